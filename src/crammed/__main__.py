@@ -1,0 +1,5 @@
+"""``python -m crammed`` is ``crammed``."""
+
+from crammed.cli import main
+
+main()

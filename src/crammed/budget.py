@@ -1,0 +1,177 @@
+"""The budget is the clock of a run.
+
+`Budget` says what a run may spend, `Ledger` books every second into exactly one account, and
+`progress` turns both into u in [0, 1], the one variable that schedules are functions of.
+
+A budget of time is charged for the accounts its rule names, work that a crash destroyed included.
+A budget of tokens, updates or FLOPs counts work that was kept, so such a run is deterministic.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from crammed.errors import InputError
+
+Clock = Callable[[], float]
+Kind = Literal["time", "tokens", "updates", "flops"]
+Account = Literal["setup", "compile", "data_wait", "step", "checkpoint", "log", "evaluate", "lost"]
+ACCOUNTS: tuple[Account, ...] = get_args(Account)
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS: dict[str, Kind] = {"tok": "tokens", "update": "updates", "flop": "flops"}
+_EXAMPLES = "write it like 90m, 24h, 120s, 2e9tok, 500updates or 1e18flop"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What training has done and kept so far."""
+
+    updates: int = 0
+    rows: int = 0
+    tokens: int = 0
+    flops: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.updates + other.updates,
+            self.rows + other.rows,
+            self.tokens + other.tokens,
+            self.flops + other.flops,
+        )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A limit and its unit: seconds, tokens, updates or training FLOPs."""
+
+    kind: Kind
+    limit: float
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read ``24h``, ``90m``, ``1h30m``, ``2e9tok``, ``500updates`` or ``1e18flop``.
+
+        Raises:
+            InputError: the text is not of that form, or not a finite number above zero.
+        """
+        text = text.strip()
+        number = r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?"
+        if match := re.fullmatch(rf"({number})\s*(tok|update|flop)(?:en)?s?", text):
+            budget = cls(_UNITS[match[2]], float(match[1]))
+        elif re.fullmatch(rf"(?:(?:{number})\s*[smhd]\s*)+", text):
+            parts = re.findall(rf"({number})\s*([smhd])", text)
+            budget = cls("time", sum(float(value) * _SECONDS[unit] for value, unit in parts))
+        else:
+            raise InputError(f"budget {text!r} is not one: {_EXAMPLES}")
+        if not 0 < budget.limit < float("inf"):
+            raise InputError(f"budget {text!r} leaves nothing to train with: {_EXAMPLES}")
+        if budget.kind == "updates" and budget.limit != int(budget.limit):
+            raise InputError(f"budget {text!r} is not a whole number of updates")
+        return budget
+
+    def spent(self, work: Work, charged_seconds: float) -> float:
+        """What counts against the limit, in the budget's own unit."""
+        if self.kind == "time":
+            return charged_seconds
+        return float(getattr(work, self.kind))
+
+    def progress(self, work: Work, charged_seconds: float) -> float:
+        """u: the share of the budget that is spent."""
+        return self.spent(work, charged_seconds) / self.limit
+
+    def __str__(self) -> str:
+        if self.kind == "time":
+            return format_seconds(self.limit)
+        unit = {"tokens": "tokens", "updates": "updates", "flops": "FLOPs"}[self.kind]
+        return f"{self.limit:.4g} {unit}"
+
+
+class Ledger:
+    """Books every second since it was made into one account; contexts nest, the innermost pays.
+
+    Args:
+        charge: the accounts that count against a budget of time.
+        clock: seconds that never go backwards; tests inject their own.
+    """
+
+    def __init__(self, charge: Iterable[Account], clock: Clock = time.monotonic) -> None:
+        self.charge = frozenset(charge)
+        self.seconds: dict[Account, float] = dict.fromkeys(ACCOUNTS, 0.0)
+        self._clock = clock
+        self._open: list[Account] = ["setup"]
+        self._since = clock()
+
+    def _book(self) -> None:
+        now = self._clock()
+        self.seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+    @contextmanager
+    def account(self, name: Account) -> Iterator[None]:
+        """Book the time inside the context to `name`."""
+        self._book()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._book()
+            self._open.pop()
+
+    def charged(self) -> float:
+        """Seconds that count against a budget of time, up to now."""
+        self._book()
+        return sum(self.seconds[name] for name in ACCOUNTS if name in self.charge)
+
+    def wall(self) -> float:
+        """All seconds in the ledger, up to now."""
+        self._book()
+        return sum(self.seconds.values())
+
+    def state(self) -> dict[str, float]:
+        """The accounts as plain numbers, for a checkpoint or a summary."""
+        self._book()
+        return {name: self.seconds[name] for name in ACCOUNTS}
+
+    def restore(self, saved: Mapping[str, float], lost: float = 0.0) -> None:
+        """Go on from saved accounts; `lost` are the seconds that a crash destroyed."""
+        self._book()
+        for name in ACCOUNTS:
+            self.seconds[name] += saved.get(name, 0.0)
+        self.seconds["lost"] += max(0.0, lost)
+
+
+class Pace:
+    """How long the next update will take, judged by the last sixteen: seconds per row."""
+
+    def __init__(self) -> None:
+        self._seconds_per_row: deque[float] = deque(maxlen=16)
+
+    def record(self, seconds: float, rows: int) -> None:
+        self._seconds_per_row.append(seconds / rows)
+
+    def typical(self, rows: int) -> float:
+        """The median: what schedules plan with. 0 before the first update."""
+        return rows * statistics.median(self._seconds_per_row) if self._seconds_per_row else 0.0
+
+    def pessimistic(self, rows: int) -> float:
+        """The slowest: what decides whether one more update still fits."""
+        return rows * max(self._seconds_per_row, default=0.0)
+
+
+def format_seconds(seconds: float) -> str:
+    """``93784.0`` -> ``26h 3m``; two units at most."""
+    if seconds < 60:
+        return f"{seconds:.0f}s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest}s" if rest else f"{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes}m" if minutes else f"{hours}h"

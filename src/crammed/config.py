@@ -1,0 +1,456 @@
+"""A run's configuration: frozen models, read strictly, checked before anything is made.
+
+A recipe is a YAML file of these sections; `key.path=value` overrides change single values. The
+resolved configuration is saved with the run, and its hash is the run's identity. `ComputeConfig`
+is left out of the hash, because it may change speed but not results.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from crammed.budget import Account, Budget
+from crammed.errors import InputError
+from crammed.schedule import Curve, Fraction, OpenFraction, Schedule, Triangle
+
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Section(BaseModel):
+    """Base of the sections: frozen, no unknown keys, no silent conversions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+class BudgetConfig(Section):
+    """What the run may spend, and which accounts of time count."""
+
+    limit: str = "24h"
+    charge: Annotated[tuple[Account, ...], Field(strict=False, min_length=1)] = (
+        "compile",
+        "data_wait",
+        "step",
+        "checkpoint",
+        "log",
+        "lost",
+    )
+
+    @field_validator("limit")
+    @classmethod
+    def _parses(cls, limit: str) -> str:
+        try:
+            Budget.parse(limit)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        return limit
+
+
+class DataConfig(Section):
+    """From sources to packed rows."""
+
+    sources: Names = ()
+    documents: Literal["blank-line", "line", "file"] = "blank-line"
+    """What one document of a .txt file is."""
+    text_field: str = "text"
+    """The field of a .jsonl line that holds the text."""
+    deduplicate: bool = True
+    """Drop documents whose text occurred before."""
+    max_tokens_per_character: PositiveFloat | None = None
+    """The paper's compressibility filter: drop a document with this many or more (section 4.4)."""
+    heldout_fraction: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.004
+    """Share of the characters to hold out, by hash of the document."""
+    heldout_rows: PositiveInt = 2000
+    """Hold out at least this many rows, but never more than 5 % of the characters for it."""
+    row_length: Annotated[int, Field(ge=8)] = 128
+    """Tokens of one row."""
+
+
+class TokenizerConfig(Section):
+    """A WordPiece tokenizer, trained on the corpus."""
+
+    vocab_size: Annotated[int, Field(ge=64)] = 32768
+    lowercase: bool = True
+    strip_accents: bool = True
+    ascii_only: bool = False
+    """Drop every character outside ASCII (after accents are stripped)."""
+
+
+class ModelConfig(Section):
+    """The encoder; `crammed.model.encoder` says what each choice does."""
+
+    layers: PositiveInt = 16
+    width: PositiveInt = 768
+    head_dim: PositiveInt = 64
+    ffn_ratio: PositiveFloat = 4.0
+    """Width of the first feed-forward product over `width`; a gate halves what comes out of it."""
+    gated: bool = True
+    activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"] = "gelu"
+    norm: Literal["pre", "post"] = "pre"
+    norm_eps: PositiveFloat = 1e-12
+    norm_bias: bool = True
+    embedding_norm: bool = True
+    first_attention_norm: bool = True
+    """Whether layer 0 norms the input of its attention once more after the embedding norm."""
+    final_norm: bool = True
+    linear_bias: bool = False
+    qkv_bias: bool = False
+    positions: Literal["none", "learned", "sinusoidal", "scaled-sinusoidal", "rotary"] = "rotary"
+    rotary_theta: PositiveFloat = 10000.0
+    max_length: PositiveInt = 128
+    """Longest input; the number of rows of a position table."""
+    token_types: Annotated[int, Field(ge=0)] = 0
+    head_transform: bool = False
+    """Dense layer, activation and norm before the decoder."""
+    decoder_bias: bool = False
+    dropout: OpenFraction = 0.0
+    """Dropout in pretraining."""
+    ffn_dropout: Literal["residual", "hidden"] = "residual"
+    """Where the feed-forward part drops: its output (BERT) or its hidden layer (ModernBERT)."""
+    init_std: PositiveFloat = 0.02
+    classifier: Literal["pooler", "head-transform"] = "pooler"
+    """What stands between the first token and the classifier: dense and tanh, or the MLM head."""
+    pooler_width: PositiveInt | None = 1024
+    """Width of the pooler's dense layer; null means `width`."""
+
+    @property
+    def heads(self) -> int:
+        """Attention heads."""
+        return self.width // self.head_dim
+
+    @property
+    def ffn_width(self) -> int:
+        """Rows of the first feed-forward matrix, both halves of a gate included."""
+        return round(self.width * self.ffn_ratio)
+
+    @property
+    def ffn_hidden(self) -> int:
+        """Width between the two feed-forward products."""
+        return self.ffn_width // 2 if self.gated else self.ffn_width
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> ModelConfig:
+        if self.width % self.head_dim:
+            raise ValueError(f"width {self.width} is not a multiple of head_dim {self.head_dim}")
+        if self.ffn_width < 1 or (self.gated and self.ffn_width % 2):
+            raise ValueError(
+                f"ffn_ratio gives {self.ffn_width} features, which a gate cannot halve"
+            )
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
+        if self.classifier == "head-transform" and not self.head_transform:
+            raise ValueError("classifier head-transform needs head_transform: true")
+        if self.norm == "post" and self.final_norm:
+            raise ValueError("a post-norm encoder ends in a norm already: set final_norm: false")
+        return self
+
+
+class MaskingConfig(Section):
+    """Which positions are predicted: a fixed number a row, rounded from the rate."""
+
+    rate: PositiveFloat = 0.25
+    final_rate: PositiveFloat | None = None
+    """Rate at the end of the run, reached in `stages` steps; null keeps `rate`."""
+    stages: Annotated[int, Field(ge=2)] = 4
+    corruption: Literal["80-10-10", "all-mask"] = "80-10-10"
+
+    @model_validator(mode="after")
+    def _rates(self) -> MaskingConfig:
+        if max(self.rate, self.final_rate or 0.0) > 0.9:
+            raise ValueError("rates above 0.9 leave nothing to predict from")
+        return self
+
+
+class OptimConfig(Section):
+    """The optimizer. Weight decay is on matrices, embeddings and the position scale only."""
+
+    name: Literal["adamw", "adam"] = "adamw"
+    """`adam` adds the decay to the gradient, `adamw` decouples it."""
+    lr: PositiveFloat = 1e-3
+    beta1: Beta = 0.9
+    beta2: Beta = 0.98
+    eps: PositiveFloat = 1e-12
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    clip: PositiveFloat | None = 0.5
+    """Largest L2 norm of the whole gradient; null never clips."""
+
+
+class BatchConfig(Section):
+    """Rows of one update."""
+
+    rows: PositiveInt = 8192
+    ramp: Fraction = 0.6
+    """Share of the budget after which `rows` is reached; 0 starts there."""
+    quantum: PositiveInt = 128
+    """The ramp starts at and grows by this many rows."""
+
+
+class EarlyStop(Section):
+    """Give up when the training loss is above `loss` once a share `after` is spent."""
+
+    after: PositiveFloat = 0.125
+    loss: PositiveFloat = 6.0
+
+
+class TrainConfig(Section):
+    """The training loop."""
+
+    log_seconds: PositiveFloat = 2.0
+    checkpoint_seconds: PositiveFloat = 600.0
+    heldout_every: PositiveFloat | None = 0.1
+    """Measure held-out loss each time this share of the budget is spent; null: at the end only."""
+    early_stop: EarlyStop | None = None
+
+
+class ComputeConfig(Section):
+    """Where and how to compute. Changes speed, never results beyond rounding."""
+
+    device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    microbatch_rows: PositiveInt | None = None
+    """Rows of one forward and backward pass; null leaves it to the device."""
+    threads: PositiveInt | None = None
+    """CPU threads; null leaves it to PyTorch."""
+
+
+class FinetuneConfig(Section):
+    """The evaluation protocol: one set of hyperparameters for every task (section 5)."""
+
+    tasks: Names = ()
+    seeds: PositiveInt = 5
+    epochs: PositiveInt = 5
+    batch: PositiveInt = 16
+    lr: PositiveFloat = 4e-5
+    beta1: Beta = 0.9
+    beta2: Beta = 0.98
+    eps: PositiveFloat = 1e-6
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    warmup: OpenFraction = 0.1
+    dropout: OpenFraction = 0.1
+    max_length: PositiveInt = 128
+
+
+class RunConfig(Section):
+    """Everything that decides what a run computes."""
+
+    recipe: str
+    description: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    corpus: str | None = None
+    """Hash of the corpus that was given ready; null prepares `data.sources`."""
+    budget: BudgetConfig = BudgetConfig()
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    masking: MaskingConfig = MaskingConfig()
+    optim: OptimConfig = OptimConfig()
+    schedule: Schedule = Triangle()
+    batch: BatchConfig = BatchConfig()
+    train: TrainConfig = TrainConfig()
+    compute: ComputeConfig = ComputeConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> RunConfig:
+        length = self.data.row_length
+        if length > self.model.max_length:
+            raise ValueError(
+                f"data.row_length {length} is longer than model.max_length {self.model.max_length}"
+            )
+        if self.finetune.max_length > self.model.max_length:
+            raise ValueError(
+                f"finetune.max_length {self.finetune.max_length} is longer than "
+                f"model.max_length {self.model.max_length}"
+            )
+        for rate in (self.masking.rate, self.masking.final_rate):
+            if rate is not None and round(rate * length) < 1:
+                raise ValueError(f"masking {rate} of {length} tokens predicts none of them")
+        return self
+
+    def identity(self) -> str:
+        """Hash of what decides the result: everything but `compute` and the description."""
+        kept = self.model_dump(mode="json", exclude={"compute", "description"})
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people mean it: 1e-3 is a number, `on` is a word and 2026-01-01 is text."""
+
+
+_RESOLVED_OTHERWISE = {f"tag:yaml.org,2002:{kind}" for kind in ("float", "bool", "timestamp")}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if tag not in _RESOLVED_OTHERWISE]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"true$|false$", re.IGNORECASE), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$"),
+    list("-+.0123456789"),
+)
+
+
+def recipe_names() -> list[str]:
+    """Names of the built-in recipes, sorted."""
+    folder = resources.files("crammed") / "recipes"
+    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The recipe's sections as plain values, on top of those it extends."""
+    if recipe in seen:
+        raise InputError(f"recipe {recipe} extends itself: {' -> '.join((*seen, recipe))}")
+    if recipe in recipe_names():
+        text = (resources.files("crammed") / "recipes" / f"{recipe}.yaml").read_text("utf-8")
+    elif Path(recipe).suffix in (".yaml", ".yml"):
+        try:
+            text = Path(recipe).read_text("utf-8")
+        except OSError as error:
+            raise InputError(f"cannot read recipe {recipe}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"recipe {recipe} is not UTF-8 text") from error
+    else:
+        near = difflib.get_close_matches(recipe, recipe_names(), 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        names = ", ".join(recipe_names())
+        raise InputError(f"no recipe {recipe!r}: {hint}choose one of {names}, or a .yaml file")
+    try:
+        values = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise InputError(f"recipe {recipe} is not valid YAML: {problem}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"recipe {recipe} must be a YAML mapping of sections")
+    base_name = values.pop("extends", None)
+    if base_name is None:
+        return values
+    base = _read_recipe(str(base_name), (*seen, recipe))
+    return _merge(base, values)
+
+
+def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `change` laid over it; another schedule shape starts from its own defaults."""
+    merged = dict(base)
+    for key, value in change.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            fresh = "shape" in value and value["shape"] != old.get("shape")
+            merged[key] = dict(value) if fresh else _merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """``["a.b=1", "a.c=x"]`` as nested values."""
+    nested: dict[str, Any] = {}
+    for override in overrides:
+        path, _, text = override.partition("=")
+        try:
+            value = yaml.load(text, _Loader) if text else ""
+        except yaml.YAMLError as error:
+            raise InputError(f"cannot read the value of {override!r}") from error
+        at = nested
+        *parents, leaf = path.split(".")
+        for parent in parents:
+            at = at.setdefault(parent, {})
+            if not isinstance(at, dict):
+                raise InputError(f"{override!r} sets a value inside another override's value")
+        if leaf in at:
+            raise InputError(f"{path} is set twice")
+        at[leaf] = value
+    return nested
+
+
+def load_config(
+    recipe: str,
+    overrides: Sequence[str] = (),
+    fixed: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Resolve a recipe, its overrides and what the command line fixes (nested values).
+
+    Raises:
+        InputError: an unknown recipe, key or value; one line a fault, all faults at once.
+    """
+    values = _merge(_read_recipe(recipe), _parse_overrides(overrides))
+    values = _merge(values, fixed or {})
+    values.setdefault("recipe", Path(recipe).stem)
+    return parse_config(values, recipe)
+
+
+def parse_config(values: Mapping[str, Any], origin: str) -> RunConfig:
+    """Validate plain values, such as a run's config.json.
+
+    Raises:
+        InputError: naming `origin` and every fault.
+    """
+    try:
+        return RunConfig.model_validate(dict(values))
+    except ValidationError as error:
+        faults = [_explain(fault) for fault in error.errors(include_url=False)]
+        lines = faults[0] if len(faults) == 1 else "\n  ".join((f"{len(faults)} faults:", *faults))
+        raise InputError(f"recipe {origin}: {lines}") from error
+
+
+def _explain(fault: ErrorDetails) -> str:
+    """One fault as `key.path: what is wrong and what is allowed`."""
+    location = tuple(str(part) for part in fault["loc"])
+    section: Any = RunConfig
+    shown: list[str] = []
+    for part in location[: -1 if fault["type"] == "extra_forbidden" else None]:
+        chosen = _shape(part) if section is None else None
+        if chosen is not None:  # the discriminator of `schedule` is no part of the path
+            section = chosen
+            continue
+        shown.append(part)
+        section = _subsection(section, part)
+    path = ".".join(shown)
+    if fault["type"] == "extra_forbidden":
+        key = location[-1]
+        keys = sorted(getattr(section, "model_fields", {}))
+        near = difflib.get_close_matches(key, keys, 1)
+        where = ".".join((*shown, key))
+        better = f"did you mean {'.'.join((*shown, near[0]))}? " if near else ""
+        return f"{where}: no such key; {better}keys here: {', '.join(keys)}"
+    message = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "union_tag_invalid":
+        message = f"shape must be one of {fault['ctx']['expected_tags']}"
+    elif fault["type"] in ("model_type", "model_attributes_type"):
+        message = f"must be a section of keys, not {fault['input']!r}"
+    elif fault["type"] != "value_error":
+        message = f"{message[0].lower()}{message[1:]}, not {fault['input']!r}"
+    return f"{path}: {message}" if path else message
+
+
+def _shape(name: str) -> type[Curve] | None:
+    shapes = {curve.model_fields["shape"].default: curve for curve in _curves()}
+    return shapes.get(name)
+
+
+def _curves() -> Iterator[type[Curve]]:
+    yield from get_args(get_args(Schedule)[0])
+
+
+def _subsection(section: Any, name: str) -> Any:
+    """The model class behind a field, or None where the field is no single section."""
+    fields = getattr(section, "model_fields", {})
+    annotation = fields[name].annotation if name in fields else None
+    candidates = [annotation, *get_args(annotation)]
+    models = [c for c in candidates if isinstance(c, type) and issubclass(c, Section)]
+    return models[0] if len(models) == 1 else None

@@ -1,0 +1,101 @@
+"""Masking on the device: a fixed number of positions a row, drawn by hash of (seed, row, position).
+
+A row's masks depend on its number in the stream alone, so they are the same whatever the
+microbatch, the worker count, the device or the restarts. Fixed counts keep every shape static.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from crammed.keys import key
+
+_LOW = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class MaskedRows:
+    """What the model sees and what it must predict.
+
+    Attributes:
+        ids: [B, S] token ids after corruption.
+        positions: [B, N] the predicted positions, in random order.
+        labels: [B, N] the original ids there.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    labels: Tensor
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A 32-bit integer hash on int64 values; both factors are small enough not to overflow."""
+    x = (((x >> 16) ^ x) * 0x45D9F3B) & _LOW
+    x = (((x >> 16) ^ x) * 0x45D9F3B) & _LOW
+    return (x >> 16) ^ x
+
+
+def keyed_bits(seed: int, purpose: str, rows: Tensor, columns: int) -> Tensor:
+    """32 uniform bits for each (row number, column): [B, columns] int64 in [0, 2**32).
+
+    Args:
+        rows: [B] int64 row numbers in the stream, at least 0.
+    """
+    word = key(seed, purpose)
+    column = torch.arange(columns, device=rows.device)
+    state = _mix((rows & _LOW) ^ (word & _LOW))
+    state = _mix(state ^ ((rows >> 32) & _LOW) ^ (word >> 32))
+    state = _mix(state[:, None] ^ _mix(column + 1))
+    return _mix(state ^ (word & _LOW))
+
+
+def predicted_positions(rate: float, length: int) -> int:
+    """Positions to predict in a row of `length` tokens."""
+    return max(1, round(rate * length))
+
+
+def mask_rows(
+    rows: Tensor,
+    numbers: Tensor,
+    *,
+    seed: int,
+    rate: float,
+    corruption: Literal["80-10-10", "all-mask"],
+    mask_id: int,
+    specials: int,
+    vocab_size: int,
+) -> MaskedRows:
+    """Choose round(rate * S) positions of each row and corrupt them.
+
+    With "80-10-10" (Devlin et al. 2019), in the random order of choice, the first 80 % become
+    [MASK], the next 10 % a random ordinary token and the rest stay. Special tokens may be chosen,
+    as in the reference implementation.
+
+    Args:
+        rows: [B, S] int64 token ids.
+        numbers: [B] int64 numbers of the rows in the stream.
+        mask_id: id of [MASK].
+        specials: how many ids at the start of the vocabulary are special tokens.
+    """
+    length = rows.shape[1]
+    count = predicted_positions(rate, length)
+    bits = keyed_bits(seed, "mask", numbers, length)
+    # Adding the position to the scaled bits breaks ties without favouring any device's sort.
+    order = bits * length + torch.arange(length, device=rows.device)
+    positions = order.argsort(dim=1)[:, :count]
+    labels = rows.gather(1, positions)
+    if corruption == "all-mask":
+        replaced = torch.full_like(labels, mask_id)
+    else:
+        masked, random = round(0.8 * count), round(0.9 * count)
+        ordinary = specials + keyed_bits(seed, "random-token", numbers, count) % (
+            vocab_size - specials
+        )
+        replaced = labels.clone()
+        replaced[:, :masked] = mask_id
+        replaced[:, masked:random] = ordinary[:, masked:random]
+    return MaskedRows(rows.scatter(1, positions, replaced), positions, labels)

@@ -1,0 +1,65 @@
+"""Is this machine fit for a run? Versions, device, disk, and a tiny run from text to export."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from crammed.config import load_config
+from crammed.device import choose_device
+from crammed.pipeline import run_everything
+from crammed.progress import SILENT, Progress
+from crammed.rundir import environment
+
+TINY = (
+    "data.row_length=32",
+    "tokenizer.vocab_size=256",
+    "model.layers=2",
+    "model.width=32",
+    "model.head_dim=16",
+    "model.max_length=32",
+    "finetune.max_length=32",
+    "batch.rows=8",
+    "batch.ramp=0.0",
+)
+"""Overrides that make any recipe small enough for seconds on a CPU."""
+
+
+def examine(progress: Progress) -> dict[str, Any]:
+    """Look and try; a failing self-test raises what failed."""
+    config = load_config("crammed")
+    device = choose_device(config.compute)
+    free = shutil.disk_usage(".").free
+    seen = environment()
+    with progress.task("self-test"), tempfile.TemporaryDirectory() as folder:
+        result = _self_test(Path(folder))
+    checked = result["export"]["logit_difference"]
+    return {
+        "crammed": seen["crammed"],
+        "python": seen["python"],
+        "packages": seen["packages"],
+        "device": device.name,
+        "because": list(device.reasons),
+        "peak": f"{device.peak / 1e12:.3g} TFLOP/s, {device.peak_source}"
+        if device.peak
+        else "unknown",
+        "disk": f"{free / 1e9:.0f} GB free here",
+        "self-test": "trained and exported"
+        + (
+            ", loaded by transformers with the same logits"
+            if checked is not None
+            else "; install crammed[hf] to check exports with transformers"
+        ),
+    }
+
+
+def _self_test(folder: Path) -> dict[str, Any]:
+    text = folder / "text.txt"
+    lines = (
+        f"Line {n} says that {n * n} is the square of {n}, and nothing else." for n in range(999)
+    )
+    text.write_text("\n".join(lines), "utf-8")
+    fixed = {"data": {"sources": [str(text)], "documents": "line"}, "budget": {"limit": "3updates"}}
+    return run_everything(load_config("crammed", TINY, fixed), folder / "run", None, None, SILENT)

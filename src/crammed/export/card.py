@@ -1,0 +1,52 @@
+"""The model card: README.md of an exported folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crammed.budget import format_seconds
+from crammed.model.count import parameters
+from crammed.model.final import FinalModel
+
+_USE = """```python
+from transformers import pipeline
+
+fill = pipeline("fill-mask", "{path}"{trust})
+print(fill("A sentence with one [MASK] in it."))
+```"""
+
+
+def model_card(final: FinalModel, format: str, summary: dict[str, Any] | None) -> str:
+    """Markdown that says what the model is, how it came to be and how to load it."""
+    config = final.config
+    trust = ", trust_remote_code=True" if format == "custom" else ""
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: fill-mask",
+        "tags: [crammed, masked-language-model]",
+        "---",
+        "",
+        "# A language encoder trained from scratch within a budget",
+        "",
+        f"{parameters(config, final.vocab_size):,} parameters, {config.layers} layers of width "
+        f"{config.width}, vocabulary {final.vocab_size:,}, trained on rows of {final.row_length} "
+        f"tokens; inputs of up to {config.max_length} tokens.",
+        "",
+    ]
+    if summary is not None:
+        heldout = ", ".join(
+            f"{value:.3f} at {float(name.removeprefix('loss@')):.0%} masks"
+            for name, value in summary["heldout"].items()
+            if name.startswith("loss@")
+        )
+        lines += [
+            f"- recipe `{summary['recipe']}`, seed {summary['seed']}, budget {summary['budget']}",
+            f"- {summary['tokens']:,} tokens in {summary['updates']:,} updates, "
+            f"{format_seconds(summary['charged_seconds'])} charged, "
+            f"{summary['exaflop']:.3g} exaFLOP, on {summary['device']}",
+            f"- held-out loss in nats per masked token: {heldout}",
+            "",
+        ]
+    lines += [_USE.format(path="path/to/this/folder", trust=trust), ""]
+    return "\n".join(lines)

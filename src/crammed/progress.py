@@ -1,0 +1,132 @@
+"""Progress for a person: live bars on a terminal, a plain line now and then elsewhere.
+
+Everything goes to standard error, so that standard output carries results alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TextIO, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from crammed.budget import Clock, format_seconds
+
+T = TypeVar("T")
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Task:
+    """One piece of work with a bar or lines of its own."""
+
+    def __init__(self, progress: Progress, label: str, total: float | None) -> None:
+        self._progress = progress
+        self._label = label
+        self._total = total
+        self._began = self._shown = progress.clock()
+        self._detail = ""
+        self._bar: TaskID | None = None
+        if progress.bars is not None:
+            self._bar = progress.bars.add_task(label, total=total, detail="")
+
+    def update(self, done: float, detail: str = "") -> None:
+        """Show that `done` of the total is done, with a few words."""
+        self._detail = detail
+        bars = self._progress.bars
+        if bars is not None and self._bar is not None:
+            bars.update(self._bar, completed=done, detail=detail)
+            return
+        now = self._progress.clock()
+        if now - self._shown >= SECONDS_BETWEEN_LINES:
+            self._shown = now
+            self._progress.line(f"{self._label}  {self._share(done, now)}{detail}")
+
+    def _share(self, done: float, now: float) -> str:
+        if not self._total or done <= 0:
+            return ""
+        left = (now - self._began) * (self._total - done) / done
+        return f"{100 * done / self._total:.0f} %  {format_seconds(max(0.0, round(left)))} left  "
+
+    def close(self, outcome: str = "") -> None:
+        """Leave one line: the last detail, or how it ended."""
+        detail = outcome or self._detail
+        took = format_seconds(self._progress.clock() - self._began)
+        bars = self._progress.bars
+        if bars is not None and self._bar is not None:
+            bars.remove_task(self._bar)
+        self._progress.line(f"{self._label}  {detail + '  ' if detail else ''}({took})")
+
+
+class Progress:
+    """Where long work says how far it is.
+
+    Args:
+        stream: where to write; None writes nothing.
+    """
+
+    def __init__(self, stream: TextIO | None = sys.stderr, clock: Clock = time.monotonic) -> None:
+        self.clock = clock
+        self._console = Console(file=stream, highlight=False) if stream is not None else None
+        self.bars: Bars | None = None
+
+    def __enter__(self) -> Progress:
+        if self._console is not None and self._console.is_terminal:
+            self.bars = Bars(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=30),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                TextColumn("[dim]{task.fields[detail]}"),
+                console=self._console,
+                transient=True,
+            )
+            self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bars is not None:
+            self.bars.stop()
+            self.bars = None
+
+    def line(self, text: str) -> None:
+        """One line that stays."""
+        if self._console is not None:
+            self._console.print(text, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def task(self, label: str, total: float | None = None) -> Iterator[Task]:
+        """Work that reports through `Task.update` and ends with a line."""
+        task = Task(self, label, total)
+        try:
+            yield task
+        except BaseException:
+            task.close("stopped")
+            raise
+        task.close()
+
+    def track(
+        self,
+        label: str,
+        items: Iterable[T],
+        total: float | None = None,
+        size: Callable[[T], float] = lambda _: 1,
+        unit: str = "",
+    ) -> Iterator[T]:
+        """Pass `items` on and count their sizes."""
+        done = 0.0
+        with self.task(label, total) as task:
+            for item in items:
+                yield item
+                done += size(item)
+                task.update(done, f"{done:,.0f} {unit}")
+
+
+SILENT = Progress(None)

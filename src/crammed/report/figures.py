@@ -1,0 +1,236 @@
+"""The report's figures as SVG text; matplotlib without its global state."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from crammed.budget import ACCOUNTS, format_seconds
+
+Record = dict[str, Any]
+
+INK, FAINT = "#1f2933", "#9aa5b1"
+COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#4d7c0f", "#be185d")
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "crammed",
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e7eb",
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+}
+MOST_POINTS = 600
+"""Longer series are thinned to this many points, or the file grows with the run."""
+
+REFERENCE_EXAFLOP = (
+    # Geiping and Goldstein 2022, table 1 and section 2: peak of the device times its time.
+    ("RTX 2080 Ti, 24 h (the paper)", 4.65),
+    ("RTX A4000, 24 h (the paper)", 7.64),
+    ("RTX A6000, 24 h (the paper)", 13.37),
+    ("Izsak et al. 2021", 86.0),
+    ("BERT", 680.0),
+    ("RoBERTa-base", 11059.0),
+)
+
+
+def _svg(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height))
+    return figure, figure.add_subplot()
+
+
+def _thinned(records: Sequence[Record]) -> list[Record]:
+    step = max(1, math.ceil(len(records) / MOST_POINTS))
+    return [*records[:-1:step], *records[-1:]]
+
+
+def _budget_axis(axes: Axes) -> None:
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("budget spent")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
+
+
+def loss_figure(runs: Sequence[Record]) -> str:
+    """Training and held-out loss against the budget, and the unigram level, of one or more runs.
+
+    Args:
+        runs: each with ``label``, ``metrics``, ``heldout`` (lists of records) and ``unigram``.
+    """
+    with rc_context(_STYLE):
+        figure, axes = _figure(7.2, 3.6)
+        alone = len(runs) == 1
+        for run, colour in zip(runs, _cycle(len(runs)), strict=True):
+            points = _thinned(run["metrics"])
+            label = "training" if alone else run["label"]
+            u = [100 * p["u"] for p in points]
+            line = 1.1 if alone else 1.6
+            axes.plot(u, [p["loss"] for p in points], color=colour, linewidth=line, label=label)
+            for rate, marker in ((0.15, "o"), (0.25, "s")) if alone else ((0.15, "o"),):
+                axes.plot(
+                    [100 * p["u"] for p in run["heldout"]],
+                    [p[f"loss@{rate}"] for p in run["heldout"]],
+                    marker=marker,
+                    markersize=4.5,
+                    linewidth=1.0,
+                    color=INK if alone else colour,
+                    markerfacecolor="white" if rate == 0.25 else None,
+                    label=f"held out, {rate:.0%} masks" if alone else None,
+                )
+        if alone:
+            axes.axhline(runs[0]["unigram"], color=COLOURS[4], linewidth=1.2, linestyle="--")
+            axes.annotate(
+                "unigram model of the held-out text",
+                (99, runs[0]["unigram"]),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="right",
+                va="bottom",
+                color=COLOURS[4],
+            )
+        _budget_axis(axes)
+        axes.set_ylabel("loss, nats per token")
+        axes.legend(loc="upper right" if not alone else "best")
+        return _svg(figure)
+
+
+def learning_rate_figure(metrics: Sequence[Record]) -> str:
+    """Learning rate against the budget; rows and mask rate too where they change."""
+    with rc_context(_STYLE):
+        points = _thinned(metrics)
+        u = [100 * p["u"] for p in points]
+        panels: list[tuple[str, list[float]]] = [("learning rate", [p["lr"] for p in points])]
+        for key, label in (("batch_rows", "rows an update"), ("mask_rate", "mask rate")):
+            if len({p[key] for p in points}) > 1:
+                panels.append((label, [p[key] for p in points]))
+        figure = Figure(figsize=(7.2, 1.3 + 1.1 * len(panels)))
+        for number, (label, values) in enumerate(panels, 1):
+            axes = figure.add_subplot(len(panels), 1, number)
+            axes.plot(u, values, color=COLOURS[0], linewidth=1.6)
+            axes.set_ylim(0, 1.08 * max(values))
+            axes.set_ylabel(label)
+            _budget_axis(axes)
+            if number < len(panels):
+                axes.set_xlabel("")
+        return _svg(figure)
+
+
+def speed_figure(metrics: Sequence[Record]) -> str:
+    """Tokens per second against the budget."""
+    with rc_context(_STYLE):
+        figure, axes = _figure(7.2, 2.4)
+        points = _thinned(metrics[1:] or metrics)  # the first log point is one cold update
+        axes.plot(
+            [100 * p["u"] for p in points],
+            [p["tokens_per_s"] for p in points],
+            color=COLOURS[2],
+            linewidth=1.3,
+        )
+        axes.set_ylim(0, 1.15 * max(p["tokens_per_s"] for p in points))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
+        axes.set_ylabel("tokens per second")
+        _budget_axis(axes)
+        return _svg(figure)
+
+
+def ledger_figure(accounts: dict[str, float], charge: Sequence[str]) -> str:
+    """Where the time went: one bar an account, charged ones full, the others pale."""
+    with rc_context(_STYLE):
+        names = [name for name in ACCOUNTS if accounts.get(name, 0.0) > 0.0][::-1]
+        figure, axes = _figure(7.2, 0.7 + 0.3 * len(names))
+        for row, name in enumerate(names):
+            charged = name in charge
+            colour = COLOURS[0] if charged else FAINT
+            axes.barh(row, accounts[name], color=colour, alpha=1.0 if charged else 0.5, height=0.62)
+            words = format_seconds(accounts[name]) + ("" if charged else ", not charged")
+            axes.annotate(
+                words, (accounts[name], row), xytext=(4, 0), textcoords="offset points", va="center"
+            )
+        axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
+        axes.set_xlim(0, 1.25 * max(accounts.values()))
+        axes.set_xlabel("seconds")
+        axes.grid(axis="y", visible=False)
+        return _svg(figure)
+
+
+def scores_figure(tasks: dict[str, Any]) -> str:
+    """Every seed of every task as a dot, the median as a bar; the untrained twin beside it."""
+    with rc_context(_STYLE):
+        names = [name for name, entry in tasks.items() if entry.get("seeds")]
+        figure, axes = _figure(7.2, 1.1 + 0.55 * len(names))
+        for row, name in enumerate(reversed(names)):
+            entry = tasks[name]
+            for part, colour, shift in (
+                (entry, COLOURS[0], 0.16),
+                (entry.get("untrained") or {}, FAINT, -0.16),
+            ):
+                seeds = part.get("seeds") or []
+                if not seeds:
+                    continue
+                axes.plot(
+                    seeds, [row + shift] * len(seeds), "o", color=colour, alpha=0.55, markersize=6
+                )
+                median = part["median"]
+                axes.plot(
+                    [median] * 2, [row + shift - 0.13, row + shift + 0.13], color=colour, lw=3
+                )
+        axes.set_yticks(range(len(names)), list(reversed(names)))
+        axes.set_ylim(-0.6, len(names) - 0.4)
+        axes.set_xlabel("score")
+        axes.plot([], [], "o", color=COLOURS[0], label="pretrained")
+        axes.plot([], [], "o", color=FAINT, label="untrained twin")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+        return _svg(figure)
+
+
+def compute_figure(used: float, ceiling: float | None) -> str:
+    """This run's exaFLOP and its ceiling beside the compute of well-known models, log scale."""
+    with rc_context(_STYLE):
+        bars = [(name, value, FAINT) for name, value in REFERENCE_EXAFLOP]
+        if ceiling:
+            bars.insert(0, ("this run's ceiling (peak x time)", ceiling, "#93b4f5"))
+        bars.insert(0, ("this run", used, COLOURS[0]))
+        figure, axes = _figure(7.2, 0.8 + 0.3 * len(bars))
+        for row, (_, value, colour) in enumerate(reversed(bars)):
+            axes.barh(row, value, color=colour, height=0.62)
+            axes.annotate(
+                f"{value:,.3g}" if value < 1000 else f"{value:,.0f}",
+                (value, row),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+            )
+        axes.set_xscale("log")
+        lowest = min(value for _, value, _ in bars)
+        axes.set_xlim(10 ** math.floor(math.log10(lowest) - 0.3), 1.2e5)
+        axes.set_yticks(range(len(bars)), [name for name, _, _ in reversed(bars)])
+        axes.set_xlabel("exaFLOP (log scale)")
+        axes.grid(axis="y", visible=False)
+        return _svg(figure)
+
+
+def _cycle(count: int) -> list[str]:
+    return [COLOURS[index % len(COLOURS)] for index in range(count)]

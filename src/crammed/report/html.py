@@ -1,0 +1,109 @@
+"""One self-contained HTML file about one run, or several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+import crammed
+from crammed.budget import format_seconds
+from crammed.config import RunConfig
+from crammed.errors import InputError
+from crammed.files import write_text
+from crammed.report import figures
+from crammed.rundir import read_config, read_json, read_lines, read_metrics
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write the report of finished runs to `out` and return it.
+
+    Raises:
+        InputError: a folder holds no finished run.
+    """
+    loaded = [_load(path) for path in runs]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("crammed", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["duration"] = format_seconds
+    environment.filters["quantity"] = quantity
+    page = environment.get_template("report.html.j2").render(
+        runs=loaded,
+        version=crammed.__version__,
+        comparison=figures.loss_figure(loaded) if len(loaded) > 1 else None,
+    )
+    write_text(out, page)
+    return out
+
+
+def _load(path: Path) -> dict[str, Any]:
+    config, summary = read_config(path), read_json(path / "summary.json")
+    if summary is None:
+        raise InputError(f"{path} holds no finished run: run the same command again to finish it")
+    events = list(read_lines(path / "events.jsonl"))
+    run: dict[str, Any] = {
+        "name": path.resolve().name,
+        "label": path.resolve().name,
+        "config": config,
+        "summary": summary,
+        "metrics": read_metrics(path),
+        "heldout": _heldout(events),
+        "unigram": summary["unigram_cross_entropy"],
+        "stages": _stages(events),
+        "tasks": (read_json(path / "scores.json") or {}).get("tasks", {}),
+        "mean": (read_json(path / "scores.json") or {}).get("mean"),
+        "env": read_json(path / "env.json") or {},
+        "yaml": _yaml(config),
+    }
+    run["figures"] = {
+        "loss": figures.loss_figure([run]),
+        "learning_rate": figures.learning_rate_figure(run["metrics"]),
+        "speed": figures.speed_figure(run["metrics"]),
+        "ledger": figures.ledger_figure(summary["accounts"], config.budget.charge),
+        "compute": figures.compute_figure(summary["exaflop"], summary["peak_exaflop"]),
+        "scores": figures.scores_figure(run["tasks"]) if run["tasks"] else None,
+    }
+    return run
+
+
+def _heldout(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Held-out measurements, the latest one where a resumed run measured again."""
+    by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
+    return [by_update[update] for update in sorted(by_update)]
+
+
+def _stages(events: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of each stage, over all the processes that worked on it."""
+    stages: dict[str, float] = {}
+    for event in events:
+        if event["event"] == "stage":
+            stages[event["name"]] = stages.get(event["name"], 0.0) + event["seconds"]
+    return stages
+
+
+def _yaml(config: RunConfig) -> str:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def quantity(value: float | None, unit: str = "") -> str:
+    """``1234567`` -> ``1.23 M``; small numbers keep three digits."""
+    if value is None:
+        return "unknown"
+    for factor, letter in (
+        (1e18, "E"),
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+    ):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {letter}{unit}"
+    return f"{value:.3g} {unit}".rstrip()

@@ -1,0 +1,251 @@
+"""The directory of a run: what was asked, what happened, what came out.
+
+config.json     the resolved configuration, saved before anything else
+env.json        versions and machine
+corpus/         the prepared corpus (`crammed run`), unless one was given
+metrics.jsonl   one object a log point
+events.jsonl    stages, held-out measurements, checkpoints, resumes
+heartbeat.json  seconds charged at the last log point: what a crash may have destroyed
+checkpoints/    while training
+final/          weights, configuration and tokenizer of the trained model
+export/         the same as a Hugging Face folder
+scores.json     evaluation
+summary.json    the result; written last of training's files
+report.html
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import crammed
+from crammed.config import RunConfig, parse_config
+from crammed.errors import InputError
+from crammed.files import disk_faults, write_json
+
+
+def default_out(config: RunConfig, data_name: str) -> Path:
+    """A folder that does not exist yet: ``runs/RECIPE-DATA-DATE-NUMBER``."""
+    data = data_name.split(".")[0] or "corpus"
+    stem = f"{config.recipe}-{data}-{datetime.now().strftime('%Y%m%d')}"
+    number = 1
+    while (path := Path("runs") / f"{stem}-{number:02d}").exists():
+        number += 1
+    return path
+
+
+class RunDir:
+    """An open run directory, locked against a second process."""
+
+    def __init__(self, path: Path, config: RunConfig, *, created: bool) -> None:
+        self.path = path
+        self.config = config
+        self._created = created
+        self._lock = self._take_lock()
+
+    @classmethod
+    def open(cls, path: Path, config: RunConfig) -> RunDir:
+        """Make a new run directory, or open one that holds the same configuration.
+
+        Raises:
+            InputError: it holds another configuration or something else, or is in use.
+        """
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file: choose another --out")
+        saved = path / "config.json"
+        if saved.exists():
+            found = read_config(path)
+            if found.identity() != config.identity():
+                changes = ", ".join(_differences(found, config)[:3])
+                raise InputError(
+                    f"{path} holds a run with another configuration ({changes}): choose another "
+                    "--out, or the same configuration to resume it"
+                )
+            return cls(path, config, created=False)
+        if path.exists() and any(path.iterdir()):
+            raise InputError(f"{path} holds something that is no run: choose another --out")
+        with disk_faults(path):
+            path.mkdir(parents=True, exist_ok=True)
+            run = cls(path, config, created=True)
+            write_json(path / "env.json", environment())
+            write_json(saved, config.model_dump(mode="json"))
+        return run
+
+    def _take_lock(self) -> int:
+        with disk_faults(self.path):
+            descriptor = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise InputError(f"{self.path} is in use by another process: wait for it") from error
+        return descriptor
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)  # another process may have the directory now
+
+    def discard_if_new(self) -> None:
+        """Remove the directory if this process made it and nothing was trained in it yet."""
+        if self._created and not (self.path / "metrics.jsonl").exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final"
+
+    @property
+    def export(self) -> Path:
+        return self.path / "export"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def summary(self) -> dict[str, Any] | None:
+        """The result of training, or None while there is none."""
+        return read_json(self.path / "summary.json")
+
+    def scores(self) -> dict[str, Any] | None:
+        """The evaluation so far, or None where there is none."""
+        return read_json(self.path / "scores.json")
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        """Append one log point."""
+        self._append("metrics.jsonl", record)
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        """Append something that happened, with the time of day."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._append("events.jsonl", {"event": name, "at": now, **fields})
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        line = json.dumps(record, allow_nan=False) + "\n"
+        with disk_faults(self.path), (self.path / name).open("a+b") as file:
+            if file.tell() and not _ends_in_newline(file):
+                file.write(b"\n")  # what a crash cut short stays a line of its own
+            file.write(line.encode())
+
+    def heartbeat(self, charged_seconds: float) -> None:
+        """Note how much is charged by now."""
+        write_json(self.path / "heartbeat.json", {"charged_s": charged_seconds})
+
+    def last_heartbeat(self) -> float:
+        """Seconds charged at the last log point of any process; 0 before the first."""
+        return float((read_json(self.path / "heartbeat.json") or {}).get("charged_s", 0.0))
+
+
+def _ends_in_newline(file: Any) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return bool(file.read(1) == b"\n")
+
+
+def read_config(path: Path) -> RunConfig:
+    """The configuration of the run in `path`.
+
+    Raises:
+        InputError: there is none, or this version cannot read it.
+    """
+    try:
+        values = json.loads((path / "config.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} holds no run: no readable config.json") from error
+    return parse_config(values, str(path / "config.json"))
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a json-lines file; lines that a crash cut short are passed over."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The log points of the run in `path`, without those that a crash undid."""
+    kept: list[dict[str, Any]] = []
+    for record in read_lines(path / "metrics.jsonl"):
+        while kept and kept[-1]["update"] >= record["update"]:
+            kept.pop()
+        kept.append(record)
+    return kept
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file, or None where there is no such file."""
+    if not path.exists():
+        return None
+    values: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return values
+
+
+def _differences(old: RunConfig, new: RunConfig) -> list[str]:
+    before, after = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
+    return [
+        f"{key}: {before.get(key)} there, {after.get(key)} here"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and not key.startswith(("compute.", "description"))
+    ]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for the record of a run."""
+    packages = ("torch", "numpy", "tokenizers", "safetensors", "pyarrow", "transformers")
+    return {
+        "crammed": crammed.__version__,
+        "commit": _commit(),
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "packages": {name: v for name in packages if (v := _version(name)) is not None},
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "time_zone": time.tzname[0],
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the source tree this package runs from, where it runs from one."""
+    root = Path(crammed.__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        asked = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+        found = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None

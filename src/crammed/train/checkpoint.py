@@ -1,0 +1,99 @@
+"""Checkpoints: complete or absent, two generations, nothing in them but tensors and JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from crammed.budget import Work
+from crammed.errors import InputError
+from crammed.files import new_folder, write_json
+
+GENERATIONS = 2
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Everything besides weights and optimizer state that going on needs.
+
+    Data order, masks and dropout are keyed by the counts in `work`, so there is no generator
+    state to keep.
+    """
+
+    work: Work
+    accounts: dict[str, float]
+    corpus_sha256: str
+    heldout_u: float
+    """Progress at the last held-out measurement."""
+
+
+def save_checkpoint(
+    folder: Path, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Write a new generation and drop the oldest."""
+    with new_folder(folder / f"step-{state.work.updates:08d}") as aside:
+        save_file(_on_cpu(dict(model.named_parameters())), aside / "model.safetensors")
+        save_file(_on_cpu(_optimizer_tensors(model, optimizer)), aside / "optimizer.safetensors")
+        write_json(aside / "state.json", {"schema": 1, **asdict(state)})
+    for old in _generations(folder)[:-GENERATIONS]:
+        shutil.rmtree(old)
+
+
+def load_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, corpus_sha256: str
+) -> TrainState | None:
+    """Restore the newest generation into `model` and `optimizer`; None where there is none.
+
+    Raises:
+        InputError: the checkpoint was made on another corpus.
+    """
+    generations = _generations(folder)
+    if not generations:
+        return None
+    newest = generations[-1]
+    values = json.loads((newest / "state.json").read_text("utf-8"))
+    del values["schema"]
+    state = TrainState(**{**values, "work": Work(**values["work"])})
+    if state.corpus_sha256 != corpus_sha256:
+        raise InputError(
+            f"{newest} was trained on another corpus: restore that corpus or choose another --out"
+        )
+    load_weights(model, newest / "model.safetensors")
+    saved = load_file(newest / "optimizer.safetensors")
+    for name, parameter in model.named_parameters():
+        of_parameter = {
+            key.removeprefix(f"{name}/"): tensor.to(parameter.device)
+            for key, tensor in saved.items()
+            if key.startswith(f"{name}/")
+        }
+        optimizer.state[parameter] = of_parameter
+    return state
+
+
+def load_weights(model: nn.Module, file: Path) -> None:
+    """Load every parameter of `model` from a safetensors file; none may be missing or left."""
+    model.load_state_dict(load_file(file), strict=True)
+
+
+def _generations(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*"))
+
+
+def _optimizer_tensors(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, torch.Tensor]:
+    return {
+        f"{name}/{key}": tensor
+        for name, parameter in model.named_parameters()
+        for key, tensor in optimizer.state[parameter].items()
+    }
+
+
+def _on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

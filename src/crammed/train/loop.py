@@ -1,0 +1,200 @@
+"""Pretraining, top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+
+from crammed.budget import Clock, Ledger, Work
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus, RowStream
+from crammed.data.tokenizer import MASK
+from crammed.device import Device
+from crammed.errors import InputError, Interrupted, StoppedByPolicy
+from crammed.evaluate.heldout import heldout_loss, heldout_rows
+from crammed.keys import key
+from crammed.model.encoder import MaskedLM, initialise
+from crammed.optim.build import build_optimizer
+from crammed.progress import Progress
+from crammed.rundir import RunDir
+from crammed.train.checkpoint import TrainState, load_checkpoint, save_checkpoint
+from crammed.train.plan import Planner
+from crammed.train.recorder import Recorder
+from crammed.train.signals import noted_signals
+from crammed.train.step import TrainStep
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What pretraining gives.
+
+    Attributes:
+        accounts: seconds by account of the ledger.
+        charged_seconds: what counts of them.
+        u: share of the budget that was spent.
+    """
+
+    model: MaskedLM
+    work: Work
+    accounts: dict[str, float]
+    charged_seconds: float
+    u: float
+
+
+def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> MaskedLM:
+    """The untrained model; its weights depend on the seed and the shape alone."""
+    model = MaskedLM(config.model, vocab_size)
+    generator = torch.Generator().manual_seed(key(config.seed, "initialise"))
+    initialise(model, config.model.init_std, generator)
+    return model.to(device)
+
+
+def pretrain(
+    config: RunConfig,
+    corpus: Corpus,
+    run: RunDir,
+    device: Device,
+    progress: Progress,
+    clock: Clock = time.monotonic,
+) -> Trained:
+    """Train until the budget is spent; go on from a checkpoint where there is one.
+
+    Raises:
+        InputError: the corpus is smaller than a batch, or the budget than an update.
+        Interrupted: a signal came; a checkpoint was written.
+        StoppedByPolicy: the recipe's early-stop rule fired; a checkpoint was written.
+        Diverged: the loss is not finite.
+    """
+    if corpus.rows < config.batch.rows:
+        raise InputError(
+            f"the corpus has {corpus.rows:,} rows, fewer than one batch of {config.batch.rows:,}: "
+            "add text or lower batch.rows"
+        )
+    ledger = Ledger(config.budget.charge, clock)
+    planner = Planner(config, corpus.vocab_size, ledger, device.synchronize)
+    model = new_model(config, corpus.vocab_size, device.torch)
+    optimizer = build_optimizer(model, config.optim)
+    step = TrainStep(model, optimizer, config, device)
+    stream = RowStream(corpus, config.seed)
+    heldout = _HeldoutMeter(config, corpus, model, device, run, ledger)
+
+    saved = load_checkpoint(run.checkpoints, model, optimizer, corpus.sha256)
+    work = saved.work if saved else Work()
+    heldout.last_u = saved.heldout_u if saved else 0.0
+    _restore_ledger(ledger, saved, run)
+    checkpointed = clock()
+
+    def checkpoint() -> None:
+        nonlocal checkpointed
+        with ledger.account("checkpoint"):
+            state = TrainState(work, ledger.state(), corpus.sha256, heldout.last_u)
+            save_checkpoint(run.checkpoints, state, model, optimizer)
+            run.event("checkpoint", update=work.updates)
+            checkpointed = clock()
+
+    model.train()
+    with (
+        progress.task("pretraining", 1.0) as task,
+        noted_signals() as signals,
+        ledger.account("step"),
+    ):
+        with ledger.account("compile"):
+            step.compile_for(planner.all_row_counts(), planner.all_mask_rates())
+        recorder = Recorder(run, ledger, device, task, config.train.log_seconds)
+
+        while (update := planner.next(work, reserve=2 * recorder.cost)) is not None:
+            with ledger.account("data_wait"):
+                rows = torch.from_numpy(stream.read(update.first_row, update.rows))
+            loss = step.gradients(rows, update)
+            if not planner.in_time():
+                step.discard()
+                run.event("discarded", update=work.updates, reason="not complete in time")
+                break
+            norm = step.apply(update.lr)
+            work += update.cost
+            planner.finished(update)
+            recorder.add(update, loss, norm)
+
+            u = planner.progress(work)
+            if recorder.due():
+                recorder.log(work, u)
+                if (
+                    (rule := config.train.early_stop)
+                    and u >= rule.after
+                    and recorder.loss > rule.loss
+                ):
+                    checkpoint()
+                    raise StoppedByPolicy(
+                        f"early stop: loss {recorder.loss:.3f} is above {rule.loss:g} with "
+                        f"{100 * u:.0f} % of the budget spent; see {run.path}/metrics.jsonl"
+                    )
+            if heldout.due(u):
+                heldout.measure(u, work)
+            if clock() - checkpointed >= config.train.checkpoint_seconds:
+                checkpoint()
+            if signals:
+                recorder.log(work, u)
+                checkpoint()
+                raise Interrupted(
+                    f"stopped by {signals[0]} after {work.updates} updates with all of them saved; "
+                    "the same command goes on from here"
+                )
+
+        if work.updates == 0:
+            raise InputError(
+                f"a budget of {planner.budget} ends before one update of {planner.rows(0.0)} rows "
+                "is done: raise the budget or lower batch.rows"
+            )
+        recorder.log(work, planner.progress(work))
+    return Trained(model, work, ledger.state(), ledger.charged(), planner.progress(work))
+
+
+def _restore_ledger(ledger: Ledger, saved: TrainState | None, run: RunDir) -> None:
+    """Take over the accounts of earlier processes, and the time that a crash destroyed."""
+    accounts = saved.accounts if saved else {}
+    charged = sum(accounts.get(name, 0.0) for name in ledger.charge)
+    lost = max(0.0, run.last_heartbeat() - charged)
+    ledger.restore(accounts, lost)
+    if saved or lost:
+        run.event("resume", update=saved.work.updates if saved else 0, lost_s=lost)
+
+
+class _HeldoutMeter:
+    """Measures held-out loss now and then; the rule of the clock decides whether that is charged."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        model: MaskedLM,
+        device: Device,
+        run: RunDir,
+        ledger: Ledger,
+    ) -> None:
+        self._every = config.train.heldout_every
+        self._rows = heldout_rows(
+            corpus.tokenizer, corpus.heldout, config.data.heldout_rows, corpus.row_length
+        )
+        self._model = model
+        self._device = device
+        self._run = run
+        self._ledger = ledger
+        self.last_u = 0.0
+
+    def due(self, u: float) -> bool:
+        """Whether another share of the budget is spent since the last measurement."""
+        if self._every is None or u >= 1.0:
+            return False
+        return math.floor(u / self._every) > math.floor(self.last_u / self._every)
+
+    def measure(self, u: float, work: Work) -> None:
+        """Measure now and note it as an event."""
+        with self._ledger.account("evaluate"):
+            self._model.eval()
+            loss = heldout_loss(self._model, self._rows, MASK, self._device.torch)
+            self._model.train()
+        self.last_u = u
+        self._run.event("heldout", u=u, update=work.updates, tokens=work.tokens, **loss)

@@ -1,0 +1,130 @@
+"""What the next update is: how many rows, at which rate, and whether it still fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from crammed.budget import Budget, Ledger, Pace, Work
+from crammed.config import RunConfig
+from crammed.data.masking import predicted_positions
+from crammed.model.count import train_flops_per_token
+from crammed.schedule import batch_rows, mask_rate
+
+LARGEST_RESERVE = 3.0
+"""Seconds at most that a budget of time keeps back for the last log point."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One optimizer update, decided before it begins.
+
+    Attributes:
+        number: how many updates came before.
+        first_row: number in the stream of its first row.
+        u: progress when it begins.
+        lr: the learning rate, at the progress of its predicted middle.
+        cost: the work that it adds.
+    """
+
+    number: int
+    first_row: int
+    rows: int
+    u: float
+    lr: float
+    mask_rate: float
+    cost: Work
+
+
+class Planner:
+    """Turns progress into updates until the budget is spent.
+
+    Args:
+        vocab_size: the tokenizer's, for the cost in FLOPs.
+        synchronize: waits for the device; called only when the end is near, so that the clock
+            speaks of finished work there.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        vocab_size: int,
+        ledger: Ledger,
+        synchronize: Callable[[], None],
+    ) -> None:
+        self.budget = Budget.parse(config.budget.limit)
+        self._config = config
+        self._vocab_size = vocab_size
+        self._ledger = ledger
+        self._synchronize = synchronize
+        self._pace = Pace()
+        self._began = 0.0
+
+    def progress(self, work: Work) -> float:
+        """u, now that `work` is done."""
+        return self.budget.progress(work, self._ledger.charged())
+
+    def next(self, work: Work, reserve: float) -> Update | None:
+        """The update that follows `work`, or None where none fits into what is left.
+
+        Args:
+            reserve: seconds to keep back from a budget of time.
+        """
+        self._began = self._ledger.charged()
+        u = self.budget.progress(work, self._began)
+        rows, rate = self.rows(u), self.mask_rate(u)
+        cost = self._cost(rows, rate)
+        if self.budget.kind == "time":
+            left = self.budget.limit - self._began - min(reserve, LARGEST_RESERVE)
+            slowest = self._pace.pessimistic(rows)
+            if left < 4 * slowest:
+                self._synchronize()
+                left -= self._ledger.charged() - self._began
+            if left <= slowest:
+                return None
+            end = u + self._pace.typical(rows) / self.budget.limit
+        else:
+            end = self.budget.progress(work + cost, 0.0)
+            if end > 1.0:
+                return None
+        lr = self._config.optim.lr * self._config.schedule((u + end) / 2.0)
+        return Update(work.updates, work.rows, rows, u, lr, rate, cost)
+
+    def in_time(self) -> bool:
+        """Whether a budget of time still holds: an update must be complete within it."""
+        return self.budget.kind != "time" or self._ledger.charged() <= self.budget.limit
+
+    def finished(self, update: Update) -> None:
+        """Learn from how long the update took."""
+        self._pace.record(self._ledger.charged() - self._began, update.rows)
+
+    def rows(self, u: float) -> int:
+        """Rows of an update that begins at u."""
+        batch = self._config.batch
+        return batch_rows(u, batch.rows, batch.ramp, batch.quantum)
+
+    def mask_rate(self, u: float) -> float:
+        """Share of positions that an update beginning at u predicts."""
+        masking = self._config.masking
+        if masking.final_rate is None:
+            return masking.rate
+        return mask_rate(u, masking.rate, masking.final_rate, masking.stages)
+
+    def _cost(self, rows: int, rate: float) -> Work:
+        length = self._config.data.row_length
+        per_token = train_flops_per_token(
+            self._config.model, self._vocab_size, length, predicted_positions(rate, length)
+        )
+        return Work(1, rows, rows * length, per_token * rows * length)
+
+    def all_row_counts(self) -> list[int]:
+        """Every number of rows that an update of this run may have."""
+        batch = self._config.batch
+        if batch.ramp == 0.0:
+            return [batch.rows]
+        return sorted({*range(batch.quantum, batch.rows, batch.quantum), batch.rows})
+
+    def all_mask_rates(self) -> list[float]:
+        """Every mask rate of this run."""
+        stages = self._config.masking.stages
+        return [self.mask_rate(stage / stages) for stage in range(stages)]

@@ -1,0 +1,96 @@
+"""Log points: sums stay on the device between them, each point is one synchronisation."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from crammed.budget import Ledger, Work
+from crammed.device import Device
+from crammed.errors import Diverged
+from crammed.progress import Task
+from crammed.rundir import RunDir
+from crammed.train.plan import Update
+
+
+class Recorder:
+    """Gathers what updates report and writes it at log points: means since the last one."""
+
+    def __init__(
+        self, run: RunDir, ledger: Ledger, device: Device, task: Task, log_seconds: float
+    ) -> None:
+        self._run = run
+        self._ledger = ledger
+        self._device = device
+        self._task = task
+        self._log_seconds = log_seconds
+        self.cost = 0.0
+        """Seconds that the last log point took."""
+        self.loss = math.nan
+        """Mean loss of the last log point."""
+        self._restart()
+
+    def _restart(self) -> None:
+        self._began = self._training_seconds()
+        self._updates: list[tuple[Update, Tensor, Tensor]] = []
+
+    def _training_seconds(self) -> float:
+        self._ledger.charged()  # books up to now
+        return sum(self._ledger.seconds[name] for name in ("data_wait", "step", "log"))
+
+    def add(self, update: Update, loss: Tensor, norm: Tensor) -> None:
+        """Take note of a finished update; `loss` and `norm` are scalars on the device."""
+        self._updates.append((update, loss, norm))
+
+    def due(self) -> bool:
+        """Whether it is time for a log point: after the first update, then every few seconds."""
+        if not self._updates:
+            return False
+        first = self._updates[0][0].number == 0
+        return first or self._training_seconds() - self._began >= self._log_seconds
+
+    def log(self, work: Work, u: float) -> None:
+        """Write a log point, if there is anything to write.
+
+        Raises:
+            Diverged: the loss is not finite.
+        """
+        if not self._updates:
+            return
+        before = self._ledger.charged()
+        with self._ledger.account("log"):
+            self.loss = sum(float(loss) for _, loss, _ in self._updates) / len(
+                self._updates
+            )  # sync
+            norm = sum(float(norm) for _, _, norm in self._updates) / len(self._updates)
+            if not math.isfinite(self.loss):
+                raise Diverged(
+                    f"the loss is {self.loss} after {work.updates} updates; a lower optim.lr helps "
+                    "most often, and the last good state is among the checkpoints"
+                )
+            seconds = max(1e-9, self._training_seconds() - self._began)
+            last = self._updates[-1][0]
+            record = {
+                "update": work.updates,
+                "u": u,
+                "t_charged_s": self._ledger.charged(),
+                "t_wall_s": self._ledger.wall(),
+                "tokens": work.tokens,
+                "loss": self.loss,
+                "grad_norm": norm if math.isfinite(norm) else None,
+                "lr": last.lr,
+                "batch_rows": last.rows,
+                "mask_rate": last.mask_rate,
+                "tokens_per_s": sum(x.cost.tokens for x, _, _ in self._updates) / seconds,
+            }
+            words = f"loss {self.loss:.3f}  {record['tokens_per_s']:,.0f} tokens/s"
+            if self._device.mfu_peak is not None:
+                flops = sum(x.cost.flops for x, _, _ in self._updates)
+                record["mfu"] = flops / seconds / self._device.mfu_peak
+                words += f"  MFU {100 * record['mfu']:.0f} %"
+            self._run.metrics(record)
+            self._run.heartbeat(self._ledger.charged())
+            self._task.update(u, words)
+        self.cost = self._ledger.charged() - before
+        self._restart()

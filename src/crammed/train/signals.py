@@ -1,0 +1,34 @@
+"""Stopping on request, between two updates."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def noted_signals() -> Iterator[list[str]]:
+    """Note SIGINT and SIGTERM in the list instead of dying of them.
+
+    A second SIGINT interrupts at once. Outside the main thread, where Python handles no signals,
+    the list stays empty.
+    """
+    received: list[str] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(signal.Signals(number).name)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

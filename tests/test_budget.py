@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import FakeClock
+from crammed.budget import ACCOUNTS, Account, Budget, Ledger, Pace, Work, format_seconds
+from crammed.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "limit"),
+    [
+        ("24h", "time", 86400.0),
+        ("90m", "time", 5400.0),
+        ("1.5h", "time", 5400.0),
+        ("1h30m", "time", 5400.0),
+        ("45s", "time", 45.0),
+        ("2d", "time", 172800.0),
+        ("2e9tok", "tokens", 2e9),
+        ("5 tokens", "tokens", 5.0),
+        ("500updates", "updates", 500.0),
+        ("1update", "updates", 1.0),
+        ("1e18flop", "flops", 1e18),
+    ],
+)
+def test_parse(text: str, kind: str, limit: float) -> None:
+    assert Budget.parse(text) == Budget(kind, limit)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0h", "0tok", "-5m", "90", "h", "nan h", "inf h", "1e999h", "2.5updates", "1x", "3 m n"],
+)
+def test_nonsense_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InputError, match=r"budget.*(24h|whole number)"):
+        Budget.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("time", 0.3), ("tokens", 0.5), ("updates", 0.02), ("flops", 0.7)]
+)
+def test_progress_counts_the_budget_s_own_unit(kind: str, expected: float) -> None:
+    budget = Budget(kind, 100.0)  # type: ignore[arg-type]
+    work = Work(updates=2, rows=1, tokens=50, flops=70.0)
+    assert budget.progress(work, charged_seconds=30.0) == pytest.approx(expected)
+
+
+def test_the_innermost_account_pays_and_every_second_is_booked() -> None:
+    clock = FakeClock()
+    ledger = Ledger(("step", "compile"), clock)
+    clock.now += 1  # setup
+    with ledger.account("step"):
+        clock.now += 10
+        with ledger.account("evaluate"):
+            clock.now += 100
+            with ledger.account("compile"):
+                clock.now += 1000
+        clock.now += 20
+    clock.now += 2  # setup again
+    seconds = ledger.state()
+    assert seconds["setup"] == 3
+    assert seconds["step"] == 30
+    assert seconds["evaluate"] == 100
+    assert seconds["compile"] == 1000
+    assert ledger.charged() == 1030
+    assert ledger.wall() == 1133
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(ACCOUNTS), st.floats(0, 1e4), st.booleans()), max_size=20)
+)
+def test_accounts_add_up_to_the_clock(steps: list[tuple[Account, float, bool]]) -> None:
+    clock = FakeClock()
+    ledger = Ledger(ACCOUNTS, clock)
+    began = clock.now
+    for name, seconds, nested in steps:
+        with ledger.account(name):
+            clock.now += seconds
+            if nested:
+                with ledger.account("log"):
+                    clock.now += 1.0
+    assert math.isclose(sum(ledger.state().values()), clock.now - began, abs_tol=1e-6)
+    assert math.isclose(ledger.charged(), clock.now - began, abs_tol=1e-6)
+
+
+def test_an_account_is_left_also_when_its_work_fails() -> None:
+    clock = FakeClock()
+    ledger = Ledger(("step",), clock)
+    with pytest.raises(ValueError, match="x"), ledger.account("checkpoint"):
+        raise ValueError("x")
+    clock.now += 5
+    assert ledger.state()["checkpoint"] == 0
+    assert ledger.state()["setup"] == 5
+
+
+def test_restore_adds_earlier_processes_and_lost_time() -> None:
+    clock = FakeClock()
+    ledger = Ledger(("step", "lost"), clock)
+    ledger.restore({"step": 7.0, "evaluate": 2.0}, lost=3.0)
+    assert ledger.charged() == 10.0
+    assert ledger.wall() == 12.0
+
+
+def test_pace_plans_with_the_median_and_stops_by_the_slowest() -> None:
+    pace = Pace()
+    assert pace.typical(5) == pace.pessimistic(5) == 0.0
+    for seconds in (1.0, 1.0, 4.0):
+        pace.record(seconds, rows=2)
+    assert pace.typical(6) == 3.0
+    assert pace.pessimistic(6) == 12.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0.4s"), (2.0, "2s"), (61, "1m 1s"), (120, "2m"), (3600, "1h"), (93784, "26h 3m")],
+)
+def test_format_seconds(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text

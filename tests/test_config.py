@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crammed.config import RunConfig, load_config, parse_config, recipe_names
+from crammed.errors import InputError
+from crammed.schedule import Cosine, Triangle
+
+
+def refused(recipe: str, *overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        load_config(recipe, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_built_in_recipes_resolve_and_round_trip(name: str) -> None:
+    config = load_config(name)
+    assert config.recipe == name
+    assert config.description
+    again = parse_config(config.model_dump(mode="json"), "saved")
+    assert again == config
+    assert again.identity() == config.identity()
+
+
+def test_the_paper_s_recipe_is_exact() -> None:
+    config = load_config("crammed-2022")
+    assert (config.optim.lr, config.optim.beta1, config.optim.beta2) == (1e-3, 0.9, 0.98)
+    assert (config.optim.eps, config.optim.weight_decay, config.optim.clip) == (1e-12, 0.01, 0.5)
+    assert (config.batch.rows, config.batch.ramp, config.batch.quantum) == (8192, 0.6, 128)
+    assert config.schedule == Triangle(start=0.25, falling=0.25)
+    assert (config.masking.rate, config.masking.corruption) == (0.25, "80-10-10")
+    assert config.data.max_tokens_per_character == 0.25
+    assert config.finetune.lr == 4e-5
+
+
+def test_overrides_change_single_values() -> None:
+    config = load_config("crammed-2022", ["optim.lr=5e-4", "model.width=256", "optim.clip=null"])
+    assert config.optim.lr == 5e-4
+    assert config.model.width == 256
+    assert config.model.heads == 4
+    assert config.model.ffn_width == 1024
+    assert config.optim.clip is None
+    assert config.optim.beta2 == 0.98
+
+
+def test_another_shape_of_schedule_starts_from_its_own_defaults() -> None:
+    assert load_config("crammed-2022", ["schedule.shape=cosine"]).schedule == Cosine()
+    kept = load_config("crammed-2022", ["schedule.start=0.5"]).schedule
+    assert kept == Triangle(start=0.5, falling=0.25)
+
+
+def test_words_stay_words() -> None:
+    assert load_config("crammed", ["compute.compile=on"]).compute.compile == "on"
+
+
+def test_several_faults_are_reported_at_once_with_path_and_allowed_values() -> None:
+    text = refused("crammed-2022", "model.layrs=3", "optim.lr=fast", "model.norm=sandwich")
+    assert "3 faults" in text
+    assert "model.layrs: no such key; did you mean model.layers?" in text
+    assert "optim.lr:" in text
+    assert "'fast'" in text
+    assert "model.norm: input should be 'pre' or 'post', not 'sandwich'" in text
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("modl.width=3", "did you mean model?"),
+        ("model.width=100", "not a multiple of head_dim"),
+        ("schedule.shape=zigzag", "'one-cycle'"),
+        ("schedule.warmup=0.1", "schedule.warmup: no such key"),
+        ("batch.rows=0", "batch.rows: input should be greater than 0, not 0"),
+        ("batch.rows=8.5", "batch.rows: input should be a valid integer"),
+        ("budget.limit=soon", "budget.limit: budget 'soon' is not one"),
+        ("data.row_length=256", "longer than model.max_length"),
+        ("masking.rate=0.95", "above 0.9"),
+        ("model=3", "model: must be a section"),
+        ("seed=-1", "seed: input should be greater than or equal to 0"),
+        ("model.classifier=head-transform", "needs head_transform"),
+        ("optim.lr=nan", "optim.lr: input should be"),
+    ],
+)
+def test_a_wrong_value_is_one_clear_line(override: str, words: str) -> None:
+    text = refused("crammed-2022", override)
+    assert words in text
+    assert "\n" not in text
+
+
+def test_unknown_recipes_and_unreadable_files(tmp_path: Path) -> None:
+    assert "did you mean crammed-2022?" in refused("crammed-202")
+    assert "cannot read" in refused(str(tmp_path / "none.yaml"))
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("model: {width: 3\n")
+    assert "not valid YAML" in refused(str(broken))
+    broken.write_text("just words\n")
+    assert "must be a YAML mapping" in refused(str(broken))
+
+
+def test_a_recipe_file_works_like_a_built_in(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: crammed-2022\nmodel: {layers: 3}\nschedule: {shape: dive}\n")
+    config = load_config(str(mine), ["optim.lr=2e-3"])
+    assert config.recipe == "mine"
+    assert config.model.layers == 3
+    assert config.model.width == 768
+    assert config.schedule.shape == "dive"
+    assert config.optim.lr == 2e-3
+
+
+def test_a_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"extends: {mine}\n")
+    assert "extends itself" in refused(str(mine))
+
+
+def test_the_same_key_twice_is_refused() -> None:
+    assert "set twice" in refused("crammed", "seed=1", "seed=2")
+
+
+def test_configurations_are_frozen() -> None:
+    config = load_config("crammed")
+    with pytest.raises(Exception, match="frozen"):
+        config.optim.lr = 1.0  # type: ignore[misc]
+
+
+def test_identity_ignores_compute_alone() -> None:
+    base = load_config("crammed")
+    assert load_config("crammed", ["compute.microbatch_rows=7"]).identity() == base.identity()
+    for override in ("seed=1", "optim.lr=1e-4", "budget.limit=1h", "data.sources=[a]"):
+        assert load_config("crammed", [override]).identity() != base.identity()
+
+
+def test_every_field_has_a_place_in_the_saved_file() -> None:
+    assert set(load_config("demo").model_dump()) == set(RunConfig.model_fields)

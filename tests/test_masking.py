@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crammed.data.masking import MaskedRows, keyed_bits, mask_rows, predicted_positions
+from crammed.keys import key
+
+VOCAB, SPECIALS, MASK = 97, 5, 4
+
+
+def masked(
+    rows: torch.Tensor,
+    first: int = 0,
+    seed: int = 0,
+    rate: float = 0.25,
+    corruption: str = "80-10-10",
+) -> MaskedRows:
+    return mask_rows(
+        rows,
+        torch.arange(first, first + len(rows)),
+        seed=seed,
+        rate=rate,
+        corruption=corruption,  # type: ignore[arg-type]
+        mask_id=MASK,
+        specials=SPECIALS,
+        vocab_size=VOCAB,
+    )
+
+
+def some_rows(count: int, length: int, seed: int = 0) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(SPECIALS, VOCAB, (count, length), generator=draw)
+
+
+def slow_bits(seed: int, purpose: str, row: int, column: int) -> int:
+    """The hash in plain integers."""
+
+    def mix(x: int) -> int:
+        x = (((x >> 16) ^ x) * 0x45D9F3B) & 0xFFFFFFFF
+        x = (((x >> 16) ^ x) * 0x45D9F3B) & 0xFFFFFFFF
+        return (x >> 16) ^ x
+
+    word = key(seed, purpose)
+    state = mix((row & 0xFFFFFFFF) ^ (word & 0xFFFFFFFF))
+    state = mix(state ^ (row >> 32) ^ (word >> 32))
+    state = mix(state ^ mix(column + 1))
+    return mix(state ^ (word & 0xFFFFFFFF))
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**62), st.integers(1, 12))
+def test_bits_equal_plain_integers(row: int, seed: int, columns: int) -> None:
+    bits = keyed_bits(seed, "mask", torch.tensor([row]), columns)
+    assert bits.tolist() == [[slow_bits(seed, "mask", row, c) for c in range(columns)]]
+
+
+def test_bits_are_uniform_and_unrelated() -> None:
+    bits = keyed_bits(0, "mask", torch.arange(20000), 8).double() / 2**32
+    assert abs(bits.mean().item() - 0.5) < 0.005
+    assert abs(bits.var().item() - 1 / 12) < 0.001
+    together = torch.corrcoef(torch.cat((bits, bits.roll(1, 0)), 1).T)
+    off_diagonal = together - torch.eye(16, dtype=torch.double)
+    assert off_diagonal.abs().max() < 0.04
+    deciles = torch.histc(bits.float(), 10, 0, 1) / bits.numel()
+    assert (deciles - 0.1).abs().max() < 0.005
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 40), st.floats(0.01, 0.9), st.integers(0, 1000))
+def test_counts_labels_and_everything_else(length: int, rate: float, seed: int) -> None:
+    rows = some_rows(6, length, seed)
+    result = masked(rows, seed=seed, rate=rate)
+    count = predicted_positions(rate, length)
+    assert result.positions.shape == result.labels.shape == (6, count)
+    assert torch.equal(rows.gather(1, result.positions), result.labels)
+    chosen = torch.zeros_like(rows, dtype=torch.bool).scatter(1, result.positions, True)
+    assert (chosen.sum(1) == count).all()  # no position twice
+    assert torch.equal(result.ids[~chosen], rows[~chosen])
+
+
+def test_80_10_10_is_exact_in_every_row() -> None:
+    rows = some_rows(200, 128)
+    result = masked(rows)
+    corrupted = result.ids.gather(1, result.positions)
+    assert (corrupted[:, :26] == MASK).all()
+    assert (corrupted[:, 29:] == result.labels[:, 29:]).all()
+    random = corrupted[:, 26:29]
+    assert random.min() >= SPECIALS
+    assert random.max() == VOCAB - 1
+    assert (random != result.labels[:, 26:29]).float().mean() > 0.95
+
+
+def test_all_mask_replaces_every_chosen_token() -> None:
+    result = masked(some_rows(20, 128), corruption="all-mask")
+    assert (result.ids.gather(1, result.positions) == MASK).all()
+
+
+def test_every_place_is_equally_likely() -> None:
+    result = masked(some_rows(20000, 16))
+    share = torch.bincount(result.positions.flatten(), minlength=16) / 20000
+    assert (share - 0.25).abs().max() < 0.015
+
+
+@pytest.mark.parametrize("split", [1, 3, 7])
+def test_masks_do_not_depend_on_the_microbatch(split: int) -> None:
+    rows = some_rows(21, 64)
+    whole = masked(rows, first=1000)
+    parts = [masked(part, first=1000 + split * n) for n, part in enumerate(rows.split(split))]
+    assert torch.equal(whole.ids, torch.cat([part.ids for part in parts]))
+    assert torch.equal(whole.positions, torch.cat([part.positions for part in parts]))
+
+
+def test_another_seed_or_a_later_visit_gives_other_masks() -> None:
+    rows = some_rows(50, 64)
+    base = masked(rows).positions
+    assert not torch.equal(base, masked(rows, seed=1).positions)
+    assert not torch.equal(base, masked(rows, first=50).positions)

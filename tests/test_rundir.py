@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import tiny
+from crammed import files
+from crammed.errors import InputError
+from crammed.files import new_folder, write_json, write_text
+from crammed.rundir import RunDir, default_out, read_config, read_metrics
+
+
+def test_configuration_and_environment_are_saved_first(tmp_path: Path) -> None:
+    config = tiny()
+    with RunDir.open(tmp_path / "run", config):
+        assert read_config(tmp_path / "run") == config
+        env = json.loads((tmp_path / "run" / "env.json").read_text())
+    assert env["packages"]["torch"]
+
+
+def test_the_same_configuration_opens_again_and_another_is_refused(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", tiny()):
+        pass
+    with RunDir.open(tmp_path / "run", tiny("crammed", "compute.microbatch_rows=3")):
+        pass
+    with pytest.raises(InputError, match=r"seed: 0 there, 1 here.*another --out"):
+        RunDir.open(tmp_path / "run", tiny("crammed", "seed=1"))
+
+
+def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match="no run"):
+        RunDir.open(tmp_path, tiny())
+    with pytest.raises(InputError, match="is a file"):
+        RunDir.open(tmp_path / "thesis.tex", tiny())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", tiny()):
+        with pytest.raises(InputError, match="in use"):
+            RunDir.open(tmp_path / "run", tiny())
+    with RunDir.open(tmp_path / "run", tiny()):
+        pass
+
+
+def test_only_a_directory_of_its_own_without_training_is_discarded(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "new", tiny()) as run:
+        run.discard_if_new()
+    assert not (tmp_path / "new").exists()
+    with RunDir.open(tmp_path / "old", tiny()):
+        pass
+    with RunDir.open(tmp_path / "old", tiny()) as run:
+        run.discard_if_new()
+    assert (tmp_path / "old").exists()
+    with RunDir.open(tmp_path / "trained", tiny()) as run:
+        run.metrics({"update": 1})
+        run.discard_if_new()
+    assert (tmp_path / "trained").exists()
+
+
+def test_metrics_survive_a_line_cut_short_and_a_resume(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", tiny()) as run:
+        for update in (1, 2, 3):
+            run.metrics({"update": update, "try": 1})
+        with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+            file.write('{"update": 4, "tr')
+        for update in (3, 4):
+            run.metrics({"update": update, "try": 2})
+    found = [(record["update"], record["try"]) for record in read_metrics(tmp_path / "run")]
+    assert found == [(1, 1), (2, 1), (3, 2), (4, 2)]
+
+
+def test_default_names_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = default_out(tiny("demo"), "my.jsonl.zst")
+    assert first.name.startswith("demo-my-")
+    first.mkdir(parents=True)
+    assert default_out(tiny("demo"), "my.jsonl.zst") != first
+
+
+def test_files_are_replaced_at_once_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_text(tmp_path / "a.txt", "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(InputError, match="disk is full"):
+        write_text(tmp_path / "a.txt", "new")
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_folders_appear_complete_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), new_folder(tmp_path / "made") as folder:
+        (folder / "half").write_text("x")
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+    with new_folder(tmp_path / "made") as folder:
+        (folder / "whole").write_text("x")
+        assert not (tmp_path / "made").exists()
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["whole"]
+
+
+def test_what_a_crash_left_aside_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / ".made.tmp").mkdir()
+    (tmp_path / ".made.tmp" / "junk").write_text("x")
+    with new_folder(tmp_path / "made") as folder:
+        assert not list(folder.iterdir())
+
+
+def test_nan_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", {"loss": float("nan")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_one_may_not_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    with pytest.raises(InputError, match="cannot write"):
+        RunDir.open(tmp_path / "run", tiny())
