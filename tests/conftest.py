@@ -54,7 +54,8 @@ def write_jsonl(path: Path, texts: list[str]) -> Path:
 
 def tiny(recipe: str = "crammed", *overrides: str, **fixed: Any) -> RunConfig:
     """A recipe small enough for a test."""
-    return load_config(recipe, [*TINY, *overrides], fixed)
+    by_key = {word.partition("=")[0]: word for word in (*TINY, *overrides)}
+    return load_config(recipe, list(by_key.values()), fixed)
 
 
 class FakeClock:

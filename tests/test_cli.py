@@ -123,10 +123,11 @@ def test_prepare_and_pretrain_share_a_corpus(tmp_path: Path) -> None:
     prepared = crammed("prepare", "crammed", *TINY, "--data", text, "--out", corpus)
     assert prepared.returncode == 0, prepared.stderr
     assert f"crammed pretrain --corpus {corpus}" in prepared.stdout
-    model = [word for word in TINY if word.startswith(("model", "batch", "finetune"))]
+    model: list[str] = [word for word in TINY if word.startswith(("model", "batch", "finetune"))]
     trained = crammed(
-        *("pretrain", *model, "--corpus", corpus, "--budget", "4updates"),
-        *("--out", tmp_path / "run", "--json"),
+        "pretrain",
+        *model,
+        *("--corpus", corpus, "--budget", "4updates", "--out", tmp_path / "run", "--json"),
     )
     assert trained.returncode == 0, trained.stderr
     result = json.loads(trained.stdout)
@@ -273,7 +274,8 @@ def test_data_takes_several_words() -> None:
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:
-    code = "import sys, crammed.cli; print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
+    heavy = "('torch', 'numpy', 'pydantic')"
+    code = f"import sys, crammed.cli; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

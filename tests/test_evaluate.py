@@ -97,7 +97,7 @@ def test_heldout_files_of_another_form_are_refused(tmp_path: Path, corpus: Corpu
 def test_metrics_against_their_definitions() -> None:
     outputs = np.array([[2.0, 1.0], [0.0, 1.0], [0.0, 3.0], [5.0, 1.0], [0.0, 1.0]])
     gold = np.array([0.0, 1.0, 0.0, 1.0, 1.0])
-    # Guesses 0 1 1 0 1: two true positives, one false positive, one false negative, one true negative.
+    # Guesses 0 1 1 0 1: two true positives, one of each other kind.
     assert score("accuracy", outputs, gold) == pytest.approx(60.0)
     assert score("f1", outputs, gold) == pytest.approx(100 * 2 * 2 / (2 * 2 + 1 + 1))
     expected = (2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2)

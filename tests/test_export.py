@@ -14,7 +14,7 @@ from crammed.config import ModelConfig, recipe_names
 from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.errors import CrammedError, InputError
-from crammed.export import huggingface
+from crammed.export import native
 from crammed.export.huggingface import export
 from crammed.model.encoder import MaskedLM, SequenceClassifier, initialise
 from crammed.model.final import FinalModel, final_model, load_final
@@ -151,12 +151,12 @@ def test_a_wrong_export_is_not_left_behind(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     final = untrained(corpus.tokenizer, tiny("crammed").model)
-    original = huggingface.native.modernbert_config
+    original = native.modernbert_config
 
     def wrong(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         return {**original(config, vocab_size), "hidden_activation": "relu"}
 
-    monkeypatch.setattr(huggingface.native, "modernbert_config", wrong)
+    monkeypatch.setattr(native, "modernbert_config", wrong)
     with pytest.raises(CrammedError, match="logits differ"):
         export(final, tmp_path / "out")
     assert not list(tmp_path.iterdir())

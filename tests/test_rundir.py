@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from conftest import tiny
-from crammed import files
 from crammed.errors import InputError
 from crammed.files import new_folder, write_json, write_text
 from crammed.rundir import RunDir, default_out, read_config, read_metrics
@@ -90,7 +89,7 @@ def test_files_are_replaced_at_once_or_not_at_all(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr("crammed.files.os.fsync", full)
     with pytest.raises(InputError, match="disk is full"):
         write_text(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").read_text() == "old"
@@ -98,9 +97,14 @@ def test_files_are_replaced_at_once_or_not_at_all(
 
 
 def test_folders_appear_complete_or_not_at_all(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), new_folder(tmp_path / "made") as folder:
-        (folder / "half").write_text("x")
-        raise RuntimeError
+
+    def fail() -> None:
+        with new_folder(tmp_path / "made") as folder:
+            (folder / "half").write_text("x")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert not list(tmp_path.iterdir())
     with new_folder(tmp_path / "made") as folder:
         (folder / "whole").write_text("x")

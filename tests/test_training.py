@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import math
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +166,7 @@ def test_a_budget_of_flops_counts_analytic_flops(
 
 
 @settings(max_examples=12, deadline=None)
-@given(tick=st.floats(0.01, 0.5), limit=st.integers(20, 60))
+@given(tick=st.floats(0.01, 0.2), limit=st.integers(20, 60))
 def test_a_budget_of_time_ends_within_one_update_and_never_beyond(
     tmp_path_factory: pytest.TempPathFactory, corpus: Corpus, cpu: Device, tick: float, limit: int
 ) -> None:
@@ -177,8 +176,9 @@ def test_a_budget_of_time_ends_within_one_update_and_never_beyond(
     trained = train(config, corpus, out, cpu, clock)
     assert trained.work.updates > 0
     assert trained.charged_seconds <= limit
-    longest = limit / trained.work.updates
-    assert trained.charged_seconds >= limit - 3.0 - 4 * longest
+    assert trained.u == trained.charged_seconds / limit
+    readings_an_update = 40  # more than the loop reads the clock for one update and its log point
+    assert trained.charged_seconds >= limit - readings_an_update * tick
 
 
 def test_an_update_that_is_not_complete_in_time_is_discarded(
@@ -195,6 +195,7 @@ def test_an_update_that_is_not_complete_in_time_is_discarded(
     config = tiny(budget={"limit": "30s"})
     trained = train(config, corpus, tmp_path / "run", cpu, clock)
     assert trained.work.updates == 3
+    assert trained.u < 1.0  # what is handed over was complete before the limit
     events = [e["event"] for e in read_lines(tmp_path / "run" / "events.jsonl")]
     assert "discarded" in events
 
@@ -242,7 +243,7 @@ def test_runs_repeat_bit_by_bit_and_seeds_differ(
 def test_training_learns(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
     config = tiny(
         "demo",
-        "optim.lr=3e-3",
+        "optim.lr=1e-2",
         "batch.rows=16",
         "train.log_seconds=0.2",
         budget={"limit": "200updates"},
@@ -304,7 +305,7 @@ def test_early_stop(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
 
 
 @pytest.fixture
-def stopping_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def stopping_at(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make an update of that number send a signal to this process."""
     original = TrainStep.gradients
 
@@ -316,7 +317,7 @@ def stopping_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
         monkeypatch.setattr(TrainStep, "gradients", stop)
 
-    yield install
+    return install
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
@@ -376,15 +377,27 @@ def test_two_generations_of_checkpoints_are_kept(
     assert kept == ["step-00000005", "step-00000006"]
 
 
-def test_the_planner_keeps_a_reserve_of_seconds_at_most() -> None:
+def test_the_planner_stops_before_an_update_that_would_not_fit() -> None:
     clock = FakeClock()
     ledger = Ledger(("step",), clock)
-    planner = Planner(tiny(budget={"limit": "100s"}), 256, ledger, lambda: None)
+    waited: list[float] = []
+    config = tiny(budget={"limit": "100s"})
+    planner = Planner(config, 256, ledger, lambda: waited.append(clock.now))
     with ledger.account("step"):
-        clock.now += 96.0
-        assert planner.next(Work(), reserve=1e9) is not None
-        clock.now += 1.5
-        assert planner.next(Work(), reserve=1e9) is None
+        first = planner.next(Work())
+        assert first is not None
+        clock.now += 10.0
+        planner.finished(first)
+        clock.now += 49.0
+        assert planner.next(Work()) is not None
+        assert not waited  # the device is waited for near the end only
+        clock.now += 30.0
+        assert planner.next(Work()) is not None
+        assert waited
+        assert planner.room_for(11.0)
+        assert not planner.room_for(11.1)
+        clock.now += 1.1
+        assert planner.next(Work()) is None
     assert planner.budget == Budget("time", 100.0)
 
 

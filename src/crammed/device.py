@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import device, dtype
 
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
@@ -39,9 +40,9 @@ class Device:
         peak_source: ``table`` or ``measured``; a share of a measured peak is no MFU.
     """
 
-    torch: torch.device
+    torch: device
     name: str
-    dtype: torch.dtype
+    dtype: dtype
     compile: bool
     microbatch_rows: int
     peak: float | None

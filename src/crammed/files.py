@@ -74,7 +74,7 @@ def disk_faults(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
                 f"the disk is full: free some space or choose another place than {path}"
-            )
+            ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise InputError(
                 f"cannot write {path}: {error.strerror}; choose another --out"

@@ -62,10 +62,7 @@ def run_everything(
     try:
         with run:
             with _stage(run, "prepare"):
-                if corpus_dir is not None:
-                    corpus = Corpus(corpus_dir)
-                else:
-                    corpus = _corpus_of(run, progress)
+                corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress)
                 if made_here:
                     glue = run.path / "tasks"
                     if not glue.exists():
@@ -111,6 +108,8 @@ def train_and_export(
         progress.line(f"pretraining  finished earlier, see {run.path}")
         return summary
     config = run.config
+    if config.corpus is not None and config.corpus != corpus.sha256:
+        raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
     for reason in device.reasons:
         progress.line(f"device  {reason}")
     trained = pretrain(config, corpus, run, device, progress)

@@ -100,7 +100,7 @@ class Corpus:
             listed: dict[str, Any] = self.manifest["files"]
         except (OSError, ValueError, KeyError) as error:
             raise InputError(
-                f"{path} is no prepared corpus: make one with crammed prepare --data ... --out {path}"
+                f"{path} is no prepared corpus: make one with crammed prepare --data TEXT --out DIR"
             ) from error
         for name, entry in listed.items():
             file = path / name

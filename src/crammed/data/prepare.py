@@ -133,7 +133,8 @@ class _Kept:
 def _gather(sources: Iterable[Source], data: DataConfig, path: Path, progress: Progress) -> _Kept:
     """Read every source once and write its documents aside, without empty and repeated ones."""
     kept, seen = _Kept(), set[bytes]()
-    ranks, lengths = [], []
+    ranks: list[float] = []
+    lengths: list[int] = []
     empty = repeated = 0
     with pa.output_stream(str(path), compression="zstd") as stream:
         for source in sources:

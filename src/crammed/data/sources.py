@@ -110,7 +110,8 @@ def _open_bytes(path: Path) -> Iterator[BinaryIO]:
         with pa.input_stream(str(path), compression="zstd") as stream:
             yield cast(BinaryIO, io.BufferedReader(stream))
         return
-    opener = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(path.suffix, open)
+    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+    opener = openers.get(path.suffix, open)
     with opener(path, "rb") as file:
         yield cast(BinaryIO, file)
 

@@ -25,7 +25,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens; their ids are their places here, in every tokenizer of ours."""
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIALS))
 
-_ALPHABET_SHARE = 0.25
+_ALPHABET_SHARE = 0.5
 """Largest share of the vocabulary that single characters may take."""
 
 

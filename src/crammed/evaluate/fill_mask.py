@@ -55,7 +55,7 @@ def fill_mask_examples(
         right_id = final.tokenizer.encode(word, add_special_tokens=False).ids[0]
         values, indices = probabilities.topk(5)
         guesses = [
-            (final.tokenizer.id_to_token(index), round(value, 4))
+            (str(final.tokenizer.id_to_token(index)), round(value, 4))
             for index, value in zip(indices.tolist(), values.tolist(), strict=True)
         ]
         rank = 1 + int((logits > logits[right_id]).sum())

@@ -6,6 +6,7 @@ longest row, dropout, the last epoch counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,14 +53,14 @@ class Encoded:
 
 
 def encode(
-    rows: list[tuple[tuple[str, ...], float]], tokenizer: Tokenizer, max_length: int
+    rows: Sequence[tuple[tuple[str, ...], float]], tokenizer: Tokenizer, max_length: int
 ) -> Encoded:
     """Tokenize rows of one or two texts, cut to `max_length` at the longer text's end."""
     cutting = Tokenizer.from_str(tokenizer.to_str())
     cutting.no_padding()
     cutting.enable_truncation(max_length, strategy="longest_first")
-    texts = [row[0] if len(row) == 2 else row for row, _ in rows]
-    encodings = cutting.encode_batch([t[0] if len(t) == 1 else t for t in texts])
+    inputs = [texts[0] if len(texts) == 1 else texts for texts, _ in rows]
+    encodings = cutting.encode_batch(inputs)
     labels = np.asarray([label for _, label in rows], np.float32)
     return Encoded([e.ids for e in encodings], [e.type_ids for e in encodings], labels)
 

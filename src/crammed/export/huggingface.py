@@ -94,9 +94,10 @@ def _choose(final: FinalModel, wanted: Format) -> tuple[str, list[str]]:
 
 
 def _custom_config(final: FinalModel) -> dict[str, Any]:
-    fields = final.config.model_dump(mode="json")
+    fields = final.config.model_dump(mode="json", exclude={"max_length"})
     return {
         **fields,
+        "max_position_embeddings": final.config.max_length,
         "ffn_width": final.config.ffn_width,
         "ffn_hidden": final.config.ffn_hidden,
         "dropout": native.FINETUNE_DROPOUT,

@@ -24,12 +24,16 @@ class CrammedConfig(PretrainedConfig):
     attribute_map = {  # noqa: RUF012
         "hidden_size": "width",
         "num_hidden_layers": "layers",
-        "max_position_embeddings": "max_length",
     }
 
     def __init__(self, vocab_size: int = 32768, **fields: Any) -> None:
         self.vocab_size = vocab_size
         super().__init__(**fields)
+
+    @property
+    def max_length(self) -> int:
+        """The encoder's name for it; a plain field of this name is taken by text generation."""
+        return self.max_position_embeddings
 
 
 class CrammedPreTrainedModel(PreTrainedModel):

@@ -178,9 +178,10 @@ class Layer(nn.Module):
     ) -> Tensor:
         if self.pre:
             x = x + self.drop_attention(self.attention(self.attention_norm(x), rotary, mask))
-            return x + self.drop_ffn(self.ffn(self.ffn_norm(x)))
-        x = self.attention_norm(x + self.drop_attention(self.attention(x, rotary, mask)))
-        x = self.ffn_norm(x + self.drop_ffn(self.ffn(x)))
+            x = x + self.drop_ffn(self.ffn(self.ffn_norm(x)))
+        else:
+            x = self.attention_norm(x + self.drop_attention(self.attention(x, rotary, mask)))
+            x = self.ffn_norm(x + self.drop_ffn(self.ffn(x)))
         return x
 
 
@@ -270,7 +271,7 @@ class MaskedLM(nn.Module):
         mask: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Tensor:
-        """Logits at `positions` [B, N] as [B, N, V] (the sparse head), or everywhere as [B, S, V]."""
+        """Logits at `positions` [B, N] as [B, N, V], the sparse head; everywhere as [B, S, V]."""
         hidden = self.encoder(ids, mask, types)
         if positions is not None:
             hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))

@@ -21,9 +21,11 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
         {"params": [p for n, p in named if not _decays(n)], "weight_decay": 0.0},
     ]
     kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.name]
-    return kind(
-        groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True
+    betas = (config.beta1, config.beta2)
+    optimizer: torch.optim.Optimizer = kind(
+        groups, lr=config.lr, betas=betas, eps=config.eps, fused=True
     )
+    return optimizer
 
 
 def _decays(name: str) -> bool:

@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 INK, FAINT = "#1f2933", "#9aa5b1"
 COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#4d7c0f", "#be185d")
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "crammed",
     "font.family": "sans-serif",

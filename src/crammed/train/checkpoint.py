@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from crammed.budget import Work
+from crammed.budget import Ledger, Work
 from crammed.errors import InputError
 from crammed.files import new_folder, write_json
+from crammed.rundir import RunDir
 
 GENERATIONS = 2
 
@@ -33,16 +35,49 @@ class TrainState:
     """Progress at the last held-out measurement."""
 
 
-def save_checkpoint(
-    folder: Path, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> None:
-    """Write a new generation and drop the oldest."""
-    with new_folder(folder / f"step-{state.work.updates:08d}") as aside:
-        save_file(_on_cpu(dict(model.named_parameters())), aside / "model.safetensors")
-        save_file(_on_cpu(_optimizer_tensors(model, optimizer)), aside / "optimizer.safetensors")
-        write_json(aside / "state.json", {"schema": 1, **asdict(state)})
-    for old in _generations(folder)[:-GENERATIONS]:
-        shutil.rmtree(old)
+class Checkpoints:
+    """Writes a new generation when it is time, and drops the oldest.
+
+    Attributes:
+        cost: seconds that the last one took.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        ledger: Ledger,
+        every_seconds: float,
+    ) -> None:
+        self._run = run
+        self._model = model
+        self._optimizer = optimizer
+        self._ledger = ledger
+        self._every = every_seconds
+        self._last = ledger.wall()
+        self.cost = 0.0
+
+    def due(self) -> bool:
+        """Whether the last one is long enough ago."""
+        return self._ledger.wall() - self._last >= self._every
+
+    def save(self, state: TrainState) -> None:
+        """Write a generation now."""
+        began = self._ledger.wall()
+        folder = self._run.checkpoints
+        with self._ledger.account("checkpoint"):
+            weights = dict(self._model.named_parameters())
+            moments = _optimizer_tensors(self._model, self._optimizer)
+            with new_folder(folder / f"step-{state.work.updates:08d}") as aside:
+                save_file(_on_cpu(weights), aside / "model.safetensors")
+                save_file(_on_cpu(moments), aside / "optimizer.safetensors")
+                write_json(aside / "state.json", {"schema": 1, **asdict(state)})
+            for old in _generations(folder)[:-GENERATIONS]:
+                shutil.rmtree(old)
+            self._run.event("checkpoint", update=state.work.updates)
+        self._last = self._ledger.wall()
+        self.cost = self._last - began
 
 
 def load_checkpoint(
@@ -95,5 +130,5 @@ def _optimizer_tensors(
     }
 
 
-def _on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

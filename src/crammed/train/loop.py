@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from crammed.budget import Clock, Ledger, Work
-from crammed.config import RunConfig
+from crammed.budget import Clock, Ledger, Work, format_seconds
+from crammed.config import EarlyStop, RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.data.tokenizer import MASK
 from crammed.device import Device
@@ -20,7 +20,7 @@ from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.build import build_optimizer
 from crammed.progress import Progress
 from crammed.rundir import RunDir
-from crammed.train.checkpoint import TrainState, load_checkpoint, save_checkpoint
+from crammed.train.checkpoint import Checkpoints, TrainState, load_checkpoint
 from crammed.train.plan import Planner
 from crammed.train.recorder import Recorder
 from crammed.train.signals import noted_signals
@@ -33,8 +33,8 @@ class Trained:
 
     Attributes:
         accounts: seconds by account of the ledger.
-        charged_seconds: what counts of them.
-        u: share of the budget that was spent.
+        charged_seconds: what counts of them, when the last update was complete.
+        u: share of the budget that was spent by then.
     """
 
     model: MaskedLM
@@ -85,15 +85,10 @@ def pretrain(
     work = saved.work if saved else Work()
     heldout.last_u = saved.heldout_u if saved else 0.0
     _restore_ledger(ledger, saved, run)
-    checkpointed = clock()
+    u, charged = planner.progress(work), ledger.charged()
 
-    def checkpoint() -> None:
-        nonlocal checkpointed
-        with ledger.account("checkpoint"):
-            state = TrainState(work, ledger.state(), corpus.sha256, heldout.last_u)
-            save_checkpoint(run.checkpoints, state, model, optimizer)
-            run.event("checkpoint", update=work.updates)
-            checkpointed = clock()
+    def state() -> TrainState:
+        return TrainState(work, ledger.state(), corpus.sha256, heldout.last_u)
 
     model.train()
     with (
@@ -104,52 +99,57 @@ def pretrain(
         with ledger.account("compile"):
             step.compile_for(planner.all_row_counts(), planner.all_mask_rates())
         recorder = Recorder(run, ledger, device, task, config.train.log_seconds)
+        checkpoints = Checkpoints(run, model, optimizer, ledger, config.train.checkpoint_seconds)
 
-        while (update := planner.next(work, reserve=2 * recorder.cost)) is not None:
+        while (update := planner.next(work)) is not None:
             with ledger.account("data_wait"):
                 rows = torch.from_numpy(stream.read(update.first_row, update.rows))
             loss = step.gradients(rows, update)
-            if not planner.in_time():
+            if not planner.room_for(0.0):  # an update counts only if it is complete in time
                 step.discard()
                 run.event("discarded", update=work.updates, reason="not complete in time")
                 break
             norm = step.apply(update.lr)
             work += update.cost
-            planner.finished(update)
+            charged = planner.finished(update)
+            u = planner.budget.progress(work, charged)
             recorder.add(update, loss, norm)
 
-            u = planner.progress(work)
-            if recorder.due():
+            if recorder.due() and planner.room_for(2 * recorder.cost):
                 recorder.log(work, u)
-                if (
-                    (rule := config.train.early_stop)
-                    and u >= rule.after
-                    and recorder.loss > rule.loss
-                ):
-                    checkpoint()
-                    raise StoppedByPolicy(
-                        f"early stop: loss {recorder.loss:.3f} is above {rule.loss:g} with "
-                        f"{100 * u:.0f} % of the budget spent; see {run.path}/metrics.jsonl"
-                    )
+                if fault := _too_bad(config.train.early_stop, u, recorder.loss):
+                    checkpoints.save(state())
+                    raise StoppedByPolicy(fault)
             if heldout.due(u):
                 heldout.measure(u, work)
-            if clock() - checkpointed >= config.train.checkpoint_seconds:
-                checkpoint()
+            if checkpoints.due() and planner.room_for(2 * checkpoints.cost):
+                checkpoints.save(state())
             if signals:
                 recorder.log(work, u)
-                checkpoint()
+                checkpoints.save(state())
                 raise Interrupted(
                     f"stopped by {signals[0]} after {work.updates} updates with all of them saved; "
-                    "the same command goes on from here"
+                    f"the same command with --out {run.path} goes on from here"
                 )
 
-        if work.updates == 0:
-            raise InputError(
-                f"a budget of {planner.budget} ends before one update of {planner.rows(0.0)} rows "
-                "is done: raise the budget or lower batch.rows"
-            )
-        recorder.log(work, planner.progress(work))
-    return Trained(model, work, ledger.state(), ledger.charged(), planner.progress(work))
+    if work.updates == 0:
+        lost = f", {format_seconds(ledger.seconds['lost'])} of it lost earlier"
+        raise InputError(
+            f"a budget of {planner.budget}{lost if ledger.seconds['lost'] else ''} ends before one "
+            f"update of {planner.rows(0.0)} rows is done: raise the budget or lower batch.rows"
+        )
+    recorder.log(work, u)
+    return Trained(model, work, ledger.state(), charged, u)
+
+
+def _too_bad(rule: EarlyStop | None, u: float, loss: float) -> str | None:
+    """Why the early-stop rule ends the run now; None where it does not."""
+    if rule is None or u < rule.after or loss <= rule.loss:
+        return None
+    return (
+        f"early stop: loss {loss:.3f} is above {rule.loss:g} with {100 * u:.0f} % of the budget "
+        "spent (train.early_stop)"
+    )
 
 
 def _restore_ledger(ledger: Ledger, saved: TrainState | None, run: RunDir) -> None:
@@ -163,7 +163,7 @@ def _restore_ledger(ledger: Ledger, saved: TrainState | None, run: RunDir) -> No
 
 
 class _HeldoutMeter:
-    """Measures held-out loss now and then; the rule of the clock decides whether that is charged."""
+    """Measures held-out loss now and then, in an account of its own."""
 
     def __init__(
         self,

@@ -11,9 +11,6 @@ from crammed.data.masking import predicted_positions
 from crammed.model.count import train_flops_per_token
 from crammed.schedule import batch_rows, mask_rate
 
-LARGEST_RESERVE = 3.0
-"""Seconds at most that a budget of time keeps back for the last log point."""
-
 
 @dataclass(frozen=True)
 class Update:
@@ -64,23 +61,18 @@ class Planner:
         """u, now that `work` is done."""
         return self.budget.progress(work, self._ledger.charged())
 
-    def next(self, work: Work, reserve: float) -> Update | None:
-        """The update that follows `work`, or None where none fits into what is left.
-
-        Args:
-            reserve: seconds to keep back from a budget of time.
-        """
+    def next(self, work: Work) -> Update | None:
+        """The update that follows `work`, or None where none fits into what is left."""
         self._began = self._ledger.charged()
         u = self.budget.progress(work, self._began)
         rows, rate = self.rows(u), self.mask_rate(u)
         cost = self._cost(rows, rate)
         if self.budget.kind == "time":
-            left = self.budget.limit - self._began - min(reserve, LARGEST_RESERVE)
             slowest = self._pace.pessimistic(rows)
-            if left < 4 * slowest:
+            if self.budget.limit - self._began < 4 * slowest:
                 self._synchronize()
-                left -= self._ledger.charged() - self._began
-            if left <= slowest:
+                self._began = self._ledger.charged()
+            if self.budget.limit - self._began <= slowest:
                 return None
             end = u + self._pace.typical(rows) / self.budget.limit
         else:
@@ -90,13 +82,15 @@ class Planner:
         lr = self._config.optim.lr * self._config.schedule((u + end) / 2.0)
         return Update(work.updates, work.rows, rows, u, lr, rate, cost)
 
-    def in_time(self) -> bool:
-        """Whether a budget of time still holds: an update must be complete within it."""
-        return self.budget.kind != "time" or self._ledger.charged() <= self.budget.limit
+    def room_for(self, seconds: float) -> bool:
+        """Whether a budget of time has so much left; other budgets always have."""
+        return self.budget.kind != "time" or self._ledger.charged() + seconds <= self.budget.limit
 
-    def finished(self, update: Update) -> None:
-        """Learn from how long the update took."""
-        self._pace.record(self._ledger.charged() - self._began, update.rows)
+    def finished(self, update: Update) -> float:
+        """Learn from how long the update took; return the seconds charged by its end."""
+        charged = self._ledger.charged()
+        self._pace.record(charged - self._began, update.rows)
+        return charged
 
     def rows(self, u: float) -> int:
         """Rows of an update that begins at u."""

@@ -87,8 +87,8 @@ class Recorder:
             words = f"loss {self.loss:.3f}  {record['tokens_per_s']:,.0f} tokens/s"
             if self._device.mfu_peak is not None:
                 flops = sum(x.cost.flops for x, _, _ in self._updates)
-                record["mfu"] = flops / seconds / self._device.mfu_peak
-                words += f"  MFU {100 * record['mfu']:.0f} %"
+                mfu = record["mfu"] = flops / seconds / self._device.mfu_peak
+                words += f"  MFU {100 * mfu:.0f} %"
             self._run.metrics(record)
             self._run.heartbeat(self._ledger.charged())
             self._task.update(u, words)
