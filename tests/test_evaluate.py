@@ -21,7 +21,7 @@ from crammed.evaluate.finetune import Finetuner, encode
 from crammed.evaluate.heldout import heldout_loss, heldout_rows
 from crammed.evaluate.metrics import score
 from crammed.evaluate.suite import NINE, evaluate_tasks, glue_mean
-from crammed.evaluate.tasks import TASKS, find_tasks, read_task
+from crammed.evaluate.tasks import TASKS, find_tasks, read_task, tasks_in
 from crammed.export.huggingface import export
 from crammed.progress import SILENT
 from test_export import untrained
@@ -218,13 +218,19 @@ def test_wrong_tasks_are_refused_before_anything_runs(tmp_path: Path) -> None:
     folder = write_task(tmp_path, "rte", rows=40)
     with pytest.raises(InputError, match=r"no task rta.*rte"):
         find_tasks(("rta",), folder)
+    with pytest.raises(InputError, match="has no task cola"):
+        find_tasks(("cola",), folder)
+    (folder / "cola").mkdir()
     with pytest.raises(InputError, match="has no train"):
         find_tasks(("cola",), folder)
-    with pytest.raises(InputError, match="no folder"):
-        find_tasks((), tmp_path / "none")
     with pytest.raises(InputError, match="need their data"):
         find_tasks(("rte",), None)
-    assert [task.name for task, _ in find_tasks((), folder)] == ["rte"]
+    assert find_tasks((), None) == []
+    with pytest.raises(InputError, match="no folder"):
+        tasks_in(tmp_path / "none")
+    with pytest.raises(InputError, match="holds none of cola"):
+        tasks_in(folder / "rte")
+    assert tasks_in(folder) == ["cola", "rte"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crammed.data.masking import MaskedRows, keyed_bits, mask_rows, predicted_positions
+from crammed.data.masking import MaskedRows, Masker, keyed_bits, predicted_positions
 from crammed.keys import key
 
 VOCAB, SPECIALS, MASK = 97, 5, 4
@@ -18,16 +18,9 @@ def masked(
     rate: float = 0.25,
     corruption: str = "80-10-10",
 ) -> MaskedRows:
-    return mask_rows(
-        rows,
-        torch.arange(first, first + len(rows)),
-        seed=seed,
-        rate=rate,
-        corruption=corruption,  # type: ignore[arg-type]
-        mask_id=MASK,
-        specials=SPECIALS,
-        vocab_size=VOCAB,
-    )
+    masker = Masker(seed, corruption, MASK, SPECIALS, VOCAB)  # type: ignore[arg-type]
+    numbers = torch.arange(first, first + len(rows))
+    return masker(rows, numbers, predicted_positions(rate, rows.shape[1]))
 
 
 def some_rows(count: int, length: int, seed: int = 0) -> torch.Tensor:
@@ -52,12 +45,12 @@ def slow_bits(seed: int, purpose: str, row: int, column: int) -> int:
 
 @given(st.integers(0, 2**40), st.integers(0, 2**62), st.integers(1, 12))
 def test_bits_equal_plain_integers(row: int, seed: int, columns: int) -> None:
-    bits = keyed_bits(seed, "mask", torch.tensor([row]), columns)
+    bits = keyed_bits(key(seed, "mask"), torch.tensor([row]), columns)
     assert bits.tolist() == [[slow_bits(seed, "mask", row, c) for c in range(columns)]]
 
 
 def test_bits_are_uniform_and_unrelated() -> None:
-    bits = keyed_bits(0, "mask", torch.arange(20000), 8).double() / 2**32
+    bits = keyed_bits(key(0, "mask"), torch.arange(20000), 8).double() / 2**32
     assert abs(bits.mean().item() - 0.5) < 0.005
     assert abs(bits.var().item() - 1 / 12) < 0.001
     together = torch.corrcoef(torch.cat((bits, bits.roll(1, 0)), 1).T)

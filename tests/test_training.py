@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import signal
@@ -17,7 +18,7 @@ from conftest import FakeClock, tiny
 from crammed.budget import Budget, Ledger, Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.data.masking import mask_rows
+from crammed.data.masking import Masker
 from crammed.device import Device
 from crammed.errors import Diverged, InputError, Interrupted, StoppedByPolicy
 from crammed.model.count import train_flops_per_token
@@ -38,7 +39,7 @@ def gradients_with(
     config: RunConfig, device: Device, microbatch: int, rows: torch.Tensor
 ) -> tuple[float, list[torch.Tensor]]:
     model = new_model(config, 256, device.torch).train()
-    small = Device(**{**device.__dict__, "microbatch_rows": microbatch})
+    small = dataclasses.replace(device, microbatch_rows=microbatch)
     step = TrainStep(model, build_optimizer(model, config.optim), config, small)
     loss = step.gradients(rows, update(len(rows)))
     return loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
@@ -59,20 +60,26 @@ def test_loss_is_the_mean_over_predicted_tokens_of_the_dense_model(cpu: Device) 
     config = tiny()
     rows = torch.randint(5, 256, (6, 32), generator=torch.Generator().manual_seed(0))
     loss, _ = gradients_with(config, cpu, 4, rows)
-    masked = mask_rows(
-        rows,
-        torch.arange(6),
-        seed=config.seed,
-        rate=0.25,
-        corruption="80-10-10",
-        mask_id=4,
-        specials=5,
-        vocab_size=256,
-    )
+    masked = Masker(config.seed, "80-10-10", 4, 5, 256)(rows, torch.arange(6), 8)
     labels = torch.full_like(rows, -100).scatter(1, masked.positions, masked.labels)
     dense = new_model(config, 256, cpu.torch)(masked.ids)
     expected = F.cross_entropy(dense.flatten(0, 1), labels.flatten(), ignore_index=-100)
     assert loss == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_compiled_steps_equal_eager_ones(cpu: Device) -> None:
+    config = tiny("crammed", "model.layers=1")
+    rows = torch.randint(5, 256, (12, 32), generator=torch.Generator().manual_seed(0))
+    both = []
+    for compiled in (False, True):
+        model = new_model(config, 256, cpu.torch).train()
+        device = dataclasses.replace(cpu, compile=compiled, microbatch_rows=8)
+        step = TrainStep(model, build_optimizer(model, config.optim), config, device)
+        step.compile_for([12], [0.25])
+        assert all(p.grad is None for p in model.parameters())  # warming up trains nothing
+        loss = step.gradients(rows, update())
+        both.append((loss, [p.grad for p in model.parameters()]))
+    torch.testing.assert_close(both[0], both[1], rtol=1e-4, atol=1e-6)
 
 
 def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:

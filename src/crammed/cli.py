@@ -57,8 +57,12 @@ def run(
     budget: BudgetOption = None,
     data: DataOption = None,
     corpus: CorpusOption = None,
-    glue: Annotated[Path | None, typer.Option(help="Folder with a folder for each task.")] = None,
-    tasks: Annotated[str | None, typer.Option(help="Tasks to evaluate, as rte,mrpc.")] = None,
+    glue: Annotated[
+        Path | None, typer.Option(help="Folder with a folder of json lines for each task.")
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Tasks, as rte,mrpc; all in --glue if left out.")
+    ] = None,
     seed: SeedOption = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; resumed if it exists.")] = None,
     as_json: JsonOption = False,
@@ -68,8 +72,8 @@ def run(
     from crammed.rundir import default_out
 
     fixed: dict[str, Any] = {}
-    if tasks is not None:
-        fixed["finetune"] = {"tasks": [name for name in tasks.split(",") if name]}
+    if tasks is not None or glue is not None:
+        fixed["finetune"] = {"tasks": _task_names(tasks, glue)}
     config, _ = _configure(words, fixed, budget, seed, data, corpus)
     name = corpus.name if corpus is not None else Path(config.data.sources[0]).name
     out = out or default_out(config, name)
@@ -147,8 +151,7 @@ def evaluate(
         raise InputError("say what to evaluate on: --data FOLDER of tasks, or a file of documents")
     with _progress() as progress:
         if suite == "glue":
-            names = tuple(name for name in (tasks or "").split(",") if name)
-            scores = evaluate_run(model, names, data, seeds, progress)
+            scores = evaluate_run(model, _task_names(tasks, data), data, seeds, progress)
         elif suite == "heldout":
             scores = evaluate_heldout(model, data)
         else:
@@ -296,6 +299,15 @@ def _configure(
     if corpus is None and not config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
     return config, corpus
+
+
+def _task_names(named: str | None, folder: Path | None) -> list[str]:
+    """The tasks that were named, or else all that the folder has."""
+    from crammed.evaluate.tasks import tasks_in
+
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    return tasks_in(folder) if folder is not None else []
 
 
 def _recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:

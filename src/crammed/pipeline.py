@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from crammed.errors import InputError, TaskFailed
 from crammed.evaluate.fill_mask import fill_mask_examples
 from crammed.evaluate.heldout import heldout_loss, heldout_rows
 from crammed.evaluate.suite import Scores, evaluate_tasks
-from crammed.evaluate.tasks import Task, find_tasks
+from crammed.evaluate.tasks import MADE_HERE, Task, find_tasks
 from crammed.export.huggingface import export
 from crammed.files import new_folder, write_json
 from crammed.model.count import parameters
@@ -40,7 +40,7 @@ def run_everything(
 
     Args:
         corpus_dir: a prepared corpus; None prepares ``config.data.sources`` into the run.
-        glue: folder of GLUE tasks; None evaluates only tasks that need none.
+        glue: folder of GLUE tasks; None if ``config.finetune.tasks`` names none of them.
 
     Returns:
         The result as ``--json`` prints it.
@@ -55,24 +55,17 @@ def run_everything(
         open_sources(config.data.sources, config.data.documents, config.data.text_field)
     else:
         Corpus(corpus_dir)
-    made_here = any(name.startswith("docs-") for name in config.finetune.tasks)
-    if not made_here:
-        find_tasks(config.finetune.tasks, glue)
+    given = find_tasks([name for name in config.finetune.tasks if name not in MADE_HERE], glue)
     run = RunDir.open(out, config)
     try:
         with run:
             with _stage(run, "prepare"):
                 corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress)
-                if made_here:
-                    glue = run.path / "tasks"
-                    if not glue.exists():
-                        with new_folder(glue) as folder:
-                            write_tasks(folder)
+                tasks = [*_tasks_made_here(run), *given]
             device = choose_device(config.compute)
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):
-                tasks = find_tasks(config.finetune.tasks, glue)
                 scores = _evaluate(run, tasks, config.finetune, device, progress)
             with _stage(run, "report"):
                 report = write_report([run.path], run.path / "report.html")
@@ -89,6 +82,16 @@ def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
     if (path / "manifest.json").exists():
         return Corpus(path)
     return prepare(run.config.data, run.config.tokenizer, path, progress)
+
+
+def _tasks_made_here(run: RunDir) -> list[tuple[Task, Path]]:
+    """The demonstration tasks among the run's, made from this machine's documentation."""
+    names = [name for name in run.config.finetune.tasks if name in MADE_HERE]
+    folder = run.path / "tasks"
+    if names and not folder.exists():
+        with new_folder(folder) as aside:
+            write_tasks(aside)
+    return find_tasks(names, folder)
 
 
 @contextmanager
@@ -193,12 +196,12 @@ def _evaluate(
 
 
 def evaluate_run(
-    path: Path, names: tuple[str, ...], data: Path, seeds: int | None, progress: Progress
+    path: Path, names: Sequence[str], data: Path, seeds: int | None, progress: Progress
 ) -> Scores:
     """Fine-tune a finished run's model on tasks; the scores stay in its directory.
 
     Args:
-        names: the tasks; none means every GLUE task in `data`.
+        names: the tasks.
         seeds: how many seeds; None is what the recipe says.
     """
     config = read_config(path)

@@ -39,13 +39,13 @@ def _mix(x: Tensor) -> Tensor:
     return (x >> 16) ^ x
 
 
-def keyed_bits(seed: int, purpose: str, rows: Tensor, columns: int) -> Tensor:
+def keyed_bits(word: int, rows: Tensor, columns: int) -> Tensor:
     """32 uniform bits for each (row number, column): [B, columns] int64 in [0, 2**32).
 
     Args:
+        word: the key of the draw, from `crammed.keys.key`.
         rows: [B] int64 row numbers in the stream, at least 0.
     """
-    word = key(seed, purpose)
     column = torch.arange(columns, device=rows.device)
     state = _mix((rows & _LOW) ^ (word & _LOW))
     state = _mix(state ^ ((rows >> 32) & _LOW) ^ (word >> 32))
@@ -58,44 +58,54 @@ def predicted_positions(rate: float, length: int) -> int:
     return max(1, round(rate * length))
 
 
-def mask_rows(
-    rows: Tensor,
-    numbers: Tensor,
-    *,
-    seed: int,
-    rate: float,
-    corruption: Literal["80-10-10", "all-mask"],
-    mask_id: int,
-    specials: int,
-    vocab_size: int,
-) -> MaskedRows:
-    """Choose round(rate * S) positions of each row and corrupt them.
+class Masker:
+    """Chooses positions of each row and corrupts them.
 
     With "80-10-10" (Devlin et al. 2019), in the random order of choice, the first 80 % become
     [MASK], the next 10 % a random ordinary token and the rest stay. Special tokens may be chosen,
     as in the reference implementation.
 
     Args:
-        rows: [B, S] int64 token ids.
-        numbers: [B] int64 numbers of the rows in the stream.
         mask_id: id of [MASK].
         specials: how many ids at the start of the vocabulary are special tokens.
     """
-    length = rows.shape[1]
-    count = predicted_positions(rate, length)
-    bits = keyed_bits(seed, "mask", numbers, length)
-    # Adding the position to the scaled bits breaks ties without favouring any device's sort.
-    order = bits * length + torch.arange(length, device=rows.device)
-    positions = order.argsort(dim=1)[:, :count]
-    labels = rows.gather(1, positions)
-    if corruption == "all-mask":
-        replaced = torch.full_like(labels, mask_id)
-    else:
-        masked, random = round(0.8 * count), round(0.9 * count)
-        ordinary = specials + keyed_bits(seed, "random-token", numbers, count) % (
-            vocab_size - specials
-        )
-        replaced = labels.clone()
-        replaced[:, :masked] = mask_id
-        replaced[:, masked:random] = ordinary[:, masked:random]
-    return MaskedRows(rows.scatter(1, positions, replaced), positions, labels)
+
+    def __init__(
+        self,
+        seed: int,
+        corruption: Literal["80-10-10", "all-mask"],
+        mask_id: int,
+        specials: int,
+        vocab_size: int,
+    ) -> None:
+        self._which, self._what = key(seed, "mask"), key(seed, "random-token")
+        self._corruption = corruption
+        self._mask_id = mask_id
+        self._specials = specials
+        self._vocab_size = vocab_size
+
+    def __call__(self, rows: Tensor, numbers: Tensor, count: int) -> MaskedRows:
+        """Mask `count` positions of each row.
+
+        Args:
+            rows: [B, S] int64 token ids.
+            numbers: [B] int64 numbers of the rows in the stream.
+        """
+        length = rows.shape[1]
+        bits = keyed_bits(self._which, numbers, length)
+        # Adding the position to the scaled bits breaks ties without favouring any device's sort.
+        order = bits * length + torch.arange(length, device=rows.device)
+        positions = order.argsort(dim=1)[:, :count]
+        labels = rows.gather(1, positions)
+        if self._corruption == "all-mask":
+            replaced = torch.full_like(labels, self._mask_id)
+        else:
+            drawn = keyed_bits(self._what, numbers, count) % (self._vocab_size - self._specials)
+            masked, random = round(0.8 * count), round(0.9 * count)
+            parts = (
+                torch.full_like(labels[:, :masked], self._mask_id),
+                self._specials + drawn[:, masked:random],
+                labels[:, random:],
+            )
+            replaced = torch.cat(parts, dim=1)
+        return MaskedRows(rows.scatter(1, positions, replaced), positions, labels)

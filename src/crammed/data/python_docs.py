@@ -149,9 +149,9 @@ def _pydoc_topics() -> list[str]:
 def write_tasks(folder: Path) -> None:
     """Make the two demonstration tasks as GLUE-like folders of json lines.
 
-    ``docs-package``: which package is this docstring from (six classes; docstrings that name
-    their package are left out). ``docs-next``: does the second sentence follow the first in its
-    docstring, or does it come from another docstring of the same package (two classes).
+    ``docs-package``: which of six packages is this docstring from? Few rows to learn from, and
+    docstrings that name their package are left out. ``docs-order``: are the words of this
+    sentence in their order, or shuffled?
 
     Raises:
         InputError: this installation has too little documentation.
@@ -162,37 +162,33 @@ def write_tasks(folder: Path) -> None:
         if docstring.package.lower() not in text.lower():
             by_package[docstring.package].append(text)
     unique = {package: sorted(set(texts), key=_hash) for package, texts in by_package.items()}
-    ranked = sorted(unique, key=lambda package: (-len(unique[package]), package))
+    largest = sorted(unique, key=lambda package: (-len(unique[package]), package))[:6]
     # Texts, not rows, are split: no text has a part of it on both sides.
-    for split, low, high in (("validation", 0.0, 1 / 3), ("train", 1 / 3, 1.0)):
+    for split, low, high, per_class in (("train", 0.0, 0.6, 32), ("validation", 0.6, 1.0, 60)):
         part = {p: [t for t in texts if low <= _hash(t) < high] for p, texts in unique.items()}
-        _write_rows(folder / "docs-package", split, _package_rows(part, ranked[:6], high - low))
-        _write_rows(folder / "docs-next", split, _next_rows(part, ranked[:12], high - low))
+        _write_rows(folder / "docs-package", split, _package_rows(part, largest, per_class))
+        sentences = sorted({s for texts in part.values() for t in texts for s in _sentences(t)})
+        rows = 800 if split == "train" else 400
+        _write_rows(folder / "docs-order", split, _order_rows(sorted(sentences, key=_hash)[:rows]))
 
 
 def _package_rows(
-    texts: dict[str, list[str]], packages: list[str], share: float
+    texts: dict[str, list[str]], packages: list[str], per_class: int
 ) -> list[dict[str, Any]]:
     return [
         {"text": text, "label": label}
         for label, package in enumerate(packages)
-        for text in texts[package][: int(200 * share)]
+        for text in texts[package][:per_class]
     ]
 
 
-def _next_rows(
-    texts: dict[str, list[str]], packages: list[str], share: float
-) -> list[dict[str, Any]]:
+def _order_rows(sentences: list[str]) -> list[dict[str, Any]]:
     rows = []
-    for package in packages:
-        sentences = [_sentences(text) for text in texts[package]]
-        pairs = [(s[i], s[i + 1]) for s in sentences for i in range(0, len(s) - 1, 2)]
-        draw = random.Random(package)
-        for index, (first, second) in enumerate(pairs[: int(200 * share)]):
-            follows = index % 2
-            if not follows:
-                second = draw.choice(pairs)[1]
-            rows.append({"first": first, "second": second, "label": follows})
+    for index, sentence in enumerate(sentences):
+        words = sentence.lower().rstrip(".!?").split()
+        if index % 2 == 0:
+            random.Random(sentence).shuffle(words)
+        rows.append({"text": " ".join(words), "label": index % 2})
     return rows
 
 
@@ -202,7 +198,7 @@ def _sentences(text: str) -> list[str]:
 
 
 def _write_rows(folder: Path, split: str, rows: list[dict[str, Any]]) -> None:
-    if len(rows) < 100:
+    if len(rows) < 150:
         raise InputError("this Python installation has too little documentation for the demo tasks")
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.GzipFile(folder / f"{split}.jsonl.gz", "wb", mtime=0) as file:

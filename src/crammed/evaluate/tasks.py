@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,11 @@ _TASKS = (
     Task("wnli", _PAIR, 2, "accuracy", (635, 71)),
     # Made from the documentation on this machine, see crammed.data.python_docs.
     Task("docs-package", ("text",), 6, "accuracy", None),
-    Task("docs-next", ("first", "second"), 2, "accuracy", None),
+    Task("docs-order", ("text",), 2, "accuracy", None),
 )
 TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
-GLUE = tuple(name for name in TASKS if not name.startswith("docs-"))
+MADE_HERE = tuple(name for name in TASKS if name.startswith("docs-"))
+GLUE = tuple(name for name in TASKS if name not in MADE_HERE)
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,22 @@ class TaskData:
         return (len(self.train), len(self.validation)) == self.task.official_rows
 
 
-def find_tasks(names: tuple[str, ...], folder: Path | None) -> list[tuple[Task, Path]]:
-    """The tasks of these names and their folders; every GLUE task in `folder` if there is no name.
+def tasks_in(folder: Path) -> list[str]:
+    """Names of the GLUE tasks that a folder has.
+
+    Raises:
+        InputError: it has none, or is no folder.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder of tasks")
+    found = [name for name in GLUE if (folder / name).is_dir()]
+    if not found:
+        raise InputError(f"{folder} holds none of {', '.join(GLUE)}")
+    return found
+
+
+def find_tasks(names: Sequence[str], folder: Path | None) -> list[tuple[Task, Path]]:
+    """The tasks of these names and their folders.
 
     Raises:
         InputError: an unknown task, or one whose files are missing.
@@ -75,17 +91,12 @@ def find_tasks(names: tuple[str, ...], folder: Path | None) -> list[tuple[Task, 
     unknown = [name for name in names if name not in TASKS]
     if unknown:
         raise InputError(f"no task {', '.join(unknown)}: choose among {', '.join(TASKS)}")
-    if folder is None:
-        if names:
-            raise InputError(f"tasks {', '.join(names)} need their data: name its folder")
+    if not names:
         return []
-    if not folder.is_dir():
-        raise InputError(f"{folder} is no folder of tasks")
-    chosen = names or tuple(name for name in GLUE if (folder / name).is_dir())
-    if not chosen:
-        raise InputError(f"{folder} holds none of {', '.join(GLUE)}")
+    if folder is None:
+        raise InputError(f"tasks {', '.join(names)} need their data: name its folder with --glue")
     found = []
-    for name in chosen:
+    for name in names:
         for split in ("train", TASKS[name].validation):
             _split_file(folder / name, split)
         found.append((TASKS[name], folder / name))
@@ -103,6 +114,8 @@ def read_task(task: Task, folder: Path) -> TaskData:
 
 
 def _split_file(folder: Path, split: str) -> Path:
+    if not folder.is_dir():
+        raise InputError(f"{folder.parent} has no task {folder.name}")
     for suffix in (".jsonl.gz", ".jsonl", ".jsonl.zst"):
         if (file := folder / f"{split}{suffix}").is_file():
             return file

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -163,7 +165,8 @@ def verify(final: FinalModel, folder: Path, *, custom: bool) -> float | None:
     ids[:, 0], ids[:, -1] = CLS, SEP
     mask = torch.ones_like(ids)
     mask[1, length // 2 :] = 0
-    theirs_model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=custom).eval()
+    with _quiet_transformers():
+        theirs_model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=custom).eval()
     ours_model = final.masked_lm(torch.device("cpu"))
     with torch.inference_mode():
         theirs = theirs_model(input_ids=ids, attention_mask=mask).logits
@@ -174,3 +177,19 @@ def verify(final: FinalModel, folder: Path, *, custom: bool) -> float | None:
             f"the exported model's logits differ from ours by {difference:.3g}: not exported"
         )
     return difference
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No progress bars and warnings of a library that is only asked to check something."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.config import RunConfig
-from crammed.data.masking import mask_rows, predicted_positions
+from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenizer import MASK, SPECIALS
 from crammed.device import Device
 from crammed.keys import key
@@ -36,24 +36,21 @@ class TrainStep:
         self._optimizer = optimizer
         self._config = config
         self._device = device
-        self._vocab_size = model.encoder.tokens.num_embeddings
+        self._mask = Masker(
+            config.seed,
+            config.masking.corruption,
+            MASK,
+            len(SPECIALS),
+            model.encoder.tokens.num_embeddings,
+        )
         self._parameters = list(model.parameters())
         self._in_flight: deque[torch.cuda.Event] = deque()
         loss = self._microbatch_loss
-        self._loss = torch.compile(loss, dynamic=False) if device.compile else loss
+        self._loss = torch.compile(loss, fullgraph=True, dynamic=False) if device.compile else loss
 
-    def _microbatch_loss(self, rows: Tensor, numbers: Tensor, rate: float) -> Tensor:
-        """Summed cross-entropy of one microbatch [B, S]."""
-        masked = mask_rows(
-            rows,
-            numbers,
-            seed=self._config.seed,
-            rate=rate,
-            corruption=self._config.masking.corruption,
-            mask_id=MASK,
-            specials=len(SPECIALS),
-            vocab_size=self._vocab_size,
-        )
+    def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
+        """Summed cross-entropy of one microbatch [B, S] with `count` predictions a row."""
+        masked = self._mask(rows, numbers, count)
         with torch.autocast(
             self._device.torch.type, self._device.dtype, self._device.dtype != torch.float32
         ):
@@ -68,11 +65,11 @@ class TrainStep:
             return
         sizes = {size for rows in row_counts for size in self._microbatches(rows)}
         length = self._config.data.row_length
-        for rate in sorted(set(rates)):
+        for count in sorted({predicted_positions(rate, length) for rate in rates}):
             for size in sorted(sizes):
                 rows = torch.full((size, length), len(SPECIALS), device=self._device.torch)
                 numbers = torch.arange(size, device=self._device.torch)
-                self._loss(rows, numbers, rate).backward()
+                self._loss(rows, numbers, count).backward()
         self._optimizer.zero_grad(set_to_none=True)
         self._device.synchronize()
 
@@ -90,13 +87,13 @@ class TrainStep:
         self._stay_close()
         if self._config.model.dropout:
             torch.manual_seed(key(self._config.seed, "dropout", update.number))
-        predicted = len(rows) * predicted_positions(update.mask_rate, rows.shape[1])
+        count = predicted_positions(update.mask_rate, rows.shape[1])
         numbers = torch.arange(update.first_row, update.first_row + len(rows), device=device)
         rows = rows.to(device, non_blocking=True)
         total = torch.zeros((), device=device)
         sizes = self._microbatches(len(rows))
         for part, part_numbers in zip(rows.split(sizes), numbers.split(sizes), strict=True):
-            loss = self._loss(part, part_numbers, update.mask_rate) / predicted
+            loss = self._loss(part, part_numbers, count) / (count * len(rows))
             loss.backward()
             total += loss.detach()
         return total
