@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -399,11 +401,20 @@ def _run_words(result: dict[str, Any]) -> list[tuple[str, str]]:
     words.append(
         (
             "next",
-            f"python -c \"from transformers import pipeline; print(pipeline('fill-mask', "
+            f"{_python()} -c \"from transformers import pipeline; print(pipeline('fill-mask', "
             f"'{result['export_dir']}'{trust})('This is a [MASK].'))\"",
         )
     )
     return words
+
+
+def _python() -> str:
+    """How to type this interpreter here: by name where that is what the shell finds."""
+    found = shutil.which("python")
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return "python"
+    typed = os.path.relpath(sys.executable)
+    return sys.executable if typed.startswith("..") else typed
 
 
 def _score(entry: dict[str, Any]) -> str:

@@ -164,7 +164,7 @@ def write_tasks(folder: Path) -> None:
     unique = {package: sorted(set(texts), key=_hash) for package, texts in by_package.items()}
     largest = sorted(unique, key=lambda package: (-len(unique[package]), package))[:6]
     # Texts, not rows, are split: no text has a part of it on both sides.
-    for split, low, high, per_class in (("train", 0.0, 0.6, 32), ("validation", 0.6, 1.0, 60)):
+    for split, low, high, per_class in (("train", 0.0, 0.6, 48), ("validation", 0.6, 1.0, 60)):
         part = {p: [t for t in texts if low <= _hash(t) < high] for p, texts in unique.items()}
         _write_rows(folder / "docs-package", split, _package_rows(part, largest, per_class))
         sentences = sorted({s for texts in part.values() for t in texts for s in _sentences(t)})

@@ -1,0 +1,73 @@
+"""The tables of README and docs say what the records say, and the README's words are true."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOL = ROOT / "tools" / "records.py"
+
+
+def _tables(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(root / "tools" / "records.py"), "tables", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    for name in ("tools", "records", "docs"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "README.md", tmp_path)
+    return tmp_path
+
+
+def test_tables_are_current() -> None:
+    result = _tables(ROOT, "--check")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_changed_number_is_noticed_and_put_right(copy: Path) -> None:
+    readme = copy / "README.md"
+    right = readme.read_text("utf-8")
+    table = right[right.index("<!-- records:") : right.index("<!-- end of records -->")]
+    number = re.findall(r"\d\.\d{3} \(", table)[-1]
+    readme.write_text(right.replace(number, "0.001 ("), "utf-8")
+    result = _tables(copy, "--check")
+    assert result.returncode == 1
+    assert "README.md" in result.stderr
+    assert _tables(copy).returncode == 0
+    assert readme.read_text("utf-8") == right
+
+
+def test_readme_names_what_exists() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    targets = re.findall(r"^make (\w+)", text, re.MULTILINE)
+    assert {"demo", "test"} <= set(targets)
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert all(f"\n{target}:" in makefile for target in targets)
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (ROOT / link).exists(), link
+    for path in re.findall(r"^(src/crammed/\S+|tests/\S*|tools/\S*|docs/\S*)", text, re.MULTILINE):
+        assert (ROOT / path).exists(), path
+
+
+def test_readme_commands_parse() -> None:
+    from crammed.cli import app
+
+    text = (ROOT / "README.md").read_text("utf-8")
+    commands = re.findall(r"^(?:\.venv/bin/)?crammed (\w+)(.*)$", text, re.MULTILINE)
+    assert commands
+    verbs = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
+    for verb, rest in commands:
+        assert verb in verbs, verb
+        shown = subprocess.run(
+            [sys.executable, "-m", "crammed", verb, "--help"], capture_output=True, text=True
+        ).stdout
+        for option in re.findall(r"--[\w-]+", rest):
+            assert option in shown, f"{verb} {option}"

@@ -1,0 +1,121 @@
+"""Keep a finished run as a record, and write the tables of README and docs from the records.
+
+    python tools/records.py add RUN_DIR records/DATE-NAME --command "what was typed"
+    python tools/records.py tables [--check]
+
+A record is a folder: ``RUN.json`` for every run (command, commit, hardware, configuration, corpus,
+results) and ``RUN.metrics.jsonl`` (its log points). A page names the records it shows between
+``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError
+from crammed.files import write_json, write_text
+from crammed.report.html import quantity
+from crammed.rundir import read_config, read_json, read_lines, read_metrics
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "records"
+BLOCK = re.compile(r"(<!-- records: (.*?) -->\n).*?(<!-- end of records -->)", re.DOTALL)
+HEAD = (
+    "| run | device | budget | text | size | read | held-out loss (unigram) | scores (untrained) |",
+    "|---|---|---|---|---|---|---|---|",
+)
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def add(
+    run: Path,
+    record: Path,
+    command: Annotated[str, typer.Option(help="The command, with variables for folders.")],
+    corpus: Annotated[Path | None, typer.Option(help="Its corpus, where not in the run.")] = None,
+) -> None:
+    """Keep the finished run RUN in the folder RECORD."""
+    summary = read_json(run / "summary.json")
+    if summary is None:
+        raise InputError(f"{run} holds no finished run")
+    config = read_config(run).model_dump(mode="json")
+    # Data is known by name and hash; where it lay on one machine is nobody else's business.
+    config["data"]["sources"] = summary["corpus"]["sources"]
+    stages = [e for e in read_lines(run / "events.jsonl") if e["event"] in ("stage", "heldout")]
+    kept = {
+        "command": command,
+        "environment": read_json(run / "env.json"),
+        "config": config,
+        "sources": Corpus(corpus or run / "corpus").manifest["sources"],
+        "summary": summary,
+        "events": stages,
+        "scores": read_json(run / "scores.json"),
+    }
+    write_json(record / f"{run.name}.json", kept)
+    lines = [json.dumps(point) + "\n" for point in read_metrics(run)]
+    write_text(record / f"{run.name}.metrics.jsonl", "".join(lines))
+
+
+@app.command()
+def tables(
+    check: Annotated[bool, typer.Option("--check", help="Only say what is out of date.")] = False,
+) -> None:
+    """Write the tables of README.md and docs/ from the records."""
+    stale = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        old = page.read_text("utf-8")
+        new = BLOCK.sub(lambda block: block[1] + table(block[2].split()) + block[3], old)
+        if new != old:
+            stale.append(page.name)
+            if not check:
+                write_text(page, new)
+    if check and stale:
+        raise SystemExit(f"out of date: {', '.join(stale)}; run python tools/records.py tables")
+
+
+def table(records: list[str]) -> str:
+    """A table with a row for every run of these records."""
+    rows = [
+        _row(read_json(file) or {})
+        for record in records
+        for file in sorted((RECORDS / record).glob("*.json"))
+    ]
+    return "\n".join([*HEAD, *rows]) + "\n"
+
+
+def _row(run: dict[str, Any]) -> str:
+    s = run["summary"]
+    tasks = (run["scores"] or {"tasks": {}})["tasks"]
+    cells = (
+        s["recipe"],
+        s["device"],
+        s["budget"],
+        f"{', '.join(s['corpus']['sources'])}, {quantity(s['corpus']['characters'])} characters",
+        f"{quantity(s['parameters'])} parameters",
+        f"{quantity(s['tokens'])} tokens, {s['epochs']:.2f} epochs",
+        f"{s['heldout']['loss@0.15']:.3f} ({s['unigram_cross_entropy']:.3f})",
+        "; ".join(_score(name, entry) for name, entry in tasks.items()),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _score(name: str, entry: dict[str, Any]) -> str:
+    if "failed" in entry:
+        return f"{name} failed"
+    twin = entry["untrained"]
+    return (
+        f"{name} {entry['median']:.1f} ± {entry['spread'] / 2:.1f} "
+        f"({twin['median']:.1f} ± {twin['spread'] / 2:.1f})"
+        f"{', partial' if entry['official'] is False else ''}"
+    )
+
+
+if __name__ == "__main__":
+    app()
