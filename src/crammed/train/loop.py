@@ -26,6 +26,9 @@ from crammed.train.recorder import Recorder
 from crammed.train.signals import noted_signals
 from crammed.train.step import TrainStep
 
+HELDOUT_ROWS_ON_THE_WAY = 512
+"""Measurements on the way are for the eye: a part of the rows; the last one takes all of them."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -175,9 +178,8 @@ class _HeldoutMeter:
         ledger: Ledger,
     ) -> None:
         self._every = config.train.heldout_every
-        self._rows = heldout_rows(
-            corpus.tokenizer, corpus.heldout, config.data.heldout_rows, corpus.row_length
-        )
+        most = min(config.data.heldout_rows, HELDOUT_ROWS_ON_THE_WAY)
+        self._rows = heldout_rows(corpus.tokenizer, corpus.heldout, most, corpus.row_length)
         self._model = model
         self._device = device
         self._run = run
