@@ -31,6 +31,7 @@ class Task:
         self._total = total
         self._began = self._shown = progress.clock()
         self._detail = ""
+        self._first: tuple[float, float] | None = None
         self._bar: TaskID | None = None
         if progress.bars is not None:
             self._bar = progress.bars.add_task(label, total=total, detail="")
@@ -38,6 +39,8 @@ class Task:
     def update(self, done: float, detail: str = "") -> None:
         """Show that `done` of the total is done, with a few words."""
         self._detail = detail
+        if self._first is None:  # work that is taken up again does not begin at nothing
+            self._first = self._progress.clock(), done
         bars = self._progress.bars
         if bars is not None and self._bar is not None:
             bars.update(self._bar, completed=done, detail=detail)
@@ -48,9 +51,9 @@ class Task:
             self._progress.line(f"{self._label}  {self._share(done, now)}{detail}")
 
     def _share(self, done: float, now: float) -> str:
-        if not self._total or done <= 0:
+        if not self._total or self._first is None or done <= self._first[1]:
             return ""
-        left = (now - self._began) * (self._total - done) / done
+        left = (now - self._first[0]) * (self._total - done) / (done - self._first[1])
         return f"{100 * done / self._total:.0f} %  {format_seconds(max(0.0, round(left)))} left  "
 
     def close(self, outcome: str = "") -> None:
