@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from conftest import tiny
 from crammed.errors import InputError
-from crammed.files import new_folder, write_json, write_text
+from crammed.files import disk_faults, new_folder, write_json, write_text
 from crammed.rundir import RunDir, default_out, read_config, read_metrics
 
 
@@ -132,3 +133,11 @@ def test_a_folder_one_may_not_write_to(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "mkdir", forbidden)
     with pytest.raises(InputError, match="cannot write"):
         RunDir.open(tmp_path / "run", tiny())
+
+
+def test_weights_that_do_not_fit_the_disk_are_one_line() -> None:
+    library_says = "Error while serializing: I/O error: No space left on device (os error 28)"
+    with pytest.raises(InputError, match="disk is full"), disk_faults(Path("out")):
+        raise SafetensorError(library_says)
+    with pytest.raises(SafetensorError), disk_faults(Path("out")):
+        raise SafetensorError("InvalidHeader")

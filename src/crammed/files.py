@@ -6,11 +6,14 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from crammed.errors import InputError
 
@@ -70,16 +73,23 @@ def disk_faults(path: Path) -> Iterator[None]:
     """Turn a full disk or a folder one may not write to into an `InputError` that says so."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except (OSError, SafetensorError) as error:
+        number = error.errno if isinstance(error, OSError) else _os_error(str(error))
+        if number in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
                 f"the disk is full: free some space or choose another place than {path}"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if number in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise InputError(
-                f"cannot write {path}: {error.strerror}; choose another --out"
+                f"cannot write {path}: {os.strerror(number)}; choose another --out"
             ) from error
         raise
+
+
+def _os_error(text: str) -> int | None:
+    """The number in a library's ``... (os error 28)``."""
+    found = re.search(r"\(os error (\d+)\)", text)
+    return int(found[1]) if found else None
 
 
 def sha256(path: Path) -> str:
