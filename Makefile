@@ -19,7 +19,7 @@ test: .venv-test/.installed
 	$(call environment,.venv,.[hf])
 
 .venv-test/.installed: pyproject.toml constraints.txt
-	$(call environment,.venv-test,.[hf$(comma)dev])
+	$(call environment,.venv-test,.[hf$(comma)data$(comma)dedup$(comma)ray$(comma)unigram$(comma)dev])
 
 comma := ,
 define environment

@@ -231,12 +231,12 @@ def test_an_output_folder_that_holds_something_else_is_left_alone(tmp_path: Path
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    """The corpus's first file is redirected to a device that is always full."""
+    """The held-out documents are written to a device that is always full."""
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     script = (
         "import crammed.data.prepare as p, pathlib\n"
-        "old = p._gather\n"
-        "p._gather = lambda s, d, path, pr: old(s, d, pathlib.Path('/dev/full'), pr)\n"
+        "old = p.write_gzip\n"
+        "p.write_gzip = lambda path, chunks: old(pathlib.Path('/dev/full'), chunks)\n"
         "from crammed.cli import main\n"
         "main()\n"
     )

@@ -31,10 +31,10 @@ def test_the_paper_s_recipe_is_exact() -> None:
     config = load_config("crammed-2022")
     assert (config.optim.lr, config.optim.beta1, config.optim.beta2) == (1e-3, 0.9, 0.98)
     assert (config.optim.eps, config.optim.weight_decay, config.optim.clip) == (1e-12, 0.01, 0.5)
-    assert (config.batch.rows, config.batch.ramp, config.batch.quantum) == (8192, 0.6, 128)
+    assert (config.batch.rows, config.batch.ramp, config.batch.ramp_quantum) == (8192, 0.6, 128)
     assert config.schedule == Triangle(start=0.25, falling=0.25)
     assert (config.masking.rate, config.masking.corruption) == (0.25, "80-10-10")
-    assert config.data.max_tokens_per_character == 0.25
+    assert config.data.clean.max_tokens_per_character == 0.25
     assert config.finetune.lr == 4e-5
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from conftest import documents, tiny, write_jsonl
+from conftest import documents, sentences, tiny, write_jsonl
 from crammed import config as config_module
 from crammed import schedule
 from crammed.config import Section
@@ -43,13 +45,29 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     glue = write_task(tmp_path / "glue", "rte", rows=40)
+    downstream = tmp_path / "downstream"
+    shutil.copytree(glue, downstream)
+    for file in downstream.rglob("*.jsonl*"):
+        row = {"sentence1": " ".join(sentences(2)), "sentence2": "No.", "label": 0}
+        file.unlink()
+        file.with_name(file.name.removesuffix(".gz")).write_text(json.dumps(row) + "\n")
     variants: list[tuple[str, tuple[str, ...]]] = [
         (
             "crammed",
             ("masking.final_rate=0.15", "batch.rows=16", "batch.ramp=0.5", "batch.quantum=4"),
         ),
         ("izsak", ("train.early_stop.loss=99.0", "compute.threads=1", "compute.microbatch_rows=4")),
-        ("bert-base", ()),
+        ("bert-base", ("data.orders=[fragments]", "order.by=fragments")),
+        (
+            "crammed",
+            (
+                "data.clean.near=0.8",
+                "data.clean.substring=4000",
+                "data.clean.max_characters=100000",
+                "tokenizer.kind=bpe",
+                "tokenizer.vocab_size=400",
+            ),
+        ),
     ]
     built: set[tuple[str, str]] = set()
     for number, (recipe, overrides) in enumerate(variants):
@@ -59,8 +77,9 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
             "finetune.seeds=1",
             "finetune.epochs=1",
             "train.log_seconds=0.001",
+            "compute.workers=1",
             budget={"limit": "12updates"},
-            data={"sources": [str(text)]},
+            data={"sources": [str(text)], "clean": {"downstream": str(downstream)}},
             finetune={"tasks": ["rte"]},
         )
         # What validation read does not count: a field must be read by what runs.

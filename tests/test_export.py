@@ -1,21 +1,27 @@
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from conftest import tiny
+from conftest import documents, tiny
 from crammed.config import ModelConfig, recipe_names
 from crammed.data.corpus import Corpus
+from crammed.data.tokenizer import Specials, load_tokenizer, to_json, vocabulary_size
+from crammed.data.words import Encoder
 from crammed.device import Device
 from crammed.errors import CrammedError, InputError
+from crammed.evaluate.fill_mask import fill_mask_examples
 from crammed.export import native
 from crammed.export.huggingface import export
+from crammed.files import sha256
 from crammed.model.encoder import MaskedLM, SequenceClassifier, initialise
 from crammed.model.final import FinalModel, final_model, load_final
 from crammed.progress import SILENT
@@ -180,3 +186,85 @@ def test_final_models_round_trip(tmp_path: Path, corpus: Corpus) -> None:
     assert all(torch.equal(again.weights[n], w) for n, w in final.weights.items())
     with pytest.raises(InputError, match="no trained model"):
         load_final(tmp_path / "nowhere")
+
+
+BERT = {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}
+ROBERTA = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 119}
+
+
+def brought_tokenizer(folder: Path, special: dict[str, int]) -> Tokenizer:
+    """A word-level WordPiece tokenizer in which special tokens have these names and ids."""
+    words = sorted({word for text in documents(60) for word in text.lower().split()})
+    free = [n for n in range(len(words) + 120) if n not in special.values()]
+    vocabulary = dict(zip((*"abcdefghijklmnopqrstuvwxyz.", *words), free, strict=False)) | special
+    unknown = next(name for name in special if "unk" in name.lower())
+    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token=unknown))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return load_tokenizer(folder / "tokenizer.json")
+
+
+def brought_corpus(folder: Path, special: dict[str, int]) -> Corpus:
+    """A corpus of documents under that tokenizer, written by hand."""
+    folder.mkdir()
+    tokenizer = brought_tokenizer(folder, special)
+    (folder / "tokenizer.json").write_text(to_json(tokenizer), "utf-8")
+    sep, texts = Specials.of(tokenizer).sep, documents(60)
+    encoder = Encoder(tokenizer)
+    ids = [n for text in texts for n in (*encoder.encode_texts([text])[0].tolist(), sep)]
+    rows = np.array(ids[: len(ids) // 32 * 32], "<u2")
+    rows.tofile(folder / "rows-00000.bin")
+    with gzip.open(folder / "heldout.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    files = {
+        file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
+        for file in folder.iterdir()
+    }
+    manifest = {
+        "rows": len(rows) // 32,
+        "row_length": 32,
+        "vocab_size": vocabulary_size(tokenizer),
+        "files": files,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return Corpus(folder)
+
+
+@pytest.mark.parametrize("recipe", ["crammed", "bert-base", "crammed-2022"])
+@pytest.mark.parametrize("special", [BERT, ROBERTA], ids=["bert", "roberta"])
+def test_a_brought_tokenizer_keeps_its_special_tokens_through_training_and_export(
+    tmp_path: Path, cpu: Device, recipe: str, special: dict[str, int]
+) -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    corpus = brought_corpus(tmp_path / "corpus", special)
+    config = tiny(recipe, budget={"limit": "4updates"})
+    with RunDir.open(tmp_path / "run", config) as run:
+        trained = pretrain(config, corpus, run, cpu, SILENT)
+    final = final_model(trained.model, config.model, 32, corpus.tokenizer)
+    final.save(tmp_path / "final")
+    done = export(load_final(tmp_path), tmp_path / "export")
+    assert done.difference is not None
+
+    tokenizer = AutoTokenizer.from_pretrained(done.path)
+    model = AutoModelForMaskedLM.from_pretrained(
+        done.path, trust_remote_code=done.format == "custom"
+    )
+    parts = {
+        part: getattr(Specials.of(corpus.tokenizer), part)
+        for part in ("pad", "unk", "cls", "sep", "mask")
+    }
+    assert sorted(parts.values()) == sorted(special.values())
+    for part, number in parts.items():
+        assert getattr(tokenizer, f"{part}_token_id") == number
+        assert special[getattr(tokenizer, f"{part}_token")] == number
+    assert model.config.pad_token_id == parts["pad"]
+    assert model.config.mask_token_id == parts["mask"]
+    mask = tokenizer.mask_token
+    assert tokenizer(f"the {mask} fox")["input_ids"][2] == parts["mask"]
+    assert mask in (done.path / "README.md").read_text()
+    examples = fill_mask_examples(final, corpus.heldout, cpu)
+    assert examples
+    assert all(len(example["guesses"]) == 5 for example in examples)

@@ -18,7 +18,7 @@ def masked(
     rate: float = 0.25,
     corruption: str = "80-10-10",
 ) -> MaskedRows:
-    masker = Masker(seed, corruption, MASK, SPECIALS, VOCAB)  # type: ignore[arg-type]
+    masker = Masker(seed, corruption, MASK, range(SPECIALS), VOCAB)  # type: ignore[arg-type]
     numbers = torch.arange(first, first + len(rows))
     return masker(rows, numbers, predicted_positions(rate, rows.shape[1]))
 
@@ -103,6 +103,15 @@ def test_masks_do_not_depend_on_the_microbatch(split: int) -> None:
     parts = [masked(part, first=1000 + split * n) for n, part in enumerate(rows.split(split))]
     assert torch.equal(whole.ids, torch.cat([part.ids for part in parts]))
     assert torch.equal(whole.positions, torch.cat([part.positions for part in parts]))
+
+
+def test_random_tokens_are_any_but_the_special_ones() -> None:
+    specials = (0, 50, 96, 51, 7)
+    masker = Masker(0, "80-10-10", 50, specials, VOCAB)
+    rows = torch.full((400, 64), 1)
+    ids = masker(rows, torch.arange(400), 32).ids
+    drawn = set(ids[(ids != 50) & (ids != 1)].tolist())
+    assert drawn | {1} == set(range(VOCAB)) - set(specials)
 
 
 def test_another_seed_or_a_later_visit_gives_other_masks() -> None:

@@ -72,7 +72,7 @@ def test_kill_9_and_again_gives_the_same_weights(tmp_path: Path) -> None:
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("moment", ["reading", "training the tokenizer"])
+@pytest.mark.parametrize("moment", ["read_and_clean", "_finish_rows"])
 def test_kill_9_while_preparing_leaves_nothing_that_is_taken_for_complete(
     tmp_path: Path, moment: str
 ) -> None:
@@ -81,12 +81,13 @@ def test_kill_9_while_preparing_leaves_nothing_that_is_taken_for_complete(
     script = (
         "import os, signal, sys\n"
         "import crammed.data.prepare as p\n"
-        f"name = {'_gather' if moment == 'reading' else 'train_tokenizer'!r}\n"
-        "old = getattr(p, name)\n"
+        f"name = {moment!r}\n"
+        "owner = p if hasattr(p, name) else p._Preparation\n"
+        "old = getattr(owner, name)\n"
         "def die(*a, **k):\n"
         "    old(*a, **k)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "setattr(p, name, die)\n"
+        "setattr(owner, name, die)\n"
         "from crammed.cli import main\n"
         "main()\n"
     )
@@ -94,6 +95,6 @@ def test_kill_9_while_preparing_leaves_nothing_that_is_taken_for_complete(
     killed = subprocess.run([sys.executable, "-c", script, *arguments[3:]], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
     assert not (run / "corpus").exists()
-    assert (run / ".corpus.tmp").exists()
+    assert (run / ".corpus.preparing").exists()
     subprocess.run(arguments, check=True, capture_output=True)
-    assert not (run / ".corpus.tmp").exists()
+    assert not (run / ".corpus.preparing").exists()

@@ -19,6 +19,7 @@ from crammed.budget import Budget, Ledger, Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.masking import Masker
+from crammed.data.tokenizer import Specials
 from crammed.device import Device
 from crammed.errors import Diverged, InputError, Interrupted, StoppedByPolicy
 from crammed.model.count import train_flops_per_token
@@ -30,6 +31,8 @@ from crammed.train.loop import Trained, new_model, pretrain
 from crammed.train.plan import Planner, Update
 from crammed.train.step import TrainStep
 
+SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
+
 
 def update(rows: int = 12, first: int = 0, rate: float = 0.25) -> Update:
     return Update(0, first, rows, 0.0, 1e-3, rate, Work(1, rows, rows * 32, 1.0))
@@ -40,7 +43,7 @@ def gradients_with(
 ) -> tuple[float, list[torch.Tensor]]:
     model = new_model(config, 256, device.torch).train()
     small = dataclasses.replace(device, microbatch_rows=microbatch)
-    step = TrainStep(model, build_optimizer(model, config.optim), config, small)
+    step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, small)
     loss = step.gradients(rows, update(len(rows)))
     return loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
@@ -60,7 +63,7 @@ def test_loss_is_the_mean_over_predicted_tokens_of_the_dense_model(cpu: Device) 
     config = tiny()
     rows = torch.randint(5, 256, (6, 32), generator=torch.Generator().manual_seed(0))
     loss, _ = gradients_with(config, cpu, 4, rows)
-    masked = Masker(config.seed, "80-10-10", 4, 5, 256)(rows, torch.arange(6), 8)
+    masked = Masker(config.seed, "80-10-10", 4, range(5), 256)(rows, torch.arange(6), 8)
     labels = torch.full_like(rows, -100).scatter(1, masked.positions, masked.labels)
     dense = new_model(config, 256, cpu.torch)(masked.ids)
     expected = F.cross_entropy(dense.flatten(0, 1), labels.flatten(), ignore_index=-100)
@@ -74,7 +77,7 @@ def test_compiled_steps_equal_eager_ones(cpu: Device) -> None:
     for compiled in (False, True):
         model = new_model(config, 256, cpu.torch).train()
         device = dataclasses.replace(cpu, compile=compiled, microbatch_rows=8)
-        step = TrainStep(model, build_optimizer(model, config.optim), config, device)
+        step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device)
         step.compile_for([12], [0.25])
         assert all(p.grad is None for p in model.parameters())  # warming up trains nothing
         loss = step.gradients(rows, update())
@@ -89,7 +92,7 @@ def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
         config = tiny("crammed", f"optim.clip={clip}", "optim.eps=1.0", "optim.weight_decay=0.0")
         model = new_model(config, 256, cpu.torch).train()
         before = [p.detach().clone() for p in model.parameters()]
-        step = TrainStep(model, build_optimizer(model, config.optim), config, cpu)
+        step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, cpu)
         step.gradients(rows, update(6))
         norm = step.apply(0.5).item()
         assert all(p.grad is None for p in model.parameters())

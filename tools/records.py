@@ -19,9 +19,9 @@ import typer
 
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files import write_json, write_text
-from crammed.report.html import quantity
-from crammed.rundir import read_config, read_json, read_lines, read_metrics
+from crammed.files import read_json, write_json, write_text
+from crammed.report.quantity import quantity
+from crammed.rundir import read_config, read_lines, read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"

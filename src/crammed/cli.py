@@ -40,7 +40,8 @@ DataOption = Annotated[
     typer.Option(
         "--data",
         metavar="PATH|NAME...",
-        help="Text: .txt or .jsonl, plain or .gz .bz2 .xz .zst, folders of them, or python-docs.",
+        help="Files (.txt .jsonl .csv .tsv .parquet .arrow, plain or .gz .bz2 .xz .zst), folders, "
+        "globs, - for standard input, python-docs, hub:NAME.",
     ),
 ]
 BudgetOption = Annotated[
@@ -77,7 +78,7 @@ def run(
     if tasks is not None or glue is not None:
         fixed["finetune"] = {"tasks": _task_names(tasks, glue)}
     config, _ = _configure(words, fixed, budget, seed, data, corpus)
-    name = corpus.name if corpus is not None else Path(config.data.sources[0]).name
+    name = corpus.name if corpus is not None else Path(config.data.sources[0].path).name
     out = out or default_out(config, name)
     with _progress() as progress:
         progress.line(f"run  {out}")
@@ -90,17 +91,22 @@ def prepare(
     words: Words = None,
     data: DataOption = None,
     out: Annotated[Path | None, typer.Option(help="The corpus directory to make.")] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Keep cleaned text here, so that later preparations need not read it."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Text to a corpus: tokenizer, packed rows, held-out documents, manifest."""
+    """Text to a corpus: cleaned documents, tokenizer, packed rows, held-out text, manifest."""
     from crammed.data.prepare import prepare as prepare_corpus
+    from crammed.data.show import corpus_words
 
     config, _ = _configure(words, {}, None, None, data, None)
     if out is None:
         raise InputError("say where the corpus goes: --out CORPUS_DIR")
     with _progress() as progress:
-        corpus = prepare_corpus(config.data, config.tokenizer, out, progress)
-    _print(corpus.manifest, as_json, [*_corpus_words(corpus), ("next", _next_pretrain(out))])
+        corpus = prepare_corpus(config.data, config.tokenizer, out, progress, config.compute, work)
+    _print(corpus.manifest, as_json, [*corpus_words(corpus), ("next", _next_pretrain(out))])
 
 
 @app.command()
@@ -188,8 +194,8 @@ def export(
 
     from crammed.export.huggingface import Format
     from crammed.export.huggingface import export as export_model
+    from crammed.files import read_json
     from crammed.model.final import load_final
-    from crammed.rundir import read_json
 
     if format not in get_args(Format):
         raise InputError(f"no format {format!r}: choose one of {', '.join(get_args(Format))}")
@@ -244,15 +250,14 @@ def data_show(
     rows: Annotated[int, typer.Option(min=0, help="How many rows to decode.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
-    """What a corpus holds."""
-    from crammed.data.corpus import Corpus, RowStream
+    """What a corpus holds: sources, what each step dropped, lengths, rows decoded."""
+    from crammed.data.corpus import Corpus
+    from crammed.data.show import corpus_words, dropped_samples, sample_rows, sample_words
 
     corpus = Corpus(corpus_dir)
-    samples = corpus.tokenizer.decode_batch(
-        RowStream(corpus, 0).read(0, min(rows, corpus.rows)).tolist(), skip_special_tokens=False
-    )
-    words = [*_corpus_words(corpus), *((f"row {n}", text) for n, text in enumerate(samples, 1))]
-    _print({**corpus.manifest, "samples": samples}, as_json, words)
+    samples = {"samples": sample_rows(corpus, rows), "dropped": dropped_samples(corpus)}
+    words = [*corpus_words(corpus), *sample_words(corpus, rows)]
+    _print({**corpus.manifest, **samples}, as_json, words)
 
 
 @data_app.command("verify")
@@ -321,7 +326,9 @@ def _recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _absolute(name: str) -> str:
-    return name if name == "python-docs" else str(Path(name).expanduser().resolve())
+    """A path that still holds in another folder; what is no path stays as it is."""
+    is_path = name not in ("python-docs", "-") and not name.startswith("hub:")
+    return str(Path(name).expanduser().absolute()) if is_path else name
 
 
 def _progress() -> Any:
@@ -345,30 +352,6 @@ def _costs(config: RunConfig) -> dict[str, Any]:
 def _cost_words(values: dict[str, Any]) -> str:
     gigaflop = values["train_flops_per_token"] / 1e9
     return f"{values['parameters']:,} parameters, {gigaflop:.3g} GFLOP a token"
-
-
-def _corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
-    from crammed.report.html import quantity
-
-    manifest = corpus.manifest
-    heldout = manifest["heldout"]
-    return [
-        ("corpus", str(corpus.path)),
-        ("sources", ", ".join(source["name"] for source in manifest["sources"])),
-        ("documents", f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"),
-        (
-            "tokens",
-            f"{quantity(manifest['tokens'])} in {manifest['rows']:,} rows of "
-            f"{corpus.row_length}; {manifest['tokens'] / manifest['characters']:.3f} a character",
-        ),
-        ("vocabulary", f"{corpus.vocab_size:,}"),
-        *(
-            ("dropped", f"{step['dropped']:,} documents: {step['step']}")
-            for step in manifest["steps"]
-            if step["dropped"]
-        ),
-        ("unigram", f"{heldout['unigram_cross_entropy']:.3f} nats per held-out token"),
-    ]
 
 
 def _next_pretrain(corpus_dir: Path) -> str:
@@ -402,7 +385,7 @@ def _run_words(result: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "next",
             f"{_python()} -c \"from transformers import pipeline; print(pipeline('fill-mask', "
-            f"'{result['export_dir']}'{trust})('This is a [MASK].'))\"",
+            f"'{result['export_dir']}'{trust})('This is a {result['mask_token']}.'))\"",
         )
     )
     return words

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from crammed.errors import InputError
@@ -90,6 +92,50 @@ def _os_error(text: str) -> int | None:
     """The number in a library's ``... (os error 28)``."""
     found = re.search(r"\(os error (\d+)\)", text)
     return int(found[1]) if found else None
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """The array's bytes alone; numpy's own writer does not say that a disk is full."""
+    with disk_faults(path), path.open("wb") as file:
+        file.write(np.ascontiguousarray(array).data)
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """The array as numpy.load reads it."""
+    with disk_faults(path), path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(np.ascontiguousarray(array).data)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file, or None where there is no such file."""
+    if not path.exists():
+        return None
+    values: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return values
+
+
+def publish(folder: Path, path: Path) -> None:
+    """Let a finished folder appear at `path`, complete or not at all."""
+    with disk_faults(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if folder.stat().st_dev != path.parent.stat().st_dev:
+            with new_folder(path) as aside:
+                shutil.copytree(folder, aside, dirs_exist_ok=True)
+            shutil.rmtree(folder)
+            return
+        for file in folder.iterdir():
+            _sync(file)
+        if path.exists():
+            path.rmdir()  # only ever an empty folder
+        folder.replace(path)
+        _sync(path.parent)
+
+
+def json_hash(values: Any) -> str:
+    """A short name for JSON-able values."""
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def sha256(path: Path) -> str:

@@ -15,7 +15,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.prepare import prepare
 from crammed.data.python_docs import write_tasks
 from crammed.data.sources import open_sources
-from crammed.data.tokenizer import MASK
+from crammed.data.tokenizer import Specials
 from crammed.device import Device, choose_device
 from crammed.errors import InputError, TaskFailed
 from crammed.evaluate.fill_mask import fill_mask_examples
@@ -52,7 +52,7 @@ def run_everything(
     from crammed.report.html import write_report
 
     if corpus_dir is None:
-        open_sources(config.data.sources, config.data.documents, config.data.text_field)
+        open_sources(config.data)
     else:
         Corpus(corpus_dir)
     given = find_tasks([name for name in config.finetune.tasks if name not in MADE_HERE], glue)
@@ -81,7 +81,8 @@ def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
     path = run.path / "corpus"
     if (path / "manifest.json").exists():
         return Corpus(path)
-    return prepare(run.config.data, run.config.tokenizer, path, progress)
+    config = run.config
+    return prepare(config.data, config.tokenizer, path, progress, config.compute)
 
 
 def _tasks_made_here(run: RunDir) -> list[tuple[Task, Path]]:
@@ -123,7 +124,9 @@ def train_and_export(
         rows = heldout_rows(
             corpus.tokenizer, corpus.heldout, config.data.heldout_rows, corpus.row_length
         )
-        heldout = heldout_loss(trained.model.eval(), rows, MASK, device.torch)
+        heldout = heldout_loss(
+            trained.model.eval(), rows, Specials.of(corpus.tokenizer).mask, device.torch
+        )
         task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
     run.event(
         "heldout", u=trained.u, update=trained.work.updates, tokens=trained.work.tokens, **heldout
@@ -173,6 +176,7 @@ def _summary(
         "dtype": str(device.dtype).removeprefix("torch."),
         "heldout": heldout,
         "unigram_cross_entropy": corpus.manifest["heldout"]["unigram_cross_entropy"],
+        "mask_token": Specials.of(corpus.tokenizer).names(corpus.tokenizer)["mask"],
         "corpus": {
             "sha256": corpus.sha256,
             "sources": [source["name"] for source in corpus.manifest["sources"]],
@@ -219,7 +223,8 @@ def evaluate_heldout(path: Path, file: Path) -> dict[str, float]:
     rows = heldout_rows(final.tokenizer, file, config.data.heldout_rows, final.row_length)
     if not len(rows.ids):
         raise InputError(f"{file} makes no row of {final.row_length} tokens")
-    loss = heldout_loss(final.masked_lm(device.torch), rows, MASK, device.torch)
+    mask = Specials.of(final.tokenizer).mask
+    loss = heldout_loss(final.masked_lm(device.torch), rows, mask, device.torch)
     return {"rows": len(rows.ids), "tokens_per_character": rows.tokens_per_character, **loss}
 
 

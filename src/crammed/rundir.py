@@ -33,7 +33,7 @@ from typing import Any
 import crammed
 from crammed.config import RunConfig, parse_config
 from crammed.errors import InputError
-from crammed.files import disk_faults, write_json
+from crammed.files import disk_faults, read_json, write_json
 
 
 def default_out(config: RunConfig, data_name: str) -> Path:
@@ -187,14 +187,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             kept.pop()
         kept.append(record)
     return kept
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None where there is no such file."""
-    if not path.exists():
-        return None
-    values: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return values
 
 
 def _differences(old: RunConfig, new: RunConfig) -> list[str]:

@@ -2,9 +2,12 @@
 
 manifest.json       what is here: counts, sources, hash of every file
 tokenizer.json
-rows-00000.bin      rows of `row_length` ids, little-endian uint16 (uint32 above 65,535 ids)
-documents.bin       where each document begins, as uint64 offsets into the stream of tokens
+rows-NNNNN.bin      rows of `row_length` ids, little-endian uint16 (uint32 above 65,536 ids); any
+                    number of rows a file, numbered on from file to file
+documents.bin       where documents begin, sorted uint64 positions row * row_length + column
+order-NAME.bin      stored orders: the row at each place, uint32 (uint64 above 2**32 rows)
 heldout.jsonl.gz    documents that training never sees
+dropped.jsonl.gz    samples of what each step dropped: step, source, text
 """
 
 from __future__ import annotations
@@ -12,20 +15,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from crammed.config import OrderConfig
 from crammed.errors import InputError
-from crammed.files import sha256
+from crammed.files import sha256, write_array
 from crammed.keys import key
 
-ROWS_A_SHARD = 1 << 18
 Tokens = NDArray[np.unsignedinteger[Any]]
+MOST_MAPPED = 20_000
+"""Files of rows mapped at a time; Linux lets a process have 65,530 mappings."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -33,49 +39,26 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-class RowWriter:
-    """Cuts a stream of documents' tokens into rows and writes them as shards.
+def order_dtype(rows: int) -> np.dtype[Any]:
+    """The smallest little-endian unsigned type that holds every row's number."""
+    return np.dtype("<u4" if rows <= 1 << 32 else "<u8")
+
+
+def write_rows(path: Path, tokens: Tokens, row_length: int, dtype: np.dtype[Any]) -> Tokens:
+    """Write the whole rows of `tokens` [T], if there are any, and return the T % row_length left.
 
     Documents follow one another without padding, so a row may hold the end of one and the
-    beginning of the next; the last, incomplete row is left out and counted.
+    beginning of the next.
     """
+    whole = len(tokens) // row_length * row_length
+    if whole:
+        write_array(path, tokens[:whole].astype(dtype, copy=False))
+    return tokens[whole:].copy()
 
-    def __init__(self, folder: Path, row_length: int, vocab_size: int) -> None:
-        self._folder = folder
-        self._row_length = row_length
-        self._dtype = token_dtype(vocab_size)
-        self._pending: list[Tokens] = []
-        self._pending_tokens = 0
-        self._shards = 0
-        self._starts: list[int] = []
-        self.tokens = 0
-        self.rows = 0
 
-    def add(self, ids: list[int]) -> None:
-        """Append one document's tokens."""
-        self._starts.append(self.tokens)
-        self._pending.append(np.asarray(ids, self._dtype))
-        self._pending_tokens += len(ids)
-        self.tokens += len(ids)
-        if self._pending_tokens >= ROWS_A_SHARD * self._row_length:
-            self._write(ROWS_A_SHARD)
-
-    def _write(self, most_rows: int) -> None:
-        stream = np.concatenate(self._pending) if self._pending else np.empty(0, self._dtype)
-        rows = min(len(stream) // self._row_length, most_rows)
-        if rows:
-            stream[: rows * self._row_length].tofile(self._folder / f"rows-{self._shards:05d}.bin")
-            self._shards += 1
-            self.rows += rows
-        self._pending = [stream[rows * self._row_length :].copy()]
-        self._pending_tokens = len(self._pending[0])
-
-    def close(self) -> int:
-        """Write what is left; return how many tokens of an incomplete last row were left out."""
-        while self._pending_tokens >= self._row_length:
-            self._write(ROWS_A_SHARD)
-        np.asarray(self._starts, "<u8").tofile(self._folder / "documents.bin")
-        return self._pending_tokens
+def rows_file_number(name: str) -> int:
+    """The place of a file of rows among the others."""
+    return int(name.removeprefix("rows-").removesuffix(".bin"))
 
 
 class Corpus:
@@ -109,16 +92,16 @@ class Corpus:
                     f"corpus {path} is damaged: {name} is missing or cut; prepare it anew"
                 )
         self.sha256 = hashlib.sha256(text.encode()).hexdigest()
-        dtype = token_dtype(self.vocab_size)
-        self._shards = [
-            np.memmap(path / name, dtype, "r").reshape(-1, self.row_length)
-            for name in sorted(listed)
-            if name.startswith("rows-")
-        ]
+        self._files = sorted(
+            (name for name in listed if name.startswith("rows-")), key=rows_file_number
+        )
+        row_bytes = self.row_length * token_dtype(self.vocab_size).itemsize
+        self._first_rows = np.cumsum([0] + [listed[n]["bytes"] // row_bytes for n in self._files])
+        self._mapped = lru_cache(MOST_MAPPED)(self._map)
 
     @property
     def rows(self) -> int:
-        return int(self.manifest["rows"])
+        return int(self._first_rows[-1])
 
     @property
     def row_length(self) -> int:
@@ -137,14 +120,48 @@ class Corpus:
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.from_file(str(self.path / "tokenizer.json"))
 
+    @cached_property
+    def document_starts(self) -> NDArray[np.uint64]:
+        """Sorted positions row * row_length + column where a stretch of a document begins."""
+        return np.memmap(self.path / "documents.bin", "<u8", "r")
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """Names of the stored orders."""
+        names = sorted(name for name in self.manifest["files"] if name.startswith("order-"))
+        return tuple(name.removeprefix("order-").removesuffix(".bin") for name in names)
+
+    def order(self, name: str) -> Tokens:
+        """A stored order: the row at each place, [rows].
+
+        Raises:
+            InputError: it is not stored.
+        """
+        if name not in self.orders:
+            stored = ", ".join(("random", *self.orders))
+            raise InputError(
+                f"corpus {self.path} holds no order {name} (it has: {stored}): choose one of "
+                f"them as order.by, or prepare it anew with 'data.orders=[{name}]'"
+            )
+        return np.memmap(self.path / f"order-{name}.bin", order_dtype(self.rows), "r")
+
     def read(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows of these numbers, [len(indices), row_length]."""
         rows = np.empty((len(indices), self.row_length), np.int64)
-        shard, within = np.divmod(indices, ROWS_A_SHARD)
-        for number in np.unique(shard):
-            at = shard == number
-            rows[at] = self._shards[number][within[at]]
+        files = np.searchsorted(self._first_rows, indices, side="right") - 1
+        within = indices - self._first_rows[files]
+        by_file = np.argsort(files, kind="stable")
+        numbers, begins = np.unique(files[by_file], return_index=True)
+        for number, at in zip(numbers.tolist(), np.split(by_file, begins[1:]), strict=False):
+            rows[at] = self._mapped(number)[within[at]]
         return rows
+
+    def _map(self, number: int) -> Tokens:
+        """The rows of a file, [its rows, row_length]."""
+        # Arrow's mapping outlives the file descriptor, so thousands of files need not stay open.
+        with pa.memory_map(str(self.path / self._files[number])) as file:
+            content = file.read_buffer()
+        return np.frombuffer(content, token_dtype(self.vocab_size)).reshape(-1, self.row_length)
 
     def damaged(self) -> Iterator[str]:
         """Names of files whose hash is not the listed one; reads everything."""
@@ -154,30 +171,49 @@ class Corpus:
 
 
 class RowStream:
-    """The endless, keyed order of training rows: every epoch shuffled anew.
+    """The endless, keyed order of training rows.
 
-    Which row comes at place n depends on (seed, n) and the corpus alone.
+    Which row comes at place n depends on (seed, n), the corpus and its `OrderConfig` alone. Takes
+    4 bytes of memory a row of the corpus.
     """
 
-    def __init__(self, corpus: Corpus, seed: int) -> None:
+    def __init__(self, corpus: Corpus, seed: int, order: OrderConfig | None = None) -> None:
+        """Args:
+            order: None is random, shuffled anew every epoch.
+
+        Raises:
+            InputError: the corpus does not store that order.
+        """
         self._corpus = corpus
         self._seed = seed
-        self._epoch = -1
-        self._order: NDArray[np.int64] = np.empty(0, np.int64)
+        self._config = order or OrderConfig()
+        self._epoch = 0
+        self._order = self._order_of(0)
 
     def indices(self, start: int, count: int) -> NDArray[np.int64]:
         """Numbers of the rows at places start to start + count - 1."""
-        parts = []
+        parts = [self._order[:0]]
         while count:
             epoch, within = divmod(start, self._corpus.rows)
+            epoch = epoch if self._config.reshuffle else 0
             if epoch != self._epoch:
-                draw = np.random.Generator(np.random.PCG64(key(self._seed, "order", epoch)))
-                self._order, self._epoch = draw.permutation(self._corpus.rows), epoch
+                self._order, self._epoch = self._order_of(epoch), epoch
             part = self._order[within : within + count]
             parts.append(part)
             start, count = start + len(part), count - len(part)
-        return np.concatenate(parts)
+        return np.concatenate(parts).astype(np.int64)
 
     def read(self, start: int, count: int) -> NDArray[np.int64]:
         """The rows at those places, [count, row_length]."""
         return self._corpus.read(self.indices(start, count))
+
+    def _order_of(self, epoch: int) -> Tokens:
+        """The row at each place of an epoch, [rows]."""
+        order = np.arange(self._corpus.rows, dtype=order_dtype(self._corpus.rows))
+        shuffled_from = 0
+        if epoch == 0 and self._config.by != "random":
+            order[:] = self._corpus.order(self._config.by)
+            shuffled_from = round(self._config.share * len(order))
+        draw = np.random.Generator(np.random.PCG64(key(self._seed, "order", epoch)))
+        draw.shuffle(order[shuffled_from:])
+        return order

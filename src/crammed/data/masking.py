@@ -6,6 +6,7 @@ microbatch, the worker count, the device or the restarts. Fixed counts keep ever
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,7 +68,7 @@ class Masker:
 
     Args:
         mask_id: id of [MASK].
-        specials: how many ids at the start of the vocabulary are special tokens.
+        specials: ids that are never drawn as random tokens.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class Masker:
         seed: int,
         corruption: Literal["80-10-10", "all-mask"],
         mask_id: int,
-        specials: int,
+        specials: Sequence[int],
         vocab_size: int,
     ) -> None:
         self._which, self._what = key(seed, "mask"), key(seed, "random-token")
         self._corruption = corruption
         self._mask_id = mask_id
-        self._specials = specials
+        self._specials = sorted(specials)
         self._vocab_size = vocab_size
 
     def __call__(self, rows: Tensor, numbers: Tensor, count: int) -> MaskedRows:
@@ -100,11 +101,14 @@ class Masker:
         if self._corruption == "all-mask":
             replaced = torch.full_like(labels, self._mask_id)
         else:
-            drawn = keyed_bits(self._what, numbers, count) % (self._vocab_size - self._specials)
+            ordinary = self._vocab_size - len(self._specials)
+            drawn = keyed_bits(self._what, numbers, count) % ordinary
+            for special in self._specials:  # skip over them, in ascending order
+                drawn = drawn + (drawn >= special)
             masked, random = round(0.8 * count), round(0.9 * count)
             parts = (
                 torch.full_like(labels[:, :masked], self._mask_id),
-                self._specials + drawn[:, masked:random],
+                drawn[:, masked:random],
                 labels[:, random:],
             )
             replaced = torch.cat(parts, dim=1)

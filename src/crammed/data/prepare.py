@@ -1,247 +1,322 @@
-"""From sources to a corpus: read, drop duplicates, hold out, train a tokenizer, pack.
+"""From sources to a corpus: read, clean, choose, train a tokenizer, pack, order.
 
-The documents pass three times: once from the sources to a compressed file aside, then from there
-to the tokenizer's trainer and to the rows, so memory does not hold the text. The same sources and
-the same configuration give the same bytes.
+Text moves in shards of some 16 MB; `crammed.data.shards` has what a worker does to one of them.
+This is the driver: what needs all shards together. The same sources and the same configuration
+give the same bytes, whoever did the work and however often it was killed.
+
+Everything is made in a folder beside the corpus and appears in its place when it is complete.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import json
-import math
-from collections.abc import Iterable, Iterator
-from itertools import islice
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-import crammed
-from crammed.config import DataConfig, TokenizerConfig
-from crammed.data.corpus import Corpus, RowWriter
-from crammed.data.sources import Source, open_sources, open_text
-from crammed.data.tokenizer import SEP, SPECIALS, to_json, train_tokenizer
+from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
+from crammed.data import order, shards
+from crammed.data.choose import choose
+from crammed.data.corpus import Corpus, rows_file_number, token_dtype, write_rows
+from crammed.data.engine import Engine, give_memory_back, open_engine
+from crammed.data.manifest import SCHEMA, write_gzip, write_manifest
+from crammed.data.reading import Text, read_and_clean
+from crammed.data.shards import Packed, PackJob, Selection, SplitJob
+from crammed.data.sources import Source, open_sources
+from crammed.data.statistics import Statistics
+from crammed.data.tokenizer import load_tokenizer, to_json, vocabulary_size
+from crammed.data.train_tokenizer import train_from_texts, train_from_words
+from crammed.data.words import Encoder
 from crammed.errors import InputError
-from crammed.evaluate.heldout import heldout_rows
-from crammed.files import new_folder, sha256, write_json
+from crammed.files import disk_faults, json_hash, publish, write_array, write_text
 from crammed.progress import Progress
 
-CHARACTERS_A_TOKEN = 5.0
-"""More than any English tokenizer packs into a token: makes the held-out part large enough."""
-LARGEST_HELDOUT = 0.05
-"""The held-out part grows no larger than this share of the characters."""
-_BATCH = 1000
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+MOST_CHUNKS = 8_000_000
+"""Distinct chunks of text to count for the tokenizer; beyond, the rarest are forgotten."""
 
 
-def prepare(data: DataConfig, tokenizer: TokenizerConfig, out: Path, progress: Progress) -> Corpus:
+def prepare(
+    data: DataConfig,
+    tokenizer: TokenizerConfig,
+    out: Path,
+    progress: Progress,
+    compute: ComputeConfig | None = None,
+    work: Path | None = None,
+) -> Corpus:
     """Make the corpus `out` and open it.
 
+    Args:
+        compute: who does the work; changes no byte.
+        work: where intermediate results go, to be kept: text that is prepared again, with
+            more beside it, is not read again. None puts them beside `out` until it is done.
+
     Raises:
-        InputError: unreadable or too little data, or `out` holds something already.
+        InputError: unreadable or too little data, `out` holds something already, or another
+            process prepares it.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists already: choose another --out")
-    sources = open_sources(data.sources, data.documents, data.text_field)
-    with new_folder(out) as folder:
-        _prepare(sources, data, tokenizer, folder, progress)
+    sources = open_sources(data)
+    with _work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
+        _Preparation(data, tokenizer, folder, engine, progress).run(sources, out)
     return Corpus(out)
 
 
-def _prepare(
-    sources: list[Source],
-    data: DataConfig,
-    tokenizer_config: TokenizerConfig,
-    folder: Path,
-    progress: Progress,
-) -> None:
-    gathered = folder / "gathered.jsonl.zst"
-    kept = _gather(sources, data, gathered, progress)
-    cut = _heldout_cut(kept, data)
-    heldout = folder / "heldout.jsonl.gz"
-    _write_heldout(gathered, cut, heldout)
+@contextmanager
+def _work_folder(given: Path | None, out: Path) -> Iterator[Path]:
+    """A locked folder; it stays if it was given, or if a crash or an interrupt ended the work.
 
-    def training() -> Iterator[str]:
-        return (text for text, rank in _read_back(gathered) if rank >= cut)
-
-    with progress.task("training the tokenizer"):
-        tokenizer = train_tokenizer(training, tokenizer_config)
-    (folder / "tokenizer.json").write_text(to_json(tokenizer), "utf-8")
-
-    vocab_size = tokenizer.get_vocab_size()
-    writer = RowWriter(folder, data.row_length, vocab_size)
-    training_characters = int(kept.characters[kept.ranks >= cut].sum())
-    counts, dense = _pack(
-        progress.track("tokenizing", training(), training_characters, len, "characters"),
-        tokenizer,
-        data.max_tokens_per_character,
-        writer,
-    )
-    left_out = writer.close()
-    gathered.unlink()
-    if writer.rows == 0:
-        raise InputError(
-            f"too little text: {writer.tokens} tokens make no row of {data.row_length}"
-        )
-    rows = heldout_rows(tokenizer, heldout, data.heldout_rows, data.row_length)
-    if not len(rows.ids):
-        raise InputError(f"too little text: what is held out makes no row of {data.row_length}")
-    manifest = {
-        "schema": 1,
-        "crammed": crammed.__version__,
-        "data": data.model_dump(mode="json", exclude={"sources"}),
-        "tokenizer": tokenizer_config.model_dump(mode="json"),
-        "sources": kept.sources,
-        "steps": [*kept.steps, {"step": "tokens per character", **dense}],
-        "documents": int(np.count_nonzero(kept.ranks >= cut)) - dense["dropped"],
-        "characters": training_characters - dense["dropped_characters"],
-        "tokens": writer.tokens,
-        "rows": writer.rows,
-        "row_length": data.row_length,
-        "tokens_left_out": left_out,
-        "vocab_size": vocab_size,
-        "specials": list(SPECIALS),
-        "heldout": {
-            "documents": int(np.count_nonzero(kept.ranks < cut)),
-            "characters": int(kept.characters[kept.ranks < cut].sum()),
-            "rows": len(rows.ids),
-            "tokens_per_character": rows.tokens_per_character,
-            "unigram_cross_entropy": _unigram_cross_entropy(counts, rows.ids),
-        },
-        "files": {
-            file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
-            for file in sorted(folder.iterdir())
-        },
-    }
-    write_json(folder / "manifest.json", manifest)
-
-
-class _Kept:
-    """What the first pass found: for each kept document its rank by hash and its length."""
-
-    def __init__(self) -> None:
-        self.ranks: NDArray[np.float64] = np.empty(0)
-        self.characters: NDArray[np.int64] = np.empty(0, np.int64)
-        self.sources: list[dict[str, Any]] = []
-        self.steps: list[dict[str, Any]] = []
-
-
-def _gather(sources: Iterable[Source], data: DataConfig, path: Path, progress: Progress) -> _Kept:
-    """Read every source once and write its documents aside, without empty and repeated ones."""
-    kept, seen = _Kept(), set[bytes]()
-    ranks: list[float] = []
-    lengths: list[int] = []
-    empty = repeated = 0
-    with pa.output_stream(str(path), compression="zstd") as stream:
-        for source in sources:
-            before = len(ranks), sum(lengths)
-            for raw in progress.track(
-                f"reading {source.name}", source.documents(), unit="documents"
-            ):
-                text = _clean(raw)
-                if not text:
-                    empty += 1
-                    continue
-                digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-                if data.deduplicate:
-                    if digest in seen:
-                        repeated += 1
-                        continue
-                    seen.add(digest)
-                rank = int.from_bytes(digest[:8], "big") / 2**64
-                stream.write(json.dumps([rank, text]).encode() + b"\n")
-                ranks.append(rank)
-                lengths.append(len(text))
-            documents, characters = len(ranks) - before[0], sum(lengths) - before[1]
-            kept.sources.append(
-                {
-                    "name": source.name,
-                    "documents": documents,
-                    "characters": characters,
-                    **source.fingerprint(),
-                }
-            )
-    if not ranks:
-        raise InputError("the data holds no text: every document is empty")
-    kept.ranks, kept.characters = np.asarray(ranks), np.asarray(lengths, np.int64)
-    total = len(ranks) + empty + repeated
-    kept.steps = [
-        {"step": "empty", "kept": total - empty, "dropped": empty},
-        {"step": "exact duplicates", "kept": len(ranks), "dropped": repeated},
-    ]
-    return kept
-
-
-def _clean(text: str) -> str:
-    """Strip white space; replace what UTF-8 cannot hold (halves of surrogate pairs)."""
-    return text.strip().encode("utf-8", "replace").decode()
-
-
-def _read_back(path: Path) -> Iterator[tuple[str, float]]:
-    with open_text(path) as lines:
-        for line in lines:
-            rank, text = json.loads(line)
-            yield text, rank
-
-
-def _heldout_cut(kept: _Kept, data: DataConfig) -> float:
-    """Documents whose rank is below this are held out.
-
-    Documents are taken in the order of their hash until the fraction is reached, and the number
-    of rows if that needs no more than 5 % of the characters; one document at least.
+    Then the same call goes on from there. Wrong input and a full disk leave nothing.
     """
-    total = int(kept.characters.sum())
-    wanted = data.heldout_rows * data.row_length * CHARACTERS_A_TOKEN
-    target = max(data.heldout_fraction * total, min(wanted, LARGEST_HELDOUT * total))
-    order = np.argsort(kept.ranks, kind="stable")
-    taken = np.cumsum(kept.characters[order])
-    last = int(np.searchsorted(taken, target))
-    cut = math.nextafter(kept.ranks[order[min(last, len(order) - 1)]], 1.0)
-    if not np.any(kept.ranks >= cut):
-        raise InputError(
-            f"{len(kept.ranks)} document(s) are too few to train on some and hold out others; if "
-            "a .txt file is meant to hold many, set data.documents=line"
+    folder = given or out.with_name(f".{out.name}.preparing")
+    with disk_faults(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(f"another process is preparing {out}: wait for it") from error
+        try:
+            with disk_faults(out):
+                yield folder
+        except InputError:
+            if given is None:
+                shutil.rmtree(folder)
+            raise
+        if given is None:
+            shutil.rmtree(folder)
+
+
+class _Preparation:
+    """The stages, in order."""
+
+    def __init__(
+        self,
+        data: DataConfig,
+        tokenizer: TokenizerConfig,
+        folder: Path,
+        engine: Engine,
+        progress: Progress,
+    ) -> None:
+        self._data = data
+        self._tokenizer_config = tokenizer
+        self._folder = folder
+        self._engine = engine
+        self._progress = progress
+
+    def run(self, sources: Sequence[Source], out: Path) -> None:
+        """Make the corpus and let it appear at `out`."""
+        brought = self._brought_tokenizer()
+        words_first = self._tokenizer_config.kind == "wordpiece"
+        if brought is not None:
+            words_first = Encoder(brought).words_first
+
+        text = read_and_clean(sources, self._data, self._folder, self._engine, self._progress)
+        paths = [shard.path for shard in text.shards]
+        sources_of = [shard.source for shard in text.shards]
+        choice = choose(
+            paths,
+            [source.name for source in sources_of],
+            [source.weight for source in sources_of],
+            self._data,
         )
-    return cut
+
+        made = self._folder / f"made-{self._identity(text, brought)}"
+        corpus = made / "corpus"
+        corpus.mkdir(parents=True, exist_ok=True)
+        outs = [made / f"{number:05d}" for number in range(len(paths))]
+        jobs = list(zip(paths, outs, choice.selections, strict=True))
+        split = self._work(
+            "selecting",
+            shards.split_shard,
+            [SplitJob(path, to, selection, words_first) for path, to, selection in jobs],
+            [shard.counts.characters for shard in text.shards],
+        )
+        characters = [each.characters for each in split]
+        if not sum(characters):
+            raise InputError("the data holds no text to train on: every document was dropped")
+        write_gzip(corpus / "heldout.jsonl.gz", map(shards.heldout_lines, outs))
+
+        tokenizer_file = corpus / "tokenizer.json"
+        if not tokenizer_file.exists():
+            tokenizer = brought or self._train(paths, outs, choice.selections, words_first)
+            write_text(tokenizer_file, to_json(tokenizer))
+            give_memory_back()
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+
+        packed = self._work(
+            "tokenizing",
+            shards.pack,
+            [
+                PackJob(
+                    shard=path,
+                    out=to,
+                    rows=corpus / f"rows-{number:05d}.bin",
+                    source=sources_of[number].name,
+                    selection=selection,
+                    words_first=words_first,
+                    tokenizer=tokenizer_file,
+                    row_length=self._data.row_length,
+                    cls=self._data.cls,
+                    most_tokens_per_character=self._data.clean.max_tokens_per_character,
+                )
+                for number, (path, to, selection) in enumerate(jobs)
+            ],
+            characters,
+        )
+        left_out = self._finish_rows(corpus, outs, packed, vocabulary_size(tokenizer))
+        statistics = Statistics.merge([Statistics.from_json(each.statistics) for each in packed])
+        self._store_orders(corpus, tokenizer, statistics)
+        write_manifest(
+            corpus,
+            self._data,
+            self._tokenizer_config,
+            text,
+            choice,
+            packed,
+            statistics,
+            tokenizer,
+            left_out,
+        )
+        publish(corpus, out)
+        shutil.rmtree(made)
+
+    def _identity(self, text: Text, brought: Tokenizer | None) -> str:
+        """What decides the corpus: cleaned shards, settings, the tokenizer brought along."""
+        return json_hash(
+            [
+                SCHEMA,
+                [
+                    (str(each.path.relative_to(self._folder)), each.source.weight)
+                    for each in text.shards
+                ],
+                self._data.model_dump(mode="json", exclude={"sources", "unreadable"}),
+                self._tokenizer_config.model_dump(mode="json", exclude={"file"}),
+                None if brought is None else to_json(brought),
+            ]
+        )
+
+    def _work(
+        self,
+        label: str,
+        function: Callable[[Job], Result],
+        jobs: Sequence[Job],
+        sizes: Sequence[int],
+        unit: str = "characters",
+    ) -> list[Result]:
+        """Apply a stage to all shards, with progress in their sizes."""
+        results: list[Result] = []
+        with self._progress.task(label, float(sum(sizes))) as task:
+            done = 0
+            for size, result in zip(sizes, self._engine.map(function, jobs), strict=True):
+                results.append(result)
+                done += size
+                task.update(done, f"{done:,} {unit}")
+        return results
+
+    def _brought_tokenizer(self) -> Tokenizer | None:
+        file = self._tokenizer_config.file
+        return None if file is None else load_tokenizer(Path(file))
+
+    def _train(
+        self,
+        paths: Sequence[Path],
+        outs: Sequence[Path],
+        selections: Sequence[Selection],
+        words_first: bool,
+    ) -> Tokenizer:
+        def documents() -> Iterator[str]:
+            for path, selection in zip(paths, selections, strict=True):
+                yield from shards.selected(path, selection)
+
+        with self._progress.task("training the tokenizer"):
+            if words_first:
+                return train_from_words(merged_counts(outs), self._tokenizer_config)
+            return train_from_texts(documents, self._tokenizer_config)
+
+    def _finish_rows(
+        self, corpus: Path, outs: Sequence[Path], packed: Sequence[Packed], vocab_size: int
+    ) -> int:
+        """Make rows of the shards' tails; write where documents begin; return what is left out.
+
+        A tail's stretch of a document counts as a beginning, too: what stands before it in the
+        rows is another document.
+        """
+        length = self._data.row_length
+        starts: list[NDArray[np.int64]] = []
+        tails: list[NDArray[np.uint32]] = []
+        tail_starts: list[NDArray[np.int64]] = []
+        place = tail_place = 0
+        for to, each in zip(outs, packed, strict=True):
+            tail, begins = shards.tail_and_starts(to)
+            whole = each.rows * length
+            starts.append(place + begins[begins < whole])
+            place += whole
+            if len(tail):
+                later = begins[begins > whole]
+                tail_starts.append(tail_place + np.concatenate([[0], later - whole]))
+                tails.append(tail)
+                tail_place += len(tail)
+        if place + tail_place < length:
+            raise InputError(f"too little text: {tail_place} tokens make no row of {length}")
+        rest = tail_place % length
+        if tails:
+            rows = corpus / f"rows-{len(outs):05d}.bin"
+            write_rows(rows, np.concatenate(tails), length, token_dtype(vocab_size))
+        starts += [place + begins[begins < tail_place - rest] for begins in tail_starts]
+        write_array(corpus / "documents.bin", np.concatenate(starts).astype("<u8"))
+        return rest
+
+    def _store_orders(self, corpus: Path, tokenizer: Tokenizer, statistics: Statistics) -> None:
+        if not (names := self._data.orders):
+            return
+        files = sorted(corpus.glob("rows-*.bin"), key=lambda file: rows_file_number(file.name))
+        values = {
+            name: order.token_values(name, tokenizer, statistics.token_counts) for name in names
+        }
+        scores = self._work(
+            "ordering",
+            order.score_file,
+            [order.ScoreJob(file, self._data.row_length, values) for file in files],
+            [file.stat().st_size for file in files],
+            "bytes",
+        )
+        for name in names:
+            places = order.permutation([each[name] for each in scores], name)
+            write_array(corpus / f"order-{name}.bin", places)
 
 
-def _write_heldout(gathered: Path, cut: float, path: Path) -> None:
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
-        for text, rank in _read_back(gathered):
-            if rank < cut:
-                file.write(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
+def merged_counts(outs: Sequence[Path]) -> Iterator[tuple[str, int]]:
+    """Each chunk of text in the split shards, and how often it occurs."""
+    waiting: list[pa.Table] = []
+    for to in outs:
+        waiting.append(shards.word_counts(to))
+        if sum(table.num_rows for table in waiting) > MOST_CHUNKS:
+            waiting = [_together(waiting)]
+    merged = _together(waiting)
+    waiting.clear()
+    for batch in merged.to_batches(max_chunksize=10_000):
+        yield from zip(batch["chunk"].to_pylist(), batch["count"].to_pylist(), strict=True)
 
 
-def _pack(
-    documents: Iterator[str],
-    tokenizer: Tokenizer,
-    most_tokens_per_character: float | None,
-    writer: RowWriter,
-) -> tuple[NDArray[np.int64], dict[str, int]]:
-    """Tokenize and write; return how often each token occurs, and what the filter did."""
-    counts = np.zeros(tokenizer.get_vocab_size(), np.int64)
-    dense = {"kept": 0, "dropped": 0, "dropped_characters": 0}
-    while batch := list(islice(documents, _BATCH)):
-        for text, encoding in zip(
-            batch, tokenizer.encode_batch_fast(batch, add_special_tokens=False), strict=True
-        ):
-            ids = encoding.ids
-            if most_tokens_per_character and len(ids) >= most_tokens_per_character * len(text):
-                dense["dropped"] += 1
-                dense["dropped_characters"] += len(text)
-                continue
-            dense["kept"] += 1
-            ids.append(SEP)
-            writer.add(ids)
-            counts += np.bincount(ids, minlength=len(counts))
-    return counts, dense
-
-
-def _unigram_cross_entropy(counts: NDArray[np.int64], rows: NDArray[np.int64]) -> float:
-    """Nats per held-out token under the training text's token frequencies, add-one smoothed."""
-    probabilities = (counts + 1) / (counts.sum() + len(counts))
-    return float(-np.log(probabilities[rows]).mean())
+def _together(tables: Sequence[pa.Table]) -> pa.Table:
+    """Counts added up; of too many chunks, the rarest are forgotten."""
+    groups = pa.concat_tables(tables).group_by("chunk", use_threads=False)
+    merged = groups.aggregate([("count", "sum")]).rename_columns({"count_sum": "count"})
+    least = 2
+    while merged.num_rows > MOST_CHUNKS // 2:
+        merged = merged.filter(pc.greater_equal(merged["count"], least))
+        least += 1
+    return merged

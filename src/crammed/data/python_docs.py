@@ -47,7 +47,7 @@ class Docstring:
 
 
 class PythonDocs:
-    """The documentation found on this machine as a source of documents."""
+    """The documentation found on this machine as a part of a source."""
 
     name = "python-docs"
 
@@ -62,6 +62,7 @@ class PythonDocs:
             for d in importlib.metadata.distributions(path=[str(_roots()["site-packages"])])
         }
         return {
+            "name": self.name,
             "python": platform.python_version(),
             "packages": dict(sorted(distributions.items())),
         }

@@ -1,110 +1,169 @@
-"""A WordPiece tokenizer trained on the corpus, the same bytes every time."""
+"""Special tokens of tokenizers, trained here or brought along; loading and writing them."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, processors
 
-from crammed.config import TokenizerConfig
 from crammed.errors import InputError
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Special tokens; their ids are their places here, in every tokenizer of ours."""
+"""Special tokens; their ids are their places here, in every tokenizer trained here."""
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIALS))
 
-_ALPHABET_SHARE = 0.5
-"""Largest share of the vocabulary that single characters may take."""
+_NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
+    "sep": ("[SEP]", "<sep>", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+"""What each special token may be called in a tokenizer.json, which does not say its part."""
+
+_SETTINGS = {
+    "pad": ("pad_token",),
+    "unk": ("unk_token",),
+    "cls": ("cls_token", "bos_token"),
+    "sep": ("sep_token", "eos_token"),
+    "mask": ("mask_token",),
+}
+"""Under which keys the files beside a tokenizer.json name them."""
 
 
-def train_tokenizer(documents: Callable[[], Iterable[str]], config: TokenizerConfig) -> Tokenizer:
-    """Train on `documents`, which is called twice: for the characters, then for the pieces.
+@dataclass(frozen=True)
+class Specials:
+    """Ids of the special tokens."""
 
-    The library's trainer numbers continuing characters in the order of a hash map, so two
-    trainings differ. Here the characters are counted first and every ``##c`` is handed to the
-    trainer as if it were special, which fixes all ids; the vocabulary is then put into a fresh
-    tokenizer, in which only `SPECIALS` are special.
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Specials:
+        """Those of a tokenizer.
+
+        Raises:
+            InputError: it lacks one.
+        """
+        vocabulary = tokenizer.get_vocab()
+        names = {part: _found(part, vocabulary) for part in _NAMES}
+        if missing := [part for part, name in names.items() if name is None]:
+            wanted = ", ".join(f"{part} ({' or '.join(_NAMES[part])})" for part in missing)
+            raise InputError(f"the tokenizer lacks special tokens: {wanted}")
+        return cls(**{part: vocabulary[name] for part, name in names.items() if name})
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All of them: pad, unk, cls, sep, mask."""
+        return astuple(self)
+
+    def names(self, tokenizer: Tokenizer) -> dict[str, str]:
+        """What the tokenizer calls them, as ``{"pad": "[PAD]", ...}``."""
+        return {f.name: str(tokenizer.id_to_token(getattr(self, f.name))) for f in fields(self)}
+
+
+def _found(part: str, vocabulary: dict[str, int]) -> str | None:
+    return next((name for name in _NAMES[part] if name in vocabulary), None)
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """Rows of an embedding that every id fits into; brought tokenizers may leave ids out."""
+    return 1 + max(tokenizer.get_vocab().values())
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer.json, or that of a Hugging Face folder, with everything that training needs.
+
+    Special tokens under unusual names, which only special_tokens_map.json or tokenizer_config.json
+    explain, get BERT's; their ids stay. Where nothing frames sentences, [CLS] and [SEP] will.
 
     Raises:
-        InputError: the vocabulary is too small for the text's characters.
+        InputError: no tokenizer there, or one without a padding, unknown, first, separating or
+            mask token.
     """
-    characters = _count_characters(documents(), config)
-    room = int(_ALPHABET_SHARE * (config.vocab_size - len(SPECIALS)) / 2)
-    ranked = sorted(characters, key=lambda c: (-characters[c], c))[:room]
-    if not ranked:
-        raise InputError("the corpus holds no characters that the tokenizer keeps")
-    alphabet = sorted(ranked)
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=config.vocab_size,
-        min_frequency=2,
-        special_tokens=[*SPECIALS, *(f"##{c}" for c in alphabet)],
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        show_progress=False,
-    )
-    draft = _untrained(config, {})
-    draft.train_from_iterator(documents(), trainer)
-    return finish(_untrained(config, draft.get_vocab(with_added_tokens=True)))
-
-
-def _count_characters(documents: Iterable[str], config: TokenizerConfig) -> Counter[str]:
-    """Characters after normalisation, white space left out."""
-    normalizer = _normalizer(config)
-    counted: Counter[str] = Counter()
-    for text in documents:
-        counted.update(normalizer.normalize_str(text))
-    return Counter({c: n for c, n in counted.items() if not c.isspace()})
-
-
-def _normalizer(config: TokenizerConfig) -> Any:
-    bert = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=True,
-        strip_accents=config.strip_accents,
-        lowercase=config.lowercase,
-    )
-    if config.ascii_only:
-        return normalizers.Sequence([bert, normalizers.Replace(Regex(r"[^\x00-\x7F]"), "")])
-    return bert
-
-
-def _untrained(config: TokenizerConfig, vocabulary: dict[str, int]) -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = _normalizer(config)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    file = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        values = json.loads(file.read_text("utf-8"))
+        vocabulary = Tokenizer.from_str(json.dumps(values)).get_vocab()
+    except OSError as error:
+        raise InputError(
+            f"no tokenizer at {path}: name a tokenizer.json, or a folder that holds one"
+        ) from error
+    except Exception as error:  # the library raises nothing more precise
+        raise InputError(f"{file} is no tokenizer.json of the tokenizers library") from error
+    for part, token in _named_beside(file).items():
+        if token in vocabulary and token != (usual := _found(part, vocabulary)):
+            values = _swapped(values, token, usual or _NAMES[part][0])
+    tokenizer = Tokenizer.from_str(json.dumps(values))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    try:
+        specials = Specials.of(tokenizer)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+    names = specials.names(tokenizer)
+    known = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}
+    tokenizer.add_special_tokens([name for name in names.values() if name not in known])
+    if tokenizer.num_special_tokens_to_add(is_pair=False) == 0:
+        tokenizer.post_processor = _framed(names["cls"], specials.cls, names["sep"], specials.sep)
     return tokenizer
+
+
+def _named_beside(file: Path) -> dict[str, str]:
+    """Which tokens the files beside a tokenizer.json name for which part."""
+    named: dict[str, Any] = {}
+    for other in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (file.parent / other).is_file():
+            try:
+                named |= json.loads((file.parent / other).read_text("utf-8"))
+            except (OSError, ValueError, TypeError) as error:
+                raise InputError(f"{file.parent / other} is not a JSON object") from error
+    tokens: dict[str, str] = {}
+    for part, keys in _SETTINGS.items():
+        token = next((named[key] for key in keys if named.get(key)), None)
+        if token is not None:
+            tokens[part] = token["content"] if isinstance(token, dict) else token
+    return tokens
+
+
+def _swapped(values: Any, one: str, other: str) -> Any:
+    """A JSON value in which two strings have changed places, as keys too."""
+    new = {one: other, other: one}
+    if isinstance(values, dict):
+        return {new.get(key, key): _swapped(value, one, other) for key, value in values.items()}
+    if isinstance(values, list):
+        return [_swapped(value, one, other) for value in values]
+    return new.get(values, values) if isinstance(values, str) else values
 
 
 def finish(tokenizer: Tokenizer) -> Tokenizer:
     """Make `SPECIALS` special, and add [CLS] and [SEP] where a caller asks for special tokens."""
     tokenizer.add_special_tokens(list(SPECIALS))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
-    )
+    tokenizer.post_processor = _framed(SPECIALS[CLS], CLS, SPECIALS[SEP], SEP)
     ids = [tokenizer.token_to_id(token) for token in SPECIALS]
     if ids != list(range(len(SPECIALS))):
         raise InputError(f"the special tokens {SPECIALS} must have the ids 0 to 4, not {ids}")
     return tokenizer
 
 
+def _framed(cls: str, cls_id: int, sep: str, sep_id: int) -> Any:
+    return processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, cls_id), (sep, sep_id)],
+    )
+
+
 def to_json(tokenizer: Tokenizer) -> str:
     """tokenizer.json, with the vocabulary in the order of its ids."""
     values = json.loads(tokenizer.to_str())
     vocabulary = values["model"]["vocab"]
-    values["model"]["vocab"] = dict(sorted(vocabulary.items(), key=lambda item: item[1]))
+    if isinstance(vocabulary, dict):
+        values["model"]["vocab"] = dict(sorted(vocabulary.items(), key=lambda item: item[1]))
     return json.dumps(values, ensure_ascii=False, indent=1)

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from crammed.data.sources import open_text
-from crammed.data.tokenizer import MASK, SEP
+from crammed.data.tokenizer import Specials
 from crammed.device import Device
 from crammed.model.final import FinalModel
 
@@ -40,22 +40,20 @@ def fill_mask_examples(
 ) -> list[dict[str, Any]]:
     """Mask one word in each of the first `count` fitting sentences of held-out text."""
     model = final.masked_lm(device.torch)
+    specials = Specials.of(final.tokenizer)
     examples = []
-    for before, word, after in _sentences(heldout, final.tokenizer):
-        left, right = (
-            final.tokenizer.encode(part, add_special_tokens=False).ids for part in (before, after)
-        )
-        if len(left) + len(right) + 2 > final.row_length:
+    for before, word, after, ids, gap in _sentences(heldout, final.tokenizer):
+        if len(ids) + 1 > final.row_length:
             continue
-        ids = torch.tensor([[*left, MASK, *right, SEP]], device=device.torch)
+        right_id, masked = ids[gap], [*ids, specials.sep]
+        masked[gap] = specials.mask
         with torch.inference_mode():
-            at = torch.tensor([[len(left)]], device=device.torch)
-            logits = model(ids, at)[0, 0].float().cpu()
+            at = torch.tensor([[gap]], device=device.torch)
+            logits = model(torch.tensor([masked], device=device.torch), at)[0, 0].float().cpu()
         probabilities = logits.softmax(-1)
-        right_id = final.tokenizer.encode(word, add_special_tokens=False).ids[0]
         values, indices = probabilities.topk(5)
         guesses = [
-            (str(final.tokenizer.id_to_token(index)), round(value, 4))
+            (final.tokenizer.decode([index], skip_special_tokens=False).strip(), round(value, 4))
             for index, value in zip(indices.tolist(), values.tolist(), strict=True)
         ]
         rank = 1 + int((logits > logits[right_id]).sum())
@@ -65,8 +63,18 @@ def fill_mask_examples(
     return examples
 
 
-def _sentences(heldout: Path, tokenizer: Tokenizer) -> Iterator[tuple[str, str, str]]:
-    """The first sentence of each document that has a word of one token in its middle."""
+def _sentences(
+    heldout: Path, tokenizer: Tokenizer
+) -> Iterator[tuple[str, str, str, list[int], int]]:
+    """The first sentence of each document that has a word of one token in its middle.
+
+    Yields the text before the word, the word, the text after it, the sentence's ids, and the
+    word's place among them.
+    """
+
+    def ids_of(words: list[str]) -> list[int]:
+        return list(tokenizer.encode(" ".join(words), add_special_tokens=False).ids)
+
     with open_text(heldout) as lines:
         for line in lines:
             text = " ".join(json.loads(line)["text"].split())
@@ -76,6 +84,8 @@ def _sentences(heldout: Path, tokenizer: Tokenizer) -> Iterator[tuple[str, str, 
                 for at in (middle, middle + 1, middle - 1, middle + 2):
                     if not 0 < at < len(words) - 1 or not re.fullmatch(r"[a-z]{4,}", words[at]):
                         continue
-                    if len(tokenizer.encode(words[at], add_special_tokens=False).ids) == 1:
-                        yield " ".join(words[:at]), words[at], " ".join(words[at + 1 :])
+                    gap, ids = len(ids_of(words[:at])), ids_of(words)
+                    if ids_of(words[: at + 1]) == ids[: gap + 1]:  # one token more
+                        before, after = " ".join(words[:at]), " ".join(words[at + 1 :])
+                        yield before, words[at], after, ids, gap
                         break

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from crammed.config import FinetuneConfig
-from crammed.data.tokenizer import PAD
+from crammed.data.tokenizer import Specials
 from crammed.device import Device
 from crammed.errors import InputError
 from crammed.evaluate.tasks import Task, TaskData
@@ -31,17 +31,18 @@ EVALUATION_BATCH = 128
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows as token ids with special tokens, their token types, and labels."""
+    """Rows as token ids with special tokens, their token types, labels, and what pads them."""
 
     ids: list[list[int]]
     types: list[list[int]]
     labels: NDArray[np.float32]
+    pad: int
 
     def batch(self, indices: NDArray[np.int64], device: torch.device) -> tuple[Tensor, ...]:
         """ids, mask, types [B, S] padded to the longest row, and labels [B]."""
         chosen = [self.ids[i] for i in indices]
         width = max(len(ids) for ids in chosen)
-        ids = torch.full((len(chosen), width), PAD)
+        ids = torch.full((len(chosen), width), self.pad)
         types = torch.zeros_like(ids)
         for row, index in enumerate(indices):
             ids[row, : len(self.ids[index])] = torch.tensor(self.ids[index])
@@ -62,7 +63,8 @@ def encode(
     inputs = [texts[0] if len(texts) == 1 else texts for texts, _ in rows]
     encodings = cutting.encode_batch(inputs)
     labels = np.asarray([label for _, label in rows], np.float32)
-    return Encoded([e.ids for e in encodings], [e.type_ids for e in encodings], labels)
+    ids, types = [e.ids for e in encodings], [e.type_ids for e in encodings]
+    return Encoded(ids, types, labels, Specials.of(tokenizer).pad)
 
 
 class Finetuner:

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from crammed.data.sources import open_text
+from crammed.data.tokenizer import Specials
 from crammed.errors import InputError
 
 RATES = (0.15, 0.25)
@@ -42,11 +43,10 @@ def heldout_rows(tokenizer: Tokenizer, file: Path, most_rows: int, length: int) 
     """Read a json-lines file with a field ``text`` and cut its rows.
 
     Raises:
-        InputError: the file is unreadable, is not of that form, or the tokenizer has no [SEP].
+        InputError: the file is unreadable, is not of that form, or the tokenizer
+            lacks special tokens.
     """
-    sep = tokenizer.token_to_id("[SEP]")
-    if sep is None:
-        raise InputError("held-out loss needs a tokenizer with a [SEP] token")
+    sep = Specials.of(tokenizer).sep
     ids: list[int] = []
     characters = 0
     with open_text(file) as lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from crammed.budget import format_seconds
+from crammed.data.tokenizer import Specials
 from crammed.model.count import parameters
 from crammed.model.final import FinalModel
 
@@ -12,7 +13,7 @@ _USE = """```python
 from transformers import pipeline
 
 fill = pipeline("fill-mask", "{path}"{trust})
-print(fill("A sentence with one [MASK] in it."))
+print(fill("A sentence with one {mask} in it."))
 ```"""
 
 
@@ -20,6 +21,7 @@ def model_card(final: FinalModel, format: str, summary: dict[str, Any] | None) -
     """Markdown that says what the model is, how it came to be and how to load it."""
     config = final.config
     trust = ", trust_remote_code=True" if format == "custom" else ""
+    mask = final.tokenizer.id_to_token(Specials.of(final.tokenizer).mask)
     lines = [
         "---",
         "library_name: transformers",
@@ -48,5 +50,5 @@ def model_card(final: FinalModel, format: str, summary: dict[str, Any] | None) -
             f"- held-out loss in nats per masked token: {heldout}",
             "",
         ]
-    lines += [_USE.format(path="path/to/this/folder", trust=trust), ""]
+    lines += [_USE.format(path="path/to/this/folder", trust=trust, mask=mask), ""]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save_file
 
-from crammed.data.tokenizer import CLS, SEP, SPECIALS
+from crammed.data.tokenizer import Specials
 from crammed.errors import CrammedError, InputError
 from crammed.export import native
 from crammed.export.card import model_card
@@ -69,7 +69,8 @@ def export(
         else:
             config, weights = _custom_config(final), final.weights
             _copy_code(folder)
-        write_json(folder / "config.json", config)
+        ids = native.special_ids(Specials.of(final.tokenizer))
+        write_json(folder / "config.json", {**config, **ids})
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         _write_tokenizer(final, folder)
         (folder / "README.md").write_text(model_card(final, chosen, summary), "utf-8")
@@ -115,7 +116,6 @@ def _custom_config(final: FinalModel) -> dict[str, Any]:
         },
         "vocab_size": final.vocab_size,
         "tie_word_embeddings": False,
-        **native.special_ids(),
     }
 
 
@@ -131,8 +131,8 @@ def _copy_code(folder: Path) -> None:
 
 def _write_tokenizer(final: FinalModel, folder: Path) -> None:
     final.tokenizer.save(str(folder / "tokenizer.json"))
-    names = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIALS, strict=True))
-    specials = {f"{name}_token": token for name, token in names.items()}
+    names = Specials.of(final.tokenizer).names(final.tokenizer)
+    specials = {f"{part}_token": name for part, name in names.items()}
     types = ["token_type_ids"] if final.config.token_types else []
     write_json(folder / "special_tokens_map.json", specials)
     write_json(
@@ -161,8 +161,9 @@ def verify(final: FinalModel, folder: Path, *, custom: bool) -> float | None:
         return None
     length = min(32, final.config.max_length)
     draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(len(SPECIALS), final.vocab_size, (2, length), generator=draw)
-    ids[:, 0], ids[:, -1] = CLS, SEP
+    specials = Specials.of(final.tokenizer)
+    ids = torch.randint(final.vocab_size, (2, length), generator=draw)
+    ids[:, 0], ids[:, -1] = specials.cls, specials.sep
     mask = torch.ones_like(ids)
     mask[1, length // 2 :] = 0
     with _quiet_transformers():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from crammed.config import ModelConfig
-from crammed.data.tokenizer import CLS, MASK, PAD, SEP
+from crammed.data.tokenizer import Specials
 
 FINETUNE_DROPOUT = 0.1
 """Dropout that exported configurations carry, whatever pretraining used."""
@@ -83,7 +83,6 @@ def modernbert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "classifier_activation": activation_name(config),
         "decoder_bias": config.decoder_bias,
         "tie_word_embeddings": True,
-        **special_ids(),
     }
 
 
@@ -152,7 +151,6 @@ def bert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "initializer_range": config.init_std,
         "layer_norm_eps": float(config.norm_eps),
         "tie_word_embeddings": True,
-        **special_ids(),
     }
 
 
@@ -186,15 +184,15 @@ def bert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, T
     return _rename(split, renamed)
 
 
-def special_ids() -> dict[str, int]:
+def special_ids(specials: Specials) -> dict[str, int]:
     """Ids of the special tokens under the names that every configuration class knows."""
     return {
-        "pad_token_id": PAD,
-        "cls_token_id": CLS,
-        "sep_token_id": SEP,
-        "mask_token_id": MASK,
-        "bos_token_id": CLS,
-        "eos_token_id": SEP,
+        "pad_token_id": specials.pad,
+        "cls_token_id": specials.cls,
+        "sep_token_id": specials.sep,
+        "mask_token_id": specials.mask,
+        "bos_token_id": specials.cls,
+        "eos_token_id": specials.sep,
     }
 
 

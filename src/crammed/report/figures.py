@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from crammed.budget import ACCOUNTS, format_seconds
+from crammed.data.show import drop_words
+from crammed.data.statistics import BINS_A_TOKEN
+from crammed.report.quantity import quantity
 
 Record = dict[str, Any]
 
@@ -230,6 +233,62 @@ def compute_figure(used: float, ceiling: float | None) -> str:
         axes.set_xlabel("exaFLOP (log scale)")
         axes.grid(axis="y", visible=False)
         return _svg(figure)
+
+
+def drops_figure(steps: Sequence[Mapping[str, Any]]) -> str:
+    """How many documents every cleaning step dropped: one bar a step, the first on top."""
+    with rc_context(_STYLE):
+        figure, axes = _figure(7.2, 0.8 + 0.3 * len(steps))
+        for row, step in enumerate(reversed(steps)):
+            axes.barh(row, step["dropped"], color=COLOURS[1], height=0.62)
+            axes.annotate(
+                drop_words(step),
+                (step["dropped"], row),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+            )
+        axes.set_yticks(range(len(steps)), [step["step"] for step in reversed(steps)])
+        axes.set_xlim(0, 1.8 * max(1, *(step["dropped"] for step in steps)))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.set_xlabel("documents dropped")
+        axes.grid(axis="y", visible=False)
+        return _svg(figure)
+
+
+def documents_figure(statistics: Mapping[str, Any]) -> str:
+    """Documents by their length, and by how finely the tokenizer cuts them.
+
+    Args:
+        statistics: the histograms of `Statistics.summary`.
+    """
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(7.2, 2.8))
+        left, right = figure.subplots(1, 2)
+        ticks = _bars(left, statistics["document_tokens"], COLOURS[0])
+        left.set_xticks(ticks, [_power_of_two(b) for b in ticks])
+        left.set_xlabel("tokens of a document (1k is 1,024)")
+        left.set_ylabel("documents")
+        ticks = _bars(right, statistics["tokens_per_character"], COLOURS[5])
+        right.set_xticks(ticks, [f"{b / BINS_A_TOKEN:g}" for b in ticks])
+        right.set_xlabel("tokens per character")
+        return _svg(figure)
+
+
+def _bars(axes: Axes, histogram: Sequence[int], colour: str) -> range:
+    """Bars from the first to the last bin that holds something; returns a few edges of bins."""
+    filled = [b for b, count in enumerate(histogram) if count]
+    bins = range(filled[0], filled[-1] + 1)
+    axes.bar(bins, [histogram[b] for b in bins], 0.92, align="edge", color=colour)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: quantity(y)))
+    axes.grid(axis="x", visible=False)
+    return range(bins.start, bins.stop + 1, 1 + len(bins) // 8)
+
+
+def _power_of_two(exponent: int) -> str:
+    """``13`` -> ``8k``."""
+    thousands, rest = divmod(exponent, 10)
+    return f"{1 << rest}{('', 'k', 'M', 'G')[thousands]}"
 
 
 def _cycle(count: int) -> list[str]:

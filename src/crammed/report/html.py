@@ -12,10 +12,15 @@ import yaml
 import crammed
 from crammed.budget import format_seconds
 from crammed.config import RunConfig
+from crammed.data import show
+from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files import write_text
+from crammed.files import read_json, write_text
 from crammed.report import figures
-from crammed.rundir import read_config, read_json, read_lines, read_metrics
+from crammed.report.quantity import quantity
+from crammed.rundir import read_config, read_lines, read_metrics
+
+SAMPLE_ROWS = 4
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -61,6 +66,7 @@ def _load(path: Path) -> dict[str, Any]:
         "mean": (read_json(path / "scores.json") or {}).get("mean"),
         "env": read_json(path / "env.json") or {},
         "yaml": _yaml(config),
+        "corpus": _corpus(path / "corpus"),
     }
     run["figures"] = {
         "loss": figures.loss_figure([run]),
@@ -88,22 +94,24 @@ def _stages(events: list[dict[str, Any]]) -> dict[str, float]:
     return stages
 
 
+def _corpus(path: Path) -> dict[str, Any] | None:
+    """What the page says of the run's own corpus, if it is still there."""
+    try:
+        corpus = Corpus(path)
+    except InputError:  # given from elsewhere, or deleted since to free the disk
+        return None
+    steps = show.dropping_steps(corpus.manifest)
+    statistics = corpus.manifest.get("statistics")
+    return {
+        "sources": show.source_lines(corpus.manifest),
+        "skipped": corpus.manifest.get("skipped", []),
+        "orders": corpus.orders,
+        "drops": figures.drops_figure(steps) if steps else None,
+        "documents": figures.documents_figure(statistics) if statistics else None,
+        "dropped": show.dropped_samples(corpus),
+        "rows": show.sample_rows(corpus, SAMPLE_ROWS),
+    }
+
+
 def _yaml(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-
-
-def quantity(value: float | None, unit: str = "") -> str:
-    """``1234567`` -> ``1.23 M``; small numbers keep three digits."""
-    if value is None:
-        return "unknown"
-    for factor, letter in (
-        (1e18, "E"),
-        (1e15, "P"),
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-    ):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {letter}{unit}"
-    return f"{value:.3g} {unit}".rstrip()

@@ -11,7 +11,7 @@ import torch
 from crammed.budget import Clock, Ledger, Work, format_seconds
 from crammed.config import EarlyStop, RunConfig
 from crammed.data.corpus import Corpus, RowStream
-from crammed.data.tokenizer import MASK
+from crammed.data.tokenizer import Specials
 from crammed.device import Device
 from crammed.errors import InputError, Interrupted, StoppedByPolicy
 from crammed.evaluate.heldout import heldout_loss, heldout_rows
@@ -80,8 +80,8 @@ def pretrain(
     planner = Planner(config, corpus.vocab_size, ledger, device.synchronize)
     model = new_model(config, corpus.vocab_size, device.torch)
     optimizer = build_optimizer(model, config.optim)
-    step = TrainStep(model, optimizer, config, device)
-    stream = RowStream(corpus, config.seed)
+    step = TrainStep(model, optimizer, config, Specials.of(corpus.tokenizer), device)
+    stream = RowStream(corpus, config.seed, config.order)
     heldout = _HeldoutMeter(config, corpus, model, device, run, ledger)
 
     saved = load_checkpoint(run.checkpoints, model, optimizer, corpus.sha256)
@@ -180,6 +180,7 @@ class _HeldoutMeter:
         self._every = config.train.heldout_every
         most = min(config.data.heldout_rows, HELDOUT_ROWS_ON_THE_WAY)
         self._rows = heldout_rows(corpus.tokenizer, corpus.heldout, most, corpus.row_length)
+        self._mask = Specials.of(corpus.tokenizer).mask
         self._model = model
         self._device = device
         self._run = run
@@ -196,7 +197,7 @@ class _HeldoutMeter:
         """Measure now and note it as an event."""
         with self._ledger.account("evaluate"):
             self._model.eval()
-            loss = heldout_loss(self._model, self._rows, MASK, self._device.torch)
+            loss = heldout_loss(self._model, self._rows, self._mask, self._device.torch)
             self._model.train()
         self.last_u = u
         self._run.event("heldout", u=u, update=work.updates, tokens=work.tokens, **loss)

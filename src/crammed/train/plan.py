@@ -95,7 +95,7 @@ class Planner:
     def rows(self, u: float) -> int:
         """Rows of an update that begins at u."""
         batch = self._config.batch
-        return batch_rows(u, batch.rows, batch.ramp, batch.quantum)
+        return batch_rows(u, batch.rows, batch.ramp, batch.ramp_quantum)
 
     def mask_rate(self, u: float) -> float:
         """Share of positions that an update beginning at u predicts."""
@@ -116,7 +116,7 @@ class Planner:
         batch = self._config.batch
         if batch.ramp == 0.0:
             return [batch.rows]
-        return sorted({*range(batch.quantum, batch.rows, batch.quantum), batch.rows})
+        return sorted({*range(batch.ramp_quantum, batch.rows, batch.ramp_quantum), batch.rows})
 
     def all_mask_rates(self) -> list[float]:
         """Every mask rate of this run."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from crammed.config import RunConfig
 from crammed.data.masking import Masker, predicted_positions
-from crammed.data.tokenizer import MASK, SPECIALS
+from crammed.data.tokenizer import Specials
 from crammed.device import Device
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM
@@ -30,7 +30,12 @@ class TrainStep:
     """
 
     def __init__(
-        self, model: MaskedLM, optimizer: Optimizer, config: RunConfig, device: Device
+        self,
+        model: MaskedLM,
+        optimizer: Optimizer,
+        config: RunConfig,
+        specials: Specials,
+        device: Device,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
@@ -39,8 +44,8 @@ class TrainStep:
         self._mask = Masker(
             config.seed,
             config.masking.corruption,
-            MASK,
-            len(SPECIALS),
+            specials.mask,
+            specials.ids,
             model.encoder.tokens.num_embeddings,
         )
         self._parameters = list(model.parameters())
@@ -67,7 +72,7 @@ class TrainStep:
         length = self._config.data.row_length
         for count in sorted({predicted_positions(rate, length) for rate in rates}):
             for size in sorted(sizes):
-                rows = torch.full((size, length), len(SPECIALS), device=self._device.torch)
+                rows = torch.zeros((size, length), dtype=torch.int64, device=self._device.torch)
                 numbers = torch.arange(size, device=self._device.torch)
                 self._loss(rows, numbers, count).backward()
         self._optimizer.zero_grad(set_to_none=True)

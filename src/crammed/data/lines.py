@@ -1,0 +1,87 @@
+"""The lines of a text file: decompressed, decoded and numbered, with every fault named."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from crammed.errors import InputError
+
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+
+_BUFFER = 1 << 16  # bytes
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to read, and what messages call it."""
+
+    path: Path
+    shown: str
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
+    """The file as UTF-8 text, decompressed as its suffix says.
+
+    Raises:
+        InputError: unreadable, truncated, corrupt, or not UTF-8.
+    """
+    file = File(path, str(path))
+    try:
+        with _open_bytes(file) as stream:
+            yield io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: is it a binary file?") from error
+
+
+@contextmanager
+def faults(file: File) -> Iterator[None]:
+    """Turn what the libraries raise about a damaged file into an `InputError`."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"{file.shown} cannot be read to its end: {why}") from error
+
+
+@contextmanager
+def _open_bytes(file: File) -> Iterator[BinaryIO]:
+    with faults(file):
+        if file.path.suffix == ".zst":
+            with pa.input_stream(str(file.path), compression="zstd") as stream:
+                yield cast(BinaryIO, io.BufferedReader(stream, _BUFFER))
+            return
+        openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+        with openers.get(file.path.suffix, open)(file.path, "rb") as stream:
+            yield cast(BinaryIO, io.BufferedReader(stream, _BUFFER))
+
+
+def lines(file: File) -> Iterator[tuple[int, str]]:
+    """Numbered lines with their line breaks, without a byte order mark."""
+    with _open_bytes(file) as stream:
+        for number, line in enumerate(stream, 1):
+            if number == 1:
+                if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                    raise InputError(
+                        f"{file.shown} is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`"
+                    )
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{file.shown}, line {number}: not UTF-8 text: is it a binary file, or text "
+                    "in another encoding to convert with iconv?"
+                ) from error
+            yield number, text

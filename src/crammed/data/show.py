@@ -1,0 +1,131 @@
+"""What a corpus holds, in words: for the terminal and for the report."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crammed.data.corpus import Corpus, RowStream
+from crammed.data.sources import open_text
+from crammed.data.statistics import labelled_lengths
+from crammed.report.quantity import quantity
+
+_BAR = 32
+_SHOWN_OF_A_DROPPED = 160
+
+
+def corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
+    """What the manifest says, each a label and one or more lines."""
+    manifest = corpus.manifest
+    heldout = manifest["heldout"]
+    statistics = manifest.get("statistics")
+    words = [
+        ("corpus", [str(corpus.path)]),
+        ("sources", source_lines(manifest)),
+        ("skipped", [f"{each['part']}: {each['why']}" for each in manifest.get("skipped", [])]),
+        ("dropped", [f"{step['step']}: {drop_words(step)}" for step in dropping_steps(manifest)]),
+        (
+            "documents",
+            [f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"],
+        ),
+        ("lengths", _bars(labelled_lengths(statistics["document_tokens"])) if statistics else []),
+        (
+            "tokens",
+            [
+                f"{quantity(manifest['tokens'])} in {corpus.rows:,} rows of {corpus.row_length}; "
+                f"{manifest['tokens'] / manifest['characters']:.3f} a character"
+            ],
+        ),
+        ("vocabulary", [_vocabulary(corpus)]),
+        ("orders", [", ".join(("random", *corpus.orders))]),
+        ("unigram", [f"{heldout['unigram_cross_entropy']:.3f} nats per held-out token"]),
+    ]
+    return [(label, "\n".join(lines)) for label, lines in words if lines]
+
+
+def sample_words(corpus: Corpus, rows: int) -> list[tuple[str, str]]:
+    """Documents that were dropped, and `rows` decoded rows."""
+    dropped = [
+        (f"dropped {number}", f"{each['step']}, {each['source']}: {each['text']}")
+        for number, each in enumerate(dropped_samples(corpus), 1)
+    ]
+    decoded = [(f"row {number}", text) for number, text in enumerate(sample_rows(corpus, rows), 1)]
+    return [*dropped, *decoded]
+
+
+def sample_rows(corpus: Corpus, count: int) -> list[str]:
+    """Rows drawn from the whole corpus, decoded with their special tokens."""
+    rows = RowStream(corpus, 0).read(0, min(count, corpus.rows))
+    return corpus.tokenizer.decode_batch(rows.tolist(), skip_special_tokens=False)
+
+
+def dropped_samples(corpus: Corpus, most_a_step: int = 2) -> list[dict[str, str]]:
+    """The beginnings of documents that were dropped: step, source and text of each."""
+    file = corpus.path / "dropped.jsonl.gz"
+    if not file.exists():
+        return []
+    samples: list[dict[str, str]] = []
+    seen: dict[str, int] = {}
+    with open_text(file) as lines:
+        for line in lines:
+            sample = json.loads(line)
+            seen[sample["step"]] = seen.get(sample["step"], 0) + 1
+            if seen[sample["step"]] <= most_a_step:
+                samples.append({**sample, "text": _beginning(sample["text"])})
+    return samples
+
+
+def _beginning(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN_OF_A_DROPPED else f"{line[:_SHOWN_OF_A_DROPPED]} ..."
+
+
+def source_lines(manifest: Mapping[str, Any]) -> list[str]:
+    """Each source with its documents and its share of the characters."""
+    sources = manifest["sources"]
+    total = max(1, sum(source["characters"] for source in sources))
+    return [
+        f"{source['name']}: {source['documents']:,} documents, "
+        f"{quantity(source['characters'])} characters ({100 * source['characters'] / total:.1f} %)"
+        for source in sources
+    ]
+
+
+def dropping_steps(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The cleaning steps that dropped something, in their order."""
+    return [step for step in manifest["steps"] if step["dropped"] or step.get("characters")]
+
+
+def drop_words(step: Mapping[str, Any]) -> str:
+    """``12 documents (0.4 %), 3.1 k characters``; a step may drop only one of the two."""
+    words = []
+    if step["dropped"]:
+        share = step["dropped"] / (step["kept"] + step["dropped"])
+        words.append(f"{step['dropped']:,} documents ({100 * share:.1f} %)")
+    if step.get("characters"):  # which corpora of older versions do not tell
+        words.append(f"{quantity(step['characters'])} characters")
+    return ", ".join(words)
+
+
+def _vocabulary(corpus: Corpus) -> str:
+    words = f"{corpus.vocab_size:,}"
+    if statistics := corpus.manifest.get("statistics"):
+        words += (
+            f", {statistics['unused_tokens']:,} of them never used; "
+            f"{100 * statistics['unknown_share']:.3f} % of the tokens are unknown"
+        )
+    return words
+
+
+def _bars(bins: Sequence[tuple[str, int]]) -> list[str]:
+    """A bar chart of labelled counts."""
+    if not bins:
+        return []
+    label_width = max(len(label) for label, _ in bins)
+    most = max(count for _, count in bins)
+    return [
+        f"{label:>{label_width}} tokens  {'█' * math.ceil(_BAR * count / most):<{_BAR}}  {count:,}"
+        for label, count in bins
+    ]

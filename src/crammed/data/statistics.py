@@ -1,0 +1,125 @@
+"""What a corpus holds, counted shard by shard and added up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.data.corpus import Tokens
+
+LENGTH_BINS = 32
+"""Bin b of a histogram of lengths counts lengths from 2**b up to 2**(b + 1)."""
+BINS_A_TOKEN = 20
+"""Bin b of tokens per character counts documents from b / 20 on; the last one has no end."""
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts of the documents of a shard, or of several together.
+
+    Attributes:
+        documents: documents by source.
+        characters: characters by source.
+        document_tokens: [LENGTH_BINS] documents by length in tokens.
+        document_characters: [LENGTH_BINS] documents by length in characters.
+        tokens_per_character: [BINS_A_TOKEN + 1] documents by tokens per character.
+        token_counts: [V] how often each token occurs.
+    """
+
+    documents: Counter[str]
+    characters: Counter[str]
+    document_tokens: Counts
+    document_characters: Counts
+    tokens_per_character: Counts
+    token_counts: Counts
+
+    @classmethod
+    def of(
+        cls, source: str, characters: Counts, tokens: Counts, stream: Tokens, vocab_size: int
+    ) -> Statistics:
+        """Count one source's documents.
+
+        Args:
+            characters: [D] characters of each document.
+            tokens: [D] tokens of each document.
+            stream: [T] the documents' tokens, whatever is put between them included.
+        """
+        # Whole numbers, so that no document is near the edge of a bin.
+        density = BINS_A_TOKEN * tokens // np.maximum(characters, 1)
+        return cls(
+            documents=Counter({source: len(characters)}),
+            characters=Counter({source: int(characters.sum())}),
+            document_tokens=_by_length(tokens),
+            document_characters=_by_length(characters),
+            tokens_per_character=_histogram(density, BINS_A_TOKEN + 1),
+            token_counts=np.bincount(stream, minlength=vocab_size),
+        )
+
+    @classmethod
+    def merge(cls, parts: Iterable[Statistics]) -> Statistics:
+        """All parts together, one at least; any grouping of them gives the same."""
+        return reduce(cls._add, parts)
+
+    def _add(self, other: Statistics) -> Statistics:
+        ours, theirs = vars(self), vars(other)
+        return Statistics(**{name: ours[name] + theirs[name] for name in ours})
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for `from_json`."""
+        return {
+            name: dict(value) if isinstance(value, Counter) else value.tolist()
+            for name, value in vars(self).items()
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Statistics:
+        """What `to_json` wrote."""
+        read: dict[str, Any] = {
+            name: Counter(value) if isinstance(value, dict) else np.array(value, np.int64)
+            for name, value in values.items()
+        }
+        return cls(**read)
+
+    def summary(self, unknown: int) -> dict[str, Any]:
+        """What a manifest says, histograms as lists of counts.
+
+        Args:
+            unknown: id of [UNK].
+        """
+        counts = self.token_counts
+        return {
+            "document_tokens": self.document_tokens.tolist(),
+            "document_characters": self.document_characters.tolist(),
+            "tokens_per_character": self.tokens_per_character.tolist(),
+            "unknown_share": float(counts[unknown] / max(1, counts.sum())),
+            "unused_tokens": int(np.count_nonzero(counts == 0)),
+        }
+
+
+def labelled_lengths(histogram: Sequence[int]) -> list[tuple[str, int]]:
+    """A histogram of lengths as labels and counts, without the empty bins at both ends."""
+    filled = np.flatnonzero(histogram)
+    if not len(filled):
+        return []
+    return [
+        (f"{2**b:,} to {2 ** (b + 1) - 1:,}" if b else "1", histogram[b])
+        for b in range(filled[0], filled[-1] + 1)
+    ]
+
+
+def _by_length(lengths: Counts) -> Counts:
+    """Histogram of whole numbers by their highest bit; 0 counts as 1."""
+    _, exponents = np.frexp(np.maximum(lengths, 1).astype(np.float64))
+    return _histogram(exponents.astype(np.int64) - 1, LENGTH_BINS)
+
+
+def _histogram(bins: Counts, count: int) -> Counts:
+    return np.bincount(np.minimum(bins, count - 1), minlength=count)

@@ -1,0 +1,20 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+
+def quantity(value: float | None, unit: str = "") -> str:
+    """``1234567`` -> ``1.23 M``; small numbers keep three digits."""
+    if value is None:
+        return "unknown"
+    for factor, letter in (
+        (1e18, "E"),
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+    ):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {letter}{unit}"
+    return f"{value:.3g} {unit}".rstrip()

@@ -1,0 +1,76 @@
+"""Corpus folders made by hand, and a small tokenizer for them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from crammed.data.corpus import Corpus, order_dtype, token_dtype
+from crammed.files import sha256
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORDS = ("the", "a", "fox", "sailor", "counts", "lanterns", "un", "##ing", "##s", ".", ",", "!")
+VOCABULARY = {token: number for number, token in enumerate((*SPECIALS, *WORDS))}
+
+
+def small_tokenizer() -> Tokenizer:
+    """WordPiece with `VOCABULARY`."""
+    tokenizer = Tokenizer(models.WordPiece(vocab=dict(VOCABULARY), unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.add_special_tokens(list(SPECIALS))
+    return tokenizer
+
+
+def write_corpus(
+    folder: Path,
+    files: Sequence[NDArray[Any]],
+    *,
+    vocab_size: int = len(VOCABULARY),
+    orders: Mapping[str, Sequence[int]] | None = None,
+    dropped: Sequence[Mapping[str, str]] = (),
+    **manifest: Any,
+) -> Corpus:
+    """A corpus of these files of rows, each [any number, S]."""
+    folder.mkdir(parents=True)
+    rows = sum(len(each) for each in files)
+    for number, each in enumerate(files):
+        each.astype(token_dtype(vocab_size)).tofile(folder / f"rows-{number:05d}.bin")
+    np.arange(0, files[0].size, 7, dtype="<u8").tofile(folder / "documents.bin")
+    for name, order in (orders or {}).items():
+        np.array(order, order_dtype(rows)).tofile(folder / f"order-{name}.bin")
+    (folder / "tokenizer.json").write_text(small_tokenizer().to_str(), "utf-8")
+    if dropped:
+        lines = "".join(json.dumps(each) + "\n" for each in dropped)
+        (folder / "dropped.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    values = {
+        "sources": [{"name": "tales", "documents": 4, "characters": 90}],
+        "steps": [],
+        "documents": 4,
+        "characters": 90,
+        "tokens": rows * files[0].shape[1],
+        "rows": rows,
+        "row_length": files[0].shape[1],
+        "vocab_size": vocab_size,
+        "heldout": {"documents": 1, "unigram_cross_entropy": 2.5},
+        "files": {
+            file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
+            for file in sorted(folder.iterdir())
+        },
+        **manifest,
+    }
+    (folder / "manifest.json").write_text(json.dumps(values), "utf-8")
+    return Corpus(folder)
+
+
+def numbered_files(sizes: Sequence[int], row_length: int = 4) -> list[NDArray[np.int64]]:
+    """Files of rows whose first token is the row's number."""
+    rows = np.repeat(np.arange(sum(sizes))[:, None], row_length, axis=1)
+    return np.split(rows, np.cumsum(sizes)[:-1])

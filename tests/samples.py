@@ -1,0 +1,94 @@
+"""Records written in every format, and sources opened on them."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from crammed.config import DataConfig
+from crammed.data.sources import Source, open_sources
+from crammed.errors import InputError
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
+}
+
+
+OF_A_SOURCE = ("name", "where", "weight", "max_characters")
+
+
+def opened(path: Path | str, **values: Any) -> Source:
+    """One source; `values` are keys of the source or of `data`."""
+    own = {key: value for key, value in values.items() if key in OF_A_SOURCE}
+    rest = {key: value for key, value in values.items() if key not in OF_A_SOURCE}
+    config = DataConfig.model_validate({"sources": [{"path": str(path), **own}], **rest})
+    return open_sources(config)[0]
+
+
+def read(path: Path | str, **values: Any) -> list[str]:
+    return [text for part in opened(path, **values).parts for text in part.documents()]
+
+
+def refusal(path: Path | str, **values: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        read(path, **values)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+Records = list[dict[str, Any]]
+
+
+def json_lines(records: Records) -> bytes:
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+def cells(records: Records, delimiter: str = ",") -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(records[0]), delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue().encode()
+
+
+def parquet(records: Records) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(records), sink)
+    return sink.getvalue()
+
+
+def arrow(records: Records, kind: str = "stream") -> bytes:
+    table = pa.Table.from_pylist(records)
+    sink = io.BytesIO()
+    new = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+    with new(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+FORMATS: dict[str, Callable[[Records], bytes]] = {
+    ".jsonl": json_lines,
+    ".ndjson": json_lines,
+    ".json": json_lines,
+    ".csv": cells,
+    ".tsv": lambda records: cells(records, "\t"),
+    ".parquet": parquet,
+    ".arrow": arrow,
+}
+WHOLE = (".parquet", ".arrow")
