@@ -10,8 +10,8 @@ demo: .venv/.installed
 	.venv/bin/crammed run demo
 
 test: .venv-test/.installed
-	.venv-test/bin/ruff format --check src tests tools
-	.venv-test/bin/ruff check src tests tools
+	.venv-test/bin/ruff format --check src tests tools benchmarks
+	.venv-test/bin/ruff check src tests tools benchmarks
 	.venv-test/bin/mypy
 	.venv-test/bin/pytest -n auto
 

@@ -250,6 +250,18 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_text_that_changed_under_a_run_is_noticed(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
+    arguments = ("run", *TINY, "--budget", "3updates", "--data", text, "--out", tmp_path / "run")
+    assert crammed(*arguments).returncode == 0
+    write_jsonl(text, documents(601))
+    again = crammed(*arguments)
+    assert again.returncode == 2
+    assert "text.jsonl changed since" in again.stderr
+    text.unlink()
+    assert crammed(*arguments).returncode == 0
+
+
 def test_a_failed_task_finishes_the_run_with_code_5(tmp_path: Path) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     glue = write_task(tmp_path / "glue", "rte", rows=40, label=9)

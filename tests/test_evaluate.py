@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from conftest import documents, tiny, write_jsonl
 from crammed.config import FinetuneConfig
@@ -17,7 +19,7 @@ from crammed.data.tokenizer import MASK
 from crammed.device import Device
 from crammed.errors import InputError
 from crammed.evaluate.fill_mask import fill_mask_examples
-from crammed.evaluate.finetune import Finetuner, encode
+from crammed.evaluate.finetune import Encoded, Finetuner, encode, epoch_batches
 from crammed.evaluate.heldout import heldout_loss, heldout_rows
 from crammed.evaluate.metrics import score
 from crammed.evaluate.suite import NINE, evaluate_tasks, glue_mean
@@ -44,6 +46,36 @@ def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:
                 row[TASKS[name].columns[0]] = f"{'harbour' if n % 2 else 'garden'} {text[:30]}"
                 file.write(json.dumps({**row, "label": n % 2, "idx": n, **columns}) + "\n")
     return folder
+
+
+def rows_of(lengths: list[int]) -> Encoded:
+    """Rows of these lengths, their content of no interest."""
+    labels = np.zeros(len(lengths), np.float32)
+    return Encoded([[1] * n for n in lengths], [[0] * n for n in lengths], labels, 0)
+
+
+@given(st.lists(st.integers(1, 60), min_size=4, max_size=400), st.sampled_from([4, 16]))
+@settings(max_examples=30, deadline=None)
+def test_an_epochs_batches_hold_every_row_once(lengths: list[int], size: int) -> None:
+    rows = Encoded(
+        [[1] * n for n in lengths], [[0] * n for n in lengths], np.zeros(len(lengths)), 0
+    )
+    first, again, other = (epoch_batches(rows, size, np.random.default_rng(s)) for s in (0, 0, 1))
+    assert first.shape == (len(lengths) // size, size)
+    assert len(set(first.flatten().tolist())) == first.size
+    assert np.array_equal(first, again)
+    if len(lengths) > 50:
+        assert not np.array_equal(first, other)
+
+
+def test_batches_of_similar_length_need_little_padding() -> None:
+    lengths = np.random.default_rng(0).integers(5, 120, 2000)
+    rows = rows_of(lengths.tolist())
+    batches = epoch_batches(rows, 16, np.random.default_rng(1))
+    padded = 16 * sum(lengths[batch].max() for batch in batches)
+    assert padded < 1.1 * lengths.sum()
+    # A batch is no neighbourhood of one length all the time: epochs differ in what they join.
+    assert np.mean([np.ptp(lengths[batch]) for batch in batches]) > 2
 
 
 def test_heldout_loss_equals_the_protocol_written_out_with_transformers(

@@ -5,7 +5,8 @@
 
 A record is a folder: ``RUN.json`` for every run (command, commit, hardware, configuration, corpus,
 results) and ``RUN.metrics.jsonl`` (its log points). A page names the records it shows between
-``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
+``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``; ``prepare: FILE`` shows a
+benchmark's results in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from crammed.rundir import read_config, read_lines, read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
-BLOCK = re.compile(r"(<!-- records: (.*?) -->\n).*?(<!-- end of records -->)", re.DOTALL)
+BENCHMARKS = ROOT / "benchmarks" / "results"
+BLOCK = re.compile(r"(<!-- (records|prepare): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+PILE_BYTES = 825.18 * 2**30
 HEAD = (
     "| run | device | budget | text | size | read | held-out loss (unigram) | scores (untrained) |",
     "|---|---|---|---|---|---|---|---|",
@@ -71,7 +74,7 @@ def tables(
     stale = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         old = page.read_text("utf-8")
-        new = BLOCK.sub(lambda block: block[1] + table(block[2].split()) + block[3], old)
+        new = BLOCK.sub(lambda block: block[1] + MAKERS[block[2]](block[3].split()) + block[4], old)
         if new != old:
             stale.append(page.name)
             if not check:
@@ -115,6 +118,48 @@ def _score(name: str, entry: dict[str, Any]) -> str:
         f"({twin['median']:.1f} ± {twin['spread'] / 2:.1f})"
         f"{', partial' if entry['official'] is False else ''}"
     )
+
+
+def prepare_table(names: list[str]) -> str:
+    """The benchmark of preparing, and what the Pile would take at its rates."""
+    (name,) = names
+    benchmark = read_json(BENCHMARKS / name)
+    if benchmark is None:
+        return ""
+    runs = {run["what"]: run for run in benchmark["runs"]}
+    lines = ["| what | text | time | rate | memory |", "|---|---|---|---|---|"]
+    for what, run in runs.items():
+        if "seconds" in run:
+            lines.append(
+                f"| {what} | {run['megabytes']:.0f} MB | {run['seconds']:.1f} s | "
+                f"{run['megabytes_per_second']:.1f} MB/s | {run['peak_memory_megabytes']:.0f} MB |"
+            )
+    made = benchmark["environment"]
+    plain = runs["the tokenizers library, and words first on one core"]
+    library = f"{plain['library_megabytes_per_second']:.1f} MB/s"
+    ours = f"{plain['words_first_megabytes_per_second']:.1f} MB/s"
+    lines += [
+        "",
+        f"Measured on {made['cores']} cores (commit {made['commit']}). The `tokenizers` library "
+        f"encodes the same text at {library} with all cores; words first does at {ours} with one.",
+    ]
+    if found := runs.get("identity"):
+        count, differing = found["documents"], found["differing"]
+        lines.append(f"Of {count:,} documents {differing:,} get other ids than from it.")
+    given = runs["all, tokenizer given"]
+    hours = PILE_BYTES / 1e6 / given["megabytes_per_second"] / 3600
+    tokens = PILE_BYTES / 1e6 / given["megabytes"] * given["tokens"]
+    lines += [
+        "",
+        f"At this rate the Pile (825 GiB) takes {hours:.0f} hours on {made['cores']} cores. Shards "
+        f"are independent: 32 cores would take {hours * made['cores'] / 32:.1f} hours, if one "
+        "process reads fast enough for them, which was not tried. It would end as "
+        f"{tokens / 1e9:.0f} billion tokens, {2 * tokens / 1e9:.0f} GB.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+MAKERS = {"records": table, "prepare": prepare_table}
 
 
 if __name__ == "__main__":

@@ -327,8 +327,10 @@ def _recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
 
 def _absolute(name: str) -> str:
     """A path that still holds in another folder; what is no path stays as it is."""
-    is_path = name not in ("python-docs", "-") and not name.startswith("hub:")
-    return str(Path(name).expanduser().absolute()) if is_path else name
+    from crammed.config import SourceConfig
+
+    on_disk = SourceConfig(path=name).is_on_disk
+    return str(Path(name).expanduser().absolute()) if on_disk else name
 
 
 def _progress() -> Any:

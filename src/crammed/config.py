@@ -81,6 +81,11 @@ class SourceConfig(Section):
     max_characters: PositiveInt | None = None
     """Read no more than this."""
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether `path` names files."""
+        return self.path not in ("-", "python-docs") and not self.path.startswith("hub:")
+
 
 class CleanConfig(Section):
     """Which documents stay; `crammed.data.clean` has the steps in their order."""

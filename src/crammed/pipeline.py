@@ -12,6 +12,7 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.config import FinetuneConfig, RunConfig
 from crammed.data.corpus import Corpus
+from crammed.data.manifest import changed_files
 from crammed.data.prepare import prepare
 from crammed.data.python_docs import write_tasks
 from crammed.data.sources import open_sources
@@ -51,10 +52,10 @@ def run_everything(
     """
     from crammed.report.html import write_report
 
-    if corpus_dir is None:
-        open_sources(config.data)
-    else:
+    if corpus_dir is not None:
         Corpus(corpus_dir)
+    elif not (out / "corpus" / "manifest.json").exists():
+        open_sources(config.data)
     given = find_tasks([name for name in config.finetune.tasks if name not in MADE_HERE], glue)
     run = RunDir.open(out, config)
     try:
@@ -78,10 +79,14 @@ def run_everything(
 
 
 def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
-    path = run.path / "corpus"
+    path, config = run.path / "corpus", run.config
     if (path / "manifest.json").exists():
-        return Corpus(path)
-    config = run.config
+        corpus = Corpus(path)
+        if changed := changed_files(corpus.manifest, config.data):
+            raise InputError(
+                f"{', '.join(changed)} changed since {path} was made: choose another --out"
+            )
+        return corpus
     return prepare(config.data, config.tokenizer, path, progress, config.compute)
 
 

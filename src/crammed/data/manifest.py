@@ -18,6 +18,7 @@ from crammed.config import DataConfig, TokenizerConfig
 from crammed.data.choose import Choice
 from crammed.data.reading import Text
 from crammed.data.shards import Packed
+from crammed.data.sources import open_sources
 from crammed.data.statistics import Statistics
 from crammed.data.tokenizer import Specials, vocabulary_size
 from crammed.errors import InputError
@@ -85,6 +86,26 @@ def write_manifest(
         "files": _files(corpus, packed),
     }
     write_json(corpus / "manifest.json", manifest)
+
+
+def changed_files(manifest: dict[str, Any], data: DataConfig) -> list[str]:
+    """Names of the sources' files that are others than when the corpus was made, or new.
+
+    Files that are gone change nothing, and standard input cannot be asked again.
+    """
+    known = {json.dumps(part) for source in manifest["sources"] for part in source["parts"]}
+    left_out = {each["part"] for each in manifest["skipped"]}
+    asked = tuple(each for each in data.sources if each.max_characters is None and each.is_on_disk)
+    try:
+        sources = open_sources(data.model_copy(update={"sources": asked})) if asked else []
+    except InputError:
+        return []
+    return [
+        part.name
+        for source in sources
+        for part in source.parts
+        if part.name not in left_out and json.dumps(part.fingerprint()) not in known
+    ]
 
 
 def _steps(

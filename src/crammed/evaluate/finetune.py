@@ -1,7 +1,7 @@
 """Fine-tuning one task with one seed, by the protocol of the paper (section 5).
 
-AdamW, linear warm-up and cosine to zero over the task's own steps, batches padded to their
-longest row, dropout, the last epoch counts.
+AdamW, linear warm-up and cosine to zero over the task's own steps, batches of rows of similar
+length, padded to the longest, dropout, the last epoch counts.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from crammed.model.final import FinalModel
 from crammed.schedule import Cosine
 
 EVALUATION_BATCH = 128
+POOL = 32
+"""Batches whose rows are sorted by length together."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,7 @@ class Finetuner:
         torch.manual_seed(key(seed, f"dropout/{task.name}"))
         model.train()
         for epoch in range(protocol.epochs):
-            order = np.random.default_rng([seed, epoch]).permutation(len(train.ids))
-            batches = order[: steps_an_epoch * protocol.batch].reshape(-1, protocol.batch)
+            batches = epoch_batches(train, protocol.batch, np.random.default_rng([seed, epoch]))
             for number, indices in enumerate(batches, epoch * steps_an_epoch):
                 for group in optimizer.param_groups:
                     group["lr"] = protocol.lr * schedule((number + 0.5) / steps)
@@ -161,6 +162,19 @@ class Finetuner:
     def _autocast(self) -> torch.autocast:
         dtype = self._device.dtype
         return torch.autocast(self._device.torch.type, dtype, enabled=dtype != torch.float32)
+
+
+def epoch_batches(rows: Encoded, size: int, draw: np.random.Generator) -> NDArray[np.int64]:
+    """One epoch in random batches of similar length, [steps, size]; the last few rows wait.
+
+    Rows are shuffled, then sorted by length within pools of 32 batches, and the batches shuffled:
+    little padding, and yet no batch holds the same rows again.
+    """
+    order = draw.permutation(len(rows.ids))[: len(rows.ids) // size * size]
+    lengths = np.array([len(ids) for ids in rows.ids])
+    pools = np.arange(0, len(order), POOL * size)[1:]
+    by_length = [pool[np.argsort(lengths[pool], kind="stable")] for pool in np.split(order, pools)]
+    return draw.permutation(np.concatenate(by_length).reshape(-1, size))
 
 
 def _loss(logits: Tensor, labels: Tensor) -> Tensor:

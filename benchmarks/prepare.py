@@ -1,0 +1,233 @@
+"""How fast text becomes a corpus, and how much memory that takes.
+
+    python benchmarks/prepare.py DATA --small FILE [--identity] [--out RESULT.json]
+
+The pipeline is fixed: read, Unicode normal form, exact duplicates, WordPiece of 32,768 pieces,
+tokenize, pack, one stored order, hashes; with training of the tokenizer and with a given one.
+Near-duplicates and quality rules are timed apart. Beside it, in the same run, the `tokenizers`
+library encodes part of the same text; with --identity all of it, and every id is compared.
+
+Rates are MB of UTF-8 text (before cleaning) a second; memory is the largest sum of the processes'
+proportional set sizes, sampled five times a second, and so is Linux only.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from tokenizers import Tokenizer
+
+from crammed.config import ComputeConfig, RunConfig, load_config
+from crammed.data.engine import open_engine
+from crammed.data.prepare import prepare
+from crammed.data.reading import cut_into_shards
+from crammed.data.sources import open_sources
+from crammed.data.words import Encoder, split
+from crammed.progress import Progress
+from crammed.rundir import environment
+
+PLAIN_CHARACTERS = 20_000_000
+MEGA = 1e6
+
+
+class Memory:
+    """The largest sum of proportional set sizes of this process and its descendants, in bytes."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.2):
+            self.peak = max(self.peak, sum(map(_set_size, _family())))
+
+
+def _family() -> list[str]:
+    parents: dict[str, str] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[stat.parent.name] = stat.read_text().rpartition(")")[2].split()[1]
+        except OSError:  # it has ended
+            continue
+    found = [Path("/proc/self").resolve().name]
+    for process in found:
+        found += [child for child, parent in parents.items() if parent == process]
+    return found
+
+
+def _set_size(process: str) -> int:
+    try:
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return next(
+        (int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:")), 0
+    )
+
+
+def _config(data: Path, *overrides: str) -> RunConfig:
+    words = ["data.orders=[sentence-length]", *overrides]
+    return load_config("crammed", words, {"data": {"sources": [str(data)]}})
+
+
+def _bytes_of(data: Path) -> int:
+    """UTF-8 bytes of all text before cleaning."""
+    return sum(
+        len(text.encode())
+        for source in open_sources(_config(data).data)
+        for part in source.parts
+        for text in part.documents()
+    )
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="crammed-benchmark-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dict[str, Any]:
+    """Prepare once and say how long it took."""
+    config = _config(data, *overrides)
+    with Memory() as memory, Progress() as progress:
+        began = time.perf_counter()
+        corpus = prepare(config.data, config.tokenizer, out, progress, config.compute)
+        seconds = time.perf_counter() - began
+    result = {
+        "what": label,
+        "overrides": [word for word in overrides if not word.startswith("tokenizer.file")],
+        "megabytes": size / MEGA,
+        "seconds": seconds,
+        "megabytes_per_second": size / MEGA / seconds,
+        "peak_memory_megabytes": memory.peak / MEGA,
+        "tokens": corpus.manifest["tokens"],
+        "rows": corpus.rows,
+        "corpus": corpus.sha256,
+        "steps": corpus.manifest["steps"],
+    }
+    print(json.dumps({k: v for k, v in result.items() if k != "steps"}))
+    return result
+
+
+def _plain(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
+    """The library's own rate, with its own threads, on the first text of every part."""
+    parts = [part for source in open_sources(_config(data).data) for part in source.parts]
+    share = PLAIN_CHARACTERS // len(parts)
+    texts = [t for part in parts for t in next(cut_into_shards(part.documents(), share))]
+    size = sum(len(text.encode()) for text in texts)
+    seconds = _seconds(
+        lambda: [
+            tokenizer.encode_batch_fast(texts[at : at + 1000], add_special_tokens=False)
+            for at in range(0, len(texts), 1000)
+        ]
+    )
+    ours = _seconds(lambda: Encoder(tokenizer).encode(split(texts)))
+    result = {
+        "what": "the tokenizers library, and words first on one core",
+        "megabytes": size / MEGA,
+        "library_megabytes_per_second": size / MEGA / seconds,
+        "words_first_megabytes_per_second": size / MEGA / ours,
+    }
+    print(json.dumps(result))
+    return result
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _differing(job: tuple[str, list[str]]) -> tuple[int, int]:
+    """Documents, and how many of them the two paths cut differently."""
+    tokenizer, texts = job
+    encoder = Encoder(Tokenizer.from_str(tokenizer))
+    fast, slow = encoder.encode(split(texts)), encoder.encode_texts(texts)
+    if np.array_equal(fast[0], slow[0]) and np.array_equal(fast[1], slow[1]):
+        return len(texts), 0
+    documents = zip(np.split(fast[0], fast[1][:-1]), np.split(slow[0], slow[1][:-1]), strict=True)
+    return len(texts), sum(not np.array_equal(a, b) for a, b in documents)
+
+
+def _identity(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
+    """Compare the ids of every document with the library's."""
+
+    def jobs() -> Iterator[tuple[str, list[str]]]:
+        for source in open_sources(_config(data).data):
+            for part in source.parts:
+                documents = part.documents()
+                while texts := list(islice(documents, 200)):
+                    yield tokenizer.to_str(), texts
+
+    with open_engine(ComputeConfig()) as engine:
+        counts = np.array(list(engine.map(_differing, jobs()))).sum(axis=0)
+    result = {"what": "identity", "documents": int(counts[0]), "differing": int(counts[1])}
+    print(json.dumps(result))
+    return result
+
+
+def main(
+    data: Path,
+    small: Annotated[Path, typer.Option(help="One small file of it, to compare memory.")],
+    identity: Annotated[bool, typer.Option(help="Compare all ids with the library's.")] = False,
+    out: Path | None = None,
+) -> None:
+    """Run the benchmark and print JSON."""
+    size, small_size = _bytes_of(data), _bytes_of(small)
+    with _folder() as folder:
+        runs = [
+            _timed("small, tokenizer trained", small_size, small, folder / "small"),
+            _timed("all, tokenizer trained", size, data, folder / "trained"),
+        ]
+        given = f"tokenizer.file={folder / 'trained' / 'tokenizer.json'}"
+        tokenizer = Tokenizer.from_file(str(folder / "trained" / "tokenizer.json"))
+        runs += [
+            _timed("all, tokenizer given", size, data, folder / "given", given),
+            _timed(
+                "and near-duplicates", size, data, folder / "near", given, "data.clean.near=0.8"
+            ),
+            _timed(
+                "and Gopher's rules", size, data, folder / "gopher", given, "data.clean.gopher=true"
+            ),
+            _timed("and C4's rules", size, data, folder / "c4", given, "data.clean.c4=true"),
+            _plain(tokenizer, data),
+        ]
+        if identity:
+            runs.append(_identity(tokenizer, data))
+    result = {
+        "name": "prepare",
+        "environment": environment(),
+        "data": [source.name for source in open_sources(_config(data).data)],
+        "runs": runs,
+    }
+    text = json.dumps(result, indent=1)
+    if out is not None:
+        out.write_text(text + "\n", "utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
