@@ -57,9 +57,7 @@ def rows_of(lengths: list[int]) -> Encoded:
 @given(st.lists(st.integers(1, 60), min_size=4, max_size=400), st.sampled_from([4, 16]))
 @settings(max_examples=30, deadline=None)
 def test_an_epochs_batches_hold_every_row_once(lengths: list[int], size: int) -> None:
-    rows = Encoded(
-        [[1] * n for n in lengths], [[0] * n for n in lengths], np.zeros(len(lengths)), 0
-    )
+    rows = rows_of(lengths)
     first, again, other = (epoch_batches(rows, size, np.random.default_rng(s)) for s in (0, 0, 1))
     assert first.shape == (len(lengths) // size, size)
     assert len(set(first.flatten().tolist())) == first.size
