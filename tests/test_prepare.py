@@ -396,6 +396,7 @@ def test_documents_with_downstream_sentences_are_dropped(
     corpus = make_corpus(texts, f"data.clean.downstream={tmp_path / 'glue'}")
     step = next(s for s in corpus.manifest["steps"] if s["step"] == "downstream")
     assert step["dropped"] == 1
+    assert str(tmp_path) not in (corpus.path / "manifest.json").read_text()
     (sample,) = gzip.decompress((corpus.path / "dropped.jsonl.gz").read_bytes()).splitlines()
     assert json.loads(sample)["step"] == "downstream"
 

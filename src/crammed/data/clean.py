@@ -20,12 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crammed.config import CleanConfig
-from crammed.data.downstream import Downstream
+from crammed.data.downstream import Downstream, fingerprint
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,14 @@ class Verdict:
 
     text: str
     dropped_by: str | None
+
+
+def settings_of(config: CleanConfig) -> dict[str, Any]:
+    """The settings, with the tasks named by their content and not by a folder of this machine."""
+    settings = config.model_dump(mode="json")
+    if config.downstream is not None:
+        settings["downstream"] = fingerprint(Path(config.downstream))
+    return settings
 
 
 class Cleaner:

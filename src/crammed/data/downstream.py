@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from crammed.data.sources import open_text
 from crammed.errors import InputError
 from crammed.evaluate.tasks import tasks_in
+from crammed.files import json_hash, sha256
 
 SHORTEST = 10
 """Sentences of fewer words may stand anywhere without having been copied."""
@@ -92,14 +93,23 @@ def _first_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return hashes >> np.uint64(64 - _TABLE_BITS)
 
 
+def fingerprint(folder: Path) -> str:
+    """What identifies the content of the tasks in `folder`."""
+    return json_hash([[str(f.relative_to(folder)), sha256(f)] for f in _files(folder)])
+
+
+def _files(folder: Path) -> list[Path]:
+    """Every split of every task."""
+    files = [file for task in tasks_in(folder) for file in sorted((folder / task).iterdir())]
+    return [file for file in files if file.name.endswith(_SUFFIXES)]
+
+
 def _texts(folder: Path) -> Iterator[str]:
     """Text columns of every row of every split."""
-    for task in tasks_in(folder):
-        files = [f for f in sorted((folder / task).iterdir()) if f.name.endswith(_SUFFIXES)]
-        for file in files:
-            with open_text(file) as lines:
-                for number, line in enumerate(lines, 1):
-                    yield from _columns(line, f"{file}, line {number}")
+    for file in _files(folder):
+        with open_text(file) as lines:
+            for number, line in enumerate(lines, 1):
+                yield from _columns(line, f"{file}, line {number}")
 
 
 def _columns(line: str, where: str) -> Iterator[str]:

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 import crammed
 from crammed.config import DataConfig, TokenizerConfig
 from crammed.data.choose import Choice
+from crammed.data.clean import settings_of
 from crammed.data.reading import Text
 from crammed.data.shards import Packed
 from crammed.data.sources import open_sources
@@ -56,7 +57,10 @@ def write_manifest(
     manifest = {
         "schema": SCHEMA,
         "crammed": crammed.__version__,
-        "data": data.model_dump(mode="json", exclude={"sources", "unreadable"}),
+        "data": {
+            **data.model_dump(mode="json", exclude={"sources", "unreadable"}),
+            "clean": settings_of(data.clean),
+        },
         "tokenizer": tokenizer_config.model_dump(mode="json", exclude={"file"}),
         "sources": [
             {

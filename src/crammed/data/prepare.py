@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
 from crammed.data import order, shards
 from crammed.data.choose import choose
+from crammed.data.clean import settings_of
 from crammed.data.corpus import Corpus, rows_file_number, token_dtype, write_rows
 from crammed.data.engine import Engine, give_memory_back, open_engine
 from crammed.data.manifest import SCHEMA, write_gzip, write_manifest
@@ -202,7 +203,8 @@ class _Preparation:
                     (str(each.path.relative_to(self._folder)), each.source.weight)
                     for each in text.shards
                 ],
-                self._data.model_dump(mode="json", exclude={"sources", "unreadable"}),
+                self._data.model_dump(mode="json", exclude={"sources", "unreadable", "clean"}),
+                settings_of(self._data.clean),
                 self._tokenizer_config.model_dump(mode="json", exclude={"file"}),
                 None if brought is None else to_json(brought),
             ]
@@ -219,11 +221,12 @@ class _Preparation:
         """Apply a stage to all shards, with progress in their sizes."""
         results: list[Result] = []
         with self._progress.task(label, float(sum(sizes))) as task:
-            done = 0
+            began, done = self._progress.clock(), 0
             for size, result in zip(sizes, self._engine.map(function, jobs), strict=True):
                 results.append(result)
                 done += size
-                task.update(done, f"{done:,} {unit}")
+                rate = done / 1e6 / max(1e-9, self._progress.clock() - began)
+                task.update(done, f"{done:,} {unit}, {rate:.1f} M a second")
         return results
 
     def _brought_tokenizer(self) -> Tokenizer | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from crammed.config import DataConfig
 from crammed.data import shards
+from crammed.data.clean import settings_of
 from crammed.data.engine import Engine
 from crammed.data.shards import Cleaned, CleanJob
 from crammed.data.sources import Part, Source
@@ -57,13 +58,20 @@ def read_and_clean(
         InputError: a part is damaged and `data.unreadable` is stop, or no document is left.
     """
     reader = _Reader(data, folder, progress)
-    with progress.task("reading and cleaning") as task:
-        characters = 0
+    parts = sum(len(source.parts) for source in sources)
+    with progress.task("reading and cleaning", parts) as task:
+        began, characters = progress.clock(), 0
         for number, cleaned in enumerate(engine.map(shards.clean, reader.jobs(sources))):
             shard = reader.waiting[number]
             shard.cleaned = cleaned
             characters += cleaned.characters
-            task.update(characters, f"{characters:,} characters, {shard.part}")
+            rate = characters / 1e6 / max(1e-9, progress.clock() - began)
+            place = f"{shard.part}, {min(reader.parts_read + 1, parts)} of {parts}"
+            task.update(
+                reader.parts_read, f"{characters:,} characters, {rate:.1f} M a second, {place}"
+            )
+        if characters:
+            task.update(parts, f"{characters:,} characters, {rate:.1f} M a second")
     text = reader.text
     if not any(shard.counts.documents for shard in text.shards):
         why = f": {text.skipped[0]['why']}" if text.skipped else ", no document is left"
@@ -77,7 +85,14 @@ class _Reader:
     def __init__(self, data: DataConfig, folder: Path, progress: Progress) -> None:
         self.text = Text()
         self.waiting: list[Shard] = []
-        self._data = data
+        self.parts_read = 0
+        self._unreadable = data.unreadable
+        later = ("exact", "substring", "max_tokens_per_character")
+        self._settings = {k: v for k, v in settings_of(data.clean).items() if k not in later}
+        self._clean = data.clean
+        if data.clean.downstream is not None:  # workers may stand in another folder
+            absolute = str(Path(data.clean.downstream).absolute())
+            self._clean = data.clean.model_copy(update={"downstream": absolute})
         self._folder = folder
         self._progress = progress
 
@@ -95,22 +110,21 @@ class _Reader:
                     folder = self._folder / "parts" / self._name(source, fingerprint, left)
                     read = yield from self._jobs_of(source, part, folder, left)
                 except InputError as error:
-                    if self._data.unreadable == "stop":
+                    if self._unreadable == "stop":
                         raise
                     self._progress.line(f"left out  {part.name}: {error}")
                     self.text.skipped.append({"part": part.name, "why": str(error)})
                     del self.text.shards[before:]
                     continue
+                finally:
+                    self.parts_read += 1
                 record["parts"].append(fingerprint)
                 if left is not None:
                     left -= read
 
     def _name(self, source: Source, fingerprint: dict[str, Any], most: int | None) -> str:
-        clean = self._data.clean.model_dump(
-            exclude={"exact", "substring", "max_tokens_per_character"}
-        )
         size = shards.SHARD_CHARACTERS
-        return json_hash([SCHEMA, fingerprint, source.reading, most, clean, size])
+        return json_hash([SCHEMA, fingerprint, source.reading, most, self._settings, size])
 
     def _jobs_of(
         self, source: Source, part: Part, folder: Path, most: int | None
@@ -131,7 +145,7 @@ class _Reader:
             self.text.shards.append(shard)
             if shard.cleaned is None:
                 self.waiting.append(shard)
-                yield CleanJob(path, source.name, texts, self._data.clean)
+                yield CleanJob(path, source.name, texts, self._clean)
             characters += sum(map(len, texts))
             number += 1
         write_json(folder / "read.json", {"shards": number, "characters": characters})
