@@ -273,3 +273,11 @@ def test_a_written_tokenizer_is_read_back_as_it_was(tmp_path: Path) -> None:
         tokenizer = trained(documents(100), kind=kind)
         (tmp_path / "tokenizer.json").write_text(to_json(tokenizer), "utf-8")
         assert to_json(load_tokenizer(tmp_path)) == to_json(tokenizer)
+
+
+def test_characters_of_a_few_names_do_not_fill_the_vocabulary() -> None:
+    foreign = [chr(0x5000 + n) for n in range(8)]
+    texts = [*documents(3000), " ".join(foreign)]
+    vocabulary = trained(texts, vocab_size=400).get_vocab()
+    assert not set(foreign) & set(vocabulary)
+    assert set("".join(texts[:-1]).lower()) - {" "} <= set(vocabulary)

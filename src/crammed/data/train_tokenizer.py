@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,10 +27,12 @@ from crammed.errors import InputError
 
 _ALPHABET_SHARE = 0.5
 """Largest share of the vocabulary that single characters may take."""
+_ALPHABET_COVERAGE = 0.99998
+"""Share of the text that a WordPiece tokenizer's characters make up."""
 _CHARACTERS_A_WORD = 6
 """With the space behind it; a rough measure that scripts without spaces have, too."""
 _COVERAGE = 0.9999
-"""Share of the characters that a Unigram tokenizer must know; the rest become [UNK]."""
+"""Share of the text that a Unigram tokenizer's characters make up; the rest become [UNK]."""
 _WORDS_A_TEXT = 2000
 """The library takes 256 texts at a time, at some 60 bytes a word."""
 _PIECE = 10_000
@@ -115,13 +118,20 @@ def _batches(counts: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]
 
 
 def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> list[str]:
-    """The most frequent characters, as many as may take their share of the vocabulary, sorted."""
+    """The characters that make up nearly all of the text, sorted.
+
+    Each takes two places of the vocabulary, so the rarest are left to [UNK]: thousands of them may
+    occur a few times in foreign names.
+    """
     totals: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             totals[character] += count
     most = int(_ALPHABET_SHARE * (config.vocab_size - len(SPECIALS)) / 2)
-    ranked = sorted(totals, key=lambda character: (-totals[character], character))[:most]
+    ranked = sorted(totals, key=lambda character: (-totals[character], character))
+    covered = list(accumulate(totals[character] for character in ranked))
+    needed = bisect_left(covered, _ALPHABET_COVERAGE * totals.total()) + 1
+    ranked = ranked[: min(most, needed)]
     if not ranked:
         raise InputError("the corpus holds no characters that the tokenizer keeps")
     return sorted(ranked)
