@@ -53,8 +53,12 @@ def test_readme_names_what_exists() -> None:
     assert all(f"\n{target}:" in makefile for target in targets)
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert (ROOT / link).exists(), link
-    for path in re.findall(r"^(src/crammed/\S+|tests/\S*|tools/\S*|docs/\S*)", text, re.MULTILINE):
-        assert (ROOT / path).exists(), path
+    rooms = re.findall(r"^((?:src|records)/\S*(?:, \S+)*)  ", text, re.MULTILINE)
+    assert len(rooms) > 5
+    for first, *others in (room.split(", ") for room in rooms):
+        assert (ROOT / first).exists(), first
+        folder = (ROOT / first).parent
+        assert all((folder / other).exists() for other in others), others
 
 
 def test_readme_commands_parse() -> None:
