@@ -113,6 +113,8 @@ def _score(name: str, entry: dict[str, Any]) -> str:
     if "failed" in entry:
         return f"{name} failed"
     twin = entry["untrained"]
+    if len(entry["seeds"]) == 1:
+        return f"{name} {entry['median']:.1f} ({twin['median']:.1f}), one seed"
     return (
         f"{name} {entry['median']:.1f} ± {entry['spread'] / 2:.1f} "
         f"({twin['median']:.1f} ± {twin['spread'] / 2:.1f})"
