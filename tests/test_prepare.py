@@ -360,6 +360,24 @@ def test_a_tokenizer_can_be_brought(tmp_path: Path, text_file: Path, corpus: Cor
     assert str(file) not in (made.path / "manifest.json").read_text()
 
 
+@pytest.mark.parametrize(
+    ("override", "library", "extra"),
+    [
+        ("data.clean.near=0.8", "rensa", "dedup"),
+        ("data.clean.substring=100", "pydivsufsort", "dedup"),
+        ("tokenizer.kind=unigram", "sentencepiece", "unigram"),
+    ],
+)
+def test_a_missing_extra_is_named_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, library: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    config = tiny("crammed", override, data={"sources": [str(tmp_path / "not-looked-for")]})
+    with pytest.raises(InputError, match=rf"crammed\[{extra}\]"):
+        prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+    assert not list(tmp_path.iterdir())
+
+
 def test_near_duplicates_are_dropped(make_corpus: Callable[..., Corpus]) -> None:
     pytest.importorskip("rensa")
     long = " ".join(sentences(60, seed=5))

@@ -60,7 +60,7 @@ class Signer:
         Raises:
             InputError: the library is not installed.
         """
-        _minhash()
+        minhash_library()
         self.bands, self._rows = banding(jaccard)
 
     def __call__(self, texts: Sequence[str]) -> _Hashes:
@@ -71,14 +71,15 @@ class Signer:
         if not texts:
             return np.empty((0, self.bands), np.uint64)
         elements, ends = _elements(texts)
-        minhashes = _minhash().digest_matrix_from_flat_token_hashes(
+        minhashes = minhash_library().digest_matrix_from_flat_token_hashes(
             elements, np.concatenate(([0], ends)).astype(np.uint64), PERMUTATIONS, _SEED
         )
         used = np.asarray(minhashes.to_rows(), np.uint64)[:, : self.bands * self._rows]
         return _folded(np.moveaxis(used.reshape(len(texts), self.bands, self._rows), 2, 0))
 
 
-def _minhash() -> Any:
+def minhash_library() -> Any:
+    """The class that hashes; an `InputError` names the extra where it is missing."""
     try:
         from rensa import RMinHash
     except ImportError as error:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
-from crammed.data import order, shards
+from crammed.data import near, order, shards, substring
 from crammed.data.choose import choose
 from crammed.data.clean import settings_of
 from crammed.data.corpus import Corpus, rows_file_number, token_dtype, write_rows
@@ -34,7 +34,11 @@ from crammed.data.shards import Packed, PackJob, Selection, SplitJob
 from crammed.data.sources import Source, open_sources
 from crammed.data.statistics import Statistics
 from crammed.data.tokenizer import load_tokenizer, to_json, vocabulary_size
-from crammed.data.train_tokenizer import train_from_texts, train_from_words
+from crammed.data.train_tokenizer import (
+    train_from_texts,
+    train_from_words,
+    unigram_library,
+)
 from crammed.data.words import Encoder
 from crammed.errors import InputError
 from crammed.files import disk_faults, json_hash, publish, write_array, write_text
@@ -68,10 +72,21 @@ def prepare(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists already: choose another --out")
+    _require_extras(data, tokenizer)
     sources = open_sources(data)
     with _work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
         _Preparation(data, tokenizer, folder, engine, progress).run(sources, out)
     return Corpus(out)
+
+
+def _require_extras(data: DataConfig, tokenizer: TokenizerConfig) -> None:
+    """Miss a library now rather than hours later."""
+    if data.clean.near is not None:
+        near.minhash_library()
+    if data.clean.substring is not None:
+        substring.suffix_sorting_library()
+    if tokenizer.kind == "unigram" and tokenizer.file is None:
+        unigram_library()
 
 
 @contextmanager

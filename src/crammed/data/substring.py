@@ -31,7 +31,7 @@ def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[tuple[int
     Raises:
         InputError: more than `MOST_BYTES` bytes of text, or the library is not installed.
     """
-    divsufsort, kasai = _suffix_sorting()
+    divsufsort, kasai = suffix_sorting_library()
     total = sum(map(len, texts))
     if total > MOST_BYTES:
         raise InputError(
@@ -48,7 +48,8 @@ def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[tuple[int
     return _by_text(_merged(starts, ends, shortest), joined, ends)
 
 
-def _suffix_sorting() -> tuple[Any, Any]:
+def suffix_sorting_library() -> tuple[Any, Any]:
+    """Suffix array and LCP; an `InputError` names the extra where they are missing."""
     try:
         from pydivsufsort import divsufsort, kasai
     except ImportError as error:

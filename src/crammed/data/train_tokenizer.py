@@ -224,18 +224,24 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     return tokenizer
 
 
+def unigram_library() -> Any:
+    """The library that trains; an `InputError` names the extra where it is missing."""
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise InputError(
+            "tokenizer.kind=unigram needs sentencepiece: pip install 'crammed[unigram]'"
+        ) from error
+    return sentencepiece
+
+
 def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """Trained by SentencePiece in one thread on sorted words.
 
     The trainer of `tokenizers` adds its words up in the order of a hash map: no two trainings of
     it give the same scores.
     """
-    try:
-        from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-    except ImportError as error:
-        raise InputError(
-            "tokenizer.kind=unigram needs sentencepiece: pip install 'crammed[unigram]'"
-        ) from error
+    library = unigram_library()
     spaces = normalizers.Replace(Regex(r"\s+"), " ")
     normalizer = normalizers.Sequence([*_letters(config, "KC"), spaces])
     words: Counter[str] = Counter()
@@ -246,7 +252,7 @@ def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         lines = (f"{word}\t{count}\n" for word, count in sorted(words.items()))
         counts.write_text("".join(lines), "utf-8")
         try:
-            SentencePieceTrainer.train(
+            library.SentencePieceTrainer.train(
                 input=str(counts),
                 input_format="tsv",
                 model_prefix=str(model.with_suffix("")),
@@ -272,7 +278,7 @@ def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
                 "no unigram tokenizer from this text: it is empty, or tokenizer.vocab_size="
                 f"{config.vocab_size} is too small for its characters"
             ) from error
-        trained = SentencePieceProcessor(model_file=str(model))
+        trained = library.SentencePieceProcessor(model_file=str(model))
     # Rounded to what a float32 holds, so that JSON gives back the same numbers.
     scores = [round(trained.get_score(n), 6) for n in range(len(trained))]
     pieces = [(trained.id_to_piece(n), score) for n, score in enumerate(scores)]
