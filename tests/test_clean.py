@@ -354,14 +354,15 @@ def test_words_are_letters_and_digits() -> None:
 
 
 def test_a_folder_without_tasks_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds none of"):
+    with pytest.raises(InputError, match="holds no task of suite glue"):
         Downstream(tmp_path)
     (tmp_path / "cola").mkdir()
+    write_rows(tmp_path / "cola/train.jsonl", [{"sentence": "Too short to matter."}])
     with pytest.raises(InputError, match="hold no sentence of 10 words"):
         Downstream(tmp_path)
     (tmp_path / "cola/train.jsonl").write_text("{broken", "utf-8")
     with pytest.raises(InputError, match=r"train\.jsonl, line 1: not valid JSON"):
         Downstream(tmp_path)
     (tmp_path / "cola/train.jsonl").write_text("[1]", "utf-8")
-    with pytest.raises(InputError, match="line 1: not a row"):
+    with pytest.raises(InputError, match="line 1: a JSON list, not an object"):
         Downstream(tmp_path)

@@ -166,7 +166,7 @@ def test_other_repositories_take_the_configured_field(monkeypatch: pytest.Monkey
         asked.append((found.repository, revision))
         return Builder()
 
-    monkeypatch.setattr(hub, "_builder", builder)
+    monkeypatch.setattr(hub, "builder_of", builder)
     assert read("hub:some/corpus/en/test") == ["test text"]
     assert asked == [("some/corpus", None), ("some/corpus", "commit")]
     opened("hub:bookcorpus")

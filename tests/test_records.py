@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -43,6 +44,27 @@ def test_a_changed_number_is_noticed_and_put_right(copy: Path) -> None:
     assert "README.md" in result.stderr
     assert _tables(copy).returncode == 0
     assert readme.read_text("utf-8") == right
+
+
+def test_records_of_today_read_like_those_of_old(copy: Path) -> None:
+    (file,) = (copy / "records").glob("*/demo.json")
+    record = json.loads(file.read_text("utf-8"))
+    old = record["scores"]
+    record["scores"] = {"schema": 2, "suites": {"docs": {"tasks": old["tasks"], "means": []}}}
+    file.write_text(json.dumps(record), "utf-8")
+    before = (copy / "README.md").read_text("utf-8")
+    assert _tables(copy).returncode == 0
+    assert (copy / "README.md").read_text("utf-8") == before
+
+    tasks = record["scores"]["suites"]["docs"]["tasks"]
+    tasks["docs-order"] = {"metric": "accuracy", "failed": "no data"}
+    tasks["docs-package"] = {**tasks["docs-package"], "seeds": [50.0], "median": 50.0}
+    tasks["docs-package"] |= {"official": False, "untrained": {"failed": "constant"}}
+    record["scores"]["suites"]["blimp"] = {"blimp": 61.25, "official": True}
+    file.write_text(json.dumps(record), "utf-8")
+    assert _tables(copy).returncode == 0
+    page = (copy / "README.md").read_text("utf-8")
+    assert "docs-package 50.0, one seed, partial; docs-order failed; BLiMP 61.2" in page
 
 
 def test_readme_names_what_exists() -> None:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import io
+import json
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +16,19 @@ from conftest import documents, tiny, write_jsonl
 from corpora import numbered_files, write_corpus
 from crammed.data.statistics import Statistics
 from crammed.errors import InputError
+from crammed.evaluate.table import (
+    Part,
+    blimp_table,
+    comparison_tables,
+    score_tables,
+    show,
+)
 from crammed.pipeline import run_everything
 from crammed.progress import SILENT
 from crammed.report.html import write_report
+from crammed.report.published import published, published_beside
 from crammed.report.quantity import quantity
 from crammed.rundir import RunDir
-from test_evaluate import write_task
 
 
 class _Balanced(HTMLParser):
@@ -38,21 +49,79 @@ class _Balanced(HTMLParser):
             assert self.open.pop() == tag
 
 
+def score(median: float, **fields: Any) -> dict[str, Any]:
+    """A score on data of official size."""
+    return {
+        "metric": "f1",
+        "seeds": [median - 1, median, median + 2],
+        "median": median,
+        "spread": 3.0,
+        "interval": [median - 3, median + 3],
+        "also": {"accuracy": 71.25},
+        "rows": {"train": 3668, "validation": 408},
+        "official": True,
+        "cut": {"train": 3, "validation": 0},
+        "untrained": {"seeds": [40.5], "median": 40.5, "spread": 0.0, "interval": [38.0, 42.0]},
+        **fields,
+    }
+
+
+def mean(name: str, *of: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "of": list(of),
+        "value": 66.6,
+        "interval": [60.0, 70.0],
+        "partial": False,
+        **fields,
+    }
+
+
+GLUE = {
+    "tasks": {
+        "mrpc": score(88.1),
+        "rte": score(55.2),
+        "qqp": score(80.0, official=False, official_rows={"train": 363846, "validation": 408}),
+        "cola": {"metric": "matthews", "failed": "line 4: no column <sentence>"},
+        "stsb": score(60.0, interval=None, untrained={"failed": "all predictions are 1"}),
+    },
+    "means": [
+        mean("mean of mrpc, rte, qqp", "mrpc", "rte", "qqp", partial=True, failed=["cola"]),
+        mean("GLUE-2", "mrpc", "rte", untrained=40.5),
+    ],
+}
+BLIMP = {
+    "pairs": 67000,
+    "paradigms": 67,
+    "official": True,
+    "blimp": 76.31,
+    "interval": [76.0, 76.6],
+    "fields": {"syntax": 70.2},
+    "phenomena": {"npi_licensing": 61.0, "ellipsis": 82.5},
+    "paradigm": {"ellipsis_n_bar_1": 82.5},
+}
+
+
+def evaluated(run: Path, **suites: Any) -> Path:
+    """The run with these scores."""
+    (run / "evaluation").mkdir(exist_ok=True)
+    scores = {"schema": 2, "model": {}, "protocol": {}, "suites": suites}
+    (run / "evaluation" / "scores.json").write_text(json.dumps(scores))
+    return run
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     text = write_jsonl(folder / "text.jsonl", documents(600))
-    glue = write_task(folder / "glue", "rte", rows=40)
     config = tiny(
         "crammed-2022",
-        "finetune.seeds=2",
         "train.log_seconds=0.01",
         "train.heldout_every=0.3",
         budget={"limit": "12updates"},
         data={"sources": [str(text)]},
-        finetune={"tasks": ["rte"]},
     )
-    run_everything(config, folder / "run", None, glue, SILENT)
+    run_everything(config, folder / "run", None, None, SILENT)
     return folder / "run"
 
 
@@ -61,7 +130,7 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
     checker = _Balanced()
     checker.feed(page)
     assert not checker.open
-    assert page.count("<svg") == 8
+    assert page.count("<svg") == 7
     assert not re.findall(r'(?:src|href)="(?!#)', page)  # nothing is fetched
     assert "Undefined" not in page
     for words in (
@@ -69,7 +138,6 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
         "Where the time went",
         "RoBERTa-base",
         "Filling gaps",
-        "partial",
     ):
         assert words in page
     assert "recipe: crammed-2022" in page
@@ -77,7 +145,7 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
 
 def test_several_runs_side_by_side(run: Path, tmp_path: Path) -> None:
     page = write_report([run, run], tmp_path / "both.html").read_text()
-    assert page.count("<svg") == 17
+    assert page.count("<svg") == 15
     assert "2 runs" in page
 
 
@@ -134,7 +202,123 @@ def test_a_corpus_of_an_older_version(moved: Path, tmp_path: Path) -> None:
 def test_a_run_without_its_corpus(moved: Path, tmp_path: Path) -> None:
     page = write_report([moved], tmp_path / "report.html").read_text()
     assert "What the corpus holds" not in page
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 5
+
+
+def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: Path) -> None:
+    heldout = {"loss@0.15": 2.51234, "rows": 2000}
+    suites = {"glue": GLUE, "blimp": BLIMP, "heldout": heldout}
+    page = write_report([evaluated(moved, **suites)], tmp_path / "report.html").read_text()
+    checker = _Balanced()
+    checker.feed(page)
+    assert not checker.open
+    assert page.count("<svg") == 7
+    for words in (
+        "<b>88.1</b>",
+        "85.1 to 91.1",
+        "3.0 of 3",
+        "accuracy 71.2; 3 of train cut",
+        "3,668 of 363,846 + 408: partial",
+        "failed: line 4: no column &lt;sentence&gt;",
+        "mean of mrpc, rte, qqp (partial data; cola FAILED)",
+        "GLUE-2",
+        "BERT-base, no pretraining",
+        "npi licensing",
+        "Warstadt et al. 2020",
+        "loss@0.15 2.512, rows 2000",
+    ):
+        assert words in page, words
+    beside = page[page.index("Published, by") :]
+    columns = re.findall(r'<th class="n">([^<]*)</th>', beside[: beside.index("</table>")])
+    assert columns == ["mrpc", "rte", "stsb", "GLUE-2"]  # not qqp: partial; nor cola: failed
+
+
+def test_partial_blimp_has_no_published_models_beside_it(moved: Path, tmp_path: Path) -> None:
+    part = {**BLIMP, "official": False, "pairs": 335}
+    page = write_report([evaluated(moved, blimp=part)], tmp_path / "report.html").read_text()
+    assert "<b>partial</b>" in page
+    assert "GPT-2" not in page
+
+
+def test_a_suite_that_failed_as_a_whole_is_still_shown(moved: Path, tmp_path: Path) -> None:
+    failed = {"tasks": {"rte": {"metric": "accuracy", "failed": "no file"}}, "means": []}
+    page = write_report([evaluated(moved, glue=failed)], tmp_path / "report.html").read_text()
+    assert "failed: no file" in page
+    assert page.count("<svg") == 5
+
+
+def test_published_scores_add_up_to_the_papers_means() -> None:
+    means = {row["name"]: fmean(row["scores"].values()) for row in published()["glue"]}
+    assert [round(mean, 1) for mean in means.values()] == [85.2, 80.9, 80.7, 78.6, 78.3, 78.1, 45.5]
+    assert {frozenset(row["scores"]) for row in published()["glue"]} == {
+        frozenset(["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli-mm", "qnli", "rte"])
+    }
+
+
+def test_only_comparable_numbers_have_published_ones_beside_them() -> None:
+    beside = published_beside("glue", GLUE)
+    assert beside is not None
+    assert beside["columns"] == ["mrpc", "rte", "stsb", "GLUE-2"]
+    assert beside["rows"][0]["values"] == [88.1, 55.2, 60.0, 66.6]
+    bert = next(row for row in beside["rows"] if row["name"] == "BERT-base, fully trained")
+    assert bert["values"] == [89.3, 59.2, 86.7, pytest.approx((89.3 + 59.2) / 2)]
+    assert published_beside("mine", GLUE) is None
+    partial = {"tasks": {"qqp": score(80.0, official=False)}, "means": []}
+    assert published_beside("glue", partial) is None
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _printed(parts: list[Part], stream: io.StringIO) -> str:
+    show(parts, stream)
+    return stream.getvalue()
+
+
+def test_a_table_in_a_file_is_plain_and_whole() -> None:
+    text = _printed([*score_tables("glue", GLUE), blimp_table(BLIMP)], io.StringIO())
+    assert "\x1b" not in text
+    line = next(line for line in text.splitlines() if line.startswith("qqp"))
+    assert line.split("  ")[-1].strip() == "3,668 of 363,846 + 408: partial"
+    for words in ("77.0 to 83.0", "3.0 of 3", "40.5"):
+        assert words in line
+    for words in (
+        "cola FAILED: line 4: no column <sentence>",
+        "mrpc: accuracy 71.2; 3 of train cut",
+        "GLUE-2",
+        "RoBERTa-base",
+        "76.0 to 76.6",
+        "npi licensing",
+    ):
+        assert words in text, words
+    assert "GPT-2" not in _printed([blimp_table({**BLIMP, "official": False})], io.StringIO())
+
+
+def test_a_narrow_terminal_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    text = _printed(score_tables("glue", GLUE), _Terminal())
+    assert "…" not in text
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+    assert re.search(r"mrpc +f1 +88\.1 +85\.1 to 91\.1 +3\.0 of 3 +40\.5", plain)
+
+
+def test_a_comparison_says_what_could_not_be_compared() -> None:
+    entries: list[dict[str, Any]] = [
+        {"name": "rte", "metric": "accuracy", "a": 55.0, "b": 51.0, "difference": 4.0}
+        | {"interval": [1.5, 6.0], "p": 0.0},
+        {"name": "MEAN", "of": ["rte"], "a": 55.0, "b": 55.1, "difference": -0.1}
+        | {"interval": [-2.0, 2.0], "p": 0.46},
+        {"name": "cola", "why": "B failed: no data"},
+    ]
+    text = _printed(comparison_tables("runs/a", "runs/b", entries), io.StringIO())
+    assert re.search(r"rte +accuracy +55\.0 +51\.0 +\+4\.0 +\+1\.5 to \+6\.0 +< 0\.001", text)
+    assert re.search(r"MEAN +mean +55\.0 +55\.1 +-0\.1 +-2\.0 to \+2\.0 +0\.460", text)
+    assert "cola not compared: B failed: no data" in text
+    assert "A: runs/a" in text
+    assert len(comparison_tables("a", "b", entries[2:])) == 1
 
 
 def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,7 +60,7 @@ def add(
         "sources": Corpus(corpus or run / "corpus").manifest["sources"],
         "summary": summary,
         "events": stages,
-        "scores": read_json(run / "scores.json"),
+        "scores": read_json(run / "evaluation" / "scores.json"),
     }
     write_json(record / f"{run.name}.json", kept)
     lines = [json.dumps(point) + "\n" for point in read_metrics(run)]
@@ -95,7 +96,6 @@ def table(records: list[str]) -> str:
 
 def _row(run: dict[str, Any]) -> str:
     s = run["summary"]
-    tasks = (run["scores"] or {"tasks": {}})["tasks"]
     cells = (
         s["recipe"],
         s["device"],
@@ -104,22 +104,33 @@ def _row(run: dict[str, Any]) -> str:
         f"{quantity(s['parameters'])} parameters",
         f"{quantity(s['tokens'])} tokens, {s['epochs']:.2f} epochs",
         f"{s['heldout']['loss@0.15']:.3f} ({s['unigram_cross_entropy']:.3f})",
-        "; ".join(_score(name, entry) for name, entry in tasks.items()),
+        "; ".join(_scores(run["scores"] or {"suites": {}})),
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _scores(scores: dict[str, Any]) -> Iterator[str]:
+    """The numbers of every suite. The oldest records have one suite, and its protocol beside it."""
+    suites = scores.get("suites", {"": scores})
+    for suite, values in suites.items():
+        for name, entry in values.get("tasks", {}).items():
+            yield _score(name, entry)
+        if suite == "blimp":
+            yield f"BLiMP {values['blimp']:.1f}{'' if values['official'] else ', partial'}"
 
 
 def _score(name: str, entry: dict[str, Any]) -> str:
     if "failed" in entry:
         return f"{name} failed"
-    twin = entry["untrained"]
-    if len(entry["seeds"]) == 1:
-        return f"{name} {entry['median']:.1f} ({twin['median']:.1f}), one seed"
-    return (
-        f"{name} {entry['median']:.1f} ± {entry['spread'] / 2:.1f} "
-        f"({twin['median']:.1f} ± {twin['spread'] / 2:.1f})"
-        f"{', partial' if entry['official'] is False else ''}"
-    )
+    one = len(entry["seeds"]) == 1
+    shown = [
+        f"{part['median']:.1f}" + ("" if one else f" ± {part['spread'] / 2:.1f}")
+        for part in (entry, entry.get("untrained", {}))
+        if "seeds" in part
+    ]
+    words = f"{name} {shown[0]}" + (f" ({shown[1]})" if len(shown) == 2 else "")
+    partial = ", partial" if entry["official"] is False else ""
+    return words + (", one seed" if one else "") + partial
 
 
 def prepare_table(names: list[str]) -> str:

@@ -15,7 +15,7 @@ import typer
 from crammed.errors import CrammedError, InputError, Interrupted
 
 if TYPE_CHECKING:
-    from crammed.config import RunConfig
+    from crammed.config import ComputeConfig, RunConfig
     from crammed.data.corpus import Corpus
 
 app = typer.Typer(
@@ -141,34 +141,87 @@ def pretrain(
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run.")],
-    suite: Annotated[str, typer.Option(help="glue or heldout.")] = "glue",
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A run, a Hugging Face folder, or a name on the hub."),
+    ],
+    suite: Annotated[
+        str,
+        typer.Option(help="glue, superglue, race, swag, docs, FILE.yaml, blimp or heldout."),
+    ] = "glue",
     data: Annotated[
-        Path | None, typer.Option(help="Folder of tasks, or a file of held-out documents.")
+        str | None,
+        typer.Option(help="Folder of tasks, hub, or for blimp and heldout a file."),
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="Tasks, as rte,mrpc; all if left out.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Fine-tuning seeds.")] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="cramming, bert-base, glue-long, superglue or FILE.yaml."),
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="OTHER", help="Another model, or a folder of its scores."),
+    ] = None,
+    twin: Annotated[
+        bool, typer.Option("--twin/--no-twin", help="Fine-tune the untrained model too.")
+    ] = True,
+    submission: Annotated[
+        Path | None, typer.Option(help="Predict the test splits for the leaderboard, as this zip.")
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option(help="Folder of scores and predictions; resumed if it exists.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Models tuned at a time.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with MODEL.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score a trained encoder: fine-tuning on tasks, or held-out loss on a file."""
+    """Score any encoder: fine-tuning on tasks, BLiMP, held-out loss; or compare two."""
+    from crammed.evaluate import evaluation
+    from crammed.evaluate.table import show
     from crammed.files import write_json
-    from crammed.pipeline import evaluate_heldout, evaluate_run
+    from crammed.pipeline import fail_on_failed
 
-    if data is None:
-        raise InputError("say what to evaluate on: --data FOLDER of tasks, or a file of documents")
-    with _progress() as progress:
-        if suite == "glue":
-            scores = evaluate_run(model, _task_names(tasks, data), data, seeds, progress)
-        elif suite == "heldout":
-            scores = evaluate_heldout(model, data)
-        else:
-            raise InputError(f"no suite {suite!r}: choose glue or heldout")
-    values = {"model": str(model), "suites": {suite: scores}}
+    values: dict[str, Any] = {"model": model, "suites": {}}
+    parts: list[Any] = []
+    if data is None and compare is None:
+        raise InputError("say what to evaluate on: --data FOLDER of tasks, or a file; or --compare")
+    if data is not None:
+        request = evaluation.Request(
+            model=model,
+            suite=suite,
+            data=data,
+            tasks=tuple(name for name in tasks.split(",") if name) if tasks is not None else None,
+            seeds=seeds,
+            protocol=protocol,
+            into=into,
+            twin=twin,
+            submission=submission,
+            jobs=jobs,
+            compute=_compute(device, dtype),
+            trust_remote_code=trust_remote_code,
+        )
+        with _progress() as progress:
+            values = evaluation.evaluate(request, progress)
+        parts += _score_parts(values)
+    if compare is not None:
+        folder = into or evaluation.default_folder(model, protocol)
+        other = evaluation.scores_folder(compare, protocol)
+        compared = evaluation.compare_models(folder, other, suite)
+        values["compare"] = compared.json()
+        parts += compared.parts()
     if out is not None:
         write_json(out, values)
-    _print(values, as_json, _score_words(suite, scores))
-    _fail_on_failed(scores)
+    if as_json:
+        _print(values, as_json, [])
+    else:
+        show(parts)
+    fail_on_failed(values["suites"])
 
 
 @app.command()
@@ -309,12 +362,13 @@ def _configure(
 
 
 def _task_names(named: str | None, folder: Path | None) -> list[str]:
-    """The tasks that were named, or else all that the folder has."""
-    from crammed.evaluate.tasks import tasks_in
+    """The tasks that were named, or else all of GLUE that the folder has."""
+    from crammed.evaluate.read import tasks_in
+    from crammed.evaluate.task import load_suite
 
     if named is not None:
         return [name for name in named.split(",") if name]
-    return tasks_in(folder) if folder is not None else []
+    return tasks_in(load_suite("glue"), folder) if folder is not None else []
 
 
 def _recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
@@ -411,19 +465,35 @@ def _score(entry: dict[str, Any]) -> str:
     )
 
 
-def _score_words(suite: str, scores: dict[str, Any]) -> list[tuple[str, str]]:
-    if suite == "heldout":
-        return [(key, f"{value:.4f}") for key, value in scores.items()]
-    return [
-        (name, f"FAILED: {entry['failed']}" if "failed" in entry else _score(entry))
-        for name, entry in scores["tasks"].items()
-    ]
+def _score_parts(values: dict[str, Any]) -> list[Any]:
+    """An evaluation as tables."""
+    from rich.text import Text
+
+    from crammed.evaluate.table import blimp_table, score_tables
+
+    parts: list[Any] = []
+    for suite, scores in values["suites"].items():
+        if suite == "blimp":
+            parts.append(blimp_table(scores))
+        elif suite == "heldout":
+            parts.append(Text("\n".join(f"{name}  {v:.4f}" for name, v in scores.items())))
+        else:
+            parts += score_tables(suite, scores)
+    if missing := values.get("missing"):
+        parts.append(Text(f"the leaderboard will miss {', '.join(missing)}"))
+    parts.append(Text(f"kept in {values['folder']}"))
+    return parts
 
 
-def _fail_on_failed(scores: dict[str, Any]) -> None:
-    from crammed.pipeline import fail_on_failed
+def _compute(device: str, dtype: str) -> ComputeConfig:
+    from pydantic import ValidationError
 
-    fail_on_failed(scores)
+    from crammed.config import ComputeConfig, explain
+
+    try:
+        return ComputeConfig.model_validate({"device": device, "dtype": dtype})
+    except ValidationError as error:
+        raise InputError(explain(error, ComputeConfig)) from error
 
 
 def _plain(value: Any) -> str:

@@ -13,8 +13,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -307,15 +308,17 @@ class ComputeConfig(Section):
     threads: PositiveInt | None = None
     """CPU threads; null leaves it to PyTorch."""
     workers: PositiveInt | None = None
-    """Processes that prepare data; null is one a core."""
+    """Processes that prepare data, or fine-tune on a CPU; null is one a core."""
     engine: Literal["processes", "ray"] = "processes"
     """Prepare with processes of this machine, or on a Ray cluster."""
 
 
-class FinetuneConfig(Section):
-    """The evaluation protocol: one set of hyperparameters for every task (section 5)."""
+class Protocol(Section):
+    """How fine-tuning goes: one set of hyperparameters for every task (section 5).
 
-    tasks: Names = ()
+    The learning rate warms up and decays within each task's own steps; the last epoch counts.
+    """
+
     seeds: PositiveInt = 5
     epochs: PositiveInt = 5
     batch: PositiveInt = 16
@@ -324,9 +327,21 @@ class FinetuneConfig(Section):
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-6
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    clip: PositiveFloat | None = None
+    """Largest L2 norm of the whole gradient; null never clips."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Shape of the learning rate after its warm-up; cosine and linear end at zero."""
     warmup: OpenFraction = 0.1
     dropout: OpenFraction = 0.1
+    """Of models of ours; Hugging Face models have what their configuration says."""
     max_length: PositiveInt = 128
+    """Tokens of a sequence; a model for shorter ones has its own limit."""
+
+
+class FinetuneConfig(Protocol):
+    """What a run is evaluated on once it is trained, and by which protocol."""
+
+    tasks: Names = ()
 
 
 class RunConfig(Section):
@@ -394,35 +409,54 @@ _Loader.add_implicit_resolver(
 
 def recipe_names() -> list[str]:
     """Names of the built-in recipes, sorted."""
-    folder = resources.files("crammed") / "recipes"
+    return names_in(resources.files("crammed") / "recipes")
+
+
+def names_in(folder: Traversable) -> list[str]:
+    """Names of the YAML files in a folder of the package, sorted."""
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
+    """The mapping in a built-in YAML file, or in a file of the user's.
+
+    Args:
+        kind: what messages call it: ``recipe``.
+        name: one of the names in `folder`, or the path of a .yaml file.
+
+    Raises:
+        InputError: no such name or file, or one that holds no YAML mapping.
+    """
+    names = names_in(folder)
+    if name in names:
+        text = (folder / f"{name}.yaml").read_text("utf-8")
+    elif Path(name).suffix in (".yaml", ".yml"):
+        try:
+            text = Path(name).read_text("utf-8")
+        except OSError as error:
+            raise InputError(f"cannot read {kind} {name}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{kind} {name} is not UTF-8 text") from error
+    else:
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        choices = ", ".join(names)
+        raise InputError(f"no {kind} {name!r}: {hint}choose one of {choices}, or a .yaml file")
+    try:
+        values = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise InputError(f"{kind} {name} is not valid YAML: {problem}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{kind} {name} must be a YAML mapping of sections")
+    return values
 
 
 def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """The recipe's sections as plain values, on top of those it extends."""
     if recipe in seen:
         raise InputError(f"recipe {recipe} extends itself: {' -> '.join((*seen, recipe))}")
-    if recipe in recipe_names():
-        text = (resources.files("crammed") / "recipes" / f"{recipe}.yaml").read_text("utf-8")
-    elif Path(recipe).suffix in (".yaml", ".yml"):
-        try:
-            text = Path(recipe).read_text("utf-8")
-        except OSError as error:
-            raise InputError(f"cannot read recipe {recipe}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"recipe {recipe} is not UTF-8 text") from error
-    else:
-        near = difflib.get_close_matches(recipe, recipe_names(), 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        names = ", ".join(recipe_names())
-        raise InputError(f"no recipe {recipe!r}: {hint}choose one of {names}, or a .yaml file")
-    try:
-        values = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
-        raise InputError(f"recipe {recipe} is not valid YAML: {problem}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"recipe {recipe} must be a YAML mapping of sections")
+    values = read_yaml("recipe", recipe, resources.files("crammed") / "recipes")
     base_name = values.pop("extends", None)
     if base_name is None:
         return values
@@ -489,15 +523,19 @@ def parse_config(values: Mapping[str, Any], origin: str) -> RunConfig:
     try:
         return RunConfig.model_validate(dict(values))
     except ValidationError as error:
-        faults = [_explain(fault) for fault in error.errors(include_url=False)]
-        lines = faults[0] if len(faults) == 1 else "\n  ".join((f"{len(faults)} faults:", *faults))
-        raise InputError(f"recipe {origin}: {lines}") from error
+        raise InputError(f"recipe {origin}: {explain(error, RunConfig)}") from error
 
 
-def _explain(fault: ErrorDetails) -> str:
+def explain(error: ValidationError, root: type[Section]) -> str:
+    """Every fault that was found in a section, as ``key.path: what is wrong``, a line each."""
+    faults = [_explain(fault, root) for fault in error.errors(include_url=False)]
+    return faults[0] if len(faults) == 1 else "\n  ".join((f"{len(faults)} faults:", *faults))
+
+
+def _explain(fault: ErrorDetails, root: type[Section]) -> str:
     """One fault as `key.path: what is wrong and what is allowed`."""
     location = tuple(str(part) for part in fault["loc"])
-    section: Any = RunConfig
+    section: Any = root
     shown: list[str] = []
     for part in location[: -1 if fault["type"] == "extra_forbidden" else None]:
         chosen = _shape(part) if section is None else None
@@ -519,6 +557,10 @@ def _explain(fault: ErrorDetails) -> str:
         message = f"shape must be one of {fault['ctx']['expected_tags']}"
     elif fault["type"] in ("model_type", "model_attributes_type"):
         message = f"must be a section of keys, not {fault['input']!r}"
+    elif fault["type"] == "missing":
+        message = "is missing"
+    elif fault["type"] in ("too_long", "too_short"):
+        message = f"{message[0].lower()}{message[1:]}".replace(" after validation", "")
     elif fault["type"] != "value_error":
         message = f"{message[0].lower()}{message[1:]}, not {fault['input']!r}"
     return f"{path}: {message}" if path else message
@@ -534,9 +576,22 @@ def _curves() -> Iterator[type[Curve]]:
 
 
 def _subsection(section: Any, name: str) -> Any:
-    """The model class behind a field, or None where the field is no single section."""
+    """What stands behind a key: a model class, what holds models by key or number, or None."""
     fields = getattr(section, "model_fields", {})
-    annotation = fields[name].annotation if name in fields else None
-    candidates = [annotation, *get_args(annotation)]
-    models = [c for c in candidates if isinstance(c, type) and issubclass(c, Section)]
-    return models[0] if len(models) == 1 else None
+    if get_origin(section) in (dict, tuple):
+        kinds: tuple[Any, ...] = get_args(section)
+    elif name in fields:
+        kinds = (fields[name].annotation, *get_args(fields[name].annotation))
+    else:
+        return None
+    holders = [k for k in kinds if get_origin(k) in (dict, tuple) and _holds_sections(k)]
+    found = holders or [k for k in kinds if _is_section(k)]
+    return found[0] if len(found) == 1 else None
+
+
+def _holds_sections(kind: Any) -> bool:
+    return any(map(_is_section, get_args(kind)))
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from crammed.budget import Budget
-from crammed.config import FinetuneConfig, RunConfig
+from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.manifest import changed_files
 from crammed.data.prepare import prepare
@@ -19,19 +20,34 @@ from crammed.data.sources import open_sources
 from crammed.data.tokenizer import Specials
 from crammed.device import Device, choose_device
 from crammed.errors import InputError, TaskFailed
+from crammed.evaluate.encoders import EncoderSpec
+from crammed.evaluate.evaluation import about, numerics_of
 from crammed.evaluate.fill_mask import fill_mask_examples
 from crammed.evaluate.heldout import heldout_loss, heldout_rows
-from crammed.evaluate.suite import Scores, evaluate_tasks
-from crammed.evaluate.tasks import MADE_HERE, Task, find_tasks
+from crammed.evaluate.keep import Kept
+from crammed.evaluate.read import tasks_in
+from crammed.evaluate.suite import evaluate_suite
+from crammed.evaluate.task import Suite, load_suite
 from crammed.export.huggingface import export
 from crammed.files import new_folder, write_json
 from crammed.model.count import parameters
-from crammed.model.final import final_model, load_final
+from crammed.model.final import final_model
 from crammed.progress import Progress
-from crammed.rundir import RunDir, read_config
+from crammed.rundir import RunDir
 from crammed.train.loop import Trained, pretrain
 
 EXA = 1e18
+MADE_HERE = "docs"
+"""The suite whose data is made from the documentation on this machine."""
+
+
+@dataclass(frozen=True)
+class _Tasks:
+    """Tasks of one suite, and the folder of their data."""
+
+    suite: Suite
+    names: list[str]
+    data: Path
 
 
 def run_everything(
@@ -56,26 +72,48 @@ def run_everything(
         Corpus(corpus_dir)
     elif not (out / "corpus" / "manifest.json").exists():
         open_sources(config.data)
-    given = find_tasks([name for name in config.finetune.tasks if name not in MADE_HERE], glue)
+    given = _find_tasks(config.finetune.tasks, glue)
     run = RunDir.open(out, config)
     try:
         with run:
             with _stage(run, "prepare"):
                 corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress)
-                tasks = [*_tasks_made_here(run), *given]
+                tasks = [*_tasks_made_here(run), *given]  # before training, in case they fail
             device = choose_device(config.compute)
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):
-                scores = _evaluate(run, tasks, config.finetune, device, progress)
+                _evaluate(run, tasks, device, progress)
             with _stage(run, "report"):
                 report = write_report([run.path], run.path / "report.html")
             progress.line(f"report  {report}")
     except InputError:
         run.discard_if_new()
         raise
-    fail_on_failed(scores)
+    fail_on_failed(run.scores())
     return result(run)
+
+
+def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
+    """The GLUE tasks among these names, once their data is known to be there.
+
+    Raises:
+        InputError: an unknown task, or one without data.
+    """
+    suite, made = load_suite("glue"), load_suite(MADE_HERE).tasks
+    wanted = [name for name in names if name not in made]
+    if unknown := [name for name in wanted if name not in suite.tasks]:
+        raise InputError(
+            f"no task {', '.join(unknown)}: choose among {', '.join((*suite.tasks, *made))}"
+        )
+    if not wanted:
+        return []
+    if folder is None:
+        raise InputError(f"tasks {', '.join(wanted)} need their data: name its folder with --glue")
+    there = tasks_in(suite, folder)
+    if missing := [name for name in wanted if name not in there]:
+        raise InputError(f"{folder} has no task {', '.join(missing)}: it has {', '.join(there)}")
+    return [_Tasks(suite, wanted, folder)]
 
 
 def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
@@ -90,14 +128,17 @@ def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
     return prepare(config.data, config.tokenizer, path, progress, config.compute)
 
 
-def _tasks_made_here(run: RunDir) -> list[tuple[Task, Path]]:
+def _tasks_made_here(run: RunDir) -> list[_Tasks]:
     """The demonstration tasks among the run's, made from this machine's documentation."""
-    names = [name for name in run.config.finetune.tasks if name in MADE_HERE]
+    suite = load_suite(MADE_HERE)
+    names = [name for name in run.config.finetune.tasks if name in suite.tasks]
+    if not names:
+        return []
     folder = run.path / "tasks"
-    if names and not folder.exists():
+    if not folder.exists():
         with new_folder(folder) as aside:
             write_tasks(aside)
-    return find_tasks(names, folder)
+    return [_Tasks(suite, names, folder)]
 
 
 @contextmanager
@@ -190,53 +231,37 @@ def _summary(
     }
 
 
-def _evaluate(
-    run: RunDir,
-    tasks: list[tuple[Task, Path]],
-    protocol: FinetuneConfig,
-    device: Device,
-    progress: Progress,
-) -> Scores:
-    def save(scores: Scores) -> None:
-        write_json(run.path / "scores.json", scores)
-
-    final = load_final(run.path)
-    return evaluate_tasks(final, tasks, protocol, device, progress, run.scores(), save)
-
-
-def evaluate_run(
-    path: Path, names: Sequence[str], data: Path, seeds: int | None, progress: Progress
-) -> Scores:
-    """Fine-tune a finished run's model on tasks; the scores stay in its directory.
-
-    Args:
-        names: the tasks.
-        seeds: how many seeds; None is what the recipe says.
-    """
-    config = read_config(path)
-    load_final(path)
-    tasks = find_tasks(names, data)
-    protocol = config.finetune.model_copy(update={"seeds": seeds or config.finetune.seeds})
-    with RunDir.open(path, config) as run:
-        return _evaluate(run, tasks, protocol, choose_device(config.compute), progress)
+def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress) -> None:
+    """Fine-tune the run's model on its tasks; the scores stay in the run directory."""
+    protocol = run.config.finetune
+    spec = EncoderSpec(str(run.path), protocol.dropout)
+    encoder = spec.load()
+    workers = run.config.compute.workers if device.torch.type == "cpu" else None
+    with Kept(run.evaluation, about(encoder), protocol) as kept:
+        for each in tasks:
+            evaluate_suite(
+                kept,
+                encoder,
+                spec,
+                each.suite,
+                each.names,
+                each.data,
+                protocol,
+                numerics_of(device),
+                progress,
+                most=workers,
+            )
 
 
-def evaluate_heldout(path: Path, file: Path) -> dict[str, float]:
-    """Held-out loss of a finished run's model on a file of documents."""
-    config, final = read_config(path), load_final(path)
-    device = choose_device(config.compute)
-    rows = heldout_rows(final.tokenizer, file, config.data.heldout_rows, final.row_length)
-    if not len(rows.ids):
-        raise InputError(f"{file} makes no row of {final.row_length} tokens")
-    mask = Specials.of(final.tokenizer).mask
-    loss = heldout_loss(final.masked_lm(device.torch), rows, mask, device.torch)
-    return {"rows": len(rows.ids), "tokens_per_character": rows.tokens_per_character, **loss}
-
-
-def fail_on_failed(scores: dict[str, Any]) -> None:
-    """Raise `TaskFailed` if a task has no score."""
-    entries = scores.get("tasks", {}).items()
-    if reasons := [f"{name}: {entry['failed']}" for name, entry in entries if "failed" in entry]:
+def fail_on_failed(suites: Mapping[str, Any]) -> None:
+    """Raise `TaskFailed` if a task of a suite has no score."""
+    reasons = [
+        f"{name}: {entry['failed']}"
+        for scores in suites.values()
+        for name, entry in scores.get("tasks", {}).items()
+        if "failed" in entry
+    ]
+    if reasons:
         raise TaskFailed(f"finished, but without a score for {'; '.join(reasons)}")
 
 
@@ -252,6 +277,7 @@ def result(run: RunDir) -> dict[str, Any]:
         **{k: v for k, v in summary.items() if k not in ("schema", "fill_mask", "accounts")},
         "tasks": {
             name: {k: entry.get(k) for k in ("metric", "median", "spread", "official", "untrained")}
-            for name, entry in ((run.scores() or {}).get("tasks") or {}).items()
+            for scores in run.scores().values()
+            for name, entry in scores.get("tasks", {}).items()
         },
     }

@@ -9,7 +9,7 @@ heartbeat.json  seconds charged at the last log point: what a crash may have des
 checkpoints/    while training
 final/          weights, configuration and tokenizer of the trained model
 export/         the same as a Hugging Face folder
-scores.json     evaluation
+evaluation/     scores, and the predictions behind them (crammed.evaluate.keep)
 summary.json    the result; written last of training's files
 report.html
 """
@@ -120,9 +120,15 @@ class RunDir:
         """The result of training, or None while there is none."""
         return read_json(self.path / "summary.json")
 
-    def scores(self) -> dict[str, Any] | None:
-        """The evaluation so far, or None where there is none."""
-        return read_json(self.path / "scores.json")
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "evaluation"
+
+    def scores(self) -> dict[str, Any]:
+        """The scores so far, by suite."""
+        scores = read_json(self.evaluation / "scores.json") or {"suites": {}}
+        suites: dict[str, Any] = scores["suites"]
+        return suites
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append one log point."""

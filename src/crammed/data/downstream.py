@@ -5,7 +5,6 @@ A model that has read the sentences it will be asked about scores higher than it
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,15 +12,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.data.sources import open_text
 from crammed.errors import InputError
-from crammed.evaluate.tasks import tasks_in
-from crammed.files import json_hash, sha256
+from crammed.evaluate.read import splits_in
+from crammed.evaluate.task import load_suite
+from crammed.files import json_hash
 
 SHORTEST = 10
 """Sentences of fewer words may stand anywhere without having been copied."""
 
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _WORD = re.compile(r"[^\W_]+")
 _ASCII_WORDS = {
     number: chr(number).lower() if chr(number).isalnum() else " " for number in range(128)
@@ -46,7 +44,7 @@ class Downstream:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read the tasks of `folder`, each a folder of json lines, plain or compressed.
+        """Read the GLUE tasks of `folder`, in any layout.
 
         Raises:
             InputError: no tasks there, no sentence in them, or a file that cannot be read.
@@ -95,30 +93,13 @@ def _first_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def fingerprint(folder: Path) -> str:
     """What identifies the content of the tasks in `folder`."""
-    return json_hash([[str(f.relative_to(folder)), sha256(f)] for f in _files(folder)])
-
-
-def _files(folder: Path) -> list[Path]:
-    """Every split of every task."""
-    files = [file for task in tasks_in(folder) for file in sorted((folder / task).iterdir())]
-    return [file for file in files if file.name.endswith(_SUFFIXES)]
+    return json_hash([split.digest() for split in splits_in(load_suite("glue"), folder)])
 
 
 def _texts(folder: Path) -> Iterator[str]:
     """Text columns of every row of every split."""
-    for file in _files(folder):
-        with open_text(file) as lines:
-            for number, line in enumerate(lines, 1):
-                yield from _columns(line, f"{file}, line {number}")
-
-
-def _columns(line: str, where: str) -> Iterator[str]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{where}: not valid JSON") from error
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: not a row of named columns")
-    for column, value in row.items():
-        if column != "label" and isinstance(value, str):
-            yield value
+    for split in splits_in(load_suite("glue"), folder):
+        for _, record in split.records():
+            for column, value in record.items():
+                if column != "label" and isinstance(value, str):
+                    yield value

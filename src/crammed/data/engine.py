@@ -8,14 +8,10 @@ bytes come out whoever did the work.
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +19,7 @@ import pyarrow as pa
 
 from crammed.config import ComputeConfig
 from crammed.errors import CrammedError, InputError
+from crammed.workers import cores, worker_processes
 
 _libc = ctypes.CDLL(None) if hasattr(ctypes.CDLL(None), "malloc_trim") else None  # glibc alone
 
@@ -44,19 +41,15 @@ def open_engine(compute: ComputeConfig) -> Iterator[Engine]:
         InputError: Ray is asked for and not installed.
         CrammedError: a worker died.
     """
-    workers = compute.workers or _cores()
+    workers = compute.workers or cores()
     if compute.engine == "ray":
         with _ray_engine() as engine:
             yield engine
     elif workers == 1:
         yield _Here()
     else:
-        with _processes(workers) as engine:
-            yield engine
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        with worker_processes(workers, "compute.workers=1") as pool:
+            yield _Processes(pool, workers)
 
 
 class _Here:
@@ -91,36 +84,6 @@ class _Processes:
             waiting.append(self._pool.submit(_run, function, job))
         while waiting:
             yield waiting.popleft().result()
-
-
-@contextmanager
-def _processes(workers: int) -> Iterator[Engine]:
-    # Spawned, not forked: threads of pyarrow and PyTorch do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin_worker)
-    try:
-        yield _Processes(pool, workers)
-    except BrokenProcessPool as error:
-        raise CrammedError(
-            "a worker process died, perhaps for want of memory: type the same command again to go "
-            "on, with compute.workers=1 if need be"
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _begin_worker() -> None:
-    """One core a worker; Ctrl-C is the driver's to answer; no worker outlives the driver."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    driver = multiprocessing.parent_process()
-    assert driver is not None
-
-    def watch() -> None:
-        driver.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 class _Ray:

@@ -30,6 +30,11 @@ class HubSet:
     rows_per_document: int = 1
     """Successive rows to join where a row is only a sentence."""
 
+    @property
+    def newest(self) -> str | None:
+        """The revision to begin with; None is the repository's own newest."""
+        return "refs/convert/parquet" if self.converted else None
+
 
 # What the paper trained on or compared (section 4.4), then what people use now. The hub's Pile is
 # without its parts under copyright; its deduplicated copy has no `meta.pile_set_name`.
@@ -85,7 +90,7 @@ def open_part(name: str, text_field: str | None, wanted: Wanted) -> HubPart:
     """
     found = find(name)
     wanted = replace(wanted, text_field=text_field or found.text_field or wanted.text_field)
-    builder = _builder(name, found, "refs/convert/parquet" if found.converted else None)
+    builder = builder_of(name, found, found.newest)
     _stream(name, found, builder)  # a split that is not there should fail now
     return HubPart(name, found, builder.hash, wanted)
 
@@ -121,14 +126,19 @@ class HubPart:
                 yield text
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        rows = _stream(self.name, self.found, _builder(self.name, self.found, self.revision))
+        rows = _stream(self.name, self.found, builder_of(self.name, self.found, self.revision))
         try:
             yield from rows
         except Exception as error:  # whatever the network and a dozen formats come up with
-            raise _fault(self.name, "cannot be read to its end", error) from error
+            raise fault(self.name, "cannot be read to its end", error) from error
 
 
-def _builder(name: str, found: HubSet, revision: str | None) -> Any:
+def builder_of(name: str, found: HubSet, revision: str | None) -> Any:
+    """The `datasets` library's builder of a data set, at a revision such as `HubSet.newest`.
+
+    Raises:
+        InputError: no such data set or configuration; no network; no `datasets`.
+    """
     try:
         import datasets
     except ImportError as error:
@@ -143,16 +153,17 @@ def _builder(name: str, found: HubSet, revision: str | None) -> Any:
             revision=revision,
         )
     except Exception as error:
-        raise _fault(name, "cannot be opened", error) from error
+        raise fault(name, "cannot be opened", error) from error
 
 
 def _stream(name: str, found: HubSet, builder: Any) -> Any:
     try:
         return builder.as_streaming_dataset(split=found.split)
     except Exception as error:
-        raise _fault(name, "cannot be opened", error) from error
+        raise fault(name, "cannot be opened", error) from error
 
 
-def _fault(name: str, what: str, error: Exception) -> InputError:
+def fault(name: str, what: str, error: Exception) -> InputError:
+    """What the library said, as one line about ``hub:NAME``."""
     why = " ".join(str(error).split())
     return InputError(f"hub:{name} {what}: {why}")

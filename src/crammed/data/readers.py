@@ -113,8 +113,13 @@ def read_text(file: File, wanted: Wanted) -> Iterator[str]:
         yield "".join(gathered).rstrip("\r\n")
 
 
-def read_json_lines(file: File, wanted: Wanted) -> Iterator[str]:
-    """Documents of JSON objects, one a line; blank lines are passed over."""
+Record = Mapping[str, Any]
+Records = Iterator[tuple[str, Record]]
+"""Each with its place, file and line or row, for messages."""
+
+
+def json_records(file: File) -> Records:
+    """JSON objects, one a line; blank lines are passed over."""
     for number, line in lines(file):
         if line.isspace():
             continue
@@ -127,22 +132,11 @@ def read_json_lines(file: File, wanted: Wanted) -> Iterator[str]:
             ) from error
         if not isinstance(record, dict):
             raise InputError(f"{place}: a JSON {type(record).__name__}, not an object with fields")
-        text = wanted.text_of(record, place)
-        if text is not None:
-            yield text if text.isascii() else _without_surrogates(text)
+        yield place, record
 
 
-def read_csv(file: File, wanted: Wanted) -> Iterator[str]:
-    """Documents of comma-separated cells; the first row names the columns."""
-    return _delimited(file, wanted, ",")
-
-
-def read_tsv(file: File, wanted: Wanted) -> Iterator[str]:
-    """Like `read_csv`, with tabs between the cells."""
-    return _delimited(file, wanted, "\t")
-
-
-def _delimited(file: File, wanted: Wanted, delimiter: str) -> Iterator[str]:
+def delimited_records(file: File, delimiter: str) -> Records:
+    """Rows of cells; the first row names the columns."""
     csv.field_size_limit(_LARGEST_FIELD)
     rows = csv.reader((line for _, line in lines(file)), delimiter=delimiter, strict=True)
     columns: list[str] = []
@@ -159,14 +153,44 @@ def _delimited(file: File, wanted: Wanted, delimiter: str) -> Iterator[str]:
                     f"{place}: {len(cells)} cells in a row, but {len(columns)} columns in the "
                     "first line"
                 )
-            text = wanted.text_of(dict(zip(columns, cells, strict=True)), place)
-            if text is not None:
-                yield text
+            yield place, dict(zip(columns, cells, strict=True))
     except csv.Error as error:
         raise InputError(
             f"{file.shown}, line {rows.line_num}: a broken row ({error}); cells with quotation "
             'marks or line breaks must be quoted, as in "a ""word"" here"'
         ) from error
+
+
+def parquet_records(file: File) -> Records:
+    """Rows of a Parquet file, all columns."""
+    with faults(file), pq.ParquetFile(file.path) as table:
+        for row, record in enumerate(_records(table.iter_batches(_BATCH)), 1):
+            yield f"{file.shown}, row {row}", record
+
+
+def read_json_lines(file: File, wanted: Wanted) -> Iterator[str]:
+    """Documents of JSON objects, one a line; blank lines are passed over."""
+    for place, record in json_records(file):
+        text = wanted.text_of(record, place)
+        if text is not None:
+            yield text if text.isascii() else without_surrogates(text)
+
+
+def read_csv(file: File, wanted: Wanted) -> Iterator[str]:
+    """Documents of comma-separated cells; the first row names the columns."""
+    return _delimited(file, wanted, ",")
+
+
+def read_tsv(file: File, wanted: Wanted) -> Iterator[str]:
+    """Like `read_csv`, with tabs between the cells."""
+    return _delimited(file, wanted, "\t")
+
+
+def _delimited(file: File, wanted: Wanted, delimiter: str) -> Iterator[str]:
+    for place, record in delimited_records(file, delimiter):
+        text = wanted.text_of(record, place)
+        if text is not None:
+            yield text
 
 
 def read_parquet(file: File, wanted: Wanted) -> Iterator[str]:
@@ -202,14 +226,16 @@ def _keys(wanted: Wanted) -> list[str]:
 
 
 def _rows(file: File, wanted: Wanted, batches: Iterable[Any], names: list[str]) -> Iterator[str]:
-    row = 0
+    for row, record in enumerate(_records(batches), 1):
+        text = wanted.text_of(record, f"{file.shown}, row {row}", names)
+        if text is not None:
+            yield text
+
+
+def _records(batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
     for batch in batches:
         batch.validate(full=True)  # offsets and UTF-8, which a damaged file has wrong
-        for record in batch.to_pylist():
-            row += 1
-            text = wanted.text_of(record, f"{file.shown}, row {row}", names)
-            if text is not None:
-                yield text
+        yield from batch.to_pylist()
 
 
 def _look_up(record: Mapping[str, Any], key: str) -> Any:
@@ -227,7 +253,7 @@ def _look_up(record: Mapping[str, Any], key: str) -> Any:
     return _look_up(nested, inner)
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
     r"""Text that UTF-8 can carry: JSON may escape half a character (``"\ud83d"``)."""
     try:
         text.encode()

@@ -1,183 +1,279 @@
-"""Fine-tuning one task with one seed, by the protocol of the paper (section 5).
+"""Fine-tuning: models of one task, one a seed, trained side by side.
 
-AdamW, linear warm-up and cosine to zero over the task's own steps, batches of rows of similar
-length, padded to the longest, dropout, the last epoch counts.
+AdamW, warm-up and decay over the task's own steps, batches of rows of similar length, dropout,
+and the model of the last step. On a CPU one model trains in each process. On a GPU the step of
+all models of a group is captured once a width as one CUDA graph in which each model is a branch:
+batches of sixteen short rows fill no GPU, several of them together do better, and nothing is
+launched from Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
-from crammed.config import FinetuneConfig
-from crammed.data.tokenizer import Specials
-from crammed.device import Device
+from crammed.config import Protocol
 from crammed.errors import InputError
-from crammed.evaluate.tasks import Task, TaskData
+from crammed.evaluate.batches import Batch, Encoded, epoch_batches
+from crammed.evaluate.task import Kind
 from crammed.keys import key
-from crammed.model.encoder import SequenceClassifier, initialise
-from crammed.model.final import FinalModel
-from crammed.schedule import Cosine
+from crammed.schedule import Constant, Cosine, Curve, LinearToZero
 
-EVALUATION_BATCH = 128
-POOL = 32
-"""Batches whose rows are sorted by length together."""
+Step = Callable[[], None]
+Capture = Callable[[Step], Step]
+
+EVALUATION_TOKENS = 8192
+"""Tokens of a batch in prediction."""
+GRAPH_WIDTH = 16
+"""Captured batches are padded to a multiple of this many tokens, so that there are few shapes."""
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """Rows as token ids with special tokens, their token types, labels, and what pads them."""
+class Numerics:
+    """Where fine-tuning computes, and how.
 
-    ids: list[list[int]]
-    types: list[list[int]]
-    labels: NDArray[np.float32]
-    pad: int
+    Attributes:
+        dtype: bfloat16 computes under autocast with float32 weights.
+        graphs: capture steps as CUDA graphs.
+    """
 
-    def batch(self, indices: NDArray[np.int64], device: torch.device) -> tuple[Tensor, ...]:
-        """ids, mask, types [B, S] padded to the longest row, and labels [B]."""
-        chosen = [self.ids[i] for i in indices]
-        width = max(len(ids) for ids in chosen)
-        ids = torch.full((len(chosen), width), self.pad)
-        types = torch.zeros_like(ids)
-        for row, index in enumerate(indices):
-            ids[row, : len(self.ids[index])] = torch.tensor(self.ids[index])
-            types[row, : len(self.types[index])] = torch.tensor(self.types[index])
-        lengths = torch.tensor([len(row) for row in chosen])
-        mask = torch.arange(width) < lengths[:, None]
-        labels = torch.from_numpy(self.labels[indices])
-        return tuple(tensor.to(device) for tensor in (ids, mask, types, labels))
+    device: torch.device
+    dtype: torch.dtype
+    graphs: bool
+
+    def autocast(self) -> torch.autocast:
+        """The context of a forward pass."""
+        half = self.dtype != torch.float32
+        # Each weight is used once a pass, and a capture must not keep casts from before it.
+        return torch.autocast(self.device.type, self.dtype, enabled=half, cache_enabled=False)
 
 
-def encode(
-    rows: Sequence[tuple[tuple[str, ...], float]], tokenizer: Tokenizer, max_length: int
-) -> Encoded:
-    """Tokenize rows of one or two texts, cut to `max_length` at the longer text's end."""
-    cutting = Tokenizer.from_str(tokenizer.to_str())
-    cutting.no_padding()
-    cutting.enable_truncation(max_length, strategy="longest_first")
-    inputs = [texts[0] if len(texts) == 1 else texts for texts, _ in rows]
-    encodings = cutting.encode_batch(inputs)
-    labels = np.asarray([label for _, label in rows], np.float32)
-    ids, types = [e.ids for e in encodings], [e.type_ids for e in encodings]
-    return Encoded(ids, types, labels, Specials.of(tokenizer).pad)
-
-
-class Finetuner:
-    """Fine-tunes one model, or its untrained twin, on any task.
+def loss_of(kind: Kind, logits: Tensor, labels: Tensor, choices: int) -> Tensor:
+    """The mean loss of a batch.
 
     Args:
-        final: the trained model.
-        protocol: hyperparameters, the same for every task.
+        logits: [B * choices, outputs], or [B, S, outputs] for kind tokens.
+        labels: of `Batch`.
     """
-
-    def __init__(self, final: FinalModel, protocol: FinetuneConfig, device: Device) -> None:
-        if protocol.max_length > final.config.max_length:
-            raise InputError(
-                f"finetune.max_length {protocol.max_length} is more than the model's "
-                f"{final.config.max_length}"
-            )
-        self._final = final
-        self._protocol = protocol
-        self._device = device
-        self._config = final.config.model_copy(update={"dropout": protocol.dropout})
-
-    def encode(self, data: TaskData) -> tuple[Encoded, Encoded]:
-        """Both splits of a task as tokens."""
-        tokenizer, length = self._final.tokenizer, self._protocol.max_length
-        return encode(data.train, tokenizer, length), encode(data.validation, tokenizer, length)
-
-    def classifier(self, task: Task, seed: int, *, trained: bool) -> SequenceClassifier:
-        """A fresh classifier: pretrained encoder (unless untrained), new head."""
-        model = SequenceClassifier(self._config, self._final.vocab_size, task.outputs)
-        draw = torch.Generator().manual_seed(key(seed, f"classifier/{task.name}"))
-        initialise(model, self._config.init_std, draw)
-        if trained:
-            own = model.state_dict().keys()
-            shared = {name: w for name, w in self._final.weights.items() if name in own}
-            result = model.load_state_dict(shared, strict=False)
-            new = {name.split(".")[0] for name in result.missing_keys}
-            assert new <= {"pooler", "classifier"}, new
-        return model.to(self._device.torch)
-
-    def run(
-        self, task: Task, train: Encoded, validation: Encoded, seed: int, *, trained: bool
-    ) -> NDArray[np.float32]:
-        """Fine-tune and return the outputs on the validation split, [R, outputs].
-
-        Raises:
-            InputError: the training split is smaller than one batch.
-        """
-        protocol, device = self._protocol, self._device.torch
-        if len(train.ids) < protocol.batch:
-            raise InputError(f"task {task.name} has fewer training rows than one batch")
-        model = self.classifier(task, seed, trained=trained)
-        optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=protocol.lr,
-            betas=(protocol.beta1, protocol.beta2),
-            eps=protocol.eps,
-            weight_decay=protocol.weight_decay,
-            fused=True,
-        )
-        schedule = Cosine(warmup=protocol.warmup)
-        steps_an_epoch = len(train.ids) // protocol.batch
-        steps = protocol.epochs * steps_an_epoch
-        torch.manual_seed(key(seed, f"dropout/{task.name}"))
-        model.train()
-        for epoch in range(protocol.epochs):
-            batches = epoch_batches(train, protocol.batch, np.random.default_rng([seed, epoch]))
-            for number, indices in enumerate(batches, epoch * steps_an_epoch):
-                for group in optimizer.param_groups:
-                    group["lr"] = protocol.lr * schedule((number + 0.5) / steps)
-                *inputs, labels = train.batch(indices, device)
-                with self._autocast():
-                    logits = model(*inputs)
-                _loss(logits.float(), labels).backward()
-                optimizer.step()
-                optimizer.zero_grad()
-        return self._predict(model, validation)
-
-    def _predict(self, model: SequenceClassifier, rows: Encoded) -> NDArray[np.float32]:
-        model.eval()
-        by_length = np.argsort([len(ids) for ids in rows.ids], kind="stable")
-        outputs: NDArray[np.float32] | None = None
-        with torch.inference_mode(), self._autocast():
-            for start in range(0, len(by_length), EVALUATION_BATCH):
-                indices = by_length[start : start + EVALUATION_BATCH]
-                *inputs, _ = rows.batch(indices, self._device.torch)
-                logits = model(*inputs).float().cpu().numpy()
-                if outputs is None:
-                    outputs = np.empty((len(rows.ids), logits.shape[1]), np.float32)
-                outputs[indices] = logits
-        assert outputs is not None
-        return outputs
-
-    def _autocast(self) -> torch.autocast:
-        dtype = self._device.dtype
-        return torch.autocast(self._device.torch.type, dtype, enabled=dtype != torch.float32)
-
-
-def epoch_batches(rows: Encoded, size: int, draw: np.random.Generator) -> NDArray[np.int64]:
-    """One epoch in random batches of similar length, [steps, size]; the last few rows wait.
-
-    Rows are shuffled, then sorted by length within pools of 32 batches, and the batches shuffled:
-    little padding, and yet no batch holds the same rows again.
-    """
-    order = draw.permutation(len(rows.ids))[: len(rows.ids) // size * size]
-    lengths = np.array([len(ids) for ids in rows.ids])
-    pools = np.arange(0, len(order), POOL * size)[1:]
-    by_length = [pool[np.argsort(lengths[pool], kind="stable")] for pool in np.split(order, pools)]
-    return draw.permutation(np.concatenate(by_length).reshape(-1, size))
-
-
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
-    if logits.shape[1] == 1:
+    logits = logits.float()
+    if kind == "regression":
         return F.mse_loss(logits.squeeze(-1), labels)
+    if kind == "multi-label":
+        return F.binary_cross_entropy_with_logits(logits, labels)
+    if kind == "tokens":
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+    if kind == "choice":
+        logits = logits.view(-1, choices)
     return F.cross_entropy(logits, labels.long())
+
+
+def learning_rate(protocol: Protocol) -> Curve:
+    """Progress within one task -> share of the peak learning rate."""
+    if protocol.schedule == "constant":
+        return Constant(warmup=protocol.warmup)
+    shape = Cosine if protocol.schedule == "cosine" else LinearToZero
+    return shape(warmup=protocol.warmup)
+
+
+class Update:
+    """One optimizer step of each of M models; eager, or a CUDA graph for every width.
+
+    Args:
+        capture: runs a function and returns what repeats it on the same buffers; None is eager.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        protocol: Protocol,
+        loss: Callable[[Tensor, Batch], Tensor],
+        numerics: Numerics,
+        capture: Capture | None = None,
+    ) -> None:
+        self._models = models
+        self._loss = loss
+        self._numerics = numerics
+        self._clip = protocol.clip
+        self._capture = capture
+        self._captured: dict[int, tuple[list[Batch], Step]] = {}
+        self._lr = torch.tensor(protocol.lr, device=numerics.device)
+        self._optimizers = [
+            torch.optim.AdamW(
+                model.parameters(),
+                lr=self._lr,
+                betas=(protocol.beta1, protocol.beta2),
+                eps=protocol.eps,
+                weight_decay=protocol.weight_decay,
+                fused=True,
+                capturable=numerics.device.type == "cuda",
+            )
+            for model in models
+        ]
+        cuda = numerics.device.type == "cuda" and len(models) > 1
+        self._streams = [torch.cuda.Stream(numerics.device) for _ in models] if cuda else []
+
+    def __call__(self, batches: Sequence[Batch], lr: float) -> None:
+        """Train model m on batches[m]; all of them have the same width."""
+        self._lr.fill_(lr)
+        if self._capture is None:
+            self._all(batches)
+            return
+        width = batches[0].ids.shape[1]
+        if width not in self._captured:
+            buffers = list(batches)
+            self._captured[width] = buffers, self._capture(lambda: self._all(buffers))
+            return  # capturing has trained on this batch
+        buffers, replay = self._captured[width]
+        for buffer, batch in zip(buffers, batches, strict=True):
+            buffer.copy_(batch)
+        replay()
+
+    def _all(self, batches: Sequence[Batch]) -> None:
+        """Every model's step, each on a stream of its own that begins and ends with this one."""
+        if not self._streams:
+            for model, optimizer, batch in zip(
+                self._models, self._optimizers, batches, strict=True
+            ):
+                self._one(model, optimizer, batch)
+            return
+        here = torch.cuda.current_stream(self._numerics.device)
+        jobs = zip(self._models, self._optimizers, batches, self._streams, strict=True)
+        for model, optimizer, batch, stream in jobs:
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                self._one(model, optimizer, batch)
+        for stream in self._streams:
+            here.wait_stream(stream)
+
+    def _one(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+        with self._numerics.autocast():
+            logits = model(batch.ids, batch.mask, batch.types)
+        loss = self._loss(logits, batch)
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        # torch.autograd.grad keeps every branch of a capture on its own stream; .backward() would
+        # accumulate on the stream where the parameters were made.
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(parameters, self._clip)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def cuda_graphs() -> Capture:
+    """A function that runs a step once and returns its replay as a CUDA graph.
+
+    The graphs share their memory: nothing outlives a step but weights and optimizer state, which
+    were made before.
+    """
+    pool = torch.cuda.graph_pool_handle()
+
+    def capture(step: Step) -> Step:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step()  # makes everything lazy; the capture itself computes nothing
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            step()
+        replay: Step = graph.replay
+        return replay
+
+    return capture
+
+
+def finetune(
+    models: Sequence[nn.Module],
+    names: Sequence[tuple[str, int]],
+    kind: Kind,
+    train: Encoded,
+    protocol: Protocol,
+    numerics: Numerics,
+    capture: Capture | None = None,
+) -> Iterator[int]:
+    """Fine-tune M models of one task in place; yields the steps done after each of them.
+
+    Which rows meet in a batch, and dropout, depend on the name and seed of each model alone (in a
+    captured group dropout also depends on a model's place in it).
+
+    Args:
+        names: (task, seed) of each model.
+        capture: how steps are captured; None takes CUDA graphs where `numerics` asks for them.
+
+    Raises:
+        InputError: the training split is smaller than one batch.
+    """
+    if len(train) < protocol.batch:
+        raise InputError(f"{len(train)} training rows are less than one batch of {protocol.batch}")
+    if capture is None and numerics.graphs:
+        capture = cuda_graphs()
+    device = numerics.device
+    update = Update(
+        models, protocol, lambda y, b: loss_of(kind, y, b.labels, train.choices), numerics, capture
+    )
+    schedule = learning_rate(protocol)
+    steps_an_epoch = len(train) // protocol.batch
+    steps = protocol.epochs * steps_an_epoch
+    for model in models:
+        model.train()
+    done = 0
+    for epoch in range(protocol.epochs):
+        orders = [_order(train, protocol.batch, *name, epoch) for name in names]
+        widths = np.max([train.widths(order) for order in orders], axis=0)
+        if capture is not None:
+            widths = np.minimum(-(-widths // GRAPH_WIDTH) * GRAPH_WIDTH, protocol.max_length)
+        on_device = [torch.from_numpy(order).to(device) for order in orders]
+        for number, width in enumerate(widths.tolist()):
+            torch.manual_seed(key(names[0][1], f"dropout/{names[0][0]}", done))
+            batches = [train.batch(order[number], width) for order in on_device]
+            update(batches, protocol.lr * schedule((done + 0.5) / steps))
+            done += 1
+            yield done
+
+
+def _order(rows: Encoded, size: int, task: str, seed: int, epoch: int) -> NDArray[np.int64]:
+    own = np.random.default_rng(key(seed, f"order/{task}", epoch))
+    shared = np.random.default_rng(key(0, f"lengths/{task}", epoch))
+    return epoch_batches(rows, size, own, shared)
+
+
+def predict(model: nn.Module, rows: Encoded, numerics: Numerics) -> NDArray[np.float32]:
+    """Logits: [R, outputs], [R, choices] for kind choice, [T, outputs] of all tokens for tokens."""
+    model.eval()
+    longest = rows.widths(np.arange(len(rows))[:, None])
+    by_length = np.argsort(longest, kind="stable")
+    outputs: list[Tensor] = []
+    with torch.inference_mode(), numerics.autocast():
+        for chosen in _batches_of_tokens(by_length, longest * rows.choices):
+            which = torch.from_numpy(chosen).to(numerics.device)
+            batch = rows.batch(which, int(longest[chosen[-1]]))
+            logits = model(batch.ids, batch.mask, batch.types).float()
+            outputs.append(logits[batch.mask] if rows.of_tokens else logits)
+    by_length_too = torch.cat(outputs).cpu().numpy()
+    if rows.of_tokens:
+        ordered = np.empty_like(by_length_too)
+        ordered[rows.token_places(by_length)] = by_length_too
+        return ordered
+    shape = (len(rows), rows.choices if rows.choices > 1 else by_length_too.shape[1])
+    ordered = np.empty(shape, np.float32)
+    ordered[by_length] = by_length_too.reshape(shape)
+    return ordered
+
+
+def _batches_of_tokens(
+    by_length: NDArray[np.int64], tokens: NDArray[np.int64]
+) -> Iterator[NDArray[np.int64]]:
+    """Rows sorted by length, as many at a time as are within the limit once they are padded."""
+    begin = 0
+    for end in range(1, len(by_length) + 1):
+        if end == len(by_length) or (end + 1 - begin) * tokens[by_length[end]] > EVALUATION_TOKENS:
+            yield by_length[begin:end]
+            begin = end

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +24,11 @@ from torch import Tensor
 from crammed.data.sources import open_text
 from crammed.data.tokenizer import Specials
 from crammed.errors import InputError
+from crammed.evaluate.encoders import Encoder, check_length
 
 RATES = (0.15, 0.25)
 _PIECE = 20_000
+_LENGTH = 128
 
 SparseLogits = Callable[[Tensor, Tensor], Tensor]
 """(ids [B, S], positions [B, N]) -> logits [B, N, V]."""
@@ -43,11 +46,51 @@ def heldout_rows(tokenizer: Tokenizer, file: Path, most_rows: int, length: int) 
     """Read a json-lines file with a field ``text`` and cut its rows.
 
     Raises:
-        InputError: the file is unreadable, is not of that form, or the tokenizer
-            lacks special tokens.
+        InputError: the file is unreadable, is not of that form, is shorter than one row, or the
+            tokenizer lacks special tokens.
     """
-    sep = Specials.of(tokenizer).sep
-    ids: list[int] = []
+
+    def ids_of(text: str) -> Sequence[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return _rows(ids_of, Specials.of(tokenizer).sep, file, most_rows, length)
+
+
+def heldout_score(
+    encoder: Encoder,
+    file: Path,
+    device: torch.device,
+    most_rows: int = 2000,
+    length: int | None = None,
+) -> dict[str, float]:
+    """The protocol on any encoder: ``rows``, ``length``, ``tokens_per_character``, and the losses.
+
+    Args:
+        length: tokens a row; 128, or as many as the encoder takes, if None.
+
+    Raises:
+        InputError: the file is not of that form, the rows are too long for the encoder, or it has
+            no masked-language-model head or no token for a mask or the end of a sentence.
+    """
+    length = min(_LENGTH, encoder.max_length) if length is None else length
+    check_length(length, encoder)
+    if encoder.mask is None or encoder.sep is None:
+        raise InputError(f"the tokenizer of {encoder.name} has no mask token or no separator")
+    rows = _rows(encoder.plain_ids, encoder.sep, file, most_rows, length)
+    loss = heldout_loss(encoder.masked_lm(device), rows, encoder.mask, device)
+    return {
+        "rows": len(rows.ids),
+        "length": length,
+        "tokens_per_character": rows.tokens_per_character,
+        **loss,
+    }
+
+
+def _rows(
+    ids_of: Callable[[str], Sequence[int]], sep: int, file: Path, most_rows: int, length: int
+) -> HeldoutRows:
+    ids = array("i")
     characters = 0
     with open_text(file) as lines:
         for number, line in enumerate(lines, 1):
@@ -55,12 +98,15 @@ def heldout_rows(tokenizer: Tokenizer, file: Path, most_rows: int, length: int) 
                 text = json.loads(line)["text"]
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{file}, line {number}: not a JSON object with text") from error
+            if not isinstance(text, str):
+                raise InputError(f"{file}, line {number}: text is no text")
             for start in range(0, len(text), _PIECE):
-                piece = text[start : start + _PIECE]
-                ids.extend(tokenizer.encode(piece, add_special_tokens=False).ids)
+                ids.extend(ids_of(text[start : start + _PIECE]))
             characters += len(text)
             ids.append(sep)
-    rows = np.asarray(ids[: len(ids) // length * length], np.int64).reshape(-1, length)
+    if len(ids) < length:
+        raise InputError(f"{file} is shorter than one row of {length} tokens")
+    rows = np.array(ids[: len(ids) // length * length], np.int64).reshape(-1, length)
     order = np.random.default_rng(0).permutation(len(rows))[:most_rows]
     return HeldoutRows(rows[order], len(ids) / max(1, characters))
 

@@ -1,113 +1,178 @@
-"""Every task with every seed, for the model and its untrained twin; finished jobs are kept."""
+"""A suite of tasks for one model: read, fine-tune, score; finished jobs are kept."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from crammed.config import FinetuneConfig
-from crammed.device import Device
+from crammed.config import Protocol
 from crammed.errors import InputError
-from crammed.evaluate.finetune import Finetuner
-from crammed.evaluate.metrics import score
-from crammed.evaluate.tasks import Task, read_task
-from crammed.model.final import FinalModel
+from crammed.evaluate.encoders import Encoder, EncoderSpec
+from crammed.evaluate.finetune import Numerics
+from crammed.evaluate.jobs import Bench, Job, SplitFile, TaskWork, run_jobs
+from crammed.evaluate.keep import Kept, prediction_file
+from crammed.evaluate.read import read_task
+from crammed.evaluate.rows import Rows, TaskData
+from crammed.evaluate.scores import failed_json, score_json, suite_means
+from crammed.evaluate.task import Suite, Task
+from crammed.files import json_hash
 from crammed.progress import Progress
 
 Scores = dict[str, Any]
 
-NINE = ("mnli", "mnli-mm", "sst2", "stsb", "rte", "qnli", "qqp", "mrpc", "cola")
-"""The nine numbers that the paper's GLUE mean is over (section 5)."""
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A task that was read, its jobs, and how many sequences of each split lost their end."""
+
+    task: Task
+    data: TaskData
+    jobs: list[Job]
+    cut: dict[str, int]
 
 
-def evaluate_tasks(
-    final: FinalModel,
-    tasks: Sequence[tuple[Task, Path]],
-    protocol: FinetuneConfig,
-    device: Device,
+def evaluate_suite(
+    kept: Kept,
+    encoder: Encoder,
+    spec: EncoderSpec,
+    suite: Suite,
+    names: Sequence[str],
+    data: Path | None,
+    protocol: Protocol,
+    numerics: Numerics,
     progress: Progress,
-    earlier: Scores | None = None,
-    save: Callable[[Scores], None] = lambda _: None,
+    *,
+    twin: bool = True,
+    test: bool = False,
+    most: int | None = None,
 ) -> Scores:
-    """Fine-tune and score.
+    """Fine-tune on every task with every seed, and score.
 
     A task that fails keeps its reason under ``failed`` and does not stop the others.
 
     Args:
-        earlier: scores of an interrupted evaluation of the same model and protocol.
-        save: called with the scores so far after every job.
+        names: tasks of the suite.
+        data: folder of the tasks; None loads the suite from the hub.
+        twin: fine-tune the untrained model too, the floor of each score.
+        test: predict the unlabelled test splits too, for a submission.
+        most: jobs at a time; None is what cores and memory allow.
 
     Returns:
-        ``{"protocol", "tasks": {name: {"metric", "seeds", "median", ..., "untrained"}}, "mean"}``.
+        ``{"tasks": {number: score}, "means": [...]}``, which is also in the folder.
     """
-    settings = protocol.model_dump(mode="json", exclude={"tasks", "seeds"})
-    if earlier is not None and earlier.get("protocol") != settings:
-        raise InputError("scores by another protocol are here: choose another --out")
-    scores: Scores = earlier or {"protocol": settings, "tasks": {}}
-    finetuner = Finetuner(final, protocol, device)
-    jobs = len(tasks) * protocol.seeds * 2
-    with progress.task("fine-tuning", jobs) as bar:
-        done = 0
-        for task, folder in tasks:
-            entry = scores["tasks"].setdefault(task.name, {"metric": task.metric})
-            entry.pop("failed", None)
+    length = min(protocol.max_length, encoder.max_length)
+    if length < protocol.max_length:
+        progress.line(f"sequences  cut at the model's {length} tokens, not {protocol.max_length}")
+    failures: dict[str, str] = {}
+    prepared: list[_Prepared] = []
+    with tempfile.TemporaryDirectory(prefix="crammed-tokens-") as folder:
+        for name in progress.track("reading tasks", names, len(names), unit="tasks"):
+            task = suite.tasks[name]
             try:
-                data = read_task(task, folder)
-                train, validation = finetuner.encode(data)
-                entry["rows"] = {"train": len(data.train), "validation": len(data.validation)}
-                entry["official"] = data.official
-                for trained in (True, False):
-                    part = entry if trained else entry.setdefault("untrained", {})
-                    part.setdefault("seeds", [])
-                    for seed in range(len(part["seeds"]), protocol.seeds):
-                        which = task.name if trained else f"{task.name}, untrained twin"
-                        bar.update(done, f"{which}, seed {seed + 1} of {protocol.seeds}")
-                        outputs = finetuner.run(task, train, validation, seed, trained=trained)
-                        part["seeds"].append(_checked(task, outputs, validation.labels))
-                        _summarise(part)
-                        save(scores)
-                        done += 1
-            except (InputError, ValueError) as error:
-                entry["failed"] = str(error)
-                save(scores)
-        bar.update(jobs, _words(scores))
-    scores["mean"] = glue_mean(scores["tasks"])
-    save(scores)
+                read = read_task(task, data, suite, test=test)
+                writer = _Tokens(encoder, task, length, Path(folder) / name)
+                prepared.append(_prepare(kept, suite, read, writer, protocol, twin, test))
+            except InputError as error:
+                failures[name] = str(error)
+        missing = [job for each in prepared for job in each.jobs if not job.finished()]
+        bench = Bench(spec, protocol.model_copy(update={"max_length": length}), numerics)
+        failures |= run_jobs(missing, bench, encoder.parameters, most, progress)
+    scores: Scores = kept.scores()["suites"].get(suite.name, {"tasks": {}})
+    for each in progress.track("scoring", prepared, len(prepared), unit="tasks"):
+        if each.task.name not in failures:
+            scores["tasks"] |= _score(kept, suite, each)
+    for name, reason in failures.items():
+        task = suite.tasks[name]
+        scores["tasks"] |= {n: failed_json(task, n, reason) for n in task.numbers}
+    order = [number for task in suite.tasks.values() for number in task.numbers]
+    scores["tasks"] = {n: scores["tasks"][n] for n in order if n in scores["tasks"]}
+    resampled = {n: r for n in scores["tasks"] if (r := kept.resampled(suite.name, n)) is not None}
+    scores["means"] = suite_means(suite, scores["tasks"], resampled)
+    kept.save_suite(suite.name, scores)
     return scores
 
 
-def _checked(task: Task, outputs: np.ndarray[Any, Any], gold: np.ndarray[Any, Any]) -> float:
-    if not np.isfinite(outputs).all():
-        raise ValueError("fine-tuning diverged: outputs are not finite")
-    return score(task.metric, outputs, gold)
+@dataclass(frozen=True)
+class _Tokens:
+    """Writes the splits of a task as tokens, and remembers how many sequences were cut."""
+
+    encoder: Encoder
+    task: Task
+    length: int
+    folder: Path
+    cut: dict[str, int] = field(default_factory=dict)
+
+    def write(self, split: str, rows: Rows) -> SplitFile:
+        words = self.task.kind == "tokens"
+        tokens = self.encoder.tokenize(rows.texts, self.length, words=words)
+        counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
+        file = SplitFile(self.folder / f"{len(self.cut)}.npz", rows.choices)
+        file.write(tokens, rows.labels, counts)
+        self.cut[split] = tokens.cut
+        return file
 
 
-def _summarise(part: dict[str, Any]) -> None:
-    seeds = part["seeds"]
-    part["median"] = statistics.median(seeds)
-    part["spread"] = max(seeds) - min(seeds)
+def _prepare(
+    kept: Kept,
+    suite: Suite,
+    data: TaskData,
+    tokens: _Tokens,
+    protocol: Protocol,
+    twin: bool,
+    test: bool,
+) -> _Prepared:
+    """Tokens of all splits, and the jobs: each seed, and each seed of the untrained twin."""
+    task = tokens.task
+    train = tokens.write(task.train, data.train)
+    scored = {name: tokens.write(name, rows) for name, rows in data.scored.items()}
+    tests = data.test.items() if test else ()
+    tested = {f"test/{name}": tokens.write(f"test/{name}", rows) for name, rows in tests}
+    counts = np.bincount(data.train.labels[data.train.labels >= 0].astype(np.int64).ravel())
+    work = TaskWork(
+        name=task.name,
+        kind=task.kind,
+        outputs=data.outputs,
+        train=train,
+        scored=scored,
+        tested=tested,
+        tokens=protocol.epochs * train.tokens,
+        commonest=int(counts.argmax()) if task.kind == "tokens" else 0,
+    )
+    settings = task.model_dump(mode="json")
+    about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
+    for number, rows in data.scored.items():
+        kept.keep_gold(suite.name, number, rows, about)
+    for name, rows in data.test.items() if test else ():
+        kept.keep_gold(suite.name, f"test-{name}", rows, about)
+    jobs: list[Job] = []
+    for trained, wanted in ((True, protocol.seeds), (False, protocol.seeds if twin else 0)):
+        for seed in count():
+            file = prediction_file(kept.folder, suite.name, task.name, seed, trained=trained)
+            job = Job(work, seed, trained, file, json_hash([about, tokens.length]))
+            if seed >= wanted and not job.finished():
+                break
+            jobs.append(job)  # seeds that an earlier evaluation had more count too
+    return _Prepared(task, data, jobs, tokens.cut)
 
 
-def _words(scores: Scores) -> str:
-    parts = []
-    for name, entry in scores["tasks"].items():
-        if "failed" in entry:
-            parts.append(f"{name} FAILED")
-        else:
-            parts.append(f"{name} {entry['median']:.1f} ({entry['untrained']['median']:.1f})")
-    return "  ".join(parts)
-
-
-def glue_mean(tasks: dict[str, Any]) -> float | None:
-    """The paper's mean of nine numbers; None unless all nine are there on official splits."""
-    values = []
-    for name in NINE:
-        entry = tasks.get(name)
-        if entry is None or "failed" in entry or not entry["official"]:
-            return None
-        values.append(entry["median"])
-    return statistics.fmean(values)
+def _score(kept: Kept, suite: Suite, prepared: _Prepared) -> dict[str, Any]:
+    """Scores of the numbers of a task whose jobs are all finished."""
+    task, data = prepared.task, prepared.data
+    outputs = [(job, job.outputs()) for job in prepared.jobs]
+    scores: dict[str, Any] = {}
+    for number in data.scored:
+        trained, untrained = (
+            [each[number] for job, each in outputs if job.trained is which]
+            for which in (True, False)
+        )
+        cut = {name: prepared.cut[name] for name in (task.train, number)}
+        scores[number], medians = score_json(task, number, trained, untrained, data, cut)
+        if medians is not None:
+            kept.keep_resampled(suite.name, number, medians)
+    return scores

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -19,6 +17,7 @@ from crammed.export import native
 from crammed.export.card import model_card
 from crammed.files import new_folder, write_json
 from crammed.model.final import FinalModel
+from crammed.quiet import quiet_transformers
 
 Format = Literal["auto", "modernbert", "bert", "custom"]
 TOLERANCE = 1e-3
@@ -113,6 +112,7 @@ def _custom_config(final: FinalModel) -> dict[str, Any]:
             "AutoModelForSequenceClassification": (
                 "modeling_crammed.CrammedForSequenceClassification"
             ),
+            "AutoModelForTokenClassification": "modeling_crammed.CrammedForTokenClassification",
         },
         "vocab_size": final.vocab_size,
         "tie_word_embeddings": False,
@@ -166,7 +166,7 @@ def verify(final: FinalModel, folder: Path, *, custom: bool) -> float | None:
     ids[:, 0], ids[:, -1] = specials.cls, specials.sep
     mask = torch.ones_like(ids)
     mask[1, length // 2 :] = 0
-    with _quiet_transformers():
+    with quiet_transformers():
         theirs_model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=custom).eval()
     ours_model = final.masked_lm(torch.device("cpu"))
     with torch.inference_mode():
@@ -178,19 +178,3 @@ def verify(final: FinalModel, folder: Path, *, custom: bool) -> float | None:
             f"the exported model's logits differ from ours by {difference:.3g}: not exported"
         )
     return difference
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """No progress bars and warnings of a library that is only asked to check something."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

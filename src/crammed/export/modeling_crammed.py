@@ -12,9 +12,16 @@ from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
     SequenceClassifierOutput,
+    TokenClassifierOutput,
 )
 
-from .encoder_crammed import Encoder, MaskedLM, SequenceClassifier, initialise
+from .encoder_crammed import (
+    Encoder,
+    MaskedLM,
+    SequenceClassifier,
+    TokenClassifier,
+    initialise,
+)
 
 
 class CrammedConfig(PretrainedConfig):
@@ -131,3 +138,32 @@ class CrammedForSequenceClassification(CrammedPreTrainedModel):
         elif labels is not None:
             loss = F.cross_entropy(logits.float(), labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+class CrammedForTokenClassification(CrammedPreTrainedModel):
+    """Logits over classes at every token."""
+
+    def __init__(self, config: CrammedConfig) -> None:
+        super().__init__(config)
+        model = TokenClassifier(config, config.vocab_size, config.num_labels)
+        for name, part in model.named_children():
+            setattr(self, name, part)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.tokens
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **_: Any,
+    ) -> TokenClassifierOutput:
+        mask = None if attention_mask is None else attention_mask.bool()
+        logits = TokenClassifier.forward(self, input_ids, mask, token_type_ids)
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        return TokenClassifierOutput(loss=loss, logits=logits)

@@ -304,6 +304,25 @@ class SequenceClassifier(nn.Module):
         return logits
 
 
+class TokenClassifier(nn.Module):
+    """Every token to `outputs` logits; through the transform where the family does (ModernBERT)."""
+
+    def __init__(self, config: EncoderConfig, vocab_size: int, outputs: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, vocab_size)
+        through = config.classifier == "head-transform"
+        self.head = HeadTransform(config) if through else nn.Identity()
+        self.drop = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.width, outputs)
+
+    def forward(
+        self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None
+    ) -> Tensor:
+        """Logits [B, S, outputs]."""
+        logits: Tensor = self.classifier(self.drop(self.head(self.encoder(ids, mask, types))))
+        return logits
+
+
 def initialise(model: nn.Module, std: float, generator: torch.Generator | None = None) -> None:
     """Draw all weights in place: matrices and embeddings N(0, std), biases 0, norms 1 and 0.
 

@@ -179,33 +179,62 @@ def ledger_figure(accounts: dict[str, float], charge: Sequence[str]) -> str:
         return _svg(figure)
 
 
-def scores_figure(tasks: dict[str, Any]) -> str:
-    """Every seed of every task as a dot, the median as a bar; the untrained twin beside it."""
+def scores_figure(tasks: Mapping[str, Any]) -> str | None:
+    """Every seed of every task as a dot, its median and interval; the untrained twin below it.
+
+    None if every task failed.
+    """
+    names = [name for name, entry in tasks.items() if "failed" not in entry]
+    if not names:
+        return None
     with rc_context(_STYLE):
-        names = [name for name, entry in tasks.items() if entry.get("seeds")]
-        figure, axes = _figure(7.2, 1.1 + 0.55 * len(names))
+        figure, axes = _figure(7.2, 1.1 + 0.5 * len(names))
         for row, name in enumerate(reversed(names)):
-            entry = tasks[name]
-            for part, colour, shift in (
-                (entry, COLOURS[0], 0.16),
-                (entry.get("untrained") or {}, FAINT, -0.16),
+            twin = tasks[name].get("untrained", {})
+            for part, colour, place in (
+                (tasks[name], COLOURS[0], row + 0.16),
+                (twin, FAINT, row - 0.16),
             ):
-                seeds = part.get("seeds") or []
-                if not seeds:
+                if "seeds" not in part:  # there is no twin, or it has no score
                     continue
-                axes.plot(
-                    seeds, [row + shift] * len(seeds), "o", color=colour, alpha=0.55, markersize=6
-                )
-                median = part["median"]
-                axes.plot(
-                    [median] * 2, [row + shift - 0.13, row + shift + 0.13], color=colour, lw=3
-                )
+                seeds, median = part["seeds"], part["median"]
+                if part["interval"] is not None:
+                    axes.plot(part["interval"], [place] * 2, color=colour, alpha=0.45, lw=1.4)
+                axes.plot(seeds, [place] * len(seeds), "o", color=colour, alpha=0.55, markersize=6)
+                axes.plot([median] * 2, [place - 0.13, place + 0.13], color=colour, lw=3)
         axes.set_yticks(range(len(names)), list(reversed(names)))
         axes.set_ylim(-0.6, len(names) - 0.4)
-        axes.set_xlabel("score")
+        axes.set_xlabel("percent")
         axes.plot([], [], "o", color=COLOURS[0], label="pretrained")
         axes.plot([], [], "o", color=FAINT, label="untrained twin")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+        return _svg(figure)
+
+
+def blimp_figure(scores: Mapping[str, Any], published: Mapping[str, float]) -> str:
+    """BLiMP beside published models, and below them by phenomenon."""
+    with rc_context(_STYLE):
+        bars = [("this model", scores["blimp"], COLOURS[0])]
+        bars += [(name, value, FAINT) for name, value in published.items()]
+        phenomena = sorted(scores["phenomena"].items(), key=lambda item: -item[1])
+        parts = [(name.replace("_", " "), value, "#93b4f5") for name, value in phenomena]
+        places = [-row - (0.7 if row >= len(bars) else 0.0) for row in range(len(bars + parts))]
+        figure, axes = _figure(7.2, 0.9 + 0.26 * len(places))
+        for place, (_, value, colour) in zip(places, bars + parts, strict=True):
+            axes.barh(place, value, color=colour, height=0.66)
+            axes.annotate(
+                f"{value:.1f}",
+                (value, place),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+            )
+        axes.axvline(50, color=INK, linewidth=1.0, linestyle="--")
+        axes.set_yticks(places, [name for name, _, _ in bars + parts])
+        axes.set_xlim(0, 108)
+        axes.set_xticks(range(0, 101, 25))
+        axes.set_xlabel("percent of pairs; chance is 50")
+        axes.grid(axis="y", visible=False)
         return _svg(figure)
 
 

@@ -15,8 +15,10 @@ from crammed.config import RunConfig
 from crammed.data import show
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.evaluate import table
 from crammed.files import read_json, write_text
 from crammed.report import figures
+from crammed.report.published import published, published_beside
 from crammed.report.quantity import quantity
 from crammed.rundir import read_config, read_lines, read_metrics
 
@@ -39,6 +41,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     )
     environment.filters["duration"] = format_seconds
     environment.filters["quantity"] = quantity
+    for words in ("also", "cut", "interval", "mean", "rows", "spread", "twin"):
+        environment.filters[words] = getattr(table, f"{words}_words")
     page = environment.get_template("report.html.j2").render(
         runs=loaded,
         version=crammed.__version__,
@@ -62,8 +66,7 @@ def _load(path: Path) -> dict[str, Any]:
         "heldout": _heldout(events),
         "unigram": summary["unigram_cross_entropy"],
         "stages": _stages(events),
-        "tasks": (read_json(path / "scores.json") or {}).get("tasks", {}),
-        "mean": (read_json(path / "scores.json") or {}).get("mean"),
+        **_evaluation(path),
         "env": read_json(path / "env.json") or {},
         "yaml": _yaml(config),
         "corpus": _corpus(path / "corpus"),
@@ -74,9 +77,27 @@ def _load(path: Path) -> dict[str, Any]:
         "speed": figures.speed_figure(run["metrics"]),
         "ledger": figures.ledger_figure(summary["accounts"], config.budget.charge),
         "compute": figures.compute_figure(summary["exaflop"], summary["peak_exaflop"]),
-        "scores": figures.scores_figure(run["tasks"]) if run["tasks"] else None,
     }
     return run
+
+
+def _evaluation(path: Path) -> dict[str, Any]:
+    """What the run was evaluated on: suites of tasks, BLiMP, held-out loss."""
+    suites = (read_json(path / "evaluation" / "scores.json") or {"suites": {}})["suites"]
+    tasks = {
+        name: {
+            **scores,
+            "figure": figures.scores_figure(scores["tasks"]),
+            "published": published_beside(name, scores),
+        }
+        for name, scores in suites.items()
+        if "tasks" in scores
+    }
+    blimp = suites.get("blimp")
+    if blimp is not None:
+        anchors = published()["blimp"] if blimp["official"] else {}
+        blimp = {**blimp, "figure": figures.blimp_figure(blimp, anchors)}
+    return {"suites": tasks, "blimp": blimp, "other_heldout": suites.get("heldout")}
 
 
 def _heldout(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,106 @@
+"""Finding a Hugging Face model, and one clear line for whatever is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from crammed.errors import InputError
+from crammed.quiet import quiet_transformers
+
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+_REST = (
+    "config.json",
+    "*.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.py",
+)
+
+
+def find(spec: str) -> tuple[str, Path]:
+    """Name and folder of a model; one on the hub is downloaded, or taken from the cache.
+
+    Raises:
+        InputError: no such folder and no such model on the hub, or transformers is missing.
+    """
+    try:
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "models of Hugging Face need transformers: pip install 'crammed[hf]'"
+        ) from error
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return path.resolve().name, path
+    from huggingface_hub import snapshot_download
+
+    try:
+        with quiet_transformers():
+            folder = Path(snapshot_download(spec, allow_patterns=[_WEIGHTS[0], *_REST]))
+            if not _weights(folder):
+                folder = Path(snapshot_download(spec, allow_patterns=[*_WEIGHTS, *_REST]))
+    except Exception as error:  # of the network, of the hub, of the cache
+        raise InputError(
+            f"no such model: {spec} is no folder here, and the Hugging Face hub did not give it "
+            f"({_first_line(error)})"
+        ) from error
+    return spec, folder
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files that decide what the model computes.
+
+    Raises:
+        InputError: weights are not among them, or config.json does not say what it is.
+    """
+    weights = _weights(folder)
+    if not weights:
+        raise InputError(f"{folder} holds no weights (model.safetensors or pytorch_model.bin)")
+    try:
+        values = json.loads((folder / "config.json").read_text("utf-8"))
+        kind = values.get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{folder / 'config.json'} is not a JSON object") from error
+    if kind is None:
+        ours = f": name the run directory, {folder.parent}" if "row_length" in values else ""
+        raise InputError(f"{folder / 'config.json'} has no model_type{ours}")
+    return [*weights, *{file for pattern in _REST for file in folder.glob(pattern)}]
+
+
+def _weights(folder: Path) -> list[Path]:
+    """Those that transformers would load: safetensors first."""
+    for pattern in _WEIGHTS:
+        if found := list(folder.glob(pattern)):
+            return found
+    return []
+
+
+@contextmanager
+def loading(name: str, part: str) -> Iterator[None]:
+    """Silence, and an `InputError` for whatever transformers raises while it loads a part."""
+    try:
+        with quiet_transformers():
+            yield
+    except InputError:
+        raise
+    except ImportError as error:
+        raise InputError(f"the {part} of {name} needs a package: {_first_line(error)}") from error
+    except Exception as error:  # transformers lets through whatever its many parts raise
+        if "trust_remote_code" in str(error):
+            raise InputError(
+                f"{name} brings Python code of its own: read it, then add --trust-remote-code to "
+                "run it"
+            ) from error
+        raise InputError(f"the {part} of {name} cannot be loaded: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    words = next(iter(str(error).strip().splitlines()), "")
+    return words[:300] or type(error).__name__

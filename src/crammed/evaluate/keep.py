@@ -1,0 +1,201 @@
+"""The evaluation folder: what is finished is never done again.
+
+evaluation.json                       which model, by which protocol
+predictions/SUITE/TASK/trained-0.npz  outputs of one fine-tuned model on every labelled split
+gold/SUITE/NUMBER.npz                 the labels that they are scored against
+resampled/SUITE/NUMBER.npz            bootstrap resamples of the median over seeds
+scores.json                           every score so far
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.config import Protocol
+from crammed.errors import InputError
+from crammed.evaluate.rows import Rows
+from crammed.files import disk_faults, read_json, write_json
+
+SCHEMA = 2
+Outputs = dict[str, NDArray[np.float32]]
+
+
+class Kept:
+    """An evaluation folder, locked against a second process.
+
+    Args:
+        model: what identifies the model; ``sha256`` decides, ``name`` is for people.
+        protocol: the hyperparameters; the number of seeds is free.
+
+    Raises:
+        InputError: the folder holds something else, another model or another protocol, or is in
+            use.
+    """
+
+    def __init__(self, folder: Path, model: dict[str, Any], protocol: Protocol) -> None:
+        self.folder = folder
+        settings = hyperparameters(protocol)
+        described = folder / "evaluation.json"
+        found = read_json(described)
+        if found is None and folder.exists() and any(folder.iterdir()):
+            raise InputError(f"{folder} holds something that is no evaluation: choose another")
+        if found is not None:
+            _refuse_other(folder, found, model, settings)
+        with disk_faults(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise InputError(f"{folder} is in use by another process: wait for it") from error
+        if found is None:
+            write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})
+            write_json(self._scores_file, _no_scores(model, settings))
+
+    def __enter__(self) -> Kept:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    @property
+    def _scores_file(self) -> Path:
+        return self.folder / "scores.json"
+
+    def keep_gold(self, suite: str, number: str, rows: Rows, about: dict[str, Any]) -> None:
+        """Keep what the outputs of a number are scored against."""
+        file = self.folder / "gold" / suite / f"{number}.npz"
+        counts = [len(t) for t in rows.texts] if about["task"]["kind"] == "tokens" else []
+        about = {**about, "groups": rows.groups, "choices": rows.choices, "index": rows.index}
+        save(file, {"labels": rows.labels, "counts": np.asarray(counts, np.int64)}, about)
+
+    def keep_resampled(self, suite: str, number: str, medians: NDArray[np.float64]) -> None:
+        """Keep a number's bootstrap resamples, from which intervals of means are taken."""
+        save(self.folder / "resampled" / suite / f"{number}.npz", {"medians": medians}, {})
+
+    def resampled(self, suite: str, number: str) -> NDArray[np.float64] | None:
+        """What `keep_resampled` kept."""
+        loaded = load(self.folder / "resampled" / suite / f"{number}.npz")
+        return loaded[0]["medians"] if loaded is not None else None
+
+    def scores(self) -> dict[str, Any]:
+        """Every score so far."""
+        scores = read_json(self._scores_file)
+        assert scores is not None
+        return scores
+
+    def save_suite(self, suite: str, values: dict[str, Any]) -> None:
+        """Write the scores of a suite beside those of the others."""
+        scores = self.scores()
+        scores["suites"][suite] = values
+        write_json(self._scores_file, scores)
+
+
+def hyperparameters(protocol: Protocol) -> dict[str, Any]:
+    """What decides a score of one seed."""
+    return protocol.model_dump(mode="json", include=set(Protocol.model_fields) - {"seeds"})
+
+
+def _no_scores(model: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    return {"schema": SCHEMA, "model": model, "protocol": settings, "suites": {}}
+
+
+def _refuse_other(
+    folder: Path, found: dict[str, Any], model: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    if found["model"]["sha256"] != model["sha256"]:
+        raise InputError(
+            f"{folder} holds scores of another model, {found['model']['name']}: choose another "
+            "folder with --into"
+        )
+    changes = [
+        f"{name} {found['protocol'].get(name)} there, {value} here"
+        for name, value in settings.items()
+        if found["protocol"].get(name) != value
+    ]
+    if changes:
+        raise InputError(
+            f"{folder} holds scores by another protocol ({', '.join(changes)}): choose another "
+            "folder with --into"
+        )
+
+
+def save(file: Path, arrays: dict[str, NDArray[Any]], about: dict[str, Any]) -> None:
+    """Write arrays and what they are; the file appears complete or not at all."""
+    aside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    with disk_faults(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with aside.open("wb") as stream:
+                np.savez(stream, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
+                stream.flush()
+                os.fsync(stream.fileno())
+            aside.replace(file)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def load(file: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+    """What `save` wrote, or None where there is nothing that can be read."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+            about = json.loads(str(arrays.pop("about")))
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing, or cut short
+        return None
+    return arrays, about
+
+
+def stored(folder: Path) -> dict[str, Any]:
+    """The scores in an evaluation folder.
+
+    Raises:
+        InputError: it is none.
+    """
+    scores = read_json(folder / "scores.json")
+    if scores is None or not (folder / "evaluation.json").exists():
+        raise InputError(f"{folder} holds no evaluation: evaluate that model first")
+    return scores
+
+
+def gold_of(folder: Path, suite: str, number: str) -> tuple[Rows, dict[str, Any]]:
+    """The rows that `Kept.keep_gold` kept, without their texts, and what it was told of them.
+
+    Raises:
+        InputError: they are gone.
+    """
+    arrays, about = _loaded(folder / "gold" / suite / f"{number}.npz")
+    count = len(arrays["labels"]) * about["choices"]
+    texts = [("",) * n for n in arrays["counts"].tolist()] or [("",)] * count
+    return Rows(texts, arrays["labels"], about["choices"], about["groups"], about["index"]), about
+
+
+def kept_outputs(folder: Path, suite: str, task: str, seed: int) -> Outputs:
+    """What a fine-tuned model predicted.
+
+    Raises:
+        InputError: that is gone.
+    """
+    return _loaded(prediction_file(folder, suite, task, seed, trained=True))[0]
+
+
+def prediction_file(folder: Path, suite: str, task: str, seed: int, *, trained: bool) -> Path:
+    """Where the outputs of one fine-tuned model are kept."""
+    which = "trained" if trained else "untrained"
+    return folder / "predictions" / suite / task / f"{which}-{seed}.npz"
+
+
+def _loaded(file: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    loaded = load(file)
+    if loaded is None:
+        raise InputError(f"{file} is gone: evaluate that model again")
+    return loaded

@@ -1,0 +1,83 @@
+"""Worker processes of this machine that end when their driver does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from crammed.errors import CrammedError
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int | None:
+    """Bytes that new processes may take: of the machine, and of the container; None if unknown."""
+    limits = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(line for line in lines if line.startswith("MemAvailable"))
+        limits.append(1024 * int(free.split()[1]))
+        group = Path("/sys/fs/cgroup")
+        most = (group / "memory.max").read_text().strip()
+        if most != "max":
+            limits.append(int(most) - int((group / "memory.current").read_text()))
+    except (OSError, StopIteration, ValueError):
+        pass  # another system, or no cgroup of version 2
+    return min(limits) if limits else None
+
+
+@contextmanager
+def worker_processes(
+    workers: int,
+    otherwise: str,
+    initializer: Callable[..., None] | None = None,
+    arguments: tuple[Any, ...] = (),
+) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes, one core each.
+
+    Args:
+        otherwise: what to type if a worker dies, such as ``compute.workers=1``.
+        initializer: called in each worker with `arguments`.
+
+    Raises:
+        CrammedError: a worker died.
+    """
+    # Spawned, not forked: threads of pyarrow and PyTorch do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, _begin_worker, (initializer, arguments))
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        raise CrammedError(
+            "a worker process died, perhaps for want of memory: type the same command again to go "
+            f"on, with {otherwise} if need be"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin_worker(initializer: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    """One core a worker; Ctrl-C is the driver's to answer; no worker outlives the driver."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    driver = multiprocessing.parent_process()
+    assert driver is not None
+
+    def watch() -> None:
+        driver.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if initializer is not None:
+        initializer(*arguments)

@@ -1,0 +1,32 @@
+"""Small tasks that a model can learn."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from conftest import documents
+from crammed.evaluate.task import load_suite
+
+
+def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:
+    """A GLUE task whose label says which of two words the first text has.
+
+    Args:
+        columns: values that every row has instead.
+    """
+    made = folder / name
+    made.mkdir(parents=True)
+    task = load_suite("glue").tasks[name]
+    texts = documents(rows)
+    splits = ["train", *(scored.split for scored in task.numbers.values())]
+    for split in splits:
+        part = texts if split == "train" else texts[: rows // 2]
+        with gzip.open(made / f"{split}.jsonl.gz", "wt") as file:
+            for n, text in enumerate(part):
+                row: dict[str, Any] = dict.fromkeys(task.text, text[:40])
+                row[task.text[0]] = f"{'harbour' if n % 2 else 'garden'} {text[:30]}"
+                file.write(json.dumps({**row, "label": n % 2, "idx": n, **columns}) + "\n")
+    return folder
