@@ -52,7 +52,11 @@ def main(
     def batch_of(rows: list[dict[str, Any]]) -> tuple[dict[str, Tensor], Tensor]:
         texts = [[row[column] for row in rows] for column in TEXTS[task]]
         inputs = tokenizer(
-            *texts, truncation=True, max_length=LENGTH, padding=True, return_tensors="pt"
+            *texts,
+            truncation=True,
+            max_length=min(LENGTH, tokenizer.model_max_length),
+            padding=True,
+            return_tensors="pt",
         )
         kind = torch.float if outputs == 1 else torch.long
         labels = torch.tensor([row["label"] for row in rows], dtype=kind)

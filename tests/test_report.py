@@ -247,6 +247,22 @@ def test_a_suite_that_failed_as_a_whole_is_still_shown(moved: Path, tmp_path: Pa
     assert page.count("<svg") == 5
 
 
+def test_a_model_from_elsewhere_has_a_report_of_its_scores(moved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "evaluations" / "theirs"
+    folder.mkdir(parents=True)
+    scores = json.loads(
+        (evaluated(moved, glue=GLUE, blimp=BLIMP) / "evaluation/scores.json").read_text()
+    )
+    scores |= {"model": {"name": "theirs", "parameters": 22_700_000}, "protocol": {"lr": 4e-05}}
+    (folder / "scores.json").write_text(json.dumps(scores))
+    (folder / "evaluation.json").write_text("{}")
+    page = write_report([folder], tmp_path / "report.html").read_text()
+    for words in ("<h1>theirs</h1>", "22.7 M parameters", "lr 4e-05", "Scores after fine-tuning"):
+        assert words in page
+    both = write_report([moved, folder], tmp_path / "report.html").read_text()
+    assert both.count("<article>") == 2
+
+
 def test_published_scores_add_up_to_the_papers_means() -> None:
     means = {row["name"]: fmean(row["scores"].values()) for row in published()["glue"]}
     assert [round(mean, 1) for mean in means.values()] == [85.2, 80.9, 80.7, 78.6, 78.3, 78.1, 45.5]

@@ -296,6 +296,22 @@ def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, ask: Ask, model: P
     assert all(file.stat().st_mtime_ns == at for file, at in killed.items())
 
 
+def test_an_interrupted_evaluation_stops_at_once(tmp_path: Path, ask: Ask, model: Path) -> None:
+    write_task(tmp_path, "cola", rows=96)
+    (tmp_path / "endless.yaml").write_text("{seeds: 2, epochs: 100000, batch: 8, max_length: 32}")
+    command = [sys.executable, "-m", "crammed", "evaluate", str(model), "--data", str(tmp_path)]
+    command += ["--protocol", str(tmp_path / "endless.yaml"), "--into", str(tmp_path / "scores")]
+    command += ["--jobs", "2", "--device", "cpu"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(10.0)  # long enough for both workers to be at work
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=20)
+    assert process.returncode == 75, words
+    assert "interrupted; what is finished is kept" in words
+
+
 def test_what_is_kept_is_read_back_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "kept.npz"
     arrays: dict[str, NDArray[Any]] = {

@@ -63,6 +63,11 @@ def worker_processes(
             "a worker process died, perhaps for want of memory: type the same command again to go "
             f"on, with {otherwise} if need be"
         ) from error
+    except BaseException:
+        # What a worker has begun may take hours, and what it finished is on the disk.
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -31,14 +31,6 @@ class Batch:
     types: Tensor | None
     labels: Tensor
 
-    def copy_(self, other: Batch) -> None:
-        """Overwrite in place with a batch of the same shape."""
-        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
-            mine.copy_(theirs)
-
-    def _tensors(self) -> list[Tensor]:
-        return [t for t in (self.ids, self.mask, self.types, self.labels) if t is not None]
-
 
 class Encoded:
     """The rows of a split as tokens on a device, from which batches are gathered there.

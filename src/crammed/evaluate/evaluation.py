@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 from rich.text import Text
 
-from crammed.config import ComputeConfig, Protocol, explain, names_in, read_yaml
+from crammed.config import ComputeConfig, Protocol
 from crammed.device import Device, choose_device
 from crammed.errors import InputError
 from crammed.evaluate.blimp import blimp_score
@@ -29,6 +29,7 @@ from crammed.evaluate.table import Part, comparison_tables
 from crammed.evaluate.task import Suite, load_suite
 from crammed.progress import Progress
 from crammed.rundir import read_config
+from crammed.yamlfile import explain, names_in, read_yaml
 
 WITHOUT_TUNING = ("blimp", "heldout")
 """Suites that score a masked language model as it is."""

@@ -85,6 +85,8 @@ class Update:
     """One optimizer step of each of M models; eager, or a CUDA graph for every width.
 
     Args:
+        batch: gathers the batch of some rows [B], padded to a width.
+        loss: of a batch's logits.
         capture: runs a function and returns what repeats it on the same buffers; None is eager.
     """
 
@@ -92,17 +94,21 @@ class Update:
         self,
         models: Sequence[nn.Module],
         protocol: Protocol,
+        batch: Callable[[Tensor, int], Batch],
         loss: Callable[[Tensor, Batch], Tensor],
         numerics: Numerics,
         capture: Capture | None = None,
     ) -> None:
         self._models = models
+        self._batch = batch
         self._loss = loss
         self._numerics = numerics
         self._clip = protocol.clip
         self._capture = capture
-        self._captured: dict[int, tuple[list[Batch], Step]] = {}
-        self._lr = torch.tensor(protocol.lr, device=numerics.device)
+        self._replays: dict[int, Step] = {}
+        device = numerics.device
+        self._rows = torch.zeros((len(models), protocol.batch), dtype=torch.int64, device=device)
+        self._lr = torch.tensor(protocol.lr, device=device)
         self._optimizers = [
             torch.optim.AdamW(
                 model.parameters(),
@@ -111,47 +117,41 @@ class Update:
                 eps=protocol.eps,
                 weight_decay=protocol.weight_decay,
                 fused=True,
-                capturable=numerics.device.type == "cuda",
+                capturable=device.type == "cuda",
             )
             for model in models
         ]
-        cuda = numerics.device.type == "cuda" and len(models) > 1
-        self._streams = [torch.cuda.Stream(numerics.device) for _ in models] if cuda else []
+        several = device.type == "cuda" and len(models) > 1
+        self._streams = [torch.cuda.Stream(device) for _ in models] if several else []
 
-    def __call__(self, batches: Sequence[Batch], lr: float) -> None:
-        """Train model m on batches[m]; all of them have the same width."""
+    def __call__(self, rows: Tensor, width: int, lr: float) -> None:
+        """Train model m on rows[m], of [M, B] on the device; no sequence is longer than `width`."""
         self._lr.fill_(lr)
+        self._rows.copy_(rows)
         if self._capture is None:
-            self._all(batches)
-            return
-        width = batches[0].ids.shape[1]
-        if width not in self._captured:
-            buffers = list(batches)
-            self._captured[width] = buffers, self._capture(lambda: self._all(buffers))
-            return  # capturing has trained on this batch
-        buffers, replay = self._captured[width]
-        for buffer, batch in zip(buffers, batches, strict=True):
-            buffer.copy_(batch)
-        replay()
+            self._all(width)
+        elif width in self._replays:
+            self._replays[width]()
+        else:  # capturing trains on these rows, too
+            self._replays[width] = self._capture(lambda: self._all(width))
 
-    def _all(self, batches: Sequence[Batch]) -> None:
-        """Every model's step, each on a stream of its own that begins and ends with this one."""
+    def _all(self, width: int) -> None:
+        """Every model's step; on a GPU each on a stream that begins and ends with this one."""
         if not self._streams:
-            for model, optimizer, batch in zip(
-                self._models, self._optimizers, batches, strict=True
-            ):
-                self._one(model, optimizer, batch)
+            for number in range(len(self._models)):
+                self._one(number, width)
             return
         here = torch.cuda.current_stream(self._numerics.device)
-        jobs = zip(self._models, self._optimizers, batches, self._streams, strict=True)
-        for model, optimizer, batch, stream in jobs:
+        for number, stream in enumerate(self._streams):
             stream.wait_stream(here)
             with torch.cuda.stream(stream):
-                self._one(model, optimizer, batch)
+                self._one(number, width)
         for stream in self._streams:
             here.wait_stream(stream)
 
-    def _one(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+    def _one(self, number: int, width: int) -> None:
+        model, optimizer = self._models[number], self._optimizers[number]
+        batch = self._batch(self._rows[number], width)
         with self._numerics.autocast():
             logits = model(batch.ids, batch.mask, batch.types)
         loss = self._loss(logits, batch)
@@ -217,7 +217,12 @@ def finetune(
         capture = cuda_graphs()
     device = numerics.device
     update = Update(
-        models, protocol, lambda y, b: loss_of(kind, y, b.labels, train.choices), numerics, capture
+        models,
+        protocol,
+        train.batch,
+        lambda logits, batch: loss_of(kind, logits, batch.labels, train.choices),
+        numerics,
+        capture,
     )
     schedule = learning_rate(protocol)
     steps_an_epoch = len(train) // protocol.batch
@@ -230,11 +235,10 @@ def finetune(
         widths = np.max([train.widths(order) for order in orders], axis=0)
         if capture is not None:
             widths = np.minimum(-(-widths // GRAPH_WIDTH) * GRAPH_WIDTH, protocol.max_length)
-        on_device = [torch.from_numpy(order).to(device) for order in orders]
+        rows = torch.from_numpy(np.stack(orders, axis=1)).to(device)  # [steps, M, B]
         for number, width in enumerate(widths.tolist()):
             torch.manual_seed(key(names[0][1], f"dropout/{names[0][0]}", done))
-            batches = [train.batch(order[number], width) for order in on_device]
-            update(batches, protocol.lr * schedule((done + 0.5) / steps))
+            update(rows[number], width, protocol.lr * schedule((done + 0.5) / steps))
             done += 1
             yield done
 

@@ -133,7 +133,6 @@ def _prepare(
     scored = {name: tokens.write(name, rows) for name, rows in data.scored.items()}
     tests = data.test.items() if test else ()
     tested = {f"test/{name}": tokens.write(f"test/{name}", rows) for name, rows in tests}
-    counts = np.bincount(data.train.labels[data.train.labels >= 0].astype(np.int64).ravel())
     work = TaskWork(
         name=task.name,
         kind=task.kind,
@@ -142,7 +141,7 @@ def _prepare(
         scored=scored,
         tested=tested,
         tokens=protocol.epochs * train.tokens,
-        commonest=int(counts.argmax()) if task.kind == "tokens" else 0,
+        commonest=_commonest(data.train) if task.kind == "tokens" else 0,
     )
     settings = task.model_dump(mode="json")
     about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
@@ -159,6 +158,11 @@ def _prepare(
                 break
             jobs.append(job)  # seeds that an earlier evaluation had more count too
     return _Prepared(task, data, jobs, tokens.cut)
+
+
+def _commonest(rows: Rows) -> int:
+    labels = rows.labels[rows.labels >= 0].astype(np.int64)
+    return int(np.bincount(labels).argmax())
 
 
 def _score(kept: Kept, suite: Suite, prepared: _Prepared) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from crammed.config import PositiveInt, Section, explain, names_in, read_yaml
+from crammed.config import PositiveInt, Section
 from crammed.errors import InputError
+from crammed.yamlfile import explain, names_in, read_yaml
 
 Kind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
 Metric = Literal[

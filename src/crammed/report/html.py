@@ -1,4 +1,4 @@
-"""One self-contained HTML file about one run, or several side by side."""
+"""One self-contained HTML file about a run, or several side by side, or models scored here."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from crammed.data import show
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluate import table
+from crammed.evaluate.keep import stored
 from crammed.files import read_json, write_text
 from crammed.report import figures
 from crammed.report.published import published, published_beside
@@ -25,13 +26,14 @@ from crammed.rundir import read_config, read_lines, read_metrics
 SAMPLE_ROWS = 4
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
-    """Write the report of finished runs to `out` and return it.
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Write the report of finished runs and of evaluation folders to `out` and return it.
 
     Raises:
-        InputError: a folder holds no finished run.
+        InputError: a folder is neither.
     """
-    loaded = [_load(path) for path in runs]
+    evaluations = [path for path in folders if (path / "evaluation.json").exists()]
+    loaded = [_load(path) for path in folders if path not in evaluations]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("crammed", "report"),
         autoescape=True,
@@ -45,6 +47,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         environment.filters[words] = getattr(table, f"{words}_words")
     page = environment.get_template("report.html.j2").render(
         runs=loaded,
+        evaluations=[_load_evaluation(path) for path in evaluations],
         version=crammed.__version__,
         comparison=figures.loss_figure(loaded) if len(loaded) > 1 else None,
     )
@@ -66,7 +69,7 @@ def _load(path: Path) -> dict[str, Any]:
         "heldout": _heldout(events),
         "unigram": summary["unigram_cross_entropy"],
         "stages": _stages(events),
-        **_evaluation(path),
+        **_scores(read_json(path / "evaluation" / "scores.json") or {"suites": {}}),
         "env": read_json(path / "env.json") or {},
         "yaml": _yaml(config),
         "corpus": _corpus(path / "corpus"),
@@ -81,9 +84,14 @@ def _load(path: Path) -> dict[str, Any]:
     return run
 
 
-def _evaluation(path: Path) -> dict[str, Any]:
-    """What the run was evaluated on: suites of tasks, BLiMP, held-out loss."""
-    suites = (read_json(path / "evaluation" / "scores.json") or {"suites": {}})["suites"]
+def _load_evaluation(path: Path) -> dict[str, Any]:
+    scores = stored(path)
+    return {"name": scores["model"]["name"], **scores, **_scores(scores)}
+
+
+def _scores(scores: dict[str, Any]) -> dict[str, Any]:
+    """What a model was evaluated on: suites of tasks, BLiMP, held-out loss."""
+    suites = scores["suites"]
     tasks = {
         name: {
             **scores,
