@@ -28,13 +28,14 @@ import numpy as np
 import typer
 from tokenizers import Tokenizer
 
-from crammed.config import ComputeConfig, RunConfig, load_config
+from crammed.config import ComputeConfig, RunConfig
 from crammed.data.engine import open_engine
 from crammed.data.prepare import prepare
 from crammed.data.reading import cut_into_shards
 from crammed.data.sources import open_sources
 from crammed.data.words import Encoder, split
 from crammed.progress import Progress
+from crammed.recipe import load_config
 from crammed.rundir import environment
 
 PLAIN_CHARACTERS = 20_000_000

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from crammed.config import ComputeConfig, RunConfig, load_config
+from crammed.config import ComputeConfig, RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.prepare import prepare
 from crammed.device import Device, choose_device
 from crammed.doctor import TINY
 from crammed.progress import SILENT
+from crammed.recipe import load_config
 
 torch.set_num_threads(1)
 

@@ -148,7 +148,7 @@ def test_help_is_quick() -> None:
     assert statistics.median(seconds[1:]) < 0.5
 
 
-def test_help_of_every_verb_and_no_stub() -> None:
+def test_help_of_every_verb() -> None:
     verbs = (
         "run",
         "prepare",
@@ -158,14 +158,14 @@ def test_help_of_every_verb_and_no_stub() -> None:
         "export",
         "recipes",
         "doctor",
+        "plan",
+        "study",
         "data",
     )
     listed = crammed("--help").stdout
     for verb in verbs:
         assert verb in listed
         assert crammed(verb, "--help").returncode == 0
-    for verb in ("study", "plan"):
-        assert crammed(verb).returncode == 2
 
 
 def test_recipes_are_listed_and_shown() -> None:

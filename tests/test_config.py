@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from crammed.config import RunConfig, load_config, parse_config, recipe_names
+from crammed.config import RunConfig
 from crammed.errors import InputError
+from crammed.recipe import load_config, parse_config, recipe_names
 from crammed.schedule import Cosine, Triangle
 
 

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import tiny
-from crammed.config import ModelConfig, load_config, recipe_names
+from crammed.config import ModelConfig
 from crammed.model.count import parameters, train_flops_per_token
 from crammed.model.encoder import (
     ACTIVATIONS,
@@ -24,6 +24,7 @@ from crammed.model.encoder import (
     rotate,
     sinusoidal_table,
 )
+from crammed.recipe import load_config, recipe_names
 
 VOCAB = 64
 

@@ -54,7 +54,13 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
     variants: list[tuple[str, tuple[str, ...]]] = [
         (
             "crammed",
-            ("masking.final_rate=0.15", "batch.rows=16", "batch.ramp=0.5", "batch.quantum=4"),
+            (
+                "optim.name=muon",
+                "masking.final_rate=0.15",
+                "batch.rows=16",
+                "batch.ramp=0.5",
+                "batch.quantum=4",
+            ),
         ),
         ("izsak", ("train.early_stop.loss=99.0", "compute.threads=1", "compute.microbatch_rows=4")),
         ("bert-base", ("data.orders=[fragments]", "order.by=fragments")),

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from conftest import documents, tiny
-from crammed.config import ModelConfig, recipe_names
+from crammed.config import ModelConfig
 from crammed.data.corpus import Corpus
 from crammed.data.tokenizer import Specials, load_tokenizer, to_json, vocabulary_size
 from crammed.data.words import Encoder
@@ -25,6 +25,7 @@ from crammed.files import sha256
 from crammed.model.encoder import MaskedLM, SequenceClassifier, initialise
 from crammed.model.final import FinalModel, final_model, load_final
 from crammed.progress import SILENT
+from crammed.recipe import recipe_names
 from crammed.rundir import RunDir
 from crammed.train.loop import pretrain
 

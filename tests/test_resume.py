@@ -17,7 +17,13 @@ from crammed.doctor import TINY
 from crammed.files import sha256
 from crammed.rundir import read_lines
 
-COMMON = (*TINY, "model.dropout=0.1", "train.checkpoint_seconds=0.2", "train.log_seconds=0.1")
+COMMON = (
+    *TINY,
+    "optim.name=muon",
+    "model.dropout=0.1",
+    "train.checkpoint_seconds=0.2",
+    "train.log_seconds=0.1",
+)
 
 
 def command(out: Path, text: Path, *more: str) -> list[str]:

@@ -78,7 +78,7 @@ def test_compiled_steps_equal_eager_ones(cpu: Device) -> None:
         model = new_model(config, 256, cpu.torch).train()
         device = dataclasses.replace(cpu, compile=compiled, microbatch_rows=8)
         step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device)
-        step.compile_for([12], [0.25])
+        step.prepare([12], [0.25])
         assert all(p.grad is None for p in model.parameters())  # warming up trains nothing
         loss = step.gradients(rows, update())
         both.append((loss, [p.grad for p in model.parameters()]))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crammed.errors import CrammedError, InputError, Interrupted
+from crammed.output import (
+    cost_words,
+    costs,
+    next_pretrain,
+    plain,
+    plan_words,
+    print_result,
+    run_words,
+    score_parts,
+)
 
 if TYPE_CHECKING:
     from crammed.config import ComputeConfig, RunConfig
@@ -83,7 +90,7 @@ def run(
     with _progress() as progress:
         progress.line(f"run  {out}")
         result = run_everything(config, out, corpus, glue, progress)
-    _print(result, as_json, _run_words(result))
+    print_result(result, as_json, run_words(result))
 
 
 @app.command()
@@ -106,7 +113,7 @@ def prepare(
         raise InputError("say where the corpus goes: --out CORPUS_DIR")
     with _progress() as progress:
         corpus = prepare_corpus(config.data, config.tokenizer, out, progress, config.compute, work)
-    _print(corpus.manifest, as_json, [*corpus_words(corpus), ("next", _next_pretrain(out))])
+    print_result(corpus.manifest, as_json, [*corpus_words(corpus), ("next", next_pretrain(out))])
 
 
 @app.command()
@@ -122,21 +129,30 @@ def pretrain(
     from crammed.device import choose_device
     from crammed.pipeline import result, train_and_export
     from crammed.rundir import RunDir, default_out
+    from crammed.train.group import follow, join_group, started_together
 
     if corpus is None:
         raise InputError("say which corpus to train on: --corpus CORPUS_DIR")
     config, opened = _configure(words, {}, budget, seed, None, corpus)
     assert opened is not None
-    run_dir = RunDir.open(out or default_out(config, corpus.name), config)
+    if out is None and started_together():
+        raise InputError("several processes need one run directory: --out RUN_DIR")
+    device = choose_device(config.compute)
+    group = join_group(device)
+    out = out or default_out(config, corpus.name)
+    if group is not None and group.rank > 0:
+        follow(config, opened, out / "checkpoints", device, group)
+        return
+    run_dir = RunDir.open(out, config)
     try:
         with run_dir, _progress() as progress:
             progress.line(f"run  {run_dir.path}")
-            train_and_export(run_dir, opened, choose_device(config.compute), progress)
+            train_and_export(run_dir, opened, device, progress, group)
     except InputError:
         run_dir.discard_if_new()
         raise
     values = result(run_dir)
-    _print(values, as_json, _run_words(values))
+    print_result(values, as_json, run_words(values))
 
 
 @app.command()
@@ -208,7 +224,7 @@ def evaluate(
         )
         with _progress() as progress:
             values = evaluation.evaluate(request, progress)
-        parts += _score_parts(values)
+        parts += score_parts(values)
     if compare is not None:
         folder = into or evaluation.default_folder(model, protocol)
         other = evaluation.scores_folder(compare, protocol)
@@ -218,7 +234,7 @@ def evaluate(
     if out is not None:
         write_json(out, values)
     if as_json:
-        _print(values, as_json, [])
+        print_result(values, as_json, [])
     else:
         show(parts)
     fail_on_failed(values["suites"])
@@ -226,13 +242,15 @@ def evaluate(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Runs, and folders of evaluations.")
+    ],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """One HTML file about one run, or several side by side."""
+    """One HTML file about one run, or several side by side, and about models scored here."""
     from crammed.report.html import write_report
 
-    typer.echo(write_report(runs, out))
+    typer.echo(write_report(folders, out))
 
 
 @app.command()
@@ -260,7 +278,7 @@ def export(
         "reasons": list(done.reasons),
         "logit_difference": done.difference,
     }
-    _print(values, as_json, [(key, str(value)) for key, value in values.items() if value])
+    print_result(values, as_json, [(key, str(value)) for key, value in values.items() if value])
 
 
 @app.command()
@@ -271,20 +289,22 @@ def recipes(
     """List the recipes, or show one resolved, with parameters and FLOPs."""
     import yaml
 
-    from crammed.config import load_config, recipe_names
+    from crammed.recipe import load_config, recipe_names
 
     if name is not None:
         config = load_config(name)
-        values = {**_costs(config), "config": config.model_dump(mode="json")}
+        values = {**costs(config), "config": config.model_dump(mode="json")}
         if as_json:
-            _print(values, as_json, [])
+            print_result(values, as_json, [])
             return
         typer.echo(yaml.safe_dump(values["config"], sort_keys=False), nl=False)
-        typer.echo(_cost_words(values))
+        typer.echo(cost_words(values))
         return
     listed = {each: load_config(each) for each in recipe_names()}
-    table = {each: {**_costs(c), "description": c.description} for each, c in listed.items()}
-    _print(table, as_json, [(n, f"{_cost_words(v)}\n{v['description']}") for n, v in table.items()])
+    table = {each: {**costs(c), "description": c.description} for each, c in listed.items()}
+    print_result(
+        table, as_json, [(n, f"{cost_words(v)}\n{v['description']}") for n, v in table.items()]
+    )
 
 
 @app.command()
@@ -294,7 +314,59 @@ def doctor(as_json: JsonOption = False) -> None:
 
     with _progress() as progress:
         values = examine(progress)
-    _print(values, as_json, [(key, _plain(value)) for key, value in values.items()])
+    print_result(values, as_json, [(key, plain(value)) for key, value in values.items()])
+
+
+@app.command()
+def plan(
+    words: Words = None,
+    corpus: CorpusOption = None,
+    budget: BudgetOption = None,
+    seconds: Annotated[float, typer.Option(min=1.0, help="How long to measure.")] = 20.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure this device for 20 seconds, and say what the budget will buy on it."""
+    from crammed.device import choose_device
+    from crammed.train.forecast import forecast, measure
+
+    config, opened = _configure(words, {}, budget, None, None, corpus, needs_data=False)
+    with _progress() as progress:
+        pace = measure(config, opened, choose_device(config.compute), seconds, progress)
+    vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
+    values = forecast(config, vocab, opened.rows if opened is not None else None, pace)
+    print_result(values, as_json, plan_words(values))
+
+
+@app.command()
+def study(
+    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="Base, baseline and arms.")],
+    corpus: CorpusOption = None,
+    budget: BudgetOption = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder of all runs; resumed.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; a GPU takes one.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Train arms that differ in a few values at equal budgets, and compare their losses."""
+    from crammed.budget import Budget
+    from crammed.data.corpus import Corpus
+    from crammed.evaluate.table import show
+    from crammed.output import study_table
+    from crammed.study.run import load_study, run_study
+    from crammed.study.statistics import compare_arms
+
+    if corpus is None or budget is None or out is None:
+        raise InputError("a study needs --corpus CORPUS_DIR, --budget and --out DIR")
+    Budget.parse(budget)
+    opened = Corpus(corpus)
+    loaded = load_study(file, opened)
+    with _progress() as progress:
+        result = run_study(loaded, opened, budget, seeds, out, jobs, progress)
+    rows = compare_arms(result)
+    if as_json:
+        print_result({**result, "compared": rows}, as_json, [])
+    else:
+        show([study_table(rows, result["baseline"])])
 
 
 @data_app.command("show")
@@ -310,7 +382,7 @@ def data_show(
     corpus = Corpus(corpus_dir)
     samples = {"samples": sample_rows(corpus, rows), "dropped": dropped_samples(corpus)}
     words = [*corpus_words(corpus), *sample_words(corpus, rows)]
-    _print({**corpus.manifest, **samples}, as_json, words)
+    print_result({**corpus.manifest, **samples}, as_json, words)
 
 
 @data_app.command("verify")
@@ -331,11 +403,13 @@ def _configure(
     seed: int | None,
     data: list[str] | None,
     corpus_dir: Path | None,
+    *,
+    needs_data: bool = True,
 ) -> tuple[RunConfig, Corpus | None]:
     """The resolved configuration, and the corpus where a ready one is given."""
     from crammed.budget import Budget
-    from crammed.config import load_config
     from crammed.data.corpus import Corpus
+    from crammed.recipe import load_config
 
     recipe, overrides = _recipe_and_overrides(words or [])
     if budget is not None:
@@ -350,13 +424,11 @@ def _configure(
         if theirs := [word for word in overrides if word.startswith(("data.", "tokenizer."))]:
             raise InputError(f"{theirs[0]}: the corpus was prepared with its own; prepare another")
         corpus = Corpus(corpus_dir)
-        fixed["corpus"] = corpus.sha256
-        fixed["data"] = {**corpus.manifest["data"], "sources": []}
-        fixed["tokenizer"] = corpus.manifest["tokenizer"]
+        fixed |= corpus.settings()
     elif data:
         fixed["data"] = {"sources": [_absolute(name) for name in data]}
     config = load_config(recipe, overrides, fixed)
-    if corpus is None and not config.data.sources:
+    if needs_data and corpus is None and not config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
     return config, corpus
 
@@ -393,126 +465,16 @@ def _progress() -> Any:
     return Progress()
 
 
-def _costs(config: RunConfig) -> dict[str, Any]:
-    from crammed.data.masking import predicted_positions
-    from crammed.model.count import parameters, train_flops_per_token
-
-    vocab, length = config.tokenizer.vocab_size, config.data.row_length
-    predicted = predicted_positions(config.masking.rate, length)
-    return {
-        "parameters": parameters(config.model, vocab),
-        "train_flops_per_token": train_flops_per_token(config.model, vocab, length, predicted),
-    }
-
-
-def _cost_words(values: dict[str, Any]) -> str:
-    gigaflop = values["train_flops_per_token"] / 1e9
-    return f"{values['parameters']:,} parameters, {gigaflop:.3g} GFLOP a token"
-
-
-def _next_pretrain(corpus_dir: Path) -> str:
-    return f"crammed pretrain --corpus {corpus_dir} --budget 1h"
-
-
-def _run_words(result: dict[str, Any]) -> list[tuple[str, str]]:
-    heldout, trust = result["heldout"], ""
-    if result["export"]["format"] == "custom":
-        trust = ", trust_remote_code=True"
-    below = result["unigram_cross_entropy"] - heldout["loss@0.15"]
-    words = [
-        (
-            "held-out loss",
-            f"{heldout['loss@0.15']:.3f} nats at 15 % masks ({below:.2f} below unigram), "
-            f"{heldout['loss@0.25']:.3f} at 25 %",
-        ),
-        (
-            "trained on",
-            f"{result['tokens']:,} tokens, {result['updates']:,} updates, "
-            f"{100 * result['u']:.1f} % of {result['budget']}, {result['exaflop']:.3g} exaFLOP",
-        ),
-    ]
-    for name, entry in result["tasks"].items():
-        if entry["median"] is not None:
-            words.append((name, _score(entry)))
-    words.append(("model", result["export_dir"]))
-    if result["report"]:
-        words.append(("report", result["report"]))
-    words.append(
-        (
-            "next",
-            f"{_python()} -c \"from transformers import pipeline; print(pipeline('fill-mask', "
-            f"'{result['export_dir']}'{trust})('This is a {result['mask_token']}.'))\"",
-        )
-    )
-    return words
-
-
-def _python() -> str:
-    """How to type this interpreter here: by name where that is what the shell finds."""
-    found = shutil.which("python")
-    if found is not None and Path(found).parent == Path(sys.executable).parent:
-        return "python"
-    typed = os.path.relpath(sys.executable)
-    return sys.executable if typed.startswith("..") else typed
-
-
-def _score(entry: dict[str, Any]) -> str:
-    partial = ", partial data" if entry.get("official") is False else ""
-    twin = entry["untrained"]
-    return (
-        f"{entry['median']:.1f} {entry['metric']} (spread {entry['spread']:.1f}{partial}); "
-        f"untrained twin {twin['median']:.1f} (spread {twin['spread']:.1f})"
-    )
-
-
-def _score_parts(values: dict[str, Any]) -> list[Any]:
-    """An evaluation as tables."""
-    from rich.text import Text
-
-    from crammed.evaluate.table import blimp_table, score_tables
-
-    parts: list[Any] = []
-    for suite, scores in values["suites"].items():
-        if suite == "blimp":
-            parts.append(blimp_table(scores))
-        elif suite == "heldout":
-            parts.append(Text("\n".join(f"{name}  {v:.4f}" for name, v in scores.items())))
-        else:
-            parts += score_tables(suite, scores)
-    if missing := values.get("missing"):
-        parts.append(Text(f"the leaderboard will miss {', '.join(missing)}"))
-    parts.append(Text(f"kept in {values['folder']}"))
-    return parts
-
-
 def _compute(device: str, dtype: str) -> ComputeConfig:
     from pydantic import ValidationError
 
-    from crammed.config import ComputeConfig, explain
+    from crammed.config import ComputeConfig
+    from crammed.yamlfile import explain
 
     try:
         return ComputeConfig.model_validate({"device": device, "dtype": dtype})
     except ValidationError as error:
         raise InputError(explain(error, ComputeConfig)) from error
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {each}" for key, each in value.items())
-    return "\n".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _print(values: dict[str, Any], as_json: bool, words: list[tuple[str, str]]) -> None:
-    """The result on stdout: one JSON object, or lines with a label each."""
-    if as_json:
-        typer.echo(json.dumps(values, allow_nan=False))
-        return
-    width = max((len(label) for label, _ in words), default=0)
-    for label, text in words:
-        first, *rest = text.splitlines() or [""]
-        typer.echo(f"{label:<{width}}  {first}")
-        for line in rest:
-            typer.echo(" " * (width + 2) + line)
 
 
 def _spread_data(arguments: list[str]) -> list[str]:

@@ -7,23 +7,15 @@ is left out of the hash, because it may change speed but not results.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from crammed.budget import Account, Budget
 from crammed.errors import InputError
-from crammed.schedule import Curve, Fraction, OpenFraction, Schedule, Triangle
+from crammed.schedule import Fraction, OpenFraction, Schedule, Triangle
 
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -188,6 +180,9 @@ class ModelConfig(Section):
     ffn_dropout: Literal["residual", "hidden"] = "residual"
     """Where the feed-forward part drops: its output (BERT) or its hidden layer (ModernBERT)."""
     init_std: PositiveFloat = 0.02
+    zero_outputs: bool = False
+    """Begin with zeros in the last matrix of attention and feed-forward, so that every layer begins
+    as the identity."""
     classifier: Literal["pooler", "head-transform"] = "pooler"
     """What stands between the first token and the classifier: dense and tanh, or the MLM head."""
     pooler_width: PositiveInt | None = 1024
@@ -244,8 +239,9 @@ class MaskingConfig(Section):
 class OptimConfig(Section):
     """The optimizer. Weight decay is on matrices, embeddings and the position scale only."""
 
-    name: Literal["adamw", "adam"] = "adamw"
-    """`adam` adds the decay to the gradient, `adamw` decouples it."""
+    name: Literal["adamw", "adam", "muon"] = "adamw"
+    """`adam` adds the decay to the gradient, `adamw` decouples it; `muon` takes the matrices of the
+    layers, and AdamW the rest."""
     lr: PositiveFloat = 1e-3
     beta1: Beta = 0.9
     beta2: Beta = 0.98
@@ -253,6 +249,10 @@ class OptimConfig(Section):
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     clip: PositiveFloat | None = 0.5
     """Largest L2 norm of the whole gradient; null never clips."""
+    matrix_lr: PositiveFloat = 1e-2
+    """Peak learning rate of `muon`; `lr` is AdamW's."""
+    momentum: Beta = 0.95
+    """Of `muon`."""
 
 
 class BatchConfig(Section):
@@ -386,212 +386,3 @@ class RunConfig(Section):
         """Hash of what decides the result: everything but `compute` and the description."""
         kept = self.model_dump(mode="json", exclude={"compute", "description"})
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as people mean it: 1e-3 is a number, `on` is a word and 2026-01-01 is text."""
-
-
-_RESOLVED_OTHERWISE = {f"tag:yaml.org,2002:{kind}" for kind in ("float", "bool", "timestamp")}
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if tag not in _RESOLVED_OTHERWISE]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"true$|false$", re.IGNORECASE), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$"),
-    list("-+.0123456789"),
-)
-
-
-def recipe_names() -> list[str]:
-    """Names of the built-in recipes, sorted."""
-    return names_in(resources.files("crammed") / "recipes")
-
-
-def names_in(folder: Traversable) -> list[str]:
-    """Names of the YAML files in a folder of the package, sorted."""
-    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml"))
-
-
-def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
-    """The mapping in a built-in YAML file, or in a file of the user's.
-
-    Args:
-        kind: what messages call it: ``recipe``.
-        name: one of the names in `folder`, or the path of a .yaml file.
-
-    Raises:
-        InputError: no such name or file, or one that holds no YAML mapping.
-    """
-    names = names_in(folder)
-    if name in names:
-        text = (folder / f"{name}.yaml").read_text("utf-8")
-    elif Path(name).suffix in (".yaml", ".yml"):
-        try:
-            text = Path(name).read_text("utf-8")
-        except OSError as error:
-            raise InputError(f"cannot read {kind} {name}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"{kind} {name} is not UTF-8 text") from error
-    else:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        choices = ", ".join(names)
-        raise InputError(f"no {kind} {name!r}: {hint}choose one of {choices}, or a .yaml file")
-    try:
-        values = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
-        raise InputError(f"{kind} {name} is not valid YAML: {problem}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{kind} {name} must be a YAML mapping of sections")
-    return values
-
-
-def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The recipe's sections as plain values, on top of those it extends."""
-    if recipe in seen:
-        raise InputError(f"recipe {recipe} extends itself: {' -> '.join((*seen, recipe))}")
-    values = read_yaml("recipe", recipe, resources.files("crammed") / "recipes")
-    base_name = values.pop("extends", None)
-    if base_name is None:
-        return values
-    base = _read_recipe(str(base_name), (*seen, recipe))
-    return _merge(base, values)
-
-
-def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `change` laid over it; another schedule shape starts from its own defaults."""
-    merged = dict(base)
-    for key, value in change.items():
-        old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            fresh = "shape" in value and value["shape"] != old.get("shape")
-            merged[key] = dict(value) if fresh else _merge(old, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """``["a.b=1", "a.c=x"]`` as nested values."""
-    nested: dict[str, Any] = {}
-    for override in overrides:
-        path, _, text = override.partition("=")
-        try:
-            value = yaml.load(text, _Loader) if text else ""
-        except yaml.YAMLError as error:
-            raise InputError(f"cannot read the value of {override!r}") from error
-        at = nested
-        *parents, leaf = path.split(".")
-        for parent in parents:
-            at = at.setdefault(parent, {})
-            if not isinstance(at, dict):
-                raise InputError(f"{override!r} sets a value inside another override's value")
-        if leaf in at:
-            raise InputError(f"{path} is set twice")
-        at[leaf] = value
-    return nested
-
-
-def load_config(
-    recipe: str,
-    overrides: Sequence[str] = (),
-    fixed: Mapping[str, Any] | None = None,
-) -> RunConfig:
-    """Resolve a recipe, its overrides and what the command line fixes (nested values).
-
-    Raises:
-        InputError: an unknown recipe, key or value; one line a fault, all faults at once.
-    """
-    values = _merge(_read_recipe(recipe), _parse_overrides(overrides))
-    values = _merge(values, fixed or {})
-    values.setdefault("recipe", Path(recipe).stem)
-    return parse_config(values, recipe)
-
-
-def parse_config(values: Mapping[str, Any], origin: str) -> RunConfig:
-    """Validate plain values, such as a run's config.json.
-
-    Raises:
-        InputError: naming `origin` and every fault.
-    """
-    try:
-        return RunConfig.model_validate(dict(values))
-    except ValidationError as error:
-        raise InputError(f"recipe {origin}: {explain(error, RunConfig)}") from error
-
-
-def explain(error: ValidationError, root: type[Section]) -> str:
-    """Every fault that was found in a section, as ``key.path: what is wrong``, a line each."""
-    faults = [_explain(fault, root) for fault in error.errors(include_url=False)]
-    return faults[0] if len(faults) == 1 else "\n  ".join((f"{len(faults)} faults:", *faults))
-
-
-def _explain(fault: ErrorDetails, root: type[Section]) -> str:
-    """One fault as `key.path: what is wrong and what is allowed`."""
-    location = tuple(str(part) for part in fault["loc"])
-    section: Any = root
-    shown: list[str] = []
-    for part in location[: -1 if fault["type"] == "extra_forbidden" else None]:
-        chosen = _shape(part) if section is None else None
-        if chosen is not None:  # the discriminator of `schedule` is no part of the path
-            section = chosen
-            continue
-        shown.append(part)
-        section = _subsection(section, part)
-    path = ".".join(shown)
-    if fault["type"] == "extra_forbidden":
-        key = location[-1]
-        keys = sorted(getattr(section, "model_fields", {}))
-        near = difflib.get_close_matches(key, keys, 1)
-        where = ".".join((*shown, key))
-        better = f"did you mean {'.'.join((*shown, near[0]))}? " if near else ""
-        return f"{where}: no such key; {better}keys here: {', '.join(keys)}"
-    message = fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "union_tag_invalid":
-        message = f"shape must be one of {fault['ctx']['expected_tags']}"
-    elif fault["type"] in ("model_type", "model_attributes_type"):
-        message = f"must be a section of keys, not {fault['input']!r}"
-    elif fault["type"] == "missing":
-        message = "is missing"
-    elif fault["type"] in ("too_long", "too_short"):
-        message = f"{message[0].lower()}{message[1:]}".replace(" after validation", "")
-    elif fault["type"] != "value_error":
-        message = f"{message[0].lower()}{message[1:]}, not {fault['input']!r}"
-    return f"{path}: {message}" if path else message
-
-
-def _shape(name: str) -> type[Curve] | None:
-    shapes = {curve.model_fields["shape"].default: curve for curve in _curves()}
-    return shapes.get(name)
-
-
-def _curves() -> Iterator[type[Curve]]:
-    yield from get_args(get_args(Schedule)[0])
-
-
-def _subsection(section: Any, name: str) -> Any:
-    """What stands behind a key: a model class, what holds models by key or number, or None."""
-    fields = getattr(section, "model_fields", {})
-    if get_origin(section) in (dict, tuple):
-        kinds: tuple[Any, ...] = get_args(section)
-    elif name in fields:
-        kinds = (fields[name].annotation, *get_args(fields[name].annotation))
-    else:
-        return None
-    holders = [k for k in kinds if get_origin(k) in (dict, tuple) and _holds_sections(k)]
-    found = holders or [k for k in kinds if _is_section(k)]
-    return found[0] if len(found) == 1 else None
-
-
-def _holds_sections(kind: Any) -> bool:
-    return any(map(_is_section, get_args(kind)))
-
-
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)

@@ -36,6 +36,8 @@ class Device:
     """What was decided, and why.
 
     Attributes:
+        microbatch_rows: rows of one forward and backward pass to begin with.
+        fits_microbatch: find a better number by measuring memory.
         peak: FLOP/s that matrix products can reach, or None where it is unknown.
         peak_source: ``table`` or ``measured``; a share of a measured peak is no MFU.
     """
@@ -45,6 +47,7 @@ class Device:
     dtype: dtype
     compile: bool
     microbatch_rows: int
+    fits_microbatch: bool
     peak: float | None
     peak_source: str
     reasons: tuple[str, ...]
@@ -87,6 +90,7 @@ def choose_device(config: ComputeConfig) -> Device:
         dtype=dtype,
         compile=compiled,
         microbatch_rows=config.microbatch_rows or (256 if kind == "cuda" else 32),
+        fits_microbatch=config.microbatch_rows is None and kind == "cuda",
         peak=peak,
         peak_source=source,
         reasons=tuple(reasons),

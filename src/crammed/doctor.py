@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from crammed.config import load_config
 from crammed.device import choose_device
 from crammed.pipeline import run_everything
 from crammed.progress import SILENT, Progress
+from crammed.recipe import load_config
 from crammed.rundir import environment
 
 TINY = (

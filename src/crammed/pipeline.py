@@ -34,6 +34,7 @@ from crammed.model.count import parameters
 from crammed.model.final import final_model
 from crammed.progress import Progress
 from crammed.rundir import RunDir
+from crammed.train.group import Group
 from crammed.train.loop import Trained, pretrain
 
 EXA = 1e18
@@ -150,9 +151,13 @@ def _stage(run: RunDir, name: str) -> Iterator[None]:
 
 
 def train_and_export(
-    run: RunDir, corpus: Corpus, device: Device, progress: Progress
+    run: RunDir, corpus: Corpus, device: Device, progress: Progress, group: Group | None = None
 ) -> dict[str, Any]:
-    """Pretrain, measure, export, write summary.json and return it; whatever is there is kept."""
+    """Pretrain, measure, export, write summary.json and return it; whatever is there is kept.
+
+    Args:
+        group: other processes that train along.
+    """
     summary = run.summary()
     if summary is not None:
         progress.line(f"pretraining  finished earlier, see {run.path}")
@@ -162,7 +167,7 @@ def train_and_export(
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
     for reason in device.reasons:
         progress.line(f"device  {reason}")
-    trained = pretrain(config, corpus, run, device, progress)
+    trained = pretrain(config, corpus, run, device, progress, group=group)
     final = final_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
     if not run.final.exists():
         final.save(run.final)

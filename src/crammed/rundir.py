@@ -31,9 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import crammed
-from crammed.config import RunConfig, parse_config
+from crammed.config import RunConfig
 from crammed.errors import InputError
 from crammed.files import disk_faults, read_json, write_json
+from crammed.recipe import parse_config
 
 
 def default_out(config: RunConfig, data_name: str) -> Path:

@@ -131,6 +131,11 @@ class Corpus:
         names = sorted(name for name in self.manifest["files"] if name.startswith("order-"))
         return tuple(name.removeprefix("order-").removesuffix(".bin") for name in names)
 
+    def settings(self) -> dict[str, Any]:
+        """The parts of a configuration that a run on this corpus takes from it."""
+        data = {**self.manifest["data"], "sources": []}
+        return {"corpus": self.sha256, "data": data, "tokenizer": self.manifest["tokenizer"]}
+
     def order(self, name: str) -> Tokens:
         """A stored order: the row at each place, [rows].
 

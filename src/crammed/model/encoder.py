@@ -323,10 +323,17 @@ class TokenClassifier(nn.Module):
         return logits
 
 
-def initialise(model: nn.Module, std: float, generator: torch.Generator | None = None) -> None:
+def initialise(
+    model: nn.Module,
+    std: float,
+    generator: torch.Generator | None = None,
+    *,
+    zero_outputs: bool = False,
+) -> None:
     """Draw all weights in place: matrices and embeddings N(0, std), biases 0, norms 1 and 0.
 
-    The scale of sinusoidal positions starts at D ** -0.5. With a CPU generator and a model on the
+    With `zero_outputs` the last matrices of attention and feed-forward start at zero. The scale of
+    sinusoidal positions starts at D ** -0.5. With a CPU generator and a model on the
     CPU the weights depend on the generator's seed alone.
     """
     for module in model.modules():
@@ -341,3 +348,8 @@ def initialise(model: nn.Module, std: float, generator: torch.Generator | None =
             nn.init.constant_(module.position_scale, module.config.width**-0.5)
         if isinstance(module, MaskedLM) and module.decoder_bias is not None:
             nn.init.zeros_(module.decoder_bias)
+    if zero_outputs:
+        for module in model.modules():
+            if isinstance(module, Layer):
+                nn.init.zeros_(module.attention.out.weight)
+                nn.init.zeros_(module.ffn.down.weight)

@@ -15,6 +15,7 @@ from torch import nn
 from crammed.budget import Ledger, Work
 from crammed.errors import InputError
 from crammed.files import new_folder, write_json
+from crammed.optim.build import Optimizers
 from crammed.rundir import RunDir
 
 GENERATIONS = 2
@@ -46,7 +47,7 @@ class Checkpoints:
         self,
         run: RunDir,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizers,
         ledger: Ledger,
         every_seconds: float,
     ) -> None:
@@ -81,7 +82,7 @@ class Checkpoints:
 
 
 def load_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, corpus_sha256: str
+    folder: Path, model: nn.Module, optimizer: Optimizers, corpus_sha256: str
 ) -> TrainState | None:
     """Restore the newest generation into `model` and `optimizer`; None where there is none.
 
@@ -120,9 +121,7 @@ def _generations(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"))
 
 
-def _optimizer_tensors(
-    model: nn.Module, optimizer: torch.optim.Optimizer
-) -> dict[str, torch.Tensor]:
+def _optimizer_tensors(model: nn.Module, optimizer: Optimizers) -> dict[str, torch.Tensor]:
     return {
         f"{name}/{key}": tensor
         for name, parameter in model.named_parameters()

@@ -17,10 +17,11 @@ from crammed.errors import InputError, Interrupted, StoppedByPolicy
 from crammed.evaluate.heldout import heldout_loss, heldout_rows
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM, initialise
-from crammed.optim.build import build_optimizer
+from crammed.optim.build import Optimizers, build_optimizer
 from crammed.progress import Progress
 from crammed.rundir import RunDir
 from crammed.train.checkpoint import Checkpoints, TrainState, load_checkpoint
+from crammed.train.group import Group, leading
 from crammed.train.plan import Planner
 from crammed.train.recorder import Recorder
 from crammed.train.signals import noted_signals
@@ -51,8 +52,19 @@ def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> Maske
     """The untrained model; its weights depend on the seed and the shape alone."""
     model = MaskedLM(config.model, vocab_size)
     generator = torch.Generator().manual_seed(key(config.seed, "initialise"))
-    initialise(model, config.model.init_std, generator)
+    std, zero = config.model.init_std, config.model.zero_outputs
+    initialise(model, std, generator, zero_outputs=zero)
     return model.to(device)
+
+
+def build(
+    config: RunConfig, corpus: Corpus, device: Device
+) -> tuple[MaskedLM, Optimizers, TrainStep]:
+    """The untrained model, and what trains it."""
+    model = new_model(config, corpus.vocab_size, device.torch)
+    optimizer = build_optimizer(model, config.optim)
+    specials = Specials.of(corpus.tokenizer)
+    return model, optimizer, TrainStep(model, optimizer, config, specials, device)
 
 
 def pretrain(
@@ -62,8 +74,12 @@ def pretrain(
     device: Device,
     progress: Progress,
     clock: Clock = time.monotonic,
+    group: Group | None = None,
 ) -> Trained:
     """Train until the budget is spent; go on from a checkpoint where there is one.
+
+    Args:
+        group: the other processes, which this one leads.
 
     Raises:
         InputError: the corpus is smaller than a batch, or the budget than an update.
@@ -78,9 +94,7 @@ def pretrain(
         )
     ledger = Ledger(config.budget.charge, clock)
     planner = Planner(config, corpus.vocab_size, ledger, device.synchronize)
-    model = new_model(config, corpus.vocab_size, device.torch)
-    optimizer = build_optimizer(model, config.optim)
-    step = TrainStep(model, optimizer, config, Specials.of(corpus.tokenizer), device)
+    model, optimizer, alone = build(config, corpus, device)
     stream = RowStream(corpus, config.seed, config.order)
     heldout = _HeldoutMeter(config, corpus, model, device, run, ledger)
 
@@ -97,10 +111,11 @@ def pretrain(
     with (
         progress.task("pretraining", 1.0) as task,
         noted_signals() as signals,
+        leading(alone, group) as step,
         ledger.account("step"),
     ):
         with ledger.account("compile"):
-            step.compile_for(planner.all_row_counts(), planner.all_mask_rates())
+            step.prepare(planner.all_row_counts(), planner.all_mask_rates())
         recorder = Recorder(run, ledger, device, task, config.train.log_seconds)
         checkpoints = Checkpoints(run, model, optimizer, ledger, config.train.checkpoint_seconds)
 

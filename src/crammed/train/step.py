@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +13,12 @@ from crammed.config import RunConfig
 from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenizer import Specials
 from crammed.device import Device
+from crammed.errors import InputError
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM
+from crammed.optim.build import Optimizers
+from crammed.train.memory import fitting_rows, is_out_of_memory
 from crammed.train.plan import Update
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
 
 
 class TrainStep:
@@ -32,7 +31,7 @@ class TrainStep:
     def __init__(
         self,
         model: MaskedLM,
-        optimizer: Optimizer,
+        optimizer: Optimizers,
         config: RunConfig,
         specials: Specials,
         device: Device,
@@ -48,7 +47,9 @@ class TrainStep:
             specials.ids,
             model.encoder.tokens.num_embeddings,
         )
-        self._parameters = list(model.parameters())
+        self.parameters = list(model.parameters())
+        self.microbatch_rows = device.microbatch_rows
+        """Rows of one forward and backward pass; becomes smaller where memory runs out."""
         self._in_flight: deque[torch.cuda.Event] = deque()
         loss = self._microbatch_loss
         self._loss = torch.compile(loss, fullgraph=True, dynamic=False) if device.compile else loss
@@ -64,10 +65,34 @@ class TrainStep:
             logits.float().flatten(0, 1), masked.labels.flatten(), reduction="sum"
         )
 
-    def compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
+    def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
+        """Everything before the first update: fit the memory, compile what training will meet."""
+        if self._device.fits_microbatch:
+            self._fit()
+        if self._device.compile:
+            self._compile_for(row_counts, rates)
+
+    def _fit(self) -> None:
+        """Find how many rows the device's memory holds."""
+        length = self._config.data.row_length
+        free, _ = torch.cuda.mem_get_info(self._device.torch)
+        # Moments and gradients are not there yet.
+        free -= sum(3 * p.numel() * p.element_size() for p in self.parameters)
+        self.microbatch_rows = fitting_rows(self._peak, free, length)
+
+    def _peak(self, rows: int) -> int:
+        """Bytes that a microbatch of so many rows takes; not compiled, which takes less."""
+        device, length = self._device.torch, self._config.data.row_length
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        ids = torch.zeros((rows, length), dtype=torch.int64, device=device)
+        count = predicted_positions(self._config.masking.rate, length)
+        loss = self._microbatch_loss(ids, torch.arange(rows, device=device), count)
+        torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        return torch.cuda.max_memory_allocated(device) - before
+
+    def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         """Run every shape that training will meet once, so that no update pays for compiling."""
-        if not self._device.compile:
-            return
         sizes = {size for rows in row_counts for size in self._microbatches(rows)}
         length = self._config.data.row_length
         for count in sorted({predicted_positions(rate, length) for rate in rates}):
@@ -75,44 +100,72 @@ class TrainStep:
                 rows = torch.zeros((size, length), dtype=torch.int64, device=self._device.torch)
                 numbers = torch.arange(size, device=self._device.torch)
                 self._loss(rows, numbers, count).backward()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         self._device.synchronize()
 
     def _microbatches(self, rows: int) -> list[int]:
-        whole, rest = divmod(rows, self._device.microbatch_rows)
-        return [self._device.microbatch_rows] * whole + [rest] * (rest > 0)
+        whole, rest = divmod(rows, self.microbatch_rows)
+        return [self.microbatch_rows] * whole + [rest] * (rest > 0)
 
-    def gradients(self, rows: Tensor, update: Update) -> Tensor:
+    def gradients(self, rows: Tensor, update: Update, first: int = 0) -> Tensor:
         """Add up the gradients of one update; return its mean loss, a scalar on the device.
+
+        Where the device's memory runs out, the update begins again with smaller microbatches.
 
         Args:
             rows: [R, S] token ids on the CPU.
+            first: place of these rows among those of the update, where other processes have the
+                others; the loss is then their share of the mean.
+
+        Raises:
+            InputError: not even one row fits.
         """
-        device = self._device.torch
         self._stay_close()
+        rows = rows.to(self._device.torch, non_blocking=True)
+        while True:
+            try:
+                return self._accumulate(rows, update, first)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._halve(error)
+
+    def _accumulate(self, rows: Tensor, update: Update, first: int) -> Tensor:
+        device = self._device.torch
         if self._config.model.dropout:
-            torch.manual_seed(key(self._config.seed, "dropout", update.number))
+            torch.manual_seed(key(self._config.seed, f"dropout/{first}", update.number))
         count = predicted_positions(update.mask_rate, rows.shape[1])
-        numbers = torch.arange(update.first_row, update.first_row + len(rows), device=device)
-        rows = rows.to(device, non_blocking=True)
+        begin = update.first_row + first
+        numbers = torch.arange(begin, begin + len(rows), device=device)
         total = torch.zeros((), device=device)
         sizes = self._microbatches(len(rows))
         for part, part_numbers in zip(rows.split(sizes), numbers.split(sizes), strict=True):
-            loss = self._loss(part, part_numbers, count) / (count * len(rows))
+            loss = self._loss(part, part_numbers, count) / (count * update.rows)
             loss.backward()
             total += loss.detach()
         return total
 
+    def _halve(self, error: RuntimeError) -> None:
+        """Drop what there is of the gradients, and go on with half the rows at a time."""
+        self._optimizer.zero_grad()
+        if self.microbatch_rows == 1:
+            raise InputError(
+                f"not even one row of {self._config.data.row_length} tokens fits into the memory "
+                f"of {self._device.name}: train a smaller model (model.layers, model.width)"
+            ) from error
+        self.microbatch_rows //= 2
+        if self._device.torch.type == "cuda":
+            torch.cuda.empty_cache()
+
     def apply(self, lr: float) -> Tensor:
         """Clip, step and clear the gradients; return their norm before clipping, on the device."""
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
         if (clip := self._config.optim.clip) is not None:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, clip, norm, foreach=True)
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, clip, norm, foreach=True)
+        self._optimizer.set_share(lr / self._config.optim.lr)
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         if self._device.torch.type == "cuda":
             event = torch.cuda.Event()
             event.record()
@@ -126,4 +179,4 @@ class TrainStep:
 
     def discard(self) -> None:
         """Forget gradients of an update that did not fit."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()

@@ -1,0 +1,94 @@
+"""Recipes: complete configurations as files, and single values over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from crammed.config import RunConfig
+from crammed.errors import InputError
+from crammed.yamlfile import Loader, explain, names_in, read_yaml
+
+
+def recipe_names() -> list[str]:
+    """Names of the built-in recipes, sorted."""
+    return names_in(resources.files("crammed") / "recipes")
+
+
+def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The recipe's sections as plain values, on top of those it extends."""
+    if recipe in seen:
+        raise InputError(f"recipe {recipe} extends itself: {' -> '.join((*seen, recipe))}")
+    values = read_yaml("recipe", recipe, resources.files("crammed") / "recipes")
+    base_name = values.pop("extends", None)
+    if base_name is None:
+        return values
+    base = _read_recipe(str(base_name), (*seen, recipe))
+    return _merge(base, values)
+
+
+def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `change` laid over it; another schedule shape starts from its own defaults."""
+    merged = dict(base)
+    for key, value in change.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            fresh = "shape" in value and value["shape"] != old.get("shape")
+            merged[key] = dict(value) if fresh else _merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """``["a.b=1", "a.c=x"]`` as nested values."""
+    nested: dict[str, Any] = {}
+    for override in overrides:
+        path, _, text = override.partition("=")
+        try:
+            value = yaml.load(text, Loader) if text else ""
+        except yaml.YAMLError as error:
+            raise InputError(f"cannot read the value of {override!r}") from error
+        at = nested
+        *parents, leaf = path.split(".")
+        for parent in parents:
+            at = at.setdefault(parent, {})
+            if not isinstance(at, dict):
+                raise InputError(f"{override!r} sets a value inside another override's value")
+        if leaf in at:
+            raise InputError(f"{path} is set twice")
+        at[leaf] = value
+    return nested
+
+
+def load_config(
+    recipe: str,
+    overrides: Sequence[str] = (),
+    fixed: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Resolve a recipe, its overrides and what the command line fixes (nested values).
+
+    Raises:
+        InputError: an unknown recipe, key or value; one line a fault, all faults at once.
+    """
+    values = _merge(_read_recipe(recipe), _parse_overrides(overrides))
+    values = _merge(values, fixed or {})
+    values.setdefault("recipe", Path(recipe).stem)
+    return parse_config(values, recipe)
+
+
+def parse_config(values: Mapping[str, Any], origin: str) -> RunConfig:
+    """Validate plain values, such as a run's config.json.
+
+    Raises:
+        InputError: naming `origin` and every fault.
+    """
+    try:
+        return RunConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise InputError(f"recipe {origin}: {explain(error, RunConfig)}") from error

@@ -1,0 +1,65 @@
+"""Arms of a study beside its baseline: means, spreads, and how sure a difference is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+RATES = ("loss@0.15", "loss@0.25")
+
+
+def compare_arms(study: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for every arm, the best first: mean and standard deviation of the held-out loss.
+
+    ``difference`` is to the baseline, with the 95 % interval and the two-sided p-value of Welch's
+    t-test; None for the baseline itself and where an arm has one seed. Arms whose runs all failed
+    have ``failed`` instead.
+
+    Args:
+        study: what `run_study` returns.
+    """
+    arms = {name: _losses(arm) for name, arm in study["arms"].items()}
+    base = arms[study["baseline"]]
+    rows = []
+    for name, losses in arms.items():
+        runs = study["arms"][name]["runs"].values()
+        failed = [run["failed"] for run in runs if "failed" in run]
+        row: dict[str, Any] = {"arm": name, "seeds": len(losses[RATES[0]])}
+        if failed:
+            row["failed"] = failed[0]
+        if losses[RATES[0]]:
+            good = [run for run in runs if "failed" not in run]
+            row["tokens"] = statistics.fmean(run["tokens"] for run in good)
+            row["seconds"] = statistics.fmean(run["seconds"] for run in good)
+            for rate in RATES:
+                row[rate] = _one(losses[rate], base[rate] if name != study["baseline"] else None)
+        rows.append(row)
+    return sorted(rows, key=lambda row: row.get(RATES[0], {"mean": math.inf})["mean"])
+
+
+def _losses(arm: dict[str, Any]) -> dict[str, list[float]]:
+    runs = [run for run in arm["runs"].values() if "failed" not in run]
+    return {rate: [run[rate] for run in runs] for rate in RATES}
+
+
+def _one(losses: list[float], base: list[float] | None) -> dict[str, Any]:
+    """Mean and deviation of an arm, and its difference to the baseline."""
+    values: dict[str, Any] = {
+        "mean": statistics.fmean(losses),
+        "deviation": statistics.stdev(losses) if len(losses) > 1 else None,
+        "difference": None,
+        "interval": None,
+        "p": None,
+    }
+    if base:
+        values["difference"] = values["mean"] - statistics.fmean(base)
+    if base and min(len(losses), len(base)) > 1:
+        from scipy.stats import ttest_ind
+
+        test = ttest_ind(losses, base, equal_var=False)
+        if math.isfinite(test.pvalue):  # it is not where both have no spread at all
+            between = test.confidence_interval()
+            values["interval"] = [float(between.low), float(between.high)]
+            values["p"] = float(test.pvalue)
+    return values

@@ -1,0 +1,44 @@
+"""How many rows go through the device at once: as many as fit, and fewer if that was wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+MOST_TOKENS = 65_536
+"""Tokens of a microbatch; a GPU is no faster with more."""
+SHARE = 0.85
+"""Of the free memory that is planned with; the rest is for what measuring did not see."""
+_PROBES = (8, 16)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device said that it has no memory left, in the words of any backend."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    words = str(error).lower()
+    return isinstance(error, RuntimeError) and (
+        "out of memory" in words or "can't allocate memory" in words
+    )
+
+
+def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
+    """The largest power of two of rows that memory holds, by measuring two small microbatches.
+
+    Args:
+        peak: bytes that so many rows take beyond what is held anyway; may raise an out-of-memory
+            error.
+        free: bytes that are free.
+    """
+    most = max(1, MOST_TOKENS // row_length)
+    try:
+        few, more = (peak(rows) for rows in _PROBES)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return 1
+    a_row = max(1, (more - few) // (_PROBES[1] - _PROBES[0]))
+    fixed = max(0, few - a_row * _PROBES[0])
+    rows = int((SHARE * free - fixed) // a_row)
+    return 1 << (max(1, min(rows, most)).bit_length() - 1)

@@ -1,0 +1,124 @@
+"""Microbatches that fit: planned by measuring, and halved where memory runs out all the same."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import tiny
+from crammed.budget import Work
+from crammed.device import Device
+from crammed.errors import InputError
+from crammed.model.encoder import MaskedLM, initialise
+from crammed.optim.build import build_optimizer
+from crammed.train.memory import MOST_TOKENS, SHARE, fitting_rows, is_out_of_memory
+from crammed.train.plan import Update
+from crammed.train.step import TrainStep
+from test_training import SPECIALS
+
+
+@given(
+    st.integers(10**3, 10**8),
+    st.integers(0, 10**9),
+    st.integers(10**8, 10**11),
+    st.integers(8, 512),
+)
+def test_planned_rows_fit_and_twice_as_many_do_not(
+    a_row: int, fixed: int, free: int, length: int
+) -> None:
+    rows = fitting_rows(lambda count: fixed + a_row * count, free, length)
+    assert rows >= 1
+    assert rows & (rows - 1) == 0
+    assert rows == 1 or (fixed + a_row * rows <= SHARE * free and rows * length <= MOST_TOKENS)
+    more = 2 * rows
+    assert fixed + a_row * more > SHARE * free - 2 * a_row or more * length > MOST_TOKENS
+
+
+def test_memory_too_small_to_measure_leaves_one_row() -> None:
+    def full(rows: int) -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert fitting_rows(full, 10**9, 128) == 1
+
+    def broken(rows: int) -> int:
+        raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        fitting_rows(broken, 10**9, 128)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (torch.OutOfMemoryError("x"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 1 bytes"), True),
+        (RuntimeError("shapes differ"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_every_backend_says_it_in_its_own_words(error: Exception, is_one: bool) -> None:
+    assert is_out_of_memory(error) == is_one
+
+
+def limited(step: TrainStep, most: int) -> list[int]:
+    """Make microbatches of more than `most` rows fail, as a small card would; the sizes tried."""
+    tried: list[int] = []
+    real = step._loss
+
+    def loss(rows: torch.Tensor, numbers: torch.Tensor, count: int) -> torch.Tensor:
+        tried.append(len(rows))
+        if len(rows) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(rows, numbers, count)
+
+    step._loss = loss
+    return tried
+
+
+def make_step(device: Device) -> tuple[TrainStep, MaskedLM]:
+    config = tiny("crammed", "batch.rows=16")
+    model = MaskedLM(config.model, 256)
+    initialise(model, 0.02, torch.Generator().manual_seed(0))
+    return TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device), model
+
+
+def test_an_update_that_runs_out_of_memory_begins_again_smaller(cpu: Device) -> None:
+    rows = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
+    device = dataclasses.replace(cpu, microbatch_rows=16)
+    step, _ = make_step(device)
+    update = Update(0, 0, 16, 0.0, 1e-3, 0.25, Work())
+    tried = limited(step, 5)
+    loss = step.gradients(rows, update)
+    assert tried == [16, 8, 4, 4, 4, 4]
+    assert step.microbatch_rows == 4
+    tried.clear()
+    again = step.gradients(rows, update)
+    assert tried == [4, 4, 4, 4], "what did not fit is not tried again"
+    assert torch.equal(loss, again)
+
+
+def test_the_gradients_are_those_of_the_whole_update(cpu: Device) -> None:
+    rows = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
+    update = Update(0, 0, 16, 0.0, 1e-3, 0.25, Work())
+    found = []
+    for most in (16, 3):
+        step, model = make_step(dataclasses.replace(cpu, microbatch_rows=16))
+        limited(step, most)
+        step.gradients(rows, update)
+        found.append([p.grad for p in model.parameters() if p.grad is not None])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
+
+
+def test_a_model_too_large_for_one_row_is_a_clear_error(cpu: Device) -> None:
+    step, _ = make_step(dataclasses.replace(cpu, microbatch_rows=4))
+    limited(step, 0)
+    rows = torch.zeros((4, 32), dtype=torch.int64)
+    update = Update(0, 0, 4, 0.0, 1e-3, 0.25, Work())
+    with pytest.raises(InputError, match="not even one row of 32 tokens"):
+        step.gradients(rows, update)

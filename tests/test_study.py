@@ -1,0 +1,98 @@
+"""A study: arms, seeds, budgets, and what may be said of their differences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.data.corpus import Corpus
+from crammed.doctor import TINY
+from crammed.errors import InputError
+from crammed.progress import SILENT
+from crammed.study.run import load_study, run_study
+from crammed.study.statistics import compare_arms
+
+MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
+
+
+def write(path: Path, **values: Any) -> Path:
+    base = {"base": ["crammed", *MODEL], "baseline": "plain"}
+    arms = {"plain": [], "muon": ["optim.name=muon", "optim.lr=2e-3"]}
+    path.write_text(json.dumps({**base, "arms": arms, **values}))  # JSON is YAML
+    return path
+
+
+def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None:
+    file = write(tmp_path / "s.yaml", base=["demo", "optim.lr=1e-3", "seed=1"])
+    study = load_study(file, corpus)
+    assert study.words("plain") == ["demo", "optim.lr=1e-3", "seed=1"]
+    assert study.words("muon") == ["demo", "optim.lr=2e-3", "seed=1", "optim.name=muon"]
+    other = write(tmp_path / "o.yaml", base=["demo"], arms={"plain": [], "old": ["crammed-2022"]})
+    assert load_study(other, corpus).words("old") == ["crammed-2022"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"baseline": "none"}, "baseline none is none of its arms"),
+        ({"arms": {"plain": []}}, "arms"),
+        ({"arms": {"plain": [], "x": ["optim.lrr=1"]}}, "arm x: .*did you mean optim.lr"),
+        ({"bass": []}, "bass: no such key; did you mean base"),
+    ],
+)
+def test_a_wrong_study_is_refused(
+    tmp_path: Path, corpus: Corpus, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        load_study(write(tmp_path / "s.yaml", **values), corpus)
+    with pytest.raises(InputError, match="cannot read study"):
+        load_study(tmp_path / "none.yaml", corpus)
+
+
+def test_a_study_runs_every_arm_and_goes_on(tmp_path: Path, corpus: Corpus) -> None:
+    study = load_study(write(tmp_path / "s.yaml"), corpus)
+    out = tmp_path / "study"
+    result = run_study(study, corpus, "6updates", 2, out, 2, SILENT)
+    for name in ("plain", "muon"):
+        runs = result["arms"][name]["runs"]
+        assert sorted(runs) == ["0", "1"]
+        assert all(run["updates"] == 6 for run in runs.values()), runs
+        assert runs["0"]["loss@0.15"] != runs["1"]["loss@0.15"]
+    assert json.loads((out / "study.json").read_text()) == result
+    before = {f: f.stat().st_mtime_ns for f in out.glob("*/summary.json")}
+    again = run_study(study, corpus, "6updates", 2, out, 1, SILENT)
+    assert again["arms"] == result["arms"]
+    assert {f: f.stat().st_mtime_ns for f in out.glob("*/summary.json")} == before
+
+
+def runs(*losses: float) -> dict[str, Any]:
+    one = {"tokens": 10, "updates": 1, "parameters": 5, "seconds": 2.0}
+    made = {
+        str(n): {**one, "loss@0.15": loss, "loss@0.25": loss + 1} for n, loss in enumerate(losses)
+    }
+    return {"words": [], "runs": made}
+
+
+def test_differences_have_intervals_and_the_best_is_first() -> None:
+    study = {"baseline": "base", "arms": {"base": runs(4.0, 4.1, 4.2), "new": runs(3.0, 3.1, 3.05)}}
+    new, base = compare_arms(study)
+    assert (new["arm"], base["arm"]) == ("new", "base")
+    loss = new["loss@0.15"]
+    assert loss["difference"] == pytest.approx(-1.05)
+    assert loss["interval"][0] < -1.05 < loss["interval"][1] < 0
+    assert loss["p"] < 0.01
+    assert base["loss@0.15"]["difference"] is None
+    assert new["loss@0.25"]["mean"] == pytest.approx(4.05)
+
+
+def test_one_seed_has_no_interval_and_a_failure_is_said() -> None:
+    arms = {"base": runs(4.0), "one": runs(3.0), "bad": {"words": [], "runs": {}}}
+    arms["bad"]["runs"]["0"] = {"failed": "the loss is not finite"}
+    one, base, bad = compare_arms({"baseline": "base", "arms": arms})
+    assert one["loss@0.15"]["difference"] == pytest.approx(-1.0)
+    assert one["loss@0.15"]["p"] is None
+    assert base["loss@0.15"]["deviation"] is None
+    assert bad == {"arm": "bad", "seeds": 0, "failed": "the loss is not finite"}
