@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -491,8 +492,17 @@ def _spread_data(arguments: list[str]) -> list[str]:
     return spread
 
 
+class _Interrupt(BaseException):
+    """Ctrl-C. Not KeyboardInterrupt, which the library of the command line keeps for itself."""
+
+
+def _interrupt(*_: object) -> None:
+    raise _Interrupt
+
+
 def main() -> None:
     """Run a verb; faults become one line on stderr and an exit code."""
+    signal.signal(signal.SIGINT, _interrupt)
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     if verb in ("run", "prepare"):
         sys.argv[1:] = _spread_data(sys.argv[1:])
@@ -501,6 +511,6 @@ def main() -> None:
     except CrammedError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except _Interrupt:
         typer.echo("error: interrupted; what is finished is kept", err=True)
         sys.exit(Interrupted.exit_code)
