@@ -221,6 +221,8 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
     ):
         with pytest.raises(InputError, match=message):
             evaluate(ask(**values), SILENT)
+    with pytest.raises(InputError, match="no BLiMP data at"):
+        evaluate(ask(suite="blimp", data=str(tmp_path / "none.jsonl")), SILENT)
     assert not (tmp_path / "scores").exists()
 
 

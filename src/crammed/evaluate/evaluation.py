@@ -89,8 +89,8 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     result: dict[str, Any] = {"model": encoder.name, "folder": str(folder)}
     if suite is None:
         name = request.suite
-        scores = _without_tuning(request, encoder, device, progress)
         with Kept(folder, about(encoder), protocol) as kept:
+            scores = _without_tuning(request, encoder, device, progress)
             kept.save_suite(name, scores)
     else:
         name, data = suite.name, None if request.data == "hub" else Path(request.data)

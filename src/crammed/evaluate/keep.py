@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -57,6 +58,7 @@ class Kept:
         except BlockingIOError as error:
             os.close(self._lock)
             raise InputError(f"{folder} is in use by another process: wait for it") from error
+        self._created = found is None
         if found is None:
             write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})
             write_json(self._scores_file, _no_scores(model, settings))
@@ -64,7 +66,9 @@ class Kept:
     def __enter__(self) -> Kept:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._created and kind is InputError and not self.scores()["suites"]:
+            shutil.rmtree(self.folder)  # nothing was evaluated in it
         os.close(self._lock)
 
     @property
