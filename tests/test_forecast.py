@@ -12,10 +12,10 @@ from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.doctor import TINY
 from crammed.progress import SILENT
-from crammed.train.forecast import Pace, forecast, measure
+from crammed.train.forecast import Speed, forecast, measure
 from test_cli import crammed as command
 
-PACE = Pace(update=0.5, row=0.01, compile=2.0, memory=None, microbatch_rows=8)
+SPEED = Speed(update=0.5, row=0.01, compile=2.0, memory=None, microbatch_rows=8)
 
 
 def config(*overrides: str, budget: str) -> RunConfig:
@@ -23,9 +23,9 @@ def config(*overrides: str, budget: str) -> RunConfig:
 
 
 def test_a_budget_of_time_is_filled_to_the_last_update() -> None:
-    seconds = PACE.seconds(8)
+    seconds = SPEED.seconds(8)
     assert seconds == pytest.approx(0.58)
-    result = forecast(config(budget="60s"), 256, 1000, PACE)
+    result = forecast(config(budget="60s"), 256, 1000, SPEED)
     assert result["updates"] == int((60 - 2) / seconds)
     assert result["tokens"] == result["updates"] * 8 * 32
     assert result["epochs"] == pytest.approx(result["updates"] * 8 / 1000)
@@ -35,13 +35,15 @@ def test_a_budget_of_time_is_filled_to_the_last_update() -> None:
 
 def test_compiling_costs_nothing_where_the_rule_says_so() -> None:
     free = config("budget.charge=[step]", budget="60s")
-    assert forecast(free, 256, None, PACE)["updates"] == int(60 / PACE.seconds(8))
+    result = forecast(free, 256, None, SPEED)
+    assert result["updates"] == int(60 / SPEED.seconds(8))
+    assert result["tokens_per_second"] == pytest.approx(8 * 32 / SPEED.seconds(8))
 
 
 def test_a_budget_of_work_says_how_long_it_takes() -> None:
-    result = forecast(config(budget="250updates"), 256, None, PACE)
+    result = forecast(config(budget="250updates"), 256, None, SPEED)
     assert result["updates"] == 250
-    assert result["seconds"] == pytest.approx(2 + 250 * PACE.seconds(8))
+    assert result["seconds"] == pytest.approx(2 + 250 * SPEED.seconds(8))
     assert result["epochs"] is None
     assert result["notes"] == []
 
@@ -49,26 +51,26 @@ def test_a_budget_of_work_says_how_long_it_takes() -> None:
 def test_a_ramp_is_played_through() -> None:
     ramp = config("batch.rows=64", "batch.ramp=1.0", "batch.quantum=8", budget="60s")
     flat = config("batch.rows=64", budget="60s")
-    slow = Pace(0.0, 0.01, 0.0, None, 8)
+    slow = Speed(0.0, 0.01, 0.0, None, 8)
     ramped, whole = (forecast(c, 256, None, slow) for c in (ramp, flat))
     assert ramped["updates"] > 1.3 * whole["updates"]
     assert ramped["tokens"] == pytest.approx(whole["tokens"], rel=0.05)
 
 
 def test_what_will_not_go_well_is_said() -> None:
-    assert "before one update" in forecast(config(budget="1s"), 256, None, PACE)["notes"][0]
-    few = forecast(config(budget="300updates"), 256, 100, PACE)["notes"]
+    assert "before one update" in forecast(config(budget="1s"), 256, None, SPEED)["notes"][0]
+    few = forecast(config(budget="300updates"), 256, 100, SPEED)["notes"]
     assert few == ["the corpus is read 24.0 times: add text"]
-    tight = forecast(config("batch.rows=16", budget="300updates"), 256, 12, PACE)["notes"]
+    tight = forecast(config("batch.rows=16", budget="300updates"), 256, 12, SPEED)["notes"]
     assert "less than one batch" in tight[0]
 
 
 def test_measuring_is_of_real_updates(corpus: Corpus, cpu: Device) -> None:
     clock = FakeClock(tick=0.01)
-    pace = measure(config(budget="60s"), corpus, cpu, 1.0, SILENT, clock)
+    speed = measure(config(budget="60s"), corpus, cpu, 1.0, SILENT, clock)
     # By this clock every update takes one tick, whatever its rows.
-    assert pace.seconds(4) == pytest.approx(0.01, rel=0.01)
-    assert pace.compile == 0.0
+    assert speed.seconds(4) == pytest.approx(0.01, rel=0.01)
+    assert speed.compile == 0.0
     real = measure(config(budget="60s"), None, cpu, 0.5, SILENT)
     assert 0 < real.seconds(8) < 5
 

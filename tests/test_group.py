@@ -55,6 +55,9 @@ def test_two_processes_train_what_one_does(tmp_path: Path, corpus: Corpus, optim
         processes = start(corpus, tmp_path / name, count, *words)
         errors = finish(processes)
         assert [p.returncode for p in processes] == [0] * count, errors
+    finished = start(corpus, tmp_path / "two", 2, *words)
+    errors = finish(finished)
+    assert [p.returncode for p in finished] == [0, 0], errors
     one, two = (
         load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two")
     )

@@ -24,8 +24,17 @@ def _tables(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def copy(tmp_path: Path) -> Path:
     for name in ("tools", "records", "docs"):
         shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
     shutil.copy(ROOT / "README.md", tmp_path)
     return tmp_path
+
+
+def test_a_page_that_names_no_result_is_refused(copy: Path) -> None:
+    page = copy / "docs" / "evaluation.md"
+    page.write_text(page.read_text("utf-8").replace("finetune-cpu.json", "gone.json"), "utf-8")
+    result = _tables(copy, "--check")
+    assert result.returncode == 1
+    assert "a page names gone.json" in result.stderr
 
 
 def test_tables_are_current() -> None:

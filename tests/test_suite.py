@@ -171,6 +171,14 @@ def test_a_folder_is_of_one_model_and_one_protocol(
         evaluate(ask(model=str(other)), SILENT)
     with pytest.raises(InputError, match=r"another protocol \(epochs 2 there, 5 here"):
         evaluate(ask(protocol="cramming"), SILENT)
+    # What a process left that was killed before it had written anything is no obstacle.
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    (killed / ".lock").touch()
+    (killed / ".evaluation.json.tmp").write_text("{")
+    evaluate(ask(seeds=1, twin=False, into=killed), SILENT)
+    (killed / "scores.json").unlink()
+    assert "cola" in tasks_of(evaluate(ask(seeds=1, twin=False, into=killed), SILENT))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("dear")
     with pytest.raises(InputError, match="no evaluation"):

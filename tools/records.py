@@ -135,12 +135,17 @@ def _score(name: str, entry: dict[str, Any]) -> str:
     return words + (", one seed" if one else "") + partial
 
 
+def _benchmark(name: str) -> dict[str, Any]:
+    benchmark = read_json(BENCHMARKS / name)
+    if benchmark is None:
+        raise SystemExit(f"a page names {name}, which is not in {BENCHMARKS}")
+    return benchmark
+
+
 def prepare_table(names: list[str]) -> str:
     """The benchmark of preparing, and what the Pile would take at its rates."""
     (name,) = names
-    benchmark = read_json(BENCHMARKS / name)
-    if benchmark is None:
-        return ""
+    benchmark = _benchmark(name)
     runs = {run["what"]: run for run in benchmark["runs"]}
     lines = ["| what | text | time | rate | memory |", "|---|---|---|---|---|"]
     for what, run in runs.items():
@@ -177,9 +182,7 @@ def prepare_table(names: list[str]) -> str:
 def finetune_table(names: list[str]) -> str:
     """The benchmark of fine-tuning: scores and times beside a plain loop's."""
     (name,) = names
-    benchmark = read_json(BENCHMARKS / name)
-    if benchmark is None:
-        return ""
+    benchmark = _benchmark(name)
     lines = ["| task | training rows | metric | ours | plain loop |", "|---|---|---|---|---|"]
     plain = benchmark["plain_runs"]
     for task, score in benchmark["ours"]["scores"].items():

@@ -142,7 +142,8 @@ def pretrain(
     group = join_group(device)
     out = out or default_out(config, corpus.name)
     if group is not None and group.rank > 0:
-        follow(config, opened, out / "checkpoints", device, group)
+        if not (out / "summary.json").exists():  # of a finished run there is nothing to follow
+            follow(config, opened, out / "checkpoints", device, group)
         return
     run_dir = RunDir.open(out, config)
     try:
@@ -332,9 +333,9 @@ def plan(
 
     config, opened = _configure(words, {}, budget, None, None, corpus, needs_data=False)
     with _progress() as progress:
-        pace = measure(config, opened, choose_device(config.compute), seconds, progress)
+        speed = measure(config, opened, choose_device(config.compute), seconds, progress)
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
-    values = forecast(config, vocab, opened.rows if opened is not None else None, pace)
+    values = forecast(config, vocab, opened.rows if opened is not None else None, speed)
     print_result(values, as_json, plan_words(values))
 
 

@@ -46,7 +46,7 @@ class Kept:
         settings = hyperparameters(protocol)
         described = folder / "evaluation.json"
         found = read_json(described)
-        if found is None and folder.exists() and any(folder.iterdir()):
+        if found is None and folder.exists() and any(_visible(folder)):
             raise InputError(f"{folder} holds something that is no evaluation: choose another")
         if found is not None:
             _refuse_other(folder, found, model, settings)
@@ -61,7 +61,6 @@ class Kept:
         self._created = found is None
         if found is None:
             write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})
-            write_json(self._scores_file, _no_scores(model, settings))
 
     def __enter__(self) -> Kept:
         return self
@@ -93,9 +92,7 @@ class Kept:
 
     def scores(self) -> dict[str, Any]:
         """Every score so far."""
-        scores = read_json(self._scores_file)
-        assert scores is not None
-        return scores
+        return stored(self.folder)
 
     def save_suite(self, suite: str, values: dict[str, Any]) -> None:
         """Write the scores of a suite beside those of the others."""
@@ -109,8 +106,9 @@ def hyperparameters(protocol: Protocol) -> dict[str, Any]:
     return protocol.model_dump(mode="json", include=set(Protocol.model_fields) - {"seeds"})
 
 
-def _no_scores(model: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    return {"schema": SCHEMA, "model": model, "protocol": settings, "suites": {}}
+def _visible(folder: Path) -> list[Path]:
+    """What a person put there; a lock and half-written files are what a killed process left."""
+    return [path for path in folder.iterdir() if not path.name.startswith(".")]
 
 
 def _refuse_other(
@@ -165,10 +163,10 @@ def stored(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: it is none.
     """
-    scores = read_json(folder / "scores.json")
-    if scores is None or not (folder / "evaluation.json").exists():
+    described = read_json(folder / "evaluation.json")
+    if described is None:
         raise InputError(f"{folder} holds no evaluation: evaluate that model first")
-    return scores
+    return read_json(folder / "scores.json") or {**described, "suites": {}}
 
 
 def gold_of(folder: Path, suite: str, number: str) -> tuple[Rows, dict[str, Any]]:

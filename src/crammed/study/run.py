@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -117,14 +116,12 @@ def run_study(
         "arms": {arm: {"words": study.words(arm), "runs": {}} for arm in study.arms},
     }
     listed = list(_runs(study, corpus, budget, seeds, out, jobs))
-    lock = threading.Lock()
     with progress.task("study", len(listed)) as bar, ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(_train, run): run for run in listed}
         for done, future in enumerate(as_completed(futures), 1):
             run = futures[future]
-            with lock:
-                result["arms"][run.arm]["runs"][str(run.seed)] = future.result()
-                write_json(out / "study.json", result)
+            result["arms"][run.arm]["runs"][str(run.seed)] = future.result()
+            write_json(out / "study.json", result)
             bar.update(done, f"{run.arm}, seed {run.seed}")
     return result
 

@@ -31,7 +31,7 @@ _WARM = 2
 
 
 @dataclass(frozen=True)
-class Pace:
+class Speed:
     """How long an update takes: seconds of its own, and seconds a row.
 
     Attributes:
@@ -67,7 +67,7 @@ def measure(
     seconds: float,
     progress: Progress,
     clock: Clock = time.perf_counter,
-) -> Pace:
+) -> Speed:
     """Train for some seconds, with updates of one microbatch and of two in turn.
 
     Args:
@@ -106,7 +106,7 @@ def measure(
     memory = None
     if device.torch.type == "cuda":
         memory = torch.cuda.max_memory_allocated(device.torch)
-    return Pace(max(0.0, one - few * a_row), a_row, compiled, memory, step.microbatch_rows)
+    return Speed(max(0.0, one - few * a_row), a_row, compiled, memory, step.microbatch_rows)
 
 
 def _source(
@@ -120,8 +120,8 @@ def _source(
     return lambda count: stream.read(next(places) * count, count)
 
 
-def forecast(config: RunConfig, vocab: int, rows: int | None, pace: Pace) -> dict[str, Any]:
-    """Play the whole run through at a measured pace.
+def forecast(config: RunConfig, vocab: int, rows: int | None, speed: Speed) -> dict[str, Any]:
+    """Play the whole run through at a measured speed.
 
     Args:
         rows: of the corpus; None if there is none yet.
@@ -134,15 +134,16 @@ def forecast(config: RunConfig, vocab: int, rows: int | None, pace: Pace) -> dic
     clock = _Simulated()
     ledger = Ledger(config.budget.charge, clock)
     planner = Planner(config, vocab, ledger, lambda: None)
-    work = Work()
+    work, training = Work(), 0.0
     with ledger.account("compile"):
-        clock.now += pace.compile
+        clock.now += speed.compile
     with ledger.account("step"):
         while (update := planner.next(work)) is not None:
-            clock.now += pace.seconds(update.rows)
+            clock.now += speed.seconds(update.rows)
             if not planner.room_for(0.0):
                 break
             work += update.cost
+            training += speed.seconds(update.rows)
             planner.finished(update)
     charged = min(ledger.charged(), _limit(config))
     size = parameters(config.model, vocab)
@@ -152,12 +153,12 @@ def forecast(config: RunConfig, vocab: int, rows: int | None, pace: Pace) -> dic
         "tokens": work.tokens,
         "seconds": charged,
         "exaflop": work.flops / 1e18,
-        "tokens_per_second": work.tokens / max(charged - pace.compile, 1e-9),
+        "tokens_per_second": work.tokens / training if training else 0.0,
         "epochs": epochs,
         "parameters": size,
         "tokens_per_parameter": work.tokens / size,
-        "memory": pace.memory,
-        "microbatch_rows": pace.microbatch_rows,
+        "memory": speed.memory,
+        "microbatch_rows": speed.microbatch_rows,
         "notes": list(_notes(config, work, rows, epochs)),
     }
 
