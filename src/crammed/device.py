@@ -72,7 +72,7 @@ def choose_device(config: ComputeConfig) -> Device:
         InputError: a device or format was asked for that this machine does not have.
     """
     reasons: list[str] = []
-    kind = _choose_kind(config, reasons)
+    kind = choose_kind(config, reasons)
     device = torch.device(kind)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -97,7 +97,12 @@ def choose_device(config: ComputeConfig) -> Device:
     )
 
 
-def _choose_kind(config: ComputeConfig, reasons: list[str]) -> str:
+def choose_kind(config: ComputeConfig, reasons: list[str]) -> str:
+    """The device that computes, and why.
+
+    Raises:
+        InputError: one was asked for that this machine does not have.
+    """
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
     if config.device != "auto":
         if not present[config.device]:
@@ -137,11 +142,15 @@ def _name(device: torch.device) -> str:
 
 def _peak(device: torch.device, name: str) -> tuple[float | None, str]:
     if device.type == "cuda":
-        known = [entry for entry in PEAK_TFLOPS if entry.lower() in name.lower()]
-        if known:
-            return PEAK_TFLOPS[max(known, key=len)] * TERA, "table"
-        return None, "unknown"
+        peak = known_peak(name)
+        return peak, "unknown" if peak is None else "table"
     return _measured_peak(device), "measured"
+
+
+def known_peak(name: str) -> float | None:
+    """FLOP/s of a GPU's 16-bit matrix products, where the table has it."""
+    known = [entry for entry in PEAK_TFLOPS if entry.lower() in name.lower()]
+    return PEAK_TFLOPS[max(known, key=len)] * TERA if known else None
 
 
 def _measured_peak(device: torch.device) -> float:

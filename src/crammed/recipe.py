@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from crammed.config import RunConfig
 from crammed.errors import InputError
+from crammed.sizing import follow_budget, nominal_speed
 from crammed.yamlfile import Loader, explain, names_in, read_yaml
 
 
@@ -73,13 +74,23 @@ def load_config(
 ) -> RunConfig:
     """Resolve a recipe, its overrides and what the command line fixes (nested values).
 
+    What the recipe lists under ``follows_budget`` and nobody sets follows from the budget.
+
     Raises:
         InputError: an unknown recipe, key or value; one line a fault, all faults at once.
     """
     values = _merge(_read_recipe(recipe), _parse_overrides(overrides))
     values = _merge(values, fixed or {})
     values.setdefault("recipe", Path(recipe).stem)
-    return parse_config(values, recipe)
+    following = values.pop("follows_budget", [])
+    config = parse_config(values, recipe)
+    keys = [key for key in following if not _is_set(values, key)]
+    return follow_budget(config, keys, nominal_speed(config.compute)) if keys else config
+
+
+def _is_set(values: Mapping[str, Any], key: str) -> bool:
+    section, _, name = key.partition(".")
+    return name in values.get(section, {})
 
 
 def parse_config(values: Mapping[str, Any], origin: str) -> RunConfig:

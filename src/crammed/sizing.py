@@ -1,0 +1,171 @@
+"""What follows from the budget: a recipe lists such values, and these rules fill them in.
+
+One dial turns all of them. The budget and the device give the tokens that a model of some size can
+be trained on; from the tokens come the size, the batch and the learning rates. A recipe names what
+follows under `follows_budget`; whatever a recipe or the command line sets stays as it is set.
+
+The device counts by a nominal speed, not a measured one: the same command gives the same model
+every time, and a factor of two changes the batch by a third.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from crammed.budget import Budget
+from crammed.config import ComputeConfig, RunConfig
+from crammed.data.masking import predicted_positions
+from crammed.errors import InputError
+from crammed.model.count import block_matrix_parameters, train_flops_per_token
+
+SHAPES = (
+    (2, 128),
+    (4, 128),
+    (4, 192),
+    (4, 256),
+    (6, 320),
+    (6, 384),
+    (8, 512),
+    (12, 512),
+    (12, 640),
+    (12, 768),
+    (16, 768),
+    (22, 768),
+    (20, 1024),
+    (28, 1024),
+)
+"""Layers and width of the sizes to choose from, each about 1.6 times the one before."""
+TOKENS_A_PARAMETER = 20.0
+"""Of the layers' products: where language models spend compute best (Hoffmann et al. 2022)."""
+BATCH_TOKENS = 2048.0
+BATCH_AT = 1e6
+BATCH_POWER = 0.5
+"""An update has 2,048 tokens in a run of a million, and more with the root of their number."""
+LARGEST_BATCH = 1_048_576
+SMALLEST_BATCH = 1024
+RATE_WIDTH = 768
+CORE = 80e9
+MULTIPROCESSOR = 0.5e12
+APPLE = 2e12
+"""FLOP/s that training nominally reaches on a CPU core, a CUDA multiprocessor, an Apple GPU."""
+SHARE_OF_PEAK = 0.5
+"""That training reaches on a GPU whose peak is known."""
+
+
+def _narrower_is_faster(rate: float) -> Callable[[RunConfig], float]:
+    """A peak learning rate at width 768, and with the root of the width below and above."""
+    return lambda config: rate * math.sqrt(RATE_WIDTH / config.model.width)
+
+
+RATES: Mapping[str, Callable[[RunConfig], float]] = {
+    "optim.lr": _narrower_is_faster(1e-3),
+    "optim.matrix_lr": _narrower_is_faster(5e-3),
+}
+FOLLOWERS = ("model.layers", "model.width", "tokenizer.vocab_size", "batch.rows", *RATES)
+
+
+def nominal_speed(compute: ComputeConfig) -> float:
+    """FLOP/s that training is taken to reach on the device that `compute` chooses.
+
+    Raises:
+        InputError: this machine has no such device.
+    """
+    import torch
+
+    from crammed.device import choose_kind, known_peak
+    from crammed.workers import cores
+
+    kind = choose_kind(compute, [])
+    if kind == "cpu":
+        return CORE * (compute.threads or cores())
+    if kind == "mps":
+        return APPLE
+    peak = known_peak(torch.cuda.get_device_name())
+    if peak is not None:
+        return SHARE_OF_PEAK * peak
+    return MULTIPROCESSOR * torch.cuda.get_device_properties().multi_processor_count
+
+
+def follow_budget(
+    config: RunConfig, keys: Collection[str], speed: float, vocab_size: int | None = None
+) -> RunConfig:
+    """`config` with the values of these keys replaced by what its budget and `speed` give.
+
+    Args:
+        keys: dotted, out of `FOLLOWERS`.
+        speed: FLOP/s of the device.
+        vocab_size: of a tokenizer that is there already; None if there will be a new one.
+
+    Raises:
+        InputError: there is no rule for a key.
+    """
+    if unknown := sorted(set(keys) - set(FOLLOWERS)):
+        raise InputError(
+            f"follows_budget: no rule for {', '.join(unknown)}; there is one for "
+            f"{', '.join(FOLLOWERS)}"
+        )
+    if vocab_size is not None:
+        keys = set(keys) - {"tokenizer.vocab_size"}
+        config = with_values(config, {"tokenizer.vocab_size": vocab_size})
+    config = _largest_affordable(config, keys, speed)
+    if "batch.rows" in keys:
+        rows = batch_tokens(tokens(config, speed)) / config.data.row_length
+        config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(rows)))})
+    rates = {key: rule(config) for key, rule in RATES.items() if key in keys}
+    return with_values(config, rates)
+
+
+def _largest_affordable(config: RunConfig, keys: Collection[str], speed: float) -> RunConfig:
+    """The largest size whose parameters all get their tokens; the smallest where none does."""
+    sizes: list[RunConfig] = []
+    for layers, width in SHAPES:
+        shape = {"model.layers": layers, "model.width": width}
+        values = {key: value for key, value in shape.items() if key in keys}
+        if "tokenizer.vocab_size" in keys:
+            across = values.get("model.width", config.model.width)
+            values["tokenizer.vocab_size"] = vocabulary(across)
+        sizes.append(with_values(config, values))
+    affordable = [
+        size
+        for size in sizes
+        if tokens(size, speed) >= TOKENS_A_PARAMETER * block_matrix_parameters(size.model)
+    ]
+    return affordable[-1] if affordable else sizes[0]
+
+
+def tokens(config: RunConfig, speed: float) -> float:
+    """How many tokens the budget pays for, at `speed` FLOP/s."""
+    budget = Budget.parse(config.budget.limit)
+    if budget.kind == "tokens":
+        return budget.limit
+    if budget.kind == "updates":  # tokens = updates x batch, and the batch follows the tokens
+        a_million = BATCH_TOKENS / BATCH_AT**BATCH_POWER
+        whole: float = (budget.limit * a_million) ** (1.0 / (1.0 - BATCH_POWER))
+        return whole
+    flops = budget.limit * (speed if budget.kind == "time" else 1.0)
+    length = config.data.row_length
+    predicted = predicted_positions(config.masking.rate, length)
+    vocab_size = config.tokenizer.vocab_size
+    return flops / train_flops_per_token(config.model, vocab_size, length, predicted)
+
+
+def batch_tokens(tokens: float) -> float:
+    """Tokens of an update in a run of so many."""
+    wanted = BATCH_TOKENS * (tokens / BATCH_AT) ** BATCH_POWER
+    return min(max(wanted, SMALLEST_BATCH), LARGEST_BATCH)
+
+
+def vocabulary(width: int) -> int:
+    """Size of a vocabulary whose head costs less than the layers of a model of this width."""
+    return 8192 if width < 256 else 16384 if width < 512 else 32768
+
+
+def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """`config` with dotted keys replaced, validated anew."""
+    plain = config.model_dump(mode="json")
+    for key, value in values.items():
+        section, name = key.split(".")
+        plain[section][name] = value
+    return RunConfig.model_validate(plain)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crammed import sizing
+from crammed.config import ComputeConfig, RunConfig
+from crammed.errors import InputError
+from crammed.model.count import block_matrix_parameters
+from crammed.recipe import load_config
+from crammed.sizing import FOLLOWERS, SHAPES, batch_tokens, follow_budget, tokens, with_values
+from crammed.workers import cores
+
+LAPTOP, CARD = 1.6e11, 5e14
+
+
+def of(limit: str) -> RunConfig:
+    return with_values(RunConfig(recipe="any"), {"budget.limit": limit})
+
+
+@pytest.fixture(autouse=True)
+def nominal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crammed.recipe.nominal_speed", lambda compute: LAPTOP)
+
+
+def test_more_budget_or_a_faster_device_never_gives_less() -> None:
+    for speeds in ((LAPTOP, LAPTOP), (LAPTOP, CARD)):
+        for few, many in pairwise(("1m", "10m", "1h", "24h", "7d")):
+            less = follow_budget(of(few), FOLLOWERS, speeds[0])
+            more = follow_budget(of(many), FOLLOWERS, speeds[1])
+            assert block_matrix_parameters(less.model) <= block_matrix_parameters(more.model)
+            assert less.batch.rows <= more.batch.rows
+            assert less.tokenizer.vocab_size <= more.tokenizer.vocab_size
+
+
+def test_the_largest_size_is_taken_that_gets_its_tokens() -> None:
+    config = follow_budget(of("1h"), FOLLOWERS, LAPTOP)
+    wanted = sizing.TOKENS_A_PARAMETER * block_matrix_parameters(config.model)
+    assert tokens(config, LAPTOP) >= wanted
+    place = SHAPES.index((config.model.layers, config.model.width))
+    layers, width = SHAPES[place + 1]
+    larger = with_values(config, {"model.layers": layers, "model.width": width})
+    assert tokens(larger, LAPTOP) < sizing.TOKENS_A_PARAMETER * block_matrix_parameters(
+        larger.model
+    )
+
+
+def test_a_budget_too_small_for_any_size_gets_the_smallest() -> None:
+    config = follow_budget(of("1s"), FOLLOWERS, 1e6)
+    assert (config.model.layers, config.model.width) == SHAPES[0]
+    assert config.batch.rows * config.data.row_length >= sizing.SMALLEST_BATCH
+
+
+def test_what_is_set_stays() -> None:
+    config = follow_budget(of("1h"), ["batch.rows", "model.layers"], LAPTOP)
+    assert config.model.width == RunConfig(recipe="any").model.width
+    assert config.optim == RunConfig(recipe="any").optim
+
+
+@given(st.floats(1e3, 1e12))
+def test_updates_are_the_tokens_in_batches(count: float) -> None:
+    """A budget in updates means as many tokens as its batches hold, where no bound cuts them."""
+    updates = max(1, round(count / (sizing.BATCH_TOKENS * (count / 1e6) ** sizing.BATCH_POWER)))
+    meant = tokens(of(f"{updates}updates"), LAPTOP)
+    batch = sizing.BATCH_TOKENS * (meant / sizing.BATCH_AT) ** sizing.BATCH_POWER
+    assert updates * batch == pytest.approx(meant, rel=1e-6)
+    assert sizing.SMALLEST_BATCH <= batch_tokens(meant) <= sizing.LARGEST_BATCH
+
+
+def test_budgets_in_flops_and_tokens_need_no_speed() -> None:
+    for limit in ("1e15flop", "3e7tok"):
+        assert follow_budget(of(limit), FOLLOWERS, LAPTOP) == follow_budget(
+            of(limit), FOLLOWERS, CARD
+        )
+
+
+def test_a_key_without_a_rule_is_refused() -> None:
+    with pytest.raises(InputError, match=r"no rule for optim.beta1"):
+        follow_budget(of("1h"), ["optim.beta1"], LAPTOP)
+
+
+def test_the_default_recipe_follows_and_overrides_win() -> None:
+    free = load_config("crammed", (), {"budget": {"limit": "10m"}})
+    assert (free.model.layers, free.model.width) in SHAPES
+    fixed = load_config("crammed", ["model.layers=3", "batch.rows=24", "optim.lr=5e-4"])
+    assert (fixed.model.layers, fixed.batch.rows, fixed.optim.lr) == (3, 24, 5e-4)
+
+
+def test_recipes_of_the_paper_do_not_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crammed.recipe.nominal_speed", lambda compute: pytest.fail("asked"))
+    assert load_config("crammed-2022", ["budget.limit=1m"]).model.width == 768
+    load_config("demo")
+
+
+def test_the_nominal_speed_of_a_processor_is_that_of_its_cores() -> None:
+    one = sizing.nominal_speed(ComputeConfig(device="cpu", threads=1))
+    assert sizing.nominal_speed(ComputeConfig(device="cpu")) == cores() * one
