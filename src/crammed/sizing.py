@@ -153,7 +153,7 @@ def tokens(config: RunConfig, speed: float) -> float:
 
 def batch_tokens(tokens: float) -> float:
     """Tokens of an update in a run of so many."""
-    wanted = BATCH_TOKENS * (tokens / BATCH_AT) ** BATCH_POWER
+    wanted: float = BATCH_TOKENS * (tokens / BATCH_AT) ** BATCH_POWER
     return min(max(wanted, SMALLEST_BATCH), LARGEST_BATCH)
 
 
