@@ -37,6 +37,27 @@ def test_a_page_that_names_no_result_is_refused(copy: Path) -> None:
     assert "a page names gone.json" in result.stderr
 
 
+def test_a_page_shows_a_study(copy: Path) -> None:
+    runs = {
+        arm: {"runs": {str(n): {"loss@0.15": loss + n / 100, "loss@0.25": loss + 0.1, "tokens": 5e5,
+                                "seconds": 60.0} for n in range(2)}}
+        for arm, loss in (("adamw", 4.0), ("muon", 3.5))
+    }  # fmt: skip
+    runs["broken"] = {"runs": {"0": {"failed": "it crashed"}}}
+    study = {"budget": "5e5tok", "baseline": "adamw", "arms": runs}
+    folder = copy / "records" / "any"
+    folder.mkdir()
+    made = {"environment": {"cores": 2, "commit": "abc"}}
+    (folder / "study.json").write_text(json.dumps({**study, **made}), "utf-8")
+    page = copy / "docs" / "any.md"
+    page.write_text("<!-- study: any -->\n<!-- end of study -->\n", "utf-8")
+    assert _tables(copy).returncode == 0
+    text = page.read_text("utf-8")
+    assert text.index("| muon | 2 | 3.505 ± 0.007 |") < text.index("| adamw | 2 | 4.005 ± 0.007 |")
+    assert "| -0.500 (-0.5" in text
+    assert "| broken | 0 | it crashed |" in text
+
+
 def test_tables_are_current() -> None:
     result = _tables(ROOT, "--check")
     assert result.returncode == 0, result.stderr

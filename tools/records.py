@@ -1,12 +1,13 @@
 """Keep a finished run as a record, and write the tables of README and docs from the records.
 
     python tools/records.py add RUN_DIR records/DATE-NAME --command "what was typed"
+    python tools/records.py study STUDY_DIR records/DATE-NAME --command "what was typed"
     python tools/records.py tables [--check]
 
 A record is a folder: ``RUN.json`` for every run (command, commit, hardware, configuration, corpus,
 results) and ``RUN.metrics.jsonl`` (its log points). A page names the records it shows between
 ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``; ``prepare: FILE`` and
-``finetune: FILE`` show a benchmark's results in the same way.
+``finetune: FILE`` show a benchmark's results, and ``study: DATE-NAME`` a study, in the same way.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from crammed.errors import InputError
 from crammed.files import read_json, write_json, write_text
 from crammed.report.quantity import quantity
 from crammed.rundir import read_config, read_lines, read_metrics
+from crammed.study.statistics import RATES, compare_arms
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(
-    r"(<!-- (records|prepare|finetune): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL
+    r"(<!-- (records|prepare|finetune|study): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL
 )
 PILE_BYTES = 825.18 * 2**30
 HEAD = (
@@ -67,6 +69,19 @@ def add(
     write_json(record / f"{run.name}.json", kept)
     lines = [json.dumps(point) + "\n" for point in read_metrics(run)]
     write_text(record / f"{run.name}.metrics.jsonl", "".join(lines))
+
+
+@app.command()
+def study(
+    folder: Path,
+    record: Path,
+    command: Annotated[str, typer.Option(help="The command, with variables for folders.")],
+) -> None:
+    """Keep the finished study FOLDER in the folder RECORD."""
+    values = read_json(folder / "study.json")
+    if values is None:
+        raise InputError(f"{folder} holds no study")
+    write_json(record / "study.json", {"command": command, **values})
 
 
 @app.command()
@@ -202,7 +217,50 @@ def finetune_table(names: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-MAKERS = {"records": table, "prepare": prepare_table, "finetune": finetune_table}
+def study_table(names: list[str]) -> str:
+    """A study's arms, the best first, beside its baseline."""
+    (name,) = names
+    values = read_json(RECORDS / name / "study.json")
+    if values is None:
+        raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
+    base = values["baseline"]
+    lines = [
+        f"| arm | seeds | held-out loss, 15 % masks | 25 % masks | less {base} (95 %) | tokens |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in compare_arms(values):
+        if RATES[0] not in row:
+            lines.append(f"| {row['arm']} | 0 | {row['failed']} | | | |")
+            continue
+        few, many = (_mean(row[rate]) for rate in RATES)
+        difference = _difference(row[RATES[0]])
+        tokens = quantity(row["tokens"])
+        cells = (row["arm"], str(row["seeds"]), few, many, difference, tokens)
+        lines.append(f"| {' | '.join(cells)} |")
+    made = values["environment"]
+    lines += ["", f"Budget {values['budget']}, {made['cores']} cores, commit {made['commit']}."]
+    return "\n".join(lines) + "\n"
+
+
+def _mean(loss: dict[str, Any]) -> str:
+    deviation = loss["deviation"]
+    return f"{loss['mean']:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")
+
+
+def _difference(loss: dict[str, Any]) -> str:
+    if loss["difference"] is None:
+        return ""
+    between = loss["interval"]
+    words = f" ({between[0]:+.3f} to {between[1]:+.3f})" if between is not None else ""
+    return f"{loss['difference']:+.3f}{words}"
+
+
+MAKERS = {
+    "records": table,
+    "prepare": prepare_table,
+    "finetune": finetune_table,
+    "study": study_table,
+}
 
 
 if __name__ == "__main__":
