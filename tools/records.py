@@ -7,7 +7,8 @@
 A record is a folder: ``RUN.json`` for every run (command, commit, hardware, configuration, corpus,
 results) and ``RUN.metrics.jsonl`` (its log points). A page names the records it shows between
 ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``; ``prepare: FILE`` and
-``finetune: FILE`` show a benchmark's results, and ``study: DATE-NAME`` a study, in the same way.
+``finetune: FILE`` show a benchmark's results, ``study: DATE-NAME`` a study, and
+``sizes: BUDGET ...`` what the default recipe is for some budgets, in the same way.
 """
 
 from __future__ import annotations
@@ -21,17 +22,21 @@ from typing import Annotated, Any
 import typer
 
 from crammed.data.corpus import Corpus
+from crammed.device import known_peak
 from crammed.errors import InputError
 from crammed.files import read_json, write_json, write_text
+from crammed.model.count import parameters
+from crammed.recipe import load_config
 from crammed.report.quantity import quantity
 from crammed.rundir import read_config, read_lines, read_metrics
+from crammed.sizing import CORE, SHARE_OF_PEAK, tokens
 from crammed.study.statistics import RATES, compare_arms
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(
-    r"(<!-- (records|prepare|finetune|study): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL
+    r"(<!-- (records|prepare|finetune|study|sizes): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL
 )
 PILE_BYTES = 825.18 * 2**30
 HEAD = (
@@ -255,11 +260,41 @@ def _difference(loss: dict[str, Any]) -> str:
     return f"{loss['difference']:+.3f}{words}"
 
 
+def sizes_table(budgets: list[str]) -> str:
+    """What the default recipe is for these budgets on two devices, by its rules."""
+    lines = [
+        "| device | budget | layers x width | parameters | vocabulary | tokens | rows of an update "
+        "| learning rate |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for device, speed in (
+        ("two CPU cores", 2 * CORE),
+        ("one H200", SHARE_OF_PEAK * (known_peak("NVIDIA H200") or 0.0)),
+    ):
+        for budget in budgets:
+            fixed = {"budget": {"limit": budget}}
+            config = load_config("crammed", fixed=fixed, speed=speed)
+            vocab = config.tokenizer.vocab_size
+            cells = (
+                device,
+                budget,
+                f"{config.model.layers} x {config.model.width}",
+                quantity(parameters(config.model, vocab)),
+                f"{vocab:,}",
+                quantity(tokens(config, speed)),
+                f"{config.batch.rows:,}",
+                f"{config.optim.lr:.1e}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 MAKERS = {
     "records": table,
     "prepare": prepare_table,
     "finetune": finetune_table,
     "study": study_table,
+    "sizes": sizes_table,
 }
 
 

@@ -167,6 +167,11 @@ def train_and_export(
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
     for reason in device.reasons:
         progress.line(f"device  {reason}")
+    size = parameters(config.model, corpus.vocab_size)
+    progress.line(
+        f"model  {config.model.layers} x {config.model.width}, {size:,} parameters; "
+        f"updates of {config.batch.rows:,} rows, learning rate {config.optim.lr:.1e}"
+    )
     trained = pretrain(config, corpus, run, device, progress, group=group)
     final = final_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
     if not run.final.exists():

@@ -71,10 +71,14 @@ def load_config(
     recipe: str,
     overrides: Sequence[str] = (),
     fixed: Mapping[str, Any] | None = None,
+    speed: float | None = None,
 ) -> RunConfig:
     """Resolve a recipe, its overrides and what the command line fixes (nested values).
 
     What the recipe lists under ``follows_budget`` and nobody sets follows from the budget.
+
+    Args:
+        speed: FLOP/s of the device to follow; None asks this machine.
 
     Raises:
         InputError: an unknown recipe, key or value; one line a fault, all faults at once.
@@ -85,7 +89,9 @@ def load_config(
     following = values.pop("follows_budget", [])
     config = parse_config(values, recipe)
     keys = [key for key in following if not _is_set(values, key)]
-    return follow_budget(config, keys, nominal_speed(config.compute)) if keys else config
+    if not keys:
+        return config
+    return follow_budget(config, keys, speed or nominal_speed(config.compute))
 
 
 def _is_set(values: Mapping[str, Any], key: str) -> bool:
