@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_page_that_names_no_result_is_refused(copy: Path) -> None:
 
 
 def test_a_page_shows_a_study(copy: Path) -> None:
-    runs = {
+    runs: dict[str, Any] = {
         arm: {"runs": {str(n): {"loss@0.15": loss + n / 100, "loss@0.25": loss + 0.1, "tokens": 5e5,
                                 "seconds": 60.0} for n in range(2)}}
         for arm, loss in (("adamw", 4.0), ("muon", 3.5))

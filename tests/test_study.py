@@ -12,7 +12,7 @@ from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT
-from crammed.study.run import load_study, run_study
+from crammed.study.run import load_study, run_study, study_names
 from crammed.study.statistics import compare_arms
 
 MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
@@ -27,11 +27,15 @@ def write(path: Path, **values: Any) -> Path:
 
 def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None:
     file = write(tmp_path / "s.yaml", base=["demo", "optim.lr=1e-3", "seed=1"])
-    study = load_study(file, corpus)
-    assert study.words("plain") == ["demo", "optim.lr=1e-3", "seed=1"]
-    assert study.words("muon") == ["demo", "optim.lr=2e-3", "seed=1", "optim.name=muon"]
+    study = load_study(str(file), corpus, "6updates")
+    recipe, *plain = study.words("plain")
+    assert recipe == "demo"
+    assert {"optim.lr=0.001", "seed=1", "model.layers=2", "batch.rows=16"} <= set(plain)
+    muon = study.words("muon")
+    assert {"optim.lr=2e-3", "seed=1", "model.layers=2", "optim.name=muon"} <= set(muon)
+    assert len({word.partition("=")[0] for word in muon}) == len(muon)
     other = write(tmp_path / "o.yaml", base=["demo"], arms={"plain": [], "old": ["crammed-2022"]})
-    assert load_study(other, corpus).words("old") == ["crammed-2022"]
+    assert load_study(str(other), corpus, "6updates").words("old") == ["crammed-2022"]
 
 
 @pytest.mark.parametrize(
@@ -47,13 +51,13 @@ def test_a_wrong_study_is_refused(
     tmp_path: Path, corpus: Corpus, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        load_study(write(tmp_path / "s.yaml", **values), corpus)
+        load_study(str(write(tmp_path / "s.yaml", **values)), corpus, "6updates")
     with pytest.raises(InputError, match="cannot read study"):
-        load_study(tmp_path / "none.yaml", corpus)
+        load_study(str(tmp_path / "none.yaml"), corpus, "6updates")
 
 
 def test_a_study_runs_every_arm_and_goes_on(tmp_path: Path, corpus: Corpus) -> None:
-    study = load_study(write(tmp_path / "s.yaml"), corpus)
+    study = load_study(str(write(tmp_path / "s.yaml")), corpus, "6updates")
     out = tmp_path / "study"
     result = run_study(study, corpus, "6updates", 2, out, 2, SILENT)
     for name in ("plain", "muon"):
@@ -96,3 +100,22 @@ def test_one_seed_has_no_interval_and_a_failure_is_said() -> None:
     assert one["loss@0.15"]["p"] is None
     assert base["loss@0.15"]["deviation"] is None
     assert bad == {"arm": "bad", "seeds": 0, "failed": "the loss is not finite"}
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_built_in_studies_are_valid(name: str, corpus: Corpus) -> None:
+    small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
+    study = load_study(name, corpus, "1m", small)
+    assert all("model.head_dim=16" in study.words(arm) for arm in study.arms)
+
+
+def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) -> None:
+    """More masks cost more, which alone would make another model of it."""
+    small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
+    for budget in ("3e11flop", "1e13flop"):
+        study = load_study("masking", corpus, budget, small)
+        shapes = {
+            tuple(word for word in study.words(arm) if word.startswith(("model.layers", "batch")))
+            for arm in study.arms
+        }
+        assert len(shapes) == 1

@@ -341,7 +341,15 @@ def plan(
 
 @app.command()
 def study(
-    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="Base, baseline and arms.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="ablation, schedules, masking, optimizers or sizes; or FILE.yaml with base, "
+            "baseline and arms.",
+        ),
+    ],
+    words: Words = None,
     corpus: CorpusOption = None,
     budget: BudgetOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
@@ -361,7 +369,7 @@ def study(
         raise InputError("a study needs --corpus CORPUS_DIR, --budget and --out DIR")
     Budget.parse(budget)
     opened = Corpus(corpus)
-    loaded = load_study(file, opened)
+    loaded = load_study(name, opened, budget, words or [])
     with _progress() as progress:
         result = run_study(loaded, opened, budget, seeds, out, jobs, progress)
     rows = compare_arms(result)
