@@ -22,7 +22,6 @@ from crammed.train.memory import LEAST_TOKENS, fitting_rows, is_out_of_memory
 from crammed.train.plan import Update
 from crammed.train.precision import LossScale, recompute, training_twin
 
-
 MOST_SHAPES = 64
 """That a process may compile; PyTorch gives up after eight, and batch ramps have more."""
 
