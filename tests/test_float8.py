@@ -105,7 +105,7 @@ def test_the_layers_products_are_in_8_bits_and_nothing_else() -> None:
     twin = training_twin(model, torch.bfloat16, fp8=True)
     found = {name for name, module in twin.named_modules() if isinstance(module, Float8Linear)}
     assert found == {
-        f"encoder.layers.{n}.layer.{product}"
+        f"encoder.layers.{n}.{product}"
         for n in range(2)
         for product in ("attention.qkv", "attention.out", "ffn.up", "ffn.down")
     }

@@ -23,7 +23,7 @@ from crammed.train.memory import (
     is_out_of_memory,
 )
 from crammed.train.plan import Update
-from crammed.train.precision import Recomputed
+from crammed.train.precision import RecomputedLayer
 from crammed.train.step import TrainStep
 from test_training import SPECIALS
 
@@ -96,7 +96,7 @@ def limited(step: TrainStep, most: int) -> list[int]:
 
 def recomputes(step: TrainStep) -> bool:
     """Whether all layers do; never only some of them."""
-    found = {module.on for module in step._twin.modules() if isinstance(module, Recomputed)}
+    found = {module.on for module in step._twin.modules() if isinstance(module, RecomputedLayer)}
     assert len(found) == 1
     return found.pop()
 

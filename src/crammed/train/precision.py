@@ -10,13 +10,14 @@ float32, so that the gradient of a frequent token is a float32 sum; losses are f
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from crammed.model.encoder import Attention, FeedForward, MaskedLM
+from crammed.model.encoder import Attention, FeedForward, Layer, MaskedLM
 from crammed.train.float8 import Float8Linear
 
 
@@ -49,22 +50,23 @@ class Cast(nn.Module):
         return x.to(self.dtype)
 
 
-class Recomputed(nn.Module):
+class RecomputedLayer(Layer):
     """A layer that can forget what it computed and compute it again for the gradients.
 
     Attributes:
         on: whether it does (Chen et al. 2016): a third more work, a fraction of the memory.
     """
 
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-        self.on = False
+    on = False
 
-    def forward(self, *inputs: object) -> object:
-        if self.on:
-            return checkpoint(self.layer, *inputs, use_reentrant=False)
-        return self.layer(*inputs)
+    def forward(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, mask: Tensor | None
+    ) -> Tensor:
+        if not self.on:
+            return super().forward(x, rotary, mask)
+        forward = partial(Layer.forward, self)
+        output: Tensor = checkpoint(forward, x, rotary, mask, use_reentrant=False)
+        return output
 
 
 def training_twin(model: MaskedLM, dtype: torch.dtype, *, fp8: bool = False) -> MaskedLM:
@@ -85,16 +87,17 @@ def training_twin(model: MaskedLM, dtype: torch.dtype, *, fp8: bool = False) -> 
             module.__class__ = CastLinear
         elif type(module) is nn.LayerNorm:
             module.__class__ = CastLayerNorm
+        elif type(module) is Layer:
+            module.__class__ = RecomputedLayer
     encoder = twin.encoder
     encoder.embedding_norm = nn.Sequential(encoder.embedding_norm, Cast(dtype))
-    encoder.layers = nn.ModuleList(Recomputed(layer) for layer in encoder.layers)
     return twin
 
 
 def recompute(twin: MaskedLM) -> None:
     """Let the layers of a `training_twin` compute their activations again from now on."""
     for module in twin.modules():
-        if isinstance(module, Recomputed):
+        if isinstance(module, RecomputedLayer):
             module.on = True
 
 
