@@ -73,7 +73,7 @@ class FakeClock:
 
 @pytest.fixture(scope="session")
 def cpu() -> Device:
-    return choose_device(ComputeConfig(device="cpu"))
+    return choose_device(ComputeConfig(device="cpu", dtype="float32"))
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,15 @@ from crammed.device import Device
 from crammed.errors import InputError
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.build import build_optimizer
-from crammed.train.memory import MOST_TOKENS, SHARE, fitting_rows, is_out_of_memory
+from crammed.train.memory import (
+    LEAST_TOKENS,
+    MOST_TOKENS,
+    SHARE,
+    fitting_rows,
+    is_out_of_memory,
+)
 from crammed.train.plan import Update
+from crammed.train.precision import RecomputedLayer
 from crammed.train.step import TrainStep
 from test_training import SPECIALS
 
@@ -43,6 +50,13 @@ def test_memory_too_small_to_measure_leaves_one_row() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     assert fitting_rows(full, 10**9, 128) == 1
+
+    def tight(rows: int) -> int:
+        if rows > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return 10 * rows
+
+    assert fitting_rows(tight, 60, 128) == 4  # fewer rows are tried
 
     def broken(rows: int) -> int:
         raise RuntimeError("shapes differ")
@@ -80,6 +94,13 @@ def limited(step: TrainStep, most: int) -> list[int]:
     return tried
 
 
+def recomputes(step: TrainStep) -> bool:
+    """Whether all layers do; never only some of them."""
+    found = {module.on for module in step._twin.modules() if isinstance(module, RecomputedLayer)}
+    assert len(found) == 1
+    return found.pop()
+
+
 def make_step(device: Device) -> tuple[TrainStep, MaskedLM]:
     config = tiny("crammed", "batch.rows=16")
     model = MaskedLM(config.model, 256)
@@ -94,7 +115,8 @@ def test_an_update_that_runs_out_of_memory_begins_again_smaller(cpu: Device) -> 
     update = Update(0, 0, 16, 0.0, 1e-3, 0.25, Work())
     tried = limited(step, 5)
     loss = step.gradients(rows, update)
-    assert tried == [16, 8, 4, 4, 4, 4]
+    assert tried == [16, 16, 8, 4, 4, 4, 4], "so few tokens are recomputed before they are halved"
+    assert recomputes(step)
     assert step.microbatch_rows == 4
     tried.clear()
     again = step.gradients(rows, update)
@@ -122,3 +144,85 @@ def test_a_model_too_large_for_one_row_is_a_clear_error(cpu: Device) -> None:
     update = Update(0, 0, 4, 0.0, 1e-3, 0.25, Work())
     with pytest.raises(InputError, match="not even one row of 32 tokens"):
         step.gradients(rows, update)
+
+
+GIB = 2**30
+A_TOKEN = 240 * 1024
+"""Bytes of activations, about as many as 16 layers of width 768 keep in 16 bits."""
+
+
+@pytest.mark.parametrize(
+    ("memory", "length", "expected", "recomputed"),
+    [
+        (141 * GIB, 128, 512, False),
+        (80 * GIB, 512, 128, False),
+        (24 * GIB, 128, 512, False),
+        (11 * GIB, 128, 256, False),
+        (8 * GIB, 1024, 16, False),
+        (2 * GIB, 128, 32, False),
+        (1 * GIB, 128, 128, True),
+        (GIB // 2, 512, 16, True),
+        (GIB // 1024, 128, 1, True),
+    ],
+)
+@pytest.mark.parametrize("setting", [None, True, False])
+def test_a_card_gets_the_microbatch_that_it_holds(
+    cpu: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    memory: int,
+    length: int,
+    expected: int,
+    recomputed: bool,
+    setting: bool | None,
+) -> None:
+    config = tiny("crammed", f"data.row_length={length}", f"model.max_length={length}")
+    model = MaskedLM(config.model, 256)
+    device = dataclasses.replace(cpu, fits_microbatch=True, recomputes=setting)
+    step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device)
+
+    def peak(rows: int) -> int:
+        taken = GIB // 1024 + rows * length * A_TOKEN // (8 if recomputes(step) else 1)
+        if taken > memory:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return taken
+
+    monkeypatch.setattr(step, "_peak", peak)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, 2 * memory))
+    step.prepare([], [])
+    if setting is None:
+        assert step.microbatch_rows == expected
+        assert recomputes(step) == recomputed
+        assert recomputed or step.microbatch_rows * length >= LEAST_TOKENS
+    else:
+        assert recomputes(step) == setting
+    if memory > GIB // 1024:
+        assert peak(step.microbatch_rows) <= memory
+
+
+@pytest.mark.parametrize("setting", [None, True, False])
+def test_when_memory_runs_out_few_tokens_are_recomputed_before_they_become_fewer(
+    cpu: Device, setting: bool | None
+) -> None:
+    rows_at_first = 4 * LEAST_TOKENS // 32
+    device = dataclasses.replace(cpu, microbatch_rows=rows_at_first, recomputes=setting)
+    step, _ = make_step(device)
+    seen: list[tuple[int, bool]] = []
+
+    def full(rows: torch.Tensor, numbers: torch.Tensor, count: int) -> torch.Tensor:
+        seen.append((len(rows) * 32, recomputes(step)))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    step._loss = full
+    rows = torch.zeros((rows_at_first, 32), dtype=torch.int64)
+    with pytest.raises(InputError, match="not even one row"):
+        step.gradients(rows, Update(0, 0, rows_at_first, 0.0, 1e-3, 0.25, Work()))
+    sizes = [4 * LEAST_TOKENS, 2 * LEAST_TOKENS, LEAST_TOKENS]
+    if setting is None:
+        plain, again = [x for x, on in seen if not on], [x for x, on in seen if on]
+        assert plain == sizes
+        assert again[0] == LEAST_TOKENS
+        assert again[-1] == 32
+        assert [on for _, on in seen] == sorted(on for _, on in seen)  # and it stays on
+    else:
+        assert {on for _, on in seen} == {setting}
+        assert [x for x, _ in seen[:3]] == sizes

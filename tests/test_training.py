@@ -94,7 +94,9 @@ def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
         before = [p.detach().clone() for p in model.parameters()]
         step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, cpu)
         step.gradients(rows, update(6))
-        norm = step.apply(0.5).item()
+        applied = step.apply(0.5)
+        assert applied is not None
+        norm = applied.item()
         assert all(p.grad is None for p in model.parameters())
         moved[clip] = math.sqrt(
             sum(

@@ -481,6 +481,8 @@ def _compute(device: str, dtype: str) -> ComputeConfig:
     from crammed.config import ComputeConfig
     from crammed.yamlfile import explain
 
+    if dtype == "float16":
+        raise InputError("--dtype float16: fine-tuning has no loss scale for it; try bfloat16")
     try:
         return ComputeConfig.model_validate({"device": device, "dtype": dtype})
     except ValidationError as error:

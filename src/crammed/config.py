@@ -301,8 +301,14 @@ class ComputeConfig(Section):
     """Where and how to compute. Changes speed, never results beyond rounding."""
 
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of activations in pretraining; weights, gradients and optimizer stay float32."""
+    fp8: Literal["on", "off"] = "off"
+    """Multiply in 8 bits in the layers; NVIDIA GPUs of capability 8.9 and higher."""
     compile: Literal["auto", "on", "off"] = "auto"
+    recompute: Literal["auto", "on", "off"] = "auto"
+    """Compute the layers' activations again for the gradients instead of keeping them; `auto`
+    where memory is short."""
     microbatch_rows: PositiveInt | None = None
     """Rows of one forward and backward pass; null leaves it to the device."""
     threads: PositiveInt | None = None

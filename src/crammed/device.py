@@ -6,15 +6,19 @@ import os
 import platform
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
-from torch import device, dtype
+from torch import device
+from torch import dtype as Format
 
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
 
 TERA = 1e12
+FP8_CAPABILITY = (8, 9)
+"""CUDA capability from which matrix products in 8 bits are in the hardware."""
 
 PEAK_TFLOPS: dict[str, float] = {
     # Dense 16-bit matrix products with 32-bit accumulation, TFLOP/s: the longest name that
@@ -36,6 +40,11 @@ class Device:
     """What was decided, and why.
 
     Attributes:
+        dtype: of activations in pretraining.
+        tuning_dtype: of fine-tuning.
+        fp8: multiply in 8 bits in the layers.
+        recomputes: whether layers compute their activations again for the gradients; None where
+            memory decides.
         microbatch_rows: rows of one forward and backward pass to begin with.
         fits_microbatch: find a better number by measuring memory.
         peak: FLOP/s that matrix products can reach, or None where it is unknown.
@@ -44,8 +53,11 @@ class Device:
 
     torch: device
     name: str
-    dtype: dtype
+    dtype: Format
+    tuning_dtype: Format
+    fp8: bool
     compile: bool
+    recomputes: bool | None
     microbatch_rows: int
     fits_microbatch: bool
     peak: float | None
@@ -77,18 +89,22 @@ def choose_device(config: ComputeConfig) -> Device:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     name = _name(device)
-    dtype = _choose_dtype(config, device, reasons)
+    dtype, tuning_dtype = _choose_dtypes(config, device, reasons)
+    fp8 = _choose_fp8(config, device, dtype, reasons)
     compiled = config.compile == "on" or (config.compile == "auto" and kind == "cuda")
     why = "as asked" if config.compile != "auto" else f"the default on {kind}"
     reasons.append(f"torch.compile {'on' if compiled else 'off'}: {why}")
     if kind == "cuda":
         torch.set_float32_matmul_precision("high")
-    peak, source = _peak(device, name)
+    peak, source = _peak(device, name, dtype)
     return Device(
         torch=device,
         name=name,
         dtype=dtype,
+        tuning_dtype=tuning_dtype,
+        fp8=fp8,
         compile=compiled,
+        recomputes=None if config.recompute == "auto" else config.recompute == "on",
         microbatch_rows=config.microbatch_rows or (256 if kind == "cuda" else 32),
         fits_microbatch=config.microbatch_rows is None and kind == "cuda",
         peak=peak,
@@ -117,13 +133,62 @@ def choose_kind(config: ComputeConfig, reasons: list[str]) -> str:
     return "cpu"
 
 
-def _choose_dtype(config: ComputeConfig, device: torch.device, reasons: list[str]) -> torch.dtype:
-    native = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-    if config.dtype == "auto":
-        reasons.append("bfloat16: the device has it" if native else "float32: no native bfloat16")
-        return torch.bfloat16 if native else torch.float32
-    reasons.append(f"{config.dtype}: as asked")
-    return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+def native_half(device: torch.device) -> torch.dtype | None:
+    """The 16-bit format that the device multiplies in hardware; None where there is none."""
+    if device.type == "cuda":
+        native = torch.cuda.get_device_capability(device) >= (8, 0)
+        return torch.bfloat16 if native else torch.float16
+    if device.type == "cpu" and cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+        return torch.bfloat16
+    return None
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """What the processor can do, in the words of Linux; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    flags = (line.partition(":")[2] for line in lines if line.startswith("flags"))
+    return frozenset(next(flags, "").split())
+
+
+def _choose_dtypes(
+    config: ComputeConfig, device: torch.device, reasons: list[str]
+) -> tuple[torch.dtype, torch.dtype]:
+    """Of pretraining, and of fine-tuning, which has no loss scale for float16."""
+    if config.dtype != "auto":
+        reasons.append(f"{config.dtype}: as asked")
+        asked: torch.dtype = getattr(torch, config.dtype)
+        return asked, torch.float32 if asked == torch.float16 else asked
+    half = native_half(device)
+    if half is None:
+        reasons.append("float32: no native bfloat16")
+        return torch.float32, torch.float32
+    name = str(half).removeprefix("torch.")
+    tuned = half if device.type == "cuda" and half == torch.bfloat16 else torch.float32
+    only = "" if tuned == half else "; float32 for fine-tuning"
+    reasons.append(f"{name}: the device has it{only}")
+    return half, tuned
+
+
+def _choose_fp8(
+    config: ComputeConfig, device: torch.device, dtype: torch.dtype, reasons: list[str]
+) -> bool:
+    if config.fp8 == "off":
+        return False
+    has = device.type == "cuda" and torch.version.hip is None
+    if not (has and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY):
+        raise InputError(
+            "compute.fp8=on: needs an NVIDIA GPU of capability 8.9 or higher; leave it off"
+        )
+    if dtype != torch.bfloat16:
+        raise InputError(
+            f"compute.fp8=on: needs bfloat16 beside it; leave out compute.dtype={config.dtype}"
+        )
+    reasons.append("8-bit matrix products in the layers: as asked")
+    return True
 
 
 def _name(device: torch.device) -> str:
@@ -140,11 +205,12 @@ def _name(device: torch.device) -> str:
     return f"{model}, {torch.get_num_threads()} of {os.cpu_count()} cores"
 
 
-def _peak(device: torch.device, name: str) -> tuple[float | None, str]:
+def _peak(device: torch.device, name: str, dtype: torch.dtype) -> tuple[float | None, str]:
     if device.type == "cuda":
         peak = known_peak(name)
         return peak, "unknown" if peak is None else "table"
-    return _measured_peak(device), "measured"
+    native = dtype == native_half(device)
+    return _measured_peak(device, dtype if native else torch.float32), "measured"
 
 
 def known_peak(name: str) -> float | None:
@@ -153,9 +219,9 @@ def known_peak(name: str) -> float | None:
     return PEAK_TFLOPS[max(known, key=len)] * TERA if known else None
 
 
-def _measured_peak(device: torch.device) -> float:
-    """FLOP/s of 1024 x 1024 float32 products, the best of five."""
-    a = torch.ones(1024, 1024, device=device)
+def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of 1024 x 1024 products, the best of five."""
+    a = torch.ones(1024, 1024, device=device, dtype=dtype)
     best = 0.0
     for _ in range(5):
         began = time.perf_counter()

@@ -40,11 +40,12 @@ def _mix(x: Tensor) -> Tensor:
     return (x >> 16) ^ x
 
 
-def keyed_bits(word: int, rows: Tensor, columns: int) -> Tensor:
+def keyed_bits(word: int | Tensor, rows: Tensor, columns: int) -> Tensor:
     """32 uniform bits for each (row number, column): [B, columns] int64 in [0, 2**32).
 
     Args:
-        word: the key of the draw, from `crammed.keys.key`.
+        word: the key of the draw, from `crammed.keys.key`; as a tensor [] int64 it is no constant
+            of a compiled function, which then serves every seed.
         rows: [B] int64 row numbers in the stream, at least 0.
     """
     column = torch.arange(columns, device=rows.device)
@@ -69,6 +70,8 @@ class Masker:
     Args:
         mask_id: id of [MASK].
         specials: ids that are never drawn as random tokens.
+        device: where the rows will be; the CPU's key serves everywhere, but only here without
+            being copied each time.
     """
 
     def __init__(
@@ -78,8 +81,11 @@ class Masker:
         mask_id: int,
         specials: Sequence[int],
         vocab_size: int,
+        device: torch.device | None = None,
     ) -> None:
-        self._which, self._what = key(seed, "mask"), key(seed, "random-token")
+        self._which, self._what = (
+            torch.tensor(key(seed, purpose), device=device) for purpose in ("mask", "random-token")
+        )
         self._corruption = corruption
         self._mask_id = mask_id
         self._specials = sorted(specials)

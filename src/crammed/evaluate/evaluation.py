@@ -172,7 +172,7 @@ def about(encoder: Encoder) -> dict[str, Any]:
 
 def numerics_of(device: Device) -> Numerics:
     """How fine-tuning computes on a device: CUDA graphs where there is CUDA."""
-    return Numerics(device.torch, device.dtype, graphs=device.torch.type == "cuda")
+    return Numerics(device.torch, device.tuning_dtype, graphs=device.torch.type == "cuda")
 
 
 def _without_tuning(

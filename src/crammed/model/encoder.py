@@ -198,6 +198,7 @@ class Encoder(nn.Module):
             self.position_scale = nn.Parameter(torch.empty(1))
         if config.token_types:
             self.types = nn.Embedding(config.token_types, config.width)
+        self.embedding_norm: nn.Module
         self.embedding_norm = _norm(config) if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
@@ -262,7 +263,10 @@ class MaskedLM(nn.Module):
 
     def decode(self, hidden: Tensor) -> Tensor:
         """Hidden states [..., D] to logits [..., V]."""
-        return F.linear(self.head(hidden), self.encoder.tokens.weight, self.decoder_bias)
+        x = self.head(hidden)
+        # Training may compute in another format than the weights'.
+        bias = None if self.decoder_bias is None else self.decoder_bias.to(x.dtype)
+        return F.linear(x, self.encoder.tokens.weight.to(x.dtype), bias)
 
     def forward(
         self,

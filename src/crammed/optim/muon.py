@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crammed.device import native_half
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic; they trade exact orthogonality for speed: singular values end near one."""
 ITERATIONS = 5
@@ -28,10 +30,9 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
         dtype: what the products are computed in; bfloat16 is enough.
     """
     a, b, c = COEFFICIENTS
-    x = matrices.to(dtype)
-    if tall := x.shape[-2] > x.shape[-1]:  # the smaller square is cheaper
-        x = x.mT
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_TINY)
+    x = matrices.mT if (tall := matrices.shape[-2] > matrices.shape[-1]) else matrices
+    # The smaller square is cheaper; norms are taken before float16 could lose a small gradient.
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_TINY)).to(dtype)
     for _ in range(ITERATIONS):
         square = x @ x.mT
         polynomial = b * square + c * square @ square
@@ -90,4 +91,4 @@ class Muon(torch.optim.Optimizer):
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
-    return torch.bfloat16 if x.device.type == "cuda" else torch.float32
+    return native_half(x.device) or torch.float32

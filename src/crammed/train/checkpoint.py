@@ -34,6 +34,8 @@ class TrainState:
     corpus_sha256: str
     heldout_u: float
     """Progress at the last held-out measurement."""
+    loss_scale: dict[str, float] | None = None
+    """Of float16."""
 
 
 class Checkpoints:

@@ -126,7 +126,7 @@ class LeadingStep:
         self._group.send(_GRADIENTS, *map(float, values))
         return _gradients(self._step, rows[self._group.share(update.rows)], update, self._group)
 
-    def apply(self, lr: float) -> Tensor:
+    def apply(self, lr: float) -> Tensor | None:
         self._group.send(_APPLY, lr)
         return self._step.apply(lr)
 
@@ -161,7 +161,8 @@ def follow(
     from crammed.train.plan import Planner
 
     model, optimizer, step = build(config, corpus, device)
-    load_checkpoint(checkpoints, model, optimizer, corpus.sha256)
+    if saved := load_checkpoint(checkpoints, model, optimizer, corpus.sha256):
+        step.restore(saved.loss_scale)
     stream = RowStream(corpus, config.seed, config.order)
     planner = Planner(config, corpus.vocab_size, Ledger(()), device.synchronize)
     model.train()

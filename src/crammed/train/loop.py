@@ -102,10 +102,12 @@ def pretrain(
     work = saved.work if saved else Work()
     heldout.last_u = saved.heldout_u if saved else 0.0
     _restore_ledger(ledger, saved, run)
+    if saved:
+        alone.restore(saved.loss_scale)
     u, charged = planner.progress(work), ledger.charged()
 
     def state() -> TrainState:
-        return TrainState(work, ledger.state(), corpus.sha256, heldout.last_u)
+        return TrainState(work, ledger.state(), corpus.sha256, heldout.last_u, alone.loss_scale())
 
     model.train()
     with (

@@ -8,9 +8,12 @@ import torch
 
 MOST_TOKENS = 65_536
 """Tokens of a microbatch; a GPU is no faster with more."""
+LEAST_TOKENS = 4_096
+"""With fewer a GPU idles: rather than that, layers compute their activations twice."""
 SHARE = 0.85
 """Of the free memory that is planned with; the rest is for what measuring did not see."""
-_PROBES = (8, 16)
+_PROBES = ((8, 16), (1, 2))
+"""Rows that are tried; the second pair where the first is too much."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -32,13 +35,15 @@ def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
         free: bytes that are free.
     """
     most = max(1, MOST_TOKENS // row_length)
-    try:
-        few, more = (peak(rows) for rows in _PROBES)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        return 1
-    a_row = max(1, (more - few) // (_PROBES[1] - _PROBES[0]))
-    fixed = max(0, few - a_row * _PROBES[0])
-    rows = int((SHARE * free - fixed) // a_row)
-    return 1 << (max(1, min(rows, most)).bit_length() - 1)
+    for small, large in _PROBES:
+        try:
+            few, more = peak(small), peak(large)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            continue
+        a_row = max(1, (more - few) // (large - small))
+        fixed = max(0, few - a_row * small)
+        rows = int((SHARE * free - fixed) // a_row)
+        return 1 << (max(1, min(rows, most)).bit_length() - 1)
+    return 1

@@ -13,6 +13,9 @@ from crammed.progress import Task
 from crammed.rundir import RunDir
 from crammed.train.plan import Update
 
+MOST_SKIPPED = 30
+"""Updates in a row; the loss scale has fallen from 65,536 to less than a ten-thousandth by then."""
+
 
 class Recorder:
     """Gathers what updates report and writes it at log points: means since the last one."""
@@ -29,25 +32,44 @@ class Recorder:
         """Seconds that the last log point took."""
         self.loss = math.nan
         """Mean loss of the last log point."""
+        self._skipped = 0
         self._restart()
 
     def _restart(self) -> None:
         self._began = self._training_seconds()
-        self._updates: list[tuple[Update, Tensor, Tensor]] = []
+        self._updates: list[Update] = []
+        self._losses: list[Tensor] = []
+        self._norms: list[Tensor] = []
 
     def _training_seconds(self) -> float:
         self._ledger.charged()  # books up to now
         return sum(self._ledger.seconds[name] for name in ("data_wait", "step", "log"))
 
-    def add(self, update: Update, loss: Tensor, norm: Tensor) -> None:
-        """Take note of a finished update; `loss` and `norm` are scalars on the device."""
-        self._updates.append((update, loss, norm))
+    def add(self, update: Update, loss: Tensor, norm: Tensor | None) -> None:
+        """Take note of a finished update; `loss` and `norm` are scalars on the device.
+
+        Args:
+            norm: None for an update that was skipped, whose loss may be anything.
+
+        Raises:
+            Diverged: too many updates in a row were skipped.
+        """
+        self._updates.append(update)
+        self._skipped = self._skipped + 1 if norm is None else 0
+        if self._skipped == MOST_SKIPPED:
+            raise Diverged(
+                f"{MOST_SKIPPED} updates in a row had gradients beyond float16: try a lower "
+                "optim.lr, or compute.dtype=float32; the last good state is among the checkpoints"
+            )
+        if norm is not None:
+            self._losses.append(loss)
+            self._norms.append(norm)
 
     def due(self) -> bool:
         """Whether it is time for a log point: after the first update, then every few seconds."""
-        if not self._updates:
+        if not self._losses:
             return False
-        first = self._updates[0][0].number == 0
+        first = self._updates[0].number == 0
         return first or self._training_seconds() - self._began >= self._log_seconds
 
     def log(self, work: Work, u: float) -> None:
@@ -56,21 +78,19 @@ class Recorder:
         Raises:
             Diverged: the loss is not finite.
         """
-        if not self._updates:
+        if not self._losses:
             return
         before = self._ledger.charged()
         with self._ledger.account("log"):
-            self.loss = sum(float(loss) for _, loss, _ in self._updates) / len(
-                self._updates
-            )  # sync
-            norm = sum(float(norm) for _, _, norm in self._updates) / len(self._updates)
+            self.loss = sum(float(loss) for loss in self._losses) / len(self._losses)  # sync
+            norm = sum(float(norm) for norm in self._norms) / len(self._norms)
             if not math.isfinite(self.loss):
                 raise Diverged(
                     f"the loss is {self.loss} after {work.updates} updates; a lower optim.lr helps "
                     "most often, and the last good state is among the checkpoints"
                 )
             seconds = max(1e-9, self._training_seconds() - self._began)
-            last = self._updates[-1][0]
+            last = self._updates[-1]
             record = {
                 "update": work.updates,
                 "u": u,
@@ -82,11 +102,13 @@ class Recorder:
                 "lr": last.lr,
                 "batch_rows": last.rows,
                 "mask_rate": last.mask_rate,
-                "tokens_per_s": sum(x.cost.tokens for x, _, _ in self._updates) / seconds,
+                "tokens_per_s": sum(x.cost.tokens for x in self._updates) / seconds,
             }
+            if skipped := len(self._updates) - len(self._losses):
+                record["skipped"] = skipped
             words = f"loss {self.loss:.3f}  {record['tokens_per_s']:,.0f} tokens/s"
             if self._device.mfu_peak is not None:
-                flops = sum(x.cost.flops for x, _, _ in self._updates)
+                flops = sum(x.cost.flops for x in self._updates)
                 mfu = record["mfu"] = flops / seconds / self._device.mfu_peak
                 words += f"  MFU {100 * mfu:.0f} %"
             self._run.metrics(record)

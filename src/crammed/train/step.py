@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crammed.config import RunConfig
+from crammed.config import ModelConfig, RunConfig
 from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenizer import Specials
 from crammed.device import Device
@@ -17,8 +17,20 @@ from crammed.errors import InputError
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM
 from crammed.optim.build import Optimizers
-from crammed.train.memory import fitting_rows, is_out_of_memory
+from crammed.train.float8 import MULTIPLE
+from crammed.train.memory import LEAST_TOKENS, fitting_rows, is_out_of_memory
 from crammed.train.plan import Update
+from crammed.train.precision import LossScale, recompute, training_twin
+
+MOST_SHAPES = 64
+"""That a process may compile; PyTorch gives up after eight, and batch ramps have more."""
+
+
+def moved(rows: Tensor, device: torch.device) -> Tensor:
+    """Rows from the CPU on the device; a GPU goes on with what it does meanwhile."""
+    if device.type == "cuda":  # a copy from memory that is not pinned waits for the device
+        return rows.pin_memory().to(device, non_blocking=True)
+    return rows.to(device)
 
 
 class TrainStep:
@@ -26,6 +38,12 @@ class TrainStep:
 
     The loss of an update is the sum over its predicted tokens divided by their number, whatever
     the split into microbatches.
+
+    Attributes:
+        parameters: of the model; the float32 masters, whatever format is computed in.
+
+    Raises:
+        InputError: 8-bit products were asked for, and the model's widths do not suit them.
     """
 
     def __init__(
@@ -36,7 +54,9 @@ class TrainStep:
         specials: Specials,
         device: Device,
     ) -> None:
-        self._model = model
+        if device.fp8:
+            _check_widths(config.model)
+        self._twin = training_twin(model, device.dtype, fp8=device.fp8)
         self._optimizer = optimizer
         self._config = config
         self._device = device
@@ -46,21 +66,25 @@ class TrainStep:
             specials.mask,
             specials.ids,
             model.encoder.tokens.num_embeddings,
+            device.torch,
         )
+        self._scale = LossScale() if device.dtype == torch.float16 else None
+        self._recomputes = False
+        if device.recomputes:
+            self._recompute()
         self.parameters = list(model.parameters())
         self.microbatch_rows = device.microbatch_rows
         """Rows of one forward and backward pass; becomes smaller where memory runs out."""
         self._in_flight: deque[torch.cuda.Event] = deque()
         loss = self._microbatch_loss
         self._loss = torch.compile(loss, fullgraph=True, dynamic=False) if device.compile else loss
+        if device.compile:  # sizes of microbatches times mask rates
+            torch._dynamo.config.recompile_limit = MOST_SHAPES
 
     def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """Summed cross-entropy of one microbatch [B, S] with `count` predictions a row."""
         masked = self._mask(rows, numbers, count)
-        with torch.autocast(
-            self._device.torch.type, self._device.dtype, self._device.dtype != torch.float32
-        ):
-            logits = self._model(masked.ids, masked.positions)
+        logits = self._twin(masked.ids, masked.positions)
         return F.cross_entropy(
             logits.float().flatten(0, 1), masked.labels.flatten(), reduction="sum"
         )
@@ -73,12 +97,23 @@ class TrainStep:
             self._compile_for(row_counts, rates)
 
     def _fit(self) -> None:
-        """Find how many rows the device's memory holds."""
+        """Find how many rows the device's memory holds, and whether layers must recompute."""
         length = self._config.data.row_length
         free, _ = torch.cuda.mem_get_info(self._device.torch)
         # Moments and gradients are not there yet.
         free -= sum(3 * p.numel() * p.element_size() for p in self.parameters)
         self.microbatch_rows = fitting_rows(self._peak, free, length)
+        if self._may_recompute() and self.microbatch_rows * length < LEAST_TOKENS:
+            self._recompute()
+            self.microbatch_rows = fitting_rows(self._peak, free, length)
+
+    def _may_recompute(self) -> bool:
+        """Whether that is still a way to save memory."""
+        return self._device.recomputes is None and not self._recomputes
+
+    def _recompute(self) -> None:
+        self._recomputes = True
+        recompute(self._twin)
 
     def _peak(self, rows: int) -> int:
         """Bytes that a microbatch of so many rows takes; not compiled, which takes less."""
@@ -110,7 +145,8 @@ class TrainStep:
     def gradients(self, rows: Tensor, update: Update, first: int = 0) -> Tensor:
         """Add up the gradients of one update; return its mean loss, a scalar on the device.
 
-        Where the device's memory runs out, the update begins again with smaller microbatches.
+        Where the device's memory runs out, the update begins again with smaller microbatches, or
+        with layers that recompute.
 
         Args:
             rows: [R, S] token ids on the CPU.
@@ -121,14 +157,14 @@ class TrainStep:
             InputError: not even one row fits.
         """
         self._stay_close()
-        rows = rows.to(self._device.torch, non_blocking=True)
+        rows = moved(rows, self._device.torch)
         while True:
             try:
                 return self._accumulate(rows, update, first)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                self._halve(error)
+                self._shrink(error)
 
     def _accumulate(self, rows: Tensor, update: Update, first: int) -> Tensor:
         device = self._device.torch
@@ -138,29 +174,50 @@ class TrainStep:
         begin = update.first_row + first
         numbers = torch.arange(begin, begin + len(rows), device=device)
         total = torch.zeros((), device=device)
+        scale = 1.0 if self._scale is None else self._scale.value
         sizes = self._microbatches(len(rows))
         for part, part_numbers in zip(rows.split(sizes), numbers.split(sizes), strict=True):
             loss = self._loss(part, part_numbers, count) / (count * update.rows)
-            loss.backward()
+            (loss * scale).backward()
             total += loss.detach()
         return total
 
-    def _halve(self, error: RuntimeError) -> None:
-        """Drop what there is of the gradients, and go on with half the rows at a time."""
+    def _shrink(self, error: RuntimeError) -> None:
+        """Drop what there is of the gradients, and go on with half the rows at a time.
+
+        Where half of them would be few tokens, layers recompute first.
+        """
         self._optimizer.zero_grad()
-        if self.microbatch_rows == 1:
+        tokens = self.microbatch_rows * self._config.data.row_length
+        if tokens < 2 * LEAST_TOKENS and self._may_recompute():
+            self._recompute()
+        elif self.microbatch_rows > 1:
+            self.microbatch_rows //= 2
+        else:
             raise InputError(
                 f"not even one row of {self._config.data.row_length} tokens fits into the memory "
                 f"of {self._device.name}: train a smaller model (model.layers, model.width)"
             ) from error
-        self.microbatch_rows //= 2
         if self._device.torch.type == "cuda":
             torch.cuda.empty_cache()
 
-    def apply(self, lr: float) -> Tensor:
-        """Clip, step and clear the gradients; return their norm before clipping, on the device."""
+    def apply(self, lr: float) -> Tensor | None:
+        """Clip, step and clear the gradients; return their norm before clipping, on the device.
+
+        Returns:
+            None where the update was skipped, because its gradients are beyond float16; in that
+            format the host waits for the device to know it.
+        """
         gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if self._scale is not None:
+            torch._foreach_mul_(gradients, 1.0 / self._scale.value)
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        if self._scale is not None:
+            finite = bool(norm.isfinite())  # sync
+            self._scale.adapt(finite)
+            if not finite:
+                self.discard()
+                return None
         if (clip := self._config.optim.clip) is not None:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, clip, norm, foreach=True)
         self._optimizer.set_share(lr / self._config.optim.lr)
@@ -178,5 +235,23 @@ class TrainStep:
             self._in_flight.popleft().synchronize()
 
     def discard(self) -> None:
-        """Forget gradients of an update that did not fit."""
+        """Forget the gradients of an update that does not count."""
         self._optimizer.zero_grad()
+
+    def loss_scale(self) -> dict[str, float] | None:
+        """What a checkpoint keeps of float16's loss scale; None in other formats."""
+        return None if self._scale is None else self._scale.state()
+
+    def restore(self, loss_scale: dict[str, float] | None) -> None:
+        """Go on with the loss scale of a checkpoint, which other formats ignore."""
+        if self._scale is not None and loss_scale is not None:
+            self._scale.restore(loss_scale)
+
+
+def _check_widths(model: ModelConfig) -> None:
+    """Raise an `InputError` where a product of the layers does not suit 8 bits."""
+    for what, width in (("model.width", model.width), ("the feed-forward width", model.ffn_hidden)):
+        if width % MULTIPLE:
+            raise InputError(
+                f"compute.fp8=on: {what} is {width}, no multiple of {MULTIPLE}; leave it off"
+            )
