@@ -22,6 +22,7 @@ TINY = (
     "model.max_length=32",
     "finetune.max_length=32",
     "batch.rows=8",
+    "optim.lr=1e-3",
     "batch.ramp=0.0",
 )
 """Overrides that make any recipe small enough for seconds on a CPU."""
