@@ -18,7 +18,7 @@ from crammed.kernels.jit import jit, power_of_two, processors, runs_on, tl
 
 WIDEST = 8192
 """Widest row that fits into the registers of one program."""
-_PROGRAMS = 4
+PROGRAMS = 4
 """Programs of the backward kernel for each multiprocessor: enough to hide the memory's latency."""
 
 
@@ -236,7 +236,7 @@ def _add_norm_backward(
     d_x = torch.empty_like(total)
     d_branch = torch.empty_like(d_normed) if apart else d_normed.new_empty(0)
     block, high, warps = _tile(width)
-    programs = max(1, min(-(-rows // high), _PROGRAMS * processors(total.device)))
+    programs = max(1, min(-(-rows // high), PROGRAMS * processors(total.device)))
     d_weights = weight.new_empty((programs, width), dtype=torch.float32)
     d_biases = torch.empty_like(d_weights) if bias else d_weights
     _backward_kernel[(programs,)](
