@@ -232,8 +232,14 @@ class Encoder(nn.Module):
             )
         x = self.drop(self.embedding_norm(x))
         attend = None if mask is None else mask[:, None, None, :]
+        return self.through_layers(x, rotary, attend)
+
+    def through_layers(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, mask: Tensor | None
+    ) -> Tensor:
+        """Layers and final norm of x [B, S, D]; `mask` as in `Attention`."""
         for layer in self.layers:
-            x = layer(x, rotary, attend)
+            x = layer(x, rotary, mask)
         hidden: Tensor = self.final_norm(x)
         return hidden
 

@@ -1,0 +1,191 @@
+"""The fused kernels beside their twins, compiled and eager, at the shapes of crammed-2022.
+
+    python benchmarks/kernels.py [--tokens 65536] [--repeats 20] [--programs 4]
+        [--compiled/--no-compiled] [--out RESULT.json]
+
+Without a GPU the twins run, on as many tokens as fit a CPU. GB/s counts only bytes that must move:
+every input read once, every output written once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+
+import crammed.kernels.add_norm as add_norms
+from crammed.config import ComputeConfig
+from crammed.device import choose_device
+from crammed.kernels.add_norm import add_norm, add_norm_twin
+from crammed.kernels.cross_entropy import cross_entropy, cross_entropy_twin
+from crammed.kernels.gate import gate, gate_twin
+from crammed.kernels.jit import available
+from crammed.rundir import environment
+from timing import copy_bandwidth, median_seconds
+
+Outputs = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel at one shape.
+
+    Attributes:
+        inputs: those that need gradients.
+        forward_bytes: fewest bytes that forward moves.
+        backward_bytes: and backward.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    formats: str
+    kernel: Callable[..., Outputs]
+    twin: Callable[..., Outputs]
+    inputs: tuple[Tensor, ...]
+    forward_bytes: int
+    backward_bytes: int
+
+
+def cases(tokens: int, device: torch.device) -> Iterator[Case]:
+    """Of the whole width and vocabulary, and of smaller ones."""
+    half, full = torch.bfloat16, torch.float32
+
+    def drawn(*shape: int, dtype: torch.dtype = full) -> Tensor:
+        return torch.randn(shape, device=device).to(dtype).requires_grad_()
+
+    for width in (768, 256):
+        for stream in (full, half):
+            inputs = (
+                drawn(tokens, width, dtype=stream),
+                drawn(tokens, width, dtype=half),
+                drawn(width),
+                drawn(width),
+            )
+            elements, apart = tokens * width, 2 if stream == full else 0
+            yield Case(
+                "add_norm",
+                (tokens, width),
+                f"stream {str(stream).removeprefix('torch.')}, branch bfloat16",
+                lambda x, b, w, c: add_norm(x, b, w, c, 1e-12),
+                lambda x, b, w, c: add_norm_twin(x, b, w, c, 1e-12),
+                inputs,
+                elements * (2 * stream.itemsize + 4),
+                elements * (3 * stream.itemsize + 2 + apart),
+            )
+    for up in (3072, 1024):
+        for activation in ("gelu", "relu2"):
+            yield Case(
+                f"gate {activation}",
+                (tokens, up),
+                "bfloat16",
+                lambda x, name=activation: (gate(x, name),),
+                lambda x, name=activation: (gate_twin(x, name),),
+                (drawn(tokens, up, dtype=half),),
+                tokens * up * 3,
+                tokens * up * 5,
+            )
+    for vocab in (32768, 8192):
+        rows = tokens // 4
+        labels = torch.randint(vocab, (rows,), device=device)
+        yield Case(
+            "cross_entropy",
+            (rows, vocab),
+            "bfloat16",
+            lambda x, y=labels: (cross_entropy(x, y),),
+            lambda x, y=labels: (cross_entropy_twin(x, y),),
+            (drawn(rows, vocab, dtype=half),),
+            rows * vocab * 2,
+            rows * vocab * 4,
+        )
+
+
+def main(
+    tokens: Annotated[int | None, typer.Option(help="Default 65,536; 512 on a CPU.")] = None,
+    repeats: int = 20,
+    programs: Annotated[
+        list[int] | None,
+        typer.Option(help="Programs a multiprocessor of add_norm's backward to try."),
+    ] = None,
+    compiled: Annotated[bool, typer.Option(help="Time the compiled twins too.")] = True,
+    out: Path | None = None,
+) -> None:
+    chosen = choose_device(ComputeConfig())
+    device = chosen.torch
+    tokens = tokens or (65_536 if device.type == "cuda" else 512)
+    bandwidth = copy_bandwidth(device, repeats)
+    timed = []
+    for case in cases(tokens, device):
+        ways: dict[str, Callable[..., Outputs]] = {}
+        if available(device):
+            ways["kernel"] = case.kernel
+        if compiled:
+            torch._dynamo.reset()
+            ways["compiled twin"] = torch.compile(case.twin, fullgraph=True, dynamic=False)
+        ways["eager twin"] = case.twin
+        times = {name: _times(way, case, device, repeats, bandwidth) for name, way in ways.items()}
+        if case.name == "add_norm" and "kernel" in ways:
+            for number in programs or []:
+                usual, add_norms.PROGRAMS = add_norms.PROGRAMS, number
+                name = f"kernel, {number} programs"
+                times[name] = _times(case.kernel, case, device, repeats, bandwidth)
+                add_norms.PROGRAMS = usual
+        timed.append(
+            {
+                "kernel": case.name,
+                "shape": case.shape,
+                "formats": case.formats,
+                "forward_bytes": case.forward_bytes,
+                "backward_bytes": case.backward_bytes,
+                "ways": times,
+            }
+        )
+    result = {
+        "name": "kernels",
+        "environment": environment(),
+        "device": chosen.name,
+        "triton": available(device),
+        "tokens": tokens,
+        "copy_gigabytes_per_second": bandwidth / 1e9,
+        "cases": timed,
+    }
+    text = json.dumps(result, indent=1)
+    if out is not None:
+        out.write_text(text + "\n", "utf-8")
+    print(text)
+
+
+def _times(
+    way: Callable[..., Outputs],
+    case: Case,
+    device: torch.device,
+    repeats: int,
+    bandwidth: float,
+) -> dict[str, Any]:
+    """Forward alone, and forward with backward."""
+    slopes = [torch.randn_like(each) for each in way(*case.inputs)]
+
+    def both() -> object:
+        return torch.autograd.grad(way(*case.inputs), case.inputs, slopes)
+
+    entry = {}
+    for name, call, moved in (
+        ("forward", lambda: way(*case.inputs), case.forward_bytes),
+        ("forward and backward", both, case.forward_bytes + case.backward_bytes),
+    ):
+        seconds = median_seconds([call], device, repeats)
+        entry[name] = {
+            "ms": 1e3 * seconds,
+            "gigabytes_per_second": moved / seconds / 1e9,
+            "share_of_copy": moved / seconds / bandwidth,
+        }
+    return entry
+
+
+if __name__ == "__main__":
+    typer.run(main)
