@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import random
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +94,24 @@ def _do(script: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
+    """The table that a page shows of a result."""
+    (folder / "tools").mkdir()
+    shutil.copy(BENCHMARKS.parent / "tools" / "records.py", folder / "tools")
+    made = folder / "benchmarks" / "results"
+    made.mkdir(parents=True)
+    records = runpy.run_path(str(folder / "tools" / "records.py"))
+    make = records["MAKERS"][kind]
+    assert make(["no.json"]) == "Not measured yet.\n"
+    (made / "result.json").write_text(json.dumps(result))
+    table: str = make(["no.json", "result.json"])
+    head, rule, *rows = table.splitlines()
+    columns = head.count("|")
+    assert {line.count("|") for line in (rule, *rows[:-2])} == {columns}
+    assert result["device"] in rows[-1]
+    return table
+
+
 def test_step(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     out = tmp_path / "new" / "result.json"
@@ -106,6 +126,8 @@ def test_step(tmp_path: Path) -> None:
         assert loop["tokens_per_second"] == pytest.approx(5 * 128 / loop["seconds"])
     assert (loops["ours"]["microbatch_rows"], loops[variant]["microbatch_rows"]) == (5, 2)
     assert result["overrides"] == SMALL
+    table = _table("step", result, tmp_path)
+    assert f"| {variant} | 5 | {loops[variant]['tokens_per_second']:,.0f} |" in table
 
 
 def test_optimizer(tmp_path: Path) -> None:
@@ -117,9 +139,10 @@ def test_optimizer(tmp_path: Path) -> None:
         assert way["share_of_update"] == pytest.approx(way["seconds"] / whole)
     # PyTorch's multiplies in bfloat16, which the iteration makes larger.
     assert 0 < result["muon_differs_from_torch"] < 0.2
+    assert "| Muon, batched | " in _table("optimizer", result, tmp_path)
 
 
-def test_loader(corpus: Corpus) -> None:
+def test_loader(corpus: Corpus, tmp_path: Path) -> None:
     small = ["model.layers=2", "model.width=32", "model.head_dim=16"]
     options = ["--corpus", str(corpus.path), "--rows", "4,16", "--seconds", "0.1"]
     result = _run("loader.py", "crammed", *small, *options)
@@ -129,13 +152,15 @@ def test_loader(corpus: Corpus) -> None:
     slowest = min(entry["rows_per_second"] for entry in result["read"].values())
     share = result["training"]["rows_per_second"] / slowest
     assert result["read_share_of_training"] == pytest.approx(share)
+    assert "| read 16 rows | " in _table("loader", result, tmp_path)
 
 
-def test_profile_step() -> None:
+def test_profile_step(tmp_path: Path) -> None:
     result = _run("profile_step.py", "crammed", *SMALL, "--updates", "2", "--top", "5")
     assert len(result["top"]) == 5
     assert sum(result["groups"].values()) == pytest.approx(result["kernel_seconds"])
     assert set(result["groups"]) >= {"matrix products", "attention", "norms", "optimizer", "loss"}
+    assert "matrix products" in _table("profile", result, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -161,13 +186,15 @@ def test_kernels_are_known_by_their_names(
     assert importlib.import_module("profile_step").group_of(kernel) == group
 
 
-def test_plan_accuracy(corpus: Corpus) -> None:
+def test_plan_accuracy(corpus: Corpus, tmp_path: Path) -> None:
     own = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
     options = ["--corpus", str(corpus.path), "--budgets", "3s,40updates", "--seconds", "1"]
-    timed, counted = _run("plan_accuracy.py", "crammed", *own, *options)["runs"]
+    result = _run("plan_accuracy.py", "crammed", *own, *options)
+    timed, counted = result["runs"]
     assert timed["ratio"] == pytest.approx(timed["tokens"] / timed["predicted_tokens"])
     assert timed["accounts"]["step"] > 1.0
     assert (counted["ratio"], counted["within"]) == (1.0, True)
+    assert "| 40updates | " in _table("plan", result, tmp_path)
 
 
 def test_end_to_end(tmp_path: Path) -> None:
@@ -179,6 +206,7 @@ def test_end_to_end(tmp_path: Path) -> None:
     for account in ("start", "prepare", "step", "heldout", "export", "report"):
         assert result["seconds"][account] > 0, account
     assert result["tokens"] == 12 * 8 * 32
+    assert "prepare " in _table("end_to_end", result, tmp_path)
 
 
 def test_speed_on_a_gpu_in_several_calls(tmp_path: Path) -> None:

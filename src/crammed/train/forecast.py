@@ -137,6 +137,8 @@ def measure(
         speed = Speed(0.0, 0.0, took, None, 0, first_compile=took)
         if device.compile:  # a run that follows finds on disk what the compiler made
             torch._dynamo.reset()
+            if device.torch.type == "cuda":
+                torch.cuda.empty_cache()  # the run will find that memory free as well
             step, took = _prepare(config, model, optimizer, specials, vocab, device, clock)
             speed = replace(speed, compile=took)
         source = _source(config, corpus, vocab)
@@ -187,11 +189,8 @@ class _Timer:
         cases = [(few, masking.rate), (times * few, masking.rate)]
         if masking.final_rate is not None:
             cases.append((times * few, masking.final_rate))
-        counts = []
-        for rows, rate in cases:
-            warm = min(self._block(rows, rate, 1) for _ in range(_WARM))
-            most = _MOST_IN_A_BLOCK
-            counts.append(max(1, min(most, round(_BLOCK_SECONDS / max(warm, 1e-6)))))
+        counts = [_in_a_block(one)]
+        counts += [_in_a_block(self._block(rows, rate, 1)) for rows, rate in cases[1:]]
         took: list[list[float]] = [[] for _ in cases]
         began, done = self.clock(), 0
         while not took[0] or self.clock() - began < seconds:
@@ -230,6 +229,11 @@ class _Timer:
             self.step.apply(lr)
         self.device.synchronize()
         return (self.clock() - began) / count
+
+
+def _in_a_block(seconds: float) -> int:
+    """How many updates of so many seconds make a block."""
+    return max(1, min(_MOST_IN_A_BLOCK, round(_BLOCK_SECONDS / max(seconds, 1e-6))))
 
 
 def _tenths(values: list[float]) -> tuple[float, float]:
