@@ -1,35 +1,56 @@
 """One recipe, one seed, one budget: trained, and measured in every way, in one go.
 
-    python benchmarks/budget_run.py RECIPE [key.path=value ...] --budget 8m --seed 0 --out DIR
+    python benchmarks/budget_run.py RECIPE [key.path=value ...] --budget sprint --seed 0 --out DIR
         (--text PATH [--text PATH ...] [--tokenizer FILE] | --corpus DIR)
         [--heldout FILE] [--blimp FILE] [--glue DIR] [--tasks cola,sst2,mrpc,stsb,rte] [--seeds 5]
+        [--detach [--wait 9m]]
 
 A trained model is too large to bring back from a machine that is lent, so it is evaluated where it
-was trained: held-out loss, BLiMP, and fine-tuning without the untrained twin. DIR gets RESULT.json
-after every stage, and the run itself in DIR/run; the same command goes on where it stopped.
+was trained: held-out loss, BLiMP, and fine-tuning without the untrained twin. Two budgets have a
+name: sprint (8 minutes) and long (20 minutes). DIR gets RESULT.json after every stage, with the
+seconds, energy and memory of each, and the losses against time; the run itself is in DIR/run. The
+same command goes on where it stopped.
+
+With --detach the work is done by a process of its own, which outlives this command. It writes to
+DIR/log.txt; --wait shows what it says there for so long, and the same command once more shows what
+comes next, or starts the process again where it died. Exit code 75 says that there is more to come.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from common import Json, device_memory, joules, run
+from crammed.budget import Budget
+from crammed.errors import CrammedError, InputError, Interrupted
 from crammed.files import read_json, write_json
-from crammed.rundir import environment
+from crammed.rundir import environment, read_lines, read_metrics
 
 GLUE_5 = "cola,sst2,mrpc,stsb,rte"
+BUDGETS = {"sprint": "8m", "long": "20m"}
+MOST_POINTS = 200
+"""Of a curve that is kept."""
+_LOOK_SECONDS = 0.5
+
+Stages = list[tuple[str, list[str]]]
 
 
 def main(
     words: Annotated[list[str], typer.Argument(help="Recipe, overrides.")],
     out: Annotated[Path, typer.Option()],
-    budget: Annotated[str, typer.Option()] = "8m",
+    budget: Annotated[str, typer.Option(help="sprint, long, or any budget.")] = "sprint",
     seed: int = 0,
     text: Annotated[list[Path] | None, typer.Option()] = None,
     tokenizer: Path | None = None,
@@ -39,62 +60,108 @@ def main(
     glue: Path | None = None,
     tasks: str = GLUE_5,
     seeds: int = 5,
+    detach: Annotated[bool, typer.Option("--detach", help="Work in a process of its own.")] = False,
+    wait: Annotated[str | None, typer.Option(help="Watch that process for so long: 9m.")] = None,
 ) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    result = _Result(out / "RESULT.json", words, budget, seed)
-    run = out / "run"
+    budget, folder = BUDGETS.get(budget, budget), out / "run"
+    stages: Stages = []
     if corpus is None:
         corpus = out / "corpus"
-        sources = [part for path in text or [] for part in ("--data", str(path))]
-        given = [f"tokenizer.file={tokenizer}"] if tokenizer is not None else []
-        of_data = [word for word in words if word.startswith(("data.", "tokenizer."))]
-        recipe = [word for word in words if "=" not in word]
-        result.stage(
-            "prepare", "prepare", *recipe, *of_data, *given, *sources, "--out", str(corpus)
-        )
-        words = [word for word in words if word not in of_data]
-    given = ["--corpus", str(corpus), "--budget", budget, "--seed", str(seed), "--out", str(run)]
-    result.stage("pretrain", "pretrain", *words, *given)
+        stages.append(("prepare", _prepare(words, text or [], tokenizer, corpus)))
+        words_of_run = [word for word in words if not _of_data(word)]
+    else:
+        words_of_run = words
+    given = ["--corpus", str(corpus), "--budget", budget, "--seed", str(seed), "--out", str(folder)]
+    stages.append(("pretrain", ["pretrain", *words_of_run, *given]))
     for name, file in (("heldout", heldout), ("blimp", blimp)):
         if file is not None:
-            result.stage(name, "evaluate", str(run), "--suite", name, "--data", str(file))
+            stages.append((name, ["evaluate", str(folder), "--suite", name, "--data", str(file)]))
     if glue is not None:
         options = ["--tasks", tasks, "--seeds", str(seeds), "--protocol", "cramming", "--no-twin"]
-        result.stage("glue", "evaluate", str(run), "--data", str(glue), *options)
+        stages.append(("glue", ["evaluate", str(folder), "--data", str(glue), *options]))
+    if wait is not None and not detach:
+        raise InputError("--wait watches what --detach started: give both")
+    Budget.parse(budget)
+    out.mkdir(parents=True, exist_ok=True)
+    result = Result(out, words, budget, seed)
+    if detach:
+        _watch(result, stages, Budget.parse(wait or "1s"))
+        return
+    with _locked(out) as ours:
+        if not ours:
+            raise InputError(f"{out} is in use by another process: watch it with --detach")
+        for name, command in stages:
+            result.stage(name, command)
 
 
-class _Result:
+def _of_data(word: str) -> bool:
+    return word.startswith(("data.", "tokenizer."))
+
+
+def _prepare(words: list[str], text: list[Path], tokenizer: Path | None, corpus: Path) -> list[str]:
+    sources = [part for path in text for part in ("--data", str(path))]
+    given = [f"tokenizer.file={tokenizer}"] if tokenizer is not None else []
+    kept = [word for word in words if "=" not in word or _of_data(word)]
+    return ["prepare", *kept, *given, *sources, "--out", str(corpus)]
+
+
+class Result:
     """The file of results; a stage that is in it is not done again."""
 
-    def __init__(self, file: Path, words: list[str], budget: str, seed: int) -> None:
-        self._file = file
-        described = {"name": "budget_run", "words": words, "budget": budget, "seed": seed}
+    def __init__(self, out: Path, words: list[str], budget: str, seed: int) -> None:
+        self.out = out
+        self._budget = Budget.parse(budget)
+        self._described = {"name": "budget_run", "words": words, "budget": budget, "seed": seed}
+        self._read()
+
+    def _read(self) -> None:
+        file = self.out / "RESULT.json"
         self._values: dict[str, Any] = read_json(file) or {
-            **described,
+            **self._described,
             "environment": environment(),
+            "begun": {},
             "stages": {},
         }
-        if any(self._values[key] != value for key, value in described.items()):
-            raise SystemExit(f"{file} is of another run: choose another --out")
+        if any(self._values[key] != value for key, value in self._described.items()):
+            raise InputError(f"{file} is of another run: choose another --out")
 
-    def stage(self, name: str, *command: str) -> None:
-        """Run ``crammed`` with this command and keep what it prints."""
+    def missing(self, stages: Stages) -> list[str]:
+        """Names of the stages that are not done, by the file as it is now."""
+        self._read()
+        return [name for name, _ in stages if name not in self._values["stages"]]
+
+    def stage(self, name: str, command: Sequence[str]) -> None:
+        """Run ``crammed`` with this command and keep what it prints, and what it took.
+
+        A stage that was killed goes on where it was: `begun` says how often it was started, and its
+        seconds and joules are those of the last time.
+        """
         if name in self._values["stages"]:
             return
+        begun = self._values["begun"]
+        begun[name] = begun.get(name, 0) + 1
+        self._write()
         print(f"{name}  crammed {' '.join(command)}", flush=True)
-        began = time.perf_counter()
-        before = _joules()
         whole = [sys.executable, "-m", "crammed", *command, "--json"]
-        done = subprocess.run(whole, stdout=subprocess.PIPE, check=False)
+        energy, began = joules(), time.perf_counter()
+        with _PeakMemory() as memory:
+            done = subprocess.run(whole, stdout=subprocess.PIPE, check=False)
         if done.returncode not in (0, 5):  # 5: a task failed, and the others have scores
             raise SystemExit(f"{name} ended with {done.returncode}")
-        after = _joules()
-        printed = json.loads(done.stdout)
-        entry = {"seconds": time.perf_counter() - began, "result": _kept(name, printed)}
-        if before is not None and after is not None:
-            entry["joules"] = after - before
+        entry: Json = {"seconds": time.perf_counter() - began}
+        if energy is not None and (after := joules()) is not None:
+            entry["joules"] = after - energy
+        if memory.most is not None:
+            entry["peak_device_memory"] = memory.most
+        entry["result"] = _kept(name, json.loads(done.stdout))
         self._values["stages"][name] = entry
-        write_json(self._file, self._values)
+        if name == "pretrain":
+            self._values["curves"] = curves(self.out / "run", self._budget)
+        self._write()
+        print(f"{name}  done in {entry['seconds']:.0f} seconds", flush=True)
+
+    def _write(self) -> None:
+        write_json(self.out / "RESULT.json", self._values)
 
 
 def _kept(name: str, printed: dict[str, Any]) -> dict[str, Any]:
@@ -104,17 +171,117 @@ def _kept(name: str, printed: dict[str, Any]) -> dict[str, Any]:
     return {key: printed[key] for key in ("documents", "characters", "tokens", "vocab_size")}
 
 
-def _joules() -> float | None:
-    """Energy that the first GPU has used since its driver was loaded; None without one."""
-    try:
-        import pynvml
+def curves(run: Path, budget: Budget) -> Json:
+    """Losses against time: held-out measurements, and log points thinned to a few.
 
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
-    except Exception:  # no library, no driver, no GPU, or one without a counter
-        return None
+    ``charged_s`` of a held-out measurement is None where the budget is none of time.
+    """
+    events = [event for event in read_lines(run / "events.jsonl") if event["event"] == "heldout"]
+    heldout = [
+        {
+            "charged_s": event["u"] * budget.limit if budget.kind == "time" else None,
+            **{k: v for k, v in event.items() if k in ("u", "at", "update", "tokens")},
+            **{k: v for k, v in event.items() if k.startswith("loss@")},
+        }
+        for event in events
+    ]
+    points = read_metrics(run)
+    every = -(-len(points) // MOST_POINTS) or 1
+    kept = ("t_charged_s", "t_wall_s", "u", "tokens", "loss", "lr", "batch_rows", "tokens_per_s")
+    training = [{key: point[key] for key in kept} for point in points[::-1][::every][::-1]]
+    return {"heldout": heldout, "training": training}
+
+
+class _PeakMemory:
+    """Looks at the memory of the first GPU again and again; `most` is None without one."""
+
+    def __init__(self) -> None:
+        self.most: int | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while (used := device_memory()) is not None:
+            self.most = max(self.most or 0, used)
+            if self._stop.wait(_LOOK_SECONDS):
+                return
+
+    def __enter__(self) -> _PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[bool]:
+    """Hold the lock of the folder, which ends with the process; False where another has it."""
+    with (out / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _watch(result: Result, stages: Stages, wait: Budget) -> None:
+    """Start the work if nobody is at it, and pass on what it says until it ends or time is up.
+
+    Raises:
+        Interrupted: there is more to come.
+    """
+    log, until = result.out / "log.txt", time.monotonic() + wait.limit
+    process, shown = None, log.stat().st_size if log.exists() else 0
+    with _locked(result.out) as free:
+        pass
+    if free and result.missing(stages):
+        process = _start(log)
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        ended = process.poll() is not None if process is not None else _is_free(result.out)
+        if log.exists():
+            with log.open("rb") as file:
+                file.seek(shown)
+                new = file.read()
+            shown += len(new)
+            sys.stdout.write(new.decode(errors="replace"))
+            sys.stdout.flush()
+        missing = result.missing(stages)
+        if not missing:
+            print(f"all stages are done: {result.out / 'RESULT.json'}")
+            return
+        if ended:
+            raise CrammedError(f"stopped before {missing[0]} was done, see {log}; the same again?")
+        if time.monotonic() >= until:
+            raise Interrupted(f"still at {missing[0]}; the same command shows what comes next")
+
+
+def _is_free(out: Path) -> bool:
+    with _locked(out) as free:
+        return free
+
+
+def _start(log: Path) -> subprocess.Popen[bytes]:
+    """This command without --detach and --wait, in a session of its own."""
+    words, own = iter(sys.argv[1:]), []
+    for word in words:
+        if word == "--wait":
+            next(words)
+        elif word != "--detach" and not word.startswith("--wait="):
+            own.append(word)
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, str(Path(__file__).resolve()), *own],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

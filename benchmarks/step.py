@@ -1,131 +1,174 @@
-"""How fast an update of pretraining is, beside plain loops over BertForMaskedLM of transformers.
+"""How fast an update of pretraining is, beside other settings and beside plain loops.
 
-    python benchmarks/step.py [RECIPE] [key.path=value ...] [--rows 16] [--updates 10]
-        [--beside/--no-beside] [--out RESULT.json]
+    python benchmarks/step.py [RECIPE] [key.path=value ...] [--rows 16] [--updates 2] [--rounds 5]
+        [--variant "key.path=value ..."] ... [--beside/--no-beside] [--out RESULT.json]
 
-Ours is a whole update as training does it: masks, forward and backward, clipping, optimizer. The
-plain loops do the same with a model of the recipe's shape, BERT's own layers, as many masks and
-AdamW as PyTorch gives it: one decodes every position, one only those behind masks. All take turns,
-so that a machine that slows down slows all of them down.
+Ours is a whole update as training does it: masks, forward and backward by microbatches, clipping,
+optimizer. Every --variant is the same with other values. The plain loops over BertForMaskedLM of
+transformers do the same with a model of the recipe's shape, BERT's own layers, as many masks and
+AdamW as PyTorch gives it: one decodes every position, one only those behind masks; they are
+compiled where ours is. In each round all take their turn with some updates in a row, so that a
+machine that slows down slows all of them down, and a GPU's host may run ahead as in training.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 import typer
 from torch import nn
 
-from crammed.budget import Work
+from common import (
+    SPECIALS,
+    Json,
+    Training,
+    config_of,
+    described,
+    finish,
+    joules,
+    random_rows,
+    run,
+    summary,
+)
 from crammed.config import RunConfig
 from crammed.data.masking import Masker, predicted_positions
-from crammed.data.tokenizer import Specials
 from crammed.device import Device, choose_device
-from crammed.model.count import parameters, train_flops_per_token
-from crammed.model.encoder import MaskedLM, initialise
-from crammed.optim.build import build_optimizer
-from crammed.recipe import load_config
-from crammed.rundir import environment
-from crammed.train.plan import Update
-from crammed.train.step import TrainStep
+from crammed.model.count import train_flops_per_token
 
-SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
-WARM = 3
+WARM = 2
+MOST_SHAPES = 256
+"""Of one function that the compiler keeps; every variant has its own."""
+
+Loop = Callable[[int], object]
 
 
 def main(
     words: Annotated[list[str] | None, typer.Argument(help="Recipe, overrides.")] = None,
-    rows: Annotated[int, typer.Option(help="Rows of an update.")] = 16,
-    updates: int = 10,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of an update.")] = 16,
+    updates: Annotated[int, typer.Option(min=1, help="Updates in a row.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that each takes.")] = 5,
+    variant: Annotated[
+        list[str] | None, typer.Option(help="The same with these values; may be repeated.")
+    ] = None,
     beside: Annotated[bool, typer.Option(help="Time the plain loops too.")] = True,
     out: Path | None = None,
 ) -> None:
-    names = [word for word in words or [] if "=" not in word]
-    overrides = [word for word in words or [] if "=" in word]
-    config = load_config(names[0] if names else "crammed", overrides)
+    torch._dynamo.config.recompile_limit = MOST_SHAPES
+    config = config_of(words)
     device = choose_device(config.compute)
-    vocab, length = config.tokenizer.vocab_size, config.data.row_length
-    loops: dict[str, Callable[[int], None]] = {"ours": _ours(config, device, rows)}
-    if beside:
-        for masked_only in (False, True):
-            name = "plain, masked positions" if masked_only else "plain, every position"
-            loops[name] = _plain(config, device, rows, masked_only)
-    seconds: dict[str, list[float]] = {name: [] for name in loops}
-    for number in range(WARM + updates):
-        for name, loop in loops.items():
-            device.synchronize()
-            began = time.perf_counter()
-            loop(number)
-            device.synchronize()
-            if number >= WARM:
-                seconds[name].append(time.perf_counter() - began)
-    predicted = predicted_positions(config.masking.rate, length)
-    flops = train_flops_per_token(config.model, vocab, length, predicted)
-    result: dict[str, Any] = {
-        "name": "step",
-        "environment": environment(),
-        "device": device.name,
-        "dtype": str(device.dtype).removeprefix("torch."),
-        "recipe": config.recipe,
-        "overrides": overrides,
-        "parameters": parameters(config.model, vocab),
-        "rows": rows,
-        "row_length": length,
-        "loops": {name: _summary(each, rows * length) for name, each in seconds.items()},
-    }
-    ours = result["loops"]["ours"]
-    ours["teraflops_per_second"] = flops * ours["tokens_per_second"] / 1e12
-    if device.mfu_peak:
-        ours["mfu"] = flops * ours["tokens_per_second"] / device.mfu_peak
-    text = json.dumps(result, indent=1)
-    if out is not None:
-        out.write_text(text + "\n", "utf-8")
-    print(text)
+    loops = [_Timed("ours", config, device, rows)]
+    for values in variant or []:
+        other = config_of([*(words or []), *values.split()])
+        loops.append(_Timed(values, other, choose_device(other.compute), rows))
+    for masked_only in (False, True) if beside else ():
+        name = "plain, masked positions" if masked_only else "plain, every position"
+        plain = _plain(config, device, rows, loops[0].microbatch_rows, masked_only)
+        loops.append(_Timed(name, config, device, rows, plain))
+    for number in range(rounds):
+        for loop in loops:
+            loop.run(number * updates, updates)
+    result = described("step", config, words, device)
+    result |= {"rows": rows, "loops": {loop.name: loop.result(rows) for loop in loops}}
+    finish(result, out)
 
 
-def _summary(seconds: list[float], tokens: int) -> dict[str, float]:
-    ordered = sorted(seconds)
-    return {
-        "seconds": statistics.median(ordered),
-        "fastest": ordered[0],
-        "slowest": ordered[-1],
-        "tokens_per_second": tokens / statistics.median(ordered),
-    }
+class _Timed:
+    """A loop, built and warmed up.
 
+    Args:
+        plain: makes a loop that is not ours.
+    """
 
-def _rows(config: RunConfig, rows: int, number: int) -> torch.Tensor:
-    draw = torch.Generator().manual_seed(number)
-    shape = (rows, config.data.row_length)
-    return torch.randint(5, config.tokenizer.vocab_size, shape, generator=draw)
+    def __init__(
+        self,
+        name: str,
+        config: RunConfig,
+        device: Device,
+        rows: int,
+        plain: Callable[[], Loop] | None = None,
+    ) -> None:
+        self.name = name
+        self.microbatch_rows: int | None = None
+        self._config = config
+        self._device = device
+        self._seconds: list[float] = []
+        self._joules: list[float | None] = []
+        self._peak = 0
+        if device.torch.type == "cuda":
+            torch.cuda.empty_cache()  # what the others held for a while is free to be planned with
+        before = self._allocated()
+        began = time.perf_counter()
+        if plain is None:
+            training = Training(config, device, rows)
+            self.microbatch_rows = min(rows, training.step.microbatch_rows)
+            self._loop: Loop = training.update
+        else:
+            self._loop = plain()
+        self._loop(0)
+        device.synchronize()
+        self._until_first = time.perf_counter() - began
+        for number in range(1, WARM):
+            self._loop(number)
+        device.synchronize()
+        self._held = self._allocated() - before
 
+    def _allocated(self) -> int:
+        on_gpu = self._device.torch.type == "cuda"
+        return torch.cuda.memory_allocated(self._device.torch) if on_gpu else 0
 
-def _ours(config: RunConfig, device: Device, rows: int) -> Callable[[int], None]:
-    model = MaskedLM(config.model, config.tokenizer.vocab_size)
-    initialise(model, config.model.init_std, torch.Generator().manual_seed(0))
-    model.to(device.torch).train()
-    step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device)
-    step.prepare([rows], [config.masking.rate])
+    def run(self, first: int, count: int) -> None:
+        """Time `count` updates in a row."""
+        self._device.synchronize()
+        others = self._allocated() - self._held
+        if self._device.torch.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device.torch)
+        energy, began = joules(), time.perf_counter()
+        for number in range(first, first + count):
+            self._loop(number)
+        self._device.synchronize()
+        self._seconds.append((time.perf_counter() - began) / count)
+        after = joules()
+        self._joules.append(None if energy is None or after is None else (after - energy) / count)
+        if self._device.torch.type == "cuda":
+            most = torch.cuda.max_memory_allocated(self._device.torch) - others
+            self._peak = max(self._peak, most)
 
-    def update(number: int) -> None:
-        ids = _rows(config, rows, number)
-        rate = config.masking.rate
-        plan = Update(number, number * rows, rows, 0.0, config.optim.lr, rate, Work())
-        step.gradients(ids, plan)
-        step.apply(config.optim.lr)
-
-    return update
+    def result(self, rows: int) -> Json:
+        config, device, length = self._config, self._device, self._config.data.row_length
+        values: Json = summary(self._seconds)
+        speed = values["tokens_per_second"] = rows * length / values["seconds"]
+        values["seconds_until_first_update"] = self._until_first
+        if all(each is not None for each in self._joules):
+            total = sum(each for each in self._joules if each is not None)
+            values["joules_per_million_tokens"] = total / len(self._joules) / rows / length * 1e6
+        if self._peak:
+            values["peak_memory"] = self._peak
+        if self.microbatch_rows is not None:
+            values["microbatch_rows"] = self.microbatch_rows
+            vocab = config.tokenizer.vocab_size
+            predicted = predicted_positions(config.masking.rate, length)
+            flops = train_flops_per_token(config.model, vocab, length, predicted) * speed
+            values["teraflops_per_second"] = flops / 1e12
+            if device.mfu_peak:
+                values["mfu"] = flops / device.mfu_peak
+        return values
 
 
 def _plain(
-    config: RunConfig, device: Device, rows: int, masked_only: bool
-) -> Callable[[int], None]:
+    config: RunConfig, device: Device, rows: int, microbatch: int | None, masked_only: bool
+) -> Callable[[], Loop]:
+    """Makes a plain loop with microbatches of the same size as ours."""
+    return lambda: _plain_loop(config, device, rows, microbatch or rows, masked_only)
+
+
+def _plain_loop(
+    config: RunConfig, device: Device, rows: int, microbatch: int, masked_only: bool
+) -> Loop:
     from transformers import BertConfig, BertForMaskedLM
 
     shape, optim = config.model, config.optim
@@ -151,20 +194,26 @@ def _plain(
     count = predicted_positions(config.masking.rate, config.data.row_length)
     half = device.dtype != torch.float32
 
-    def update(number: int) -> None:
-        ids = _rows(config, rows, number).to(device.torch)
-        masked = mask(ids, torch.arange(rows, device=device.torch), count)
+    def loss_of(ids: torch.Tensor, positions: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with torch.autocast(device.torch.type, device.dtype, enabled=half):
             if masked_only:
-                hidden = model.bert(input_ids=masked.ids).last_hidden_state
-                where = masked.positions[..., None].expand(-1, -1, hidden.shape[-1])
+                hidden = model.bert(input_ids=ids).last_hidden_state
+                where = positions[..., None].expand(-1, -1, hidden.shape[-1])
                 logits = model.cls(hidden.gather(1, where))
-                labels = masked.labels
             else:
-                logits = model(input_ids=masked.ids).logits
-                labels = torch.full_like(ids, -100).scatter(1, masked.positions, masked.labels)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
-        loss.backward()
+                logits = model(input_ids=ids).logits
+                labels = torch.full_like(ids, -100).scatter(1, positions, labels)
+        return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+    loss_of_rows = torch.compile(loss_of, dynamic=False) if device.compile else loss_of
+
+    def update(number: int) -> None:
+        ids = random_rows(config, rows, number).to(device.torch)
+        numbers = torch.arange(rows, device=device.torch)
+        for part, its in zip(ids.split(microbatch), numbers.split(microbatch), strict=True):
+            masked = mask(part, its, count)
+            loss = loss_of_rows(masked.ids, masked.positions, masked.labels)
+            (loss * len(part) / rows).backward()
         if optim.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), optim.clip)
         optimizer.step()
@@ -174,4 +223,4 @@ def _plain(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

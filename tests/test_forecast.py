@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from conftest import FakeClock, tiny
-from crammed.config import RunConfig
+from crammed.config import ComputeConfig, RunConfig
 from crammed.data.corpus import Corpus
-from crammed.device import Device
+from crammed.data.masking import predicted_positions
+from crammed.device import Device, choose_device
 from crammed.doctor import TINY
+from crammed.model.count import train_flops_per_token
 from crammed.progress import SILENT
-from crammed.train.forecast import Speed, forecast, measure
+from crammed.recipe import load_config
+from crammed.rundir import RunDir
+from crammed.train import checkpoint, loop
+from crammed.train import forecast as train_forecast
+from crammed.train.forecast import Speed, best_size, candidates, forecast, measure
+from crammed.train.loop import pretrain
+from crammed.train.plan import Update
+from crammed.train.step import TrainStep
 from test_cli import crammed as command
 
 SPEED = Speed(update=0.5, row=0.01, compile=2.0, memory=None, microbatch_rows=8)
@@ -65,14 +80,156 @@ def test_what_will_not_go_well_is_said() -> None:
     assert "less than one batch" in tight[0]
 
 
-def test_measuring_is_of_real_updates(corpus: Corpus, cpu: Device) -> None:
-    clock = FakeClock(tick=0.01)
-    speed = measure(config(budget="60s"), corpus, cpu, 1.0, SILENT, clock)
-    # By this clock every update takes one tick, whatever its rows.
-    assert speed.seconds(4) == pytest.approx(0.01, rel=0.01)
-    assert speed.compile == 0.0
+def _costs(patch: pytest.MonkeyPatch, clock: FakeClock, speed: Speed) -> None:
+    """Let training take the time of `speed` by this clock, and do nothing else."""
+
+    def gradients(step: TrainStep, rows: torch.Tensor, update: Update, first: int = 0) -> object:
+        predicted = predicted_positions(update.mask_rate, rows.shape[1])
+        clock.now += speed.seconds(len(rows), predicted)
+        if not hasattr(step, "warm"):
+            clock.now += speed.first
+            patch.setattr(step, "warm", True, raising=False)
+        return torch.zeros(())
+
+    def lasting(seconds: float, result: object) -> Callable[..., object]:
+        def wait(*_: object, **__: object) -> object:
+            clock.now += seconds
+            return result
+
+        return wait
+
+    patch.setattr(TrainStep, "gradients", gradients)
+    patch.setattr(TrainStep, "apply", lasting(0.0, torch.zeros(())))
+    patch.setattr(TrainStep, "prepare", lasting(speed.compile, None))
+    patch.setattr(RunDir, "heartbeat", lasting(speed.log, None))
+    patch.setattr(checkpoint, "save_file", lasting(speed.checkpoint / 2, None))
+    patch.setattr(loop, "heldout_loss", lasting(speed.evaluate, {"loss@0.15": 1.0}))
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    update=st.floats(0.01, 0.5),
+    row=st.floats(0.001, 0.03),
+    extras=st.tuples(*[st.floats(0.0, 4.0)] * 5),
+    ramp=st.sampled_from(("0.0", "0.6")),
+    final_rate=st.sampled_from(("null", "0.125")),
+    charge=st.sampled_from(("[step,log]", "[compile,data_wait,step,checkpoint,log,evaluate]")),
+)
+def test_the_forecast_is_what_the_loop_does(
+    corpus: Corpus,
+    cpu: Device,
+    update: float,
+    row: float,
+    extras: tuple[float, ...],
+    ramp: str,
+    final_rate: str,
+    charge: str,
+) -> None:
+    compiling, first, log, save, evaluate = extras
+    speed = Speed(update, row, compiling, None, 8, row / 16, first, 0.0, log / 20, save, evaluate)
+    overrides = ["batch.rows=32", f"batch.ramp={ramp}", "batch.quantum=4"]
+    overrides += [f"masking.final_rate={final_rate}", f"budget.charge={charge}"]
+    overrides += ["train.checkpoint_seconds=13.0", "train.heldout_every=0.15"]
+    planned = tiny("crammed", *overrides, budget={"limit": "60s"})
+    clock = FakeClock()
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        _costs(patch, clock, speed)
+        with RunDir.open(Path(folder) / "run", planned) as run:
+            trained = pretrain(planned, corpus, run, cpu, SILENT, clock)
+    result = forecast(planned, corpus.vocab_size, corpus.rows, speed)
+    assert abs(result["updates"] - trained.work.updates) <= 1
+    assert result["tokens"] == pytest.approx(trained.work.tokens, abs=32 * 32)
+    assert result["seconds"] == pytest.approx(trained.charged_seconds, abs=speed.seconds(32, 8) + 5)
+
+
+@pytest.mark.parametrize("rate", [None, "masking.final_rate=0.125"])
+def test_measuring_finds_what_things_take(
+    corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch, rate: str | None
+) -> None:
+    clock = FakeClock()
+    truth = Speed(0.2, 0.01, 3.0, None, 8, 0.002 if rate else 0.0, 0.7, 3.0, 0.03, 4.0, 1.5)
+    _costs(monkeypatch, clock, truth)
+    charge = "budget.charge=[step,checkpoint,log,evaluate]"
+    asked = config("batch.rows=64", charge, *([rate] if rate else []), budget="30m")
+    monkeypatch.setattr(train_forecast, "heldout_loss", vars(loop)["heldout_loss"])
+    found = measure(asked, corpus, cpu, 20.0, SILENT, clock)
+    for rows, predicted in ((64, 8), (64, 4), (3, 8)):
+        wanted = truth.seconds(rows, predicted) if rate else truth.seconds(rows)
+        assert found.seconds(rows, predicted) == pytest.approx(wanted)
+    for name in ("compile", "first_compile", "first", "log", "checkpoint", "evaluate"):
+        assert getattr(found, name) == pytest.approx(getattr(truth, name)), name
+    assert (found.low, found.high) == pytest.approx((1.0, 1.0))
+
+
+def test_measuring_is_of_real_updates(cpu: Device) -> None:
     real = measure(config(budget="60s"), None, cpu, 0.5, SILENT)
     assert 0 < real.seconds(8) < 5
+    assert real.low <= 1.0 <= real.high
+    assert real.log > 0.0
+    assert real.checkpoint == 0.0  # the budget ends before the first
+
+
+def test_compiling_is_measured_cold_and_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = choose_device(ComputeConfig(device="cpu", compile="on"))
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    clock, takes = FakeClock(tick=0.001), iter((9.0, 2.0))
+
+    def prepare(*_: object) -> None:
+        clock.now += next(takes)
+
+    monkeypatch.setattr(TrainStep, "prepare", prepare)
+    speed = measure(config(budget="60s"), None, compiled, 0.0, SILENT, clock)
+    assert (speed.first_compile, speed.compile) == pytest.approx((9.0, 2.0), abs=0.01)
+
+
+def test_other_sizes_by_their_flops() -> None:
+    asked = config("model.head_dim=16", budget="1h")
+    sizes = candidates(asked, 256, 1000, 1_000_000)
+    costs = [
+        train_flops_per_token(
+            asked.model.model_copy(update={k: size[k] for k in ("layers", "width")}), 256, 32, 8
+        )
+        for size in sizes
+    ]
+    assert costs == sorted(costs)
+    (own,) = (size for size in sizes if size["measured"])
+    assert (own["layers"], own["width"], own["tokens"]) == (2, 32, 1_000_000)
+    total = [cost * size["tokens"] for cost, size in zip(costs, sizes, strict=True)]
+    assert total == pytest.approx([total[0]] * len(sizes), rel=1e-2)
+    counted = config("model.head_dim=16", budget="1e6tok")
+    assert {size["tokens"] for size in candidates(counted, 256, 1000, 1_000_000)} == {1_000_000}
+    wide = candidates(config("model.head_dim=32", budget="1h"), 256, None, 1_000_000)
+    assert {size["epochs"] for size in wide} == {None}
+
+
+@given(
+    flops=st.floats(15, 20),
+    rows=st.one_of(st.none(), st.integers(1_000, 10**9)),
+)
+def test_the_best_size_keeps_its_rule(flops: float, rows: int | None) -> None:
+    asked = load_config("crammed-2022", [], {"budget": {"limit": "24h"}})
+    tokens = round(10**flops / 0.623e9)
+    sizes = candidates(asked, 32768, rows, tokens)
+    best = best_size(sizes)
+    (chosen,) = (s for s in sizes if (s["layers"], s["width"]) == (best["layers"], best["width"]))
+    fresh = [s for s in sizes if s["epochs"] is None or s["epochs"] <= 4]
+    fed = [s for s in fresh if s["predictions_per_parameter"] >= 20]
+    assert chosen in (fed or fresh or sizes)
+    bigger = [s for s in sizes if s["parameters"] > chosen["parameters"]]
+    smaller = [s for s in sizes if s["parameters"] < chosen["parameters"]]
+    if fed:
+        assert not any(s in fed for s in bigger)
+    elif fresh:
+        assert not any(s in fresh for s in smaller)
+    else:
+        assert not bigger
+
+
+def test_the_papers_day_buys_a_model_of_the_papers_size() -> None:
+    asked = load_config("crammed-2022", [], {"budget": {"limit": "24h"}})
+    best = best_size(candidates(asked, 32768, None, 9_000_000_000))
+    assert (best["layers"], best["width"]) == (12, 768)
+    assert "20 predicted tokens" in best["why"]
 
 
 def test_the_verb_prints_it() -> None:
@@ -81,4 +238,6 @@ def test_the_verb_prints_it() -> None:
     result = json.loads(done.stdout)
     assert result["tokens"] == result["updates"] * 8 * 32
     words = command("plan", "crammed", *TINY, "--budget", "40updates", "--seconds", "1").stdout
-    assert "updates  40" in words
+    assert "updates    40" in words
+    assert "-> " in words
+    assert "measured" in words

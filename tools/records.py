@@ -6,9 +6,10 @@
 
 A record is a folder: ``RUN.json`` for every run (command, commit, hardware, configuration, corpus,
 results) and ``RUN.metrics.jsonl`` (its log points). A page names the records it shows between
-``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``; ``prepare: FILE`` and
-``finetune: FILE`` show a benchmark's results, ``study: DATE-NAME`` a study, and
-``sizes: BUDGET ...`` what the default recipe is for some budgets, in the same way.
+``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``; ``study: DATE-NAME`` shows a
+study, ``sizes: BUDGET ...`` what the default recipe is for some budgets, ``prepare: FILE`` and the
+other names of `MAKERS` a benchmark's results. Those of the speed of pretraining may name a file
+that is not there yet, and say so.
 """
 
 from __future__ import annotations
@@ -35,9 +36,8 @@ from crammed.study.statistics import RATES, compare_arms
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 BENCHMARKS = ROOT / "benchmarks" / "results"
-BLOCK = re.compile(
-    r"(<!-- (records|prepare|finetune|study|sizes): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL
-)
+BLOCK = re.compile(r"(<!-- (\w+): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+NOT_YET = "Not measured yet.\n"
 PILE_BYTES = 825.18 * 2**30
 HEAD = (
     "| run | device | budget | text | size | read | held-out loss (unigram) | scores (untrained) |",
@@ -289,12 +289,144 @@ def sizes_table(budgets: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _there(names: list[str]) -> list[dict[str, Any]]:
+    """The results among these files that were made already."""
+    return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]
+
+
+def _shape(result: dict[str, Any]) -> str:
+    """What was run: recipe, what it changes in it, length of the rows, size."""
+    changed = [
+        word
+        for word in result["overrides"]
+        if not word.startswith(("data.row_length", "model.max_length", "tokenizer.vocab_size"))
+    ]
+    words = " ".join([result["recipe"], *changed])
+    size = quantity(result["parameters"])
+    return f"{words}, length {result['row_length']}, {size} parameters, {result['dtype']}"
+
+
+def _source(results: list[dict[str, Any]]) -> str:
+    """Where and with what commits these were made."""
+    devices = sorted({result["device"] for result in results})
+    commits = sorted({str(result["environment"]["commit"]) for result in results})
+    torch = sorted({result["environment"]["packages"]["torch"] for result in results})
+    return f"{', '.join(devices)}; PyTorch {', '.join(torch)}; commit {', '.join(commits)}."
+
+
+def _tabled(head: str, rows: list[str], results: list[dict[str, Any]]) -> str:
+    rule = "|".join(["", *["---"] * (head.count("|") - 1), ""])
+    return "\n".join([head, rule, *rows, "", _source(results)]) + "\n"
+
+
+def step_table(names: list[str]) -> str:
+    """Updates of pretraining: every loop of every shape."""
+    if not (results := _there(names)):
+        return NOT_YET
+    rows = []
+    for result in results:
+        for name, loop in result["loops"].items():
+            mfu = f"{100 * loop['mfu']:.1f} %" if "mfu" in loop else ""
+            memory = f"{loop['peak_memory'] / 2**30:.1f} GiB" if "peak_memory" in loop else ""
+            energy = loop.get("joules_per_million_tokens")
+            cells = (
+                _shape(result),
+                name,
+                f"{result['rows']:,}",
+                f"{loop['tokens_per_second']:,.0f}",
+                mfu,
+                memory,
+                "" if energy is None else f"{energy:,.0f} J",
+            )
+            rows.append(f"| {' | '.join(cells)} |")
+    head = "| shape | loop | rows | tokens/s | MFU | peak memory | energy, 1 M tokens |"
+    return _tabled(head, rows, results)
+
+
+def profile_table(names: list[str]) -> str:
+    """Shares of one microbatch and the update after it, by group of kernels."""
+    if not (results := _there(names)):
+        return NOT_YET
+    rows = []
+    for result in results:
+        whole = result["kernel_seconds"]
+        shares = [f"{name} {100 * s / whole:.0f} %" for name, s in result["groups"].items()]
+        tokens = result["rows"] * result["row_length"]
+        times = f"{1000 * result['seconds']:.1f} ms"
+        idle = f"{100 * result['idle_seconds'] / result['seconds']:.0f} %"
+        rows.append(f"| {_shape(result)} | {tokens:,} | {times} | {idle} | {', '.join(shares)} |")
+    return _tabled("| shape | tokens | time | idle | of the kernels' time |", rows, results)
+
+
+def optimizer_table(names: list[str]) -> str:
+    """Ways to compute one update."""
+    if not (results := _there(names)):
+        return NOT_YET
+    rows = [
+        f"| {_shape(result)} | {name} | {1000 * way['seconds']:.2f} ms | "
+        f"{100 * way['share_of_update']:.2f} % of {result['batch_rows']:,} rows |"
+        for result in results
+        for name, way in result["ways"].items()
+    ]
+    return _tabled("| shape | way | time | share of an update |", rows, results)
+
+
+def loader_table(names: list[str]) -> str:
+    """Reading and masking beside training."""
+    if not (results := _there(names)):
+        return NOT_YET
+    rows = []
+    for result in results:
+        rates = [(f"read {count} rows", entry) for count, entry in result["read"].items()]
+        for what, entry in (*rates, ("mask", result["mask"]), ("train", result["training"])):
+            rate = f"{quantity(entry['rows_per_second'])} | {quantity(entry['tokens_per_second'])}"
+            rows.append(f"| {_shape(result)} | {what} | {rate} |")
+    return _tabled("| shape | what | rows/s | tokens/s |", rows, results)
+
+
+def end_to_end_table(names: list[str]) -> str:
+    """Seconds by account, from raw text to an exported model."""
+    if not (results := _there(names)):
+        return NOT_YET
+    rows = []
+    for result in results:
+        spent = {name: s for name, s in result["seconds"].items() if s >= 0.05}
+        accounts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in spent.items())
+        text = f"{quantity(result['characters'])} characters"
+        cells = (_shape(result), text, result["budget"], f"{quantity(result['tokens'])}")
+        wall = f"{result['wall_seconds']:.0f}"
+        rows.append(f"| {' | '.join(cells)} | {wall} | {accounts} |")
+    head = "| shape | text | budget | tokens | seconds in all | of which |"
+    return _tabled(head, rows, results)
+
+
+def plan_table(names: list[str]) -> str:
+    """What plans said, and what runs did."""
+    if not (results := _there(names)):
+        return NOT_YET
+    rows = []
+    for result in results:
+        for entry in result["runs"]:
+            low, high = (quantity(tokens) for tokens in entry["predicted_between"])
+            predicted = f"{quantity(entry['predicted_tokens'])} ({low} to {high})"
+            ratio = "" if entry["ratio"] is None else f"{entry['ratio']:.3f}"
+            cells = (_shape(result), entry["budget"], predicted, quantity(entry["tokens"]), ratio)
+            rows.append(f"| {' | '.join(cells)} |")
+    return _tabled("| shape | budget | predicted tokens | read | ratio |", rows, results)
+
+
 MAKERS = {
     "records": table,
     "prepare": prepare_table,
     "finetune": finetune_table,
     "study": study_table,
     "sizes": sizes_table,
+    "step": step_table,
+    "profile": profile_table,
+    "optimizer": optimizer_table,
+    "loader": loader_table,
+    "end_to_end": end_to_end_table,
+    "plan": plan_table,
 }
 
 

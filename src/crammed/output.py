@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,13 +117,16 @@ def score_parts(values: dict[str, Any]) -> list[Any]:
 def plan_words(values: dict[str, Any]) -> list[tuple[str, str]]:
     """A forecast, a label and a line each."""
     from crammed.budget import format_seconds
+    from crammed.report.quantity import quantity
 
     epochs = values["epochs"]
+    low, high = values["tokens_between"]
+    apart = f" ({quantity(low)} to {quantity(high)})" if high > 1.02 * low else ""
     words = [
         ("updates", f"{values['updates']:,}"),
         (
             "tokens",
-            f"{values['tokens']:,}, {values['tokens_per_second']:,.0f} a second"
+            f"{values['tokens']:,}{apart}, {values['tokens_per_second']:,.0f} a second"
             + (f", {epochs:.2f} epochs" if epochs is not None else ""),
         ),
         (
@@ -133,10 +137,34 @@ def plan_words(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("time", f"{format_seconds(values['seconds'])} charged"),
         ("compute", f"{values['exaflop']:.3g} exaFLOP"),
     ]
+    if (compiled := values["first_compile_seconds"]) >= 1.0:
+        again = format_seconds(values["compile_seconds"])
+        words.append(("compile", f"{again} ({format_seconds(compiled)} the first time)"))
     if values["memory"] is not None:
         rows = values["microbatch_rows"]
         words.append(("memory", f"{values['memory'] / 2**30:.1f} GiB, {rows} rows at once"))
-    return words + [("note", note) for note in values["notes"]]
+    words += [("note", note) for note in values["notes"]]
+    if (best := values["best_size"]) is not None:
+        words.append(("sizes", "\n".join(_size_lines(values["sizes"], best))))
+        words.append(("best size", f"{best['layers']} x {best['width']}: {best['why']}"))
+    return words
+
+
+def _size_lines(sizes: list[dict[str, Any]], best: dict[str, Any]) -> Iterator[str]:
+    """A table of sizes: the measured one by its seconds, the others by their FLOPs."""
+    from crammed.report.quantity import quantity
+
+    yield "   layers x width  parameters    tokens  a parameter  epochs  memory held"
+    for size in sizes:
+        shape = f"{size['layers']} x {size['width']}"
+        is_best = (size["layers"], size["width"]) == (best["layers"], best["width"])
+        epochs = "" if size["epochs"] is None else f"{size['epochs']:.2f}"
+        yield (
+            f"{'->' if is_best else '  '} {shape:>14}  {quantity(size['parameters']):>10}  "
+            f"{quantity(size['tokens']):>8}  {size['tokens_per_parameter']:>11.1f}  {epochs:>6}  "
+            f"{size['held_memory'] / 2**30:>7.2f} GiB  "
+            + ("measured" if size["measured"] else "by its FLOPs")
+        )
 
 
 def study_table(rows: list[dict[str, Any]], baseline: str) -> Table:

@@ -1,12 +1,18 @@
-"""What a budget will buy on this device: some seconds of real updates, and the rest by the plan."""
+"""What a budget will buy on this device: some seconds of real updates, and the rest by the plan.
+
+`measure` times the parts of a run, `forecast` plays the whole run through at these times, and
+`candidates` sets other sizes beside the measured one.
+"""
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count as count_from
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,28 +20,67 @@ import torch
 from numpy.typing import NDArray
 
 from crammed.budget import Budget, Clock, Ledger, Work
-from crammed.config import RunConfig
+from crammed.config import ModelConfig, RunConfig
 from crammed.data.corpus import Corpus, RowStream
+from crammed.data.masking import predicted_positions
 from crammed.data.tokenizer import Specials
 from crammed.device import Device
-from crammed.model.count import parameters
+from crammed.evaluate.heldout import heldout_loss, heldout_rows
+from crammed.model.count import parameters, train_flops_per_token
 from crammed.model.encoder import MaskedLM, initialise
-from crammed.optim.build import build_optimizer
-from crammed.progress import Progress
+from crammed.optim.build import Optimizers, build_optimizer
+from crammed.progress import SILENT, Progress
+from crammed.rundir import RunDir
+from crammed.train.checkpoint import Checkpoints, TrainState
+from crammed.train.loop import HELDOUT_ROWS_ON_THE_WAY
 from crammed.train.plan import Planner, Update
+from crammed.train.recorder import Recorder
 from crammed.train.step import TrainStep
 
 MOST_EPOCHS = 4.0
 """Text that is read more often than this teaches little more (Muennighoff et al. 2023)."""
+PREDICTIONS_A_PARAMETER = 20.0
+"""Predicted tokens a parameter of a model whose size suits its budget: Hoffmann et al. (2022) found
+20 for causal models, which predict every token. A masked one predicts a share of them, so at 25 %
+masks this is 80 tokens a parameter, where the encoders of comparable budgets lie (75 to 500)."""
+SHAPES = (
+    (2, 128),
+    (4, 256),
+    (4, 512),
+    (8, 512),
+    (12, 768),
+    (16, 768),
+    (22, 768),
+    (28, 768),
+    (24, 1024),
+    (28, 1024),
+)
+"""Layers and widths that others trained: the miniatures of Turc et al. 2019 and BERT's two, the
+paper's 16 x 768, ModernBERT's two (22 x 768, 28 x 1024), NeoBERT's 28 x 768."""
+BYTES_A_PARAMETER = 16
+"""Weight, gradient and two moments in float32."""
+
 _WARM = 2
+_BLOCK_SECONDS = 0.5
+"""Updates are timed in blocks of about this long, so that a GPU's host may run ahead in them."""
+_MOST_IN_A_BLOCK = 16
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How long an update takes: seconds of its own, and seconds a row.
+    """How long the parts of a run take, in seconds.
 
     Attributes:
-        compile: seconds before the first update.
+        update: of an update, whatever its rows.
+        row: of each row of it.
+        prediction: of each position predicted in a row; part of `row` where it is 0.
+        first: of the first update, beyond what the others take.
+        compile: before the first update, when the compiler finds its results of before.
+        first_compile: the same when it finds nothing.
+        log: of a log point.
+        checkpoint: of a checkpoint; 0 where the budget ends before the first.
+        evaluate: of a held-out measurement on the way; 0 where none is charged.
+        low, high: a tenth of the blocks took less, or more, than so many times the mean.
         memory: bytes of device memory at the peak; None where the device does not count them.
     """
 
@@ -44,10 +89,18 @@ class Speed:
     compile: float
     memory: int | None
     microbatch_rows: int
+    prediction: float = 0.0
+    first: float = 0.0
+    first_compile: float = 0.0
+    log: float = 0.0
+    checkpoint: float = 0.0
+    evaluate: float = 0.0
+    low: float = 1.0
+    high: float = 1.0
 
-    def seconds(self, rows: int) -> float:
-        """Of an update of so many rows."""
-        return self.update + rows * self.row
+    def seconds(self, rows: int, predicted: int = 0) -> float:
+        """Of an update of so many rows with so many predicted positions in each."""
+        return self.update + rows * (self.row + predicted * self.prediction)
 
 
 class _Simulated:
@@ -68,7 +121,7 @@ def measure(
     progress: Progress,
     clock: Clock = time.perf_counter,
 ) -> Speed:
-    """Train for some seconds, with updates of one microbatch and of two in turn.
+    """Prepare as the run will, then train for some seconds, with small updates and large in turn.
 
     Args:
         corpus: where rows come from; None draws random ones.
@@ -78,35 +131,115 @@ def measure(
     model = MaskedLM(config.model, vocab)
     initialise(model, config.model.init_std, torch.Generator().manual_seed(0))
     model.to(device.torch).train()
-    step = TrainStep(model, build_optimizer(model, config.optim), config, specials, device)
+    optimizer = build_optimizer(model, config.optim)
     with progress.task("measuring", seconds) as task:
-        began = clock()
-        few = min(device.microbatch_rows, max(1, config.batch.rows // 2))
-        step.prepare([few, 2 * few], [config.masking.rate])
-        compiled = clock() - began if device.compile else 0.0
-        took: dict[int, list[float]] = {few: [], 2 * few: []}
+        step, took = _prepare(config, model, optimizer, specials, vocab, device, clock)
+        speed = Speed(0.0, 0.0, took, None, 0, first_compile=took)
+        if device.compile:  # a run that follows finds on disk what the compiler made
+            torch._dynamo.reset()
+            if device.torch.type == "cuda":
+                torch.cuda.empty_cache()  # the run will find that memory free as well
+            step, took = _prepare(config, model, optimizer, specials, vocab, device, clock)
+            speed = replace(speed, compile=took)
         source = _source(config, corpus, vocab)
-        began = clock()
-        number = 0
-        while clock() - began < seconds or number < 2 * (_WARM + 1):
-            for rows in took:
-                device.synchronize()
-                at = clock()
-                ids = torch.from_numpy(source(rows))
-                rate, lr = config.masking.rate, config.optim.lr
-                step.gradients(ids, Update(number, 0, rows, 0.0, lr, rate, Work()))
-                step.apply(config.optim.lr)
-                device.synchronize()
-                if number >= 2 * _WARM:
-                    took[rows].append(clock() - at)
-                number += 1
-            task.update(min(seconds, clock() - began), f"{number} updates")
-    one, two = (statistics.median(took[rows]) for rows in (few, 2 * few))
-    a_row = max(two - one, one / 2) / few
+        timer = _Timer(config, step, source, device, clock)
+        speed = timer.measure(speed, seconds, task.update)
+        speed = _with_extras(speed, config, corpus, model, optimizer, device, clock)
     memory = None
     if device.torch.type == "cuda":
         memory = torch.cuda.max_memory_allocated(device.torch)
-    return Speed(max(0.0, one - few * a_row), a_row, compiled, memory, step.microbatch_rows)
+    return replace(speed, memory=memory, microbatch_rows=step.microbatch_rows)
+
+
+def _prepare(
+    config: RunConfig,
+    model: MaskedLM,
+    optimizer: Optimizers,
+    specials: Specials,
+    vocab: int,
+    device: Device,
+    clock: Clock,
+) -> tuple[TrainStep, float]:
+    """A step that is ready for all that this run will meet, and the seconds it took."""
+    planner = Planner(config, vocab, Ledger(config.budget.charge), device.synchronize)
+    step = TrainStep(model, optimizer, config, specials, device)
+    began = clock()
+    step.prepare(planner.all_row_counts(), planner.all_mask_rates())
+    device.synchronize()
+    return step, clock() - began
+
+
+@dataclass(frozen=True)
+class _Timer:
+    """Times updates of one microbatch, of many, and at the last mask rate where that is another."""
+
+    config: RunConfig
+    step: TrainStep
+    source: Callable[[int], NDArray[np.int64]]
+    device: Device
+    clock: Clock
+
+    def measure(self, speed: Speed, seconds: float, show: Callable[[float, str], None]) -> Speed:
+        config, masking = self.config, self.config.masking
+        few = min(self.step.microbatch_rows, max(1, config.batch.rows // 2))
+        first = self._block(few, masking.rate, 1)
+        one = min(self._block(few, masking.rate, 1) for _ in range(_WARM))
+        # The larger the second size, the less its extrapolation to a whole batch is off.
+        times = max(2, min(config.batch.rows // few, int(seconds / (8 * max(one, 1e-6)))))
+        cases = [(few, masking.rate), (times * few, masking.rate)]
+        if masking.final_rate is not None:
+            cases.append((times * few, masking.final_rate))
+        counts = [_in_a_block(one)]
+        counts += [_in_a_block(self._block(rows, rate, 1)) for rows, rate in cases[1:]]
+        took: list[list[float]] = [[] for _ in cases]
+        began, done = self.clock(), 0
+        while not took[0] or self.clock() - began < seconds:
+            for (rows, rate), count, each in zip(cases, counts, took, strict=True):
+                each.append(self._block(rows, rate, count))
+                done += count
+            show(min(seconds, self.clock() - began), f"{done} updates")
+        small, large, *last = (statistics.fmean(each) for each in took)
+        row = max(0.0, large - small) / ((times - 1) * few)
+        prediction = 0.0
+        if last:
+            length = config.data.row_length
+            before, after = (predicted_positions(rate, length) for _, rate in cases[1:])
+            if before != after:
+                prediction = max(0.0, (last[0] - large) / (times * few * (after - before)))
+            row -= prediction * before
+        low, high = _tenths(took[1])
+        return replace(
+            speed,
+            update=max(0.0, large - times * few * (row + (prediction * before if last else 0.0))),
+            row=row,
+            prediction=prediction,
+            first=max(0.0, first - small),
+            low=low / large,
+            high=high / large,
+        )
+
+    def _block(self, rows: int, rate: float, count: int) -> float:
+        """Seconds of one of `count` updates in a row, reading included."""
+        self.device.synchronize()
+        began = self.clock()
+        for number in range(count):
+            ids = torch.from_numpy(self.source(rows))
+            lr = self.config.optim.lr
+            self.step.gradients(ids, Update(number, 0, rows, 0.0, lr, rate, Work()))
+            self.step.apply(lr)
+        self.device.synchronize()
+        return (self.clock() - began) / count
+
+
+def _in_a_block(seconds: float) -> int:
+    """How many updates of so many seconds make a block."""
+    return max(1, min(_MOST_IN_A_BLOCK, round(_BLOCK_SECONDS / max(seconds, 1e-6))))
+
+
+def _tenths(values: list[float]) -> tuple[float, float]:
+    """What a tenth of the values is below, and what a tenth is above."""
+    low, high = np.quantile(values, (0.1, 0.9))
+    return float(low), float(high)
 
 
 def _source(
@@ -120,47 +253,196 @@ def _source(
     return lambda count: stream.read(next(places) * count, count)
 
 
+def _with_extras(
+    speed: Speed,
+    config: RunConfig,
+    corpus: Corpus | None,
+    model: MaskedLM,
+    optimizer: Optimizers,
+    device: Device,
+    clock: Clock,
+) -> Speed:
+    """Time what a run does between updates, as far as it will be charged for it."""
+    budget, charge = Budget.parse(config.budget.limit), config.budget.charge
+    ledger = Ledger(charge, clock)
+    with tempfile.TemporaryDirectory() as folder, SILENT.task("") as quiet:
+        with RunDir.open(Path(folder) / "run", config) as run:
+            recorder = Recorder(run, ledger, device, quiet, config.train.log_seconds)
+            nothing = torch.zeros((), device=device.torch)
+            began = clock()
+            recorder.add(Update(0, 0, 1, 0.0, 1.0, 0.5, Work(1, 1, 1, 1.0)), nothing, nothing)
+            recorder.log(Work(1, 1, 1, 1.0), 0.0)
+            speed = replace(speed, log=clock() - began)
+            if budget.kind == "time" and budget.limit > config.train.checkpoint_seconds:
+                checkpoints = Checkpoints(run, model, optimizer, ledger, 0.0)
+                checkpoints.save(TrainState(Work(), ledger.state(), "", 0.0))
+                speed = replace(speed, checkpoint=checkpoints.cost)
+    if "evaluate" in charge and corpus is not None and config.train.heldout_every is not None:
+        most = min(config.data.heldout_rows, HELDOUT_ROWS_ON_THE_WAY)
+        rows = heldout_rows(corpus.tokenizer, corpus.heldout, most, corpus.row_length)
+        began = clock()
+        heldout_loss(model.eval(), rows, Specials.of(corpus.tokenizer).mask, device.torch)
+        speed = replace(speed, evaluate=clock() - began)
+    return speed
+
+
 def forecast(config: RunConfig, vocab: int, rows: int | None, speed: Speed) -> dict[str, Any]:
     """Play the whole run through at a measured speed.
+
+    It sees what is charged: compiling, every update with the rows and the mask rate of its turn,
+    log points, checkpoints, held-out measurements, and the last update that does not fit.
 
     Args:
         rows: of the corpus; None if there is none yet.
 
     Returns:
-        ``updates``, ``tokens``, ``seconds`` (charged), ``exaflop``, ``epochs`` (None without a
-        corpus), ``tokens_per_second``, ``parameters``, ``tokens_per_parameter``, ``memory``,
-        ``microbatch_rows`` and ``notes`` on what will not go well.
+        ``updates``, ``tokens``, ``tokens_between`` (at the speeds of the slowest and the fastest
+        tenth of what was measured), ``seconds`` (charged), ``compile_seconds``,
+        ``first_compile_seconds``, ``exaflop``, ``epochs`` (None without a corpus),
+        ``tokens_per_second``, ``parameters``, ``tokens_per_parameter``, ``memory``,
+        ``microbatch_rows``, ``sizes`` (of `candidates`), ``best_size`` and ``notes`` on what will
+        not go well.
     """
-    clock = _Simulated()
-    ledger = Ledger(config.budget.charge, clock)
-    planner = Planner(config, vocab, ledger, lambda: None)
-    work, training = Work(), 0.0
-    with ledger.account("compile"):
-        clock.now += speed.compile
-    with ledger.account("step"):
-        while (update := planner.next(work)) is not None:
-            clock.now += speed.seconds(update.rows)
-            if not planner.room_for(0.0):
-                break
-            work += update.cost
-            training += speed.seconds(update.rows)
-            planner.finished(update)
-    charged = min(ledger.charged(), _limit(config))
+    ledger, work = _play(config, vocab, speed)
+    computing = sum(ledger.seconds[name] for name in ("step", "log"))
     size = parameters(config.model, vocab)
     epochs = work.rows / rows if rows is not None else None
+    between = [work.tokens, work.tokens]
+    if Budget.parse(config.budget.limit).kind == "time":
+        between = [round(work.tokens / speed.high), round(work.tokens / speed.low)]
+    sizes = candidates(config, vocab, rows, work.tokens)
     return {
         "updates": work.updates,
         "tokens": work.tokens,
-        "seconds": charged,
+        "tokens_between": between,
+        "seconds": min(ledger.charged(), _limit(config)),
+        "compile_seconds": speed.compile,
+        "first_compile_seconds": speed.first_compile,
         "exaflop": work.flops / 1e18,
-        "tokens_per_second": work.tokens / training if training else 0.0,
+        "tokens_per_second": work.tokens / computing if work.tokens else 0.0,
         "epochs": epochs,
         "parameters": size,
         "tokens_per_parameter": work.tokens / size,
         "memory": speed.memory,
         "microbatch_rows": speed.microbatch_rows,
+        "sizes": sizes,
+        "best_size": best_size(sizes) if work.tokens else None,
         "notes": list(_notes(config, work, rows, epochs)),
     }
+
+
+def _play(config: RunConfig, vocab: int, speed: Speed) -> tuple[Ledger, Work]:
+    """The loop of training, with a clock that is put forward instead of work."""
+    clock = _Simulated()
+    ledger = Ledger(config.budget.charge, clock)
+    planner = Planner(config, vocab, ledger, lambda: None)
+    length, train = config.data.row_length, config.train
+    work, logged, saved, measured = Work(), 0.0, 0.0, 0.0
+    with ledger.account("compile"):
+        clock.now += speed.compile
+    logged = saved = clock.now
+    with ledger.account("step"):
+        while (update := planner.next(work)) is not None:
+            predicted = predicted_positions(update.mask_rate, length)
+            clock.now += speed.seconds(update.rows, predicted)
+            clock.now += speed.first if work.updates == 0 else 0.0
+            if not planner.room_for(0.0):
+                break
+            work += update.cost
+            u = planner.budget.progress(work, planner.finished(update))
+            due = update.number == 0 or clock.now - logged >= train.log_seconds
+            if due and planner.room_for(2 * speed.log):
+                with ledger.account("log"):
+                    clock.now += speed.log
+                logged = clock.now
+            every = train.heldout_every
+            if every is not None and u < 1.0 and u // every > measured // every:
+                with ledger.account("evaluate"):
+                    clock.now += speed.evaluate
+                logged, measured = logged + speed.evaluate, u
+            due = clock.now - saved >= train.checkpoint_seconds
+            if due and planner.room_for(2 * speed.checkpoint):
+                with ledger.account("checkpoint"):
+                    clock.now += speed.checkpoint
+                logged, saved = logged + speed.checkpoint, clock.now
+    ledger.charged()  # books up to now
+    return ledger, work
+
+
+def candidates(
+    config: RunConfig, vocab: int, rows: int | None, tokens: int
+) -> list[dict[str, Any]]:
+    """This recipe in other sizes, the cheapest first.
+
+    A size costs what its FLOPs say, at the FLOP/s of the measured one; small sizes will be somewhat
+    slower than that, and large ones faster.
+
+    Args:
+        rows: of the corpus; None if there is none yet.
+        tokens: what the recipe's own size will read.
+
+    Returns:
+        For each ``layers``, ``width``, ``measured`` (whether it is the recipe's own),
+        ``parameters``, ``tokens``, ``tokens_per_parameter``, ``predictions_per_parameter``,
+        ``epochs`` (None without a corpus) and ``held_memory`` (bytes of weights, gradients and
+        moments).
+    """
+    length, own = config.data.row_length, config.model
+    work_decides = Budget.parse(config.budget.limit).kind in ("tokens", "updates")
+    rates = (config.masking.rate, config.masking.final_rate or config.masking.rate)
+    mean_rate = sum(rates) / 2
+    predicted = predicted_positions(mean_rate, length)
+
+    def cost(model: ModelConfig) -> float:
+        return train_flops_per_token(model, vocab, length, predicted)
+
+    shapes = {(layers, width) for layers, width in SHAPES if width % own.head_dim == 0}
+    models = [
+        own.model_copy(update={"layers": layers, "width": width})
+        for layers, width in shapes | {(own.layers, own.width)}
+    ]
+    found = []
+    for model in sorted(models, key=cost):
+        layers, width = model.layers, model.width
+        size = parameters(model, vocab)
+        read = tokens if work_decides else round(tokens * cost(own) / cost(model))
+        found.append(
+            {
+                "layers": layers,
+                "width": width,
+                "measured": (layers, width) == (own.layers, own.width),
+                "parameters": size,
+                "tokens": read,
+                "tokens_per_parameter": read / size,
+                "predictions_per_parameter": mean_rate * read / size,
+                "epochs": read / length / rows if rows is not None else None,
+                "held_memory": BYTES_A_PARAMETER * size,
+            }
+        )
+    return found
+
+
+def best_size(sizes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Which of these to train: ``layers``, ``width`` and ``why``.
+
+    Among the sizes that read the text at most `MOST_EPOCHS` times, the largest that still predicts
+    `PREDICTIONS_A_PARAMETER`; the smallest of them if none does. A rule of thumb: the loss depends
+    little on the size (Geiping and Goldstein 2022, section 4.2), so that half or twice as large
+    is no mistake.
+    """
+    fresh = [size for size in sizes if (size["epochs"] or 0.0) <= MOST_EPOCHS]
+    fed = [size for size in fresh if size["predictions_per_parameter"] >= PREDICTIONS_A_PARAMETER]
+    wanted = f"{PREDICTIONS_A_PARAMETER:g} predicted tokens a parameter"
+    if fed:
+        best, why = max(fed, key=lambda size: size["parameters"]), f"the largest with {wanted}"
+    elif not fresh:
+        best, why = sizes[-1], f"every size reads the text more than {MOST_EPOCHS:g} times"
+    elif fresh[0] is sizes[0]:
+        best, why = sizes[0], f"no size gets {wanted}, and the smallest comes nearest"
+    else:
+        best = fresh[0]
+        why = f"smaller ones read the text more than {MOST_EPOCHS:g} times, larger ones learn less"
+    return {"layers": best["layers"], "width": best["width"], "why": why}
 
 
 def _limit(config: RunConfig) -> float:

@@ -1,0 +1,171 @@
+"""What the benchmarks share: a recipe from words, random rows, real updates, summaries, energy."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+from crammed.budget import Work
+from crammed.config import RunConfig
+from crammed.data.tokenizer import Specials
+from crammed.device import Device
+from crammed.errors import CrammedError, InputError
+from crammed.model.count import parameters
+from crammed.model.encoder import MaskedLM, initialise
+from crammed.optim.build import Optimizers, build_optimizer
+from crammed.recipe import load_config
+from crammed.rundir import environment
+from crammed.train.plan import Update
+from crammed.train.step import TrainStep
+
+Json = dict[str, Any]
+
+SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
+
+
+def recipe_of(words: Sequence[str] | None, default: str = "crammed") -> tuple[str, list[str]]:
+    """The recipe and the overrides among the words of a command line; the last of a key counts.
+
+    Raises:
+        InputError: two recipes.
+    """
+    names = [word for word in words or [] if "=" not in word]
+    if len(names) > 1:
+        raise InputError(f"one recipe at a time, not {' and '.join(names)}")
+    overrides = {word.partition("=")[0]: word for word in words or [] if "=" in word}
+    return names[0] if names else default, list(overrides.values())
+
+
+def config_of(words: Sequence[str] | None, default: str = "crammed") -> RunConfig:
+    """The configuration that the words of a command line ask for."""
+    recipe, overrides = recipe_of(words, default)
+    return load_config(recipe, overrides)
+
+
+def described(name: str, config: RunConfig, words: Sequence[str] | None, device: Device) -> Json:
+    """What every result begins with."""
+    return {
+        "name": name,
+        "environment": environment(),
+        "device": device.name,
+        "dtype": str(device.dtype).removeprefix("torch."),
+        "recipe": config.recipe,
+        "overrides": recipe_of(words)[1],
+        "parameters": parameters(config.model, config.tokenizer.vocab_size),
+        "row_length": config.data.row_length,
+    }
+
+
+def random_rows(config: RunConfig, rows: int, number: int = 0) -> torch.Tensor:
+    """[rows, row_length] token ids on the CPU, other ones for every number."""
+    draw = torch.Generator().manual_seed(number)
+    shape = (rows, config.data.row_length)
+    return torch.randint(5, config.tokenizer.vocab_size, shape, generator=draw)
+
+
+class Training:
+    """A recipe's model with its optimizer, ready for updates of random rows.
+
+    Args:
+        rows: of an update; None is one microbatch of the recipe's.
+    """
+
+    def __init__(self, config: RunConfig, device: Device, rows: int | None = None) -> None:
+        self.config = config
+        self.model = MaskedLM(config.model, config.tokenizer.vocab_size)
+        initialise(self.model, config.model.init_std, torch.Generator().manual_seed(0))
+        self.model.to(device.torch).train()
+        self.optimizer: Optimizers = build_optimizer(self.model, config.optim)
+        self.step = TrainStep(self.model, self.optimizer, config, SPECIALS, device)
+        self.step.prepare([rows or config.batch.rows], [config.masking.rate])
+        self.rows = rows or min(config.batch.rows, self.step.microbatch_rows)
+
+    def gradients(self, number: int) -> torch.Tensor:
+        """Forward and backward of one update; its loss, on the device."""
+        optim, rate = self.config.optim, self.config.masking.rate
+        plan = Update(number, number * self.rows, self.rows, 0.0, optim.lr, rate, Work())
+        return self.step.gradients(random_rows(self.config, self.rows, number), plan)
+
+    def update(self, number: int) -> None:
+        """A whole update."""
+        self.gradients(number)
+        self.step.apply(self.config.optim.lr)
+
+
+def summary(seconds: Iterable[float]) -> dict[str, float]:
+    """Median, fastest and slowest."""
+    ordered = sorted(seconds)
+    return {
+        "seconds": statistics.median(ordered),
+        "fastest": ordered[0],
+        "slowest": ordered[-1],
+    }
+
+
+def run(main: Callable[..., None]) -> None:
+    """Let the command line call `main`; a fault becomes one line and an exit code."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    try:
+        app()
+    except CrammedError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def finish(result: Json, out: Path | None) -> None:
+    """Print a result, and write it to a file where one is named."""
+    text = json.dumps(result, indent=1, allow_nan=False)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text + "\n", "utf-8")
+    print(text)
+
+
+def joules() -> float | None:
+    """Energy that the first GPU has used since its driver was loaded; None where none says so."""
+    gpu = _first_gpu()
+    used = ctypes.c_ulonglong()
+    if gpu is None or gpu[0].nvmlDeviceGetTotalEnergyConsumption(gpu[1], ctypes.byref(used)):
+        return None
+    return used.value / 1000.0
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+def device_memory() -> int | None:
+    """Bytes in use on the first GPU by all processes; None without one."""
+    gpu, memory = _first_gpu(), _Memory()
+    if gpu is None or gpu[0].nvmlDeviceGetMemoryInfo(gpu[1], ctypes.byref(memory)):
+        return None
+    return int(memory.used)
+
+
+@cache
+def _first_gpu() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
+    """NVIDIA's management library, which comes with the driver, and the handle of its first GPU."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    handle = ctypes.c_void_p()
+    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)):
+        return None
+    return library, handle

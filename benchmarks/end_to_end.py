@@ -1,0 +1,90 @@
+"""Where the time goes between raw text and an exported model.
+
+    python benchmarks/end_to_end.py [RECIPE] [key.path=value ...] --data PATH [--data PATH ...]
+        [--budget 60s] [--out RESULT.json]
+
+One `crammed run` without tasks, as a person types it. Its wall time is split into the accounts of
+the ledger and what surrounds them, so that the parts add up to the whole:
+
+start       until the first stage begins: the interpreter, imports, reading the command
+prepare     text to a corpus
+setup, compile, data_wait, step, checkpoint, log, evaluate, lost    the ledger's (docs/rules.md)
+heldout     saving the final model and its held-out loss
+export      the Hugging Face folder, its check, examples, the summary
+report      the HTML page
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common import Json, config_of, described, finish, run
+from crammed.device import choose_device
+from crammed.files import read_json
+from crammed.rundir import read_lines
+
+
+def main(
+    data: Annotated[list[Path], typer.Option(help="Raw text; may be repeated.")],
+    words: Annotated[list[str] | None, typer.Argument(help="Recipe, overrides.")] = None,
+    budget: str = "60s",
+    out: Path | None = None,
+) -> None:
+    config = config_of(words)
+    result = described("end_to_end", config, words, choose_device(config.compute))
+    with tempfile.TemporaryDirectory(prefix="crammed-benchmark-") as scratch:
+        folder = Path(scratch) / "run"
+        sources = [part for path in data for part in ("--data", str(path))]
+        command = [sys.executable, "-m", "crammed", "run", *(words or []), "finetune.tasks=[]"]
+        command += [*sources, "--budget", budget, "--out", str(folder), "--json"]
+        began = time.perf_counter()
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        wall = time.perf_counter() - began
+        printed = json.loads(done.stdout)
+        seconds = _accounts(folder, wall)
+    result |= {
+        "budget": budget,
+        "megabytes": sum(path.stat().st_size for path in data if path.is_file()) / 1e6,
+        "characters": printed["corpus"]["characters"],
+        "tokens": printed["tokens"],
+        "heldout_loss": printed["heldout_loss"],
+        "wall_seconds": wall,
+        "seconds": seconds,
+    }
+    finish(result, out)
+
+
+def _accounts(run: Path, wall: float) -> dict[str, float]:
+    """Seconds by account; they add up to `wall`."""
+    events = list(read_lines(run / "events.jsonl"))
+    stages = {event["name"]: event for event in events if event["event"] == "stage"}
+    heldout = [event for event in events if event["event"] == "heldout"][-1]
+    summary: Json = read_json(run / "summary.json") or {}
+    ledger: dict[str, float] = summary["accounts"]
+    pretrain = stages["pretrain"]["seconds"]
+    ended, measured = (
+        datetime.fromisoformat(event["at"]) for event in (stages["pretrain"], heldout)
+    )
+    export = (ended - measured).total_seconds()
+    before = wall - sum(stage["seconds"] for stage in stages.values())
+    return {
+        "start": before,
+        "prepare": stages["prepare"]["seconds"],
+        **ledger,
+        "heldout": pretrain - sum(ledger.values()) - export,
+        "export": export,
+        "report": stages["evaluate"]["seconds"] + stages["report"]["seconds"],
+    }
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,112 @@
+"""Everything about the speed of pretraining on one GPU, in one command.
+
+    python benchmarks/gpu/speed.py --out DIR [--variant "key.path=value ..."] ...
+        [--shape crammed-2022 ...] [--tokens 1048576] [--minutes 9] [--set key.path=value] ...
+
+For four shapes (the paper's at lengths 128 and 512, BERT-base, 250 million parameters): updates in
+the recipe's own settings and in every variant, in turn; the floor; the kernels of one microbatch.
+Besides, the optimizers at the paper's shape. Each is a process of its own that writes DIR/NAME.json
+when it is done, so the same command goes on where it was stopped, and does anew what failed. With
+--minutes nothing is begun that may, judged by the longest so far, end later than that; exit code 75
+says that there is more to do.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+BENCHMARKS = Path(__file__).resolve().parents[1]
+SHAPES = {
+    "crammed-2022": ["crammed-2022"],
+    "bert-base": ["bert-base"],
+    "250m": ["crammed-2022", "model.layers=28", "model.width=896"],
+    "crammed-2022-512": ["crammed-2022", "data.row_length=512", "model.max_length=512"],
+}
+LENGTHS = {"crammed-2022-512": 512}
+MORE = 75
+
+Jobs = dict[str, list[str]]
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder of the results.")],
+    variant: Annotated[list[str] | None, typer.Option(help="Other values to compare.")] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="Only these shapes.")] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of an update.")] = 1 << 20,
+    updates: Annotated[int, typer.Option(min=1, help="Updates in a row.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that each takes.")] = 5,
+    minutes: Annotated[float | None, typer.Option(help="Stop in time.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Values for every shape and variant.")
+    ] = None,
+) -> None:
+    if unknown := [name for name in shape or [] if name not in SHAPES]:
+        raise SystemExit(f"no shape {', '.join(unknown)}: choose among {', '.join(SHAPES)}")
+    out.mkdir(parents=True, exist_ok=True)
+    jobs = _jobs(shape or list(SHAPES), variant or [], set_ or [], tokens, updates, rounds)
+    began, longest, failed = time.monotonic(), 0.0, []
+    for name, command in jobs.items():
+        result = out / f"{name}.json"
+        if result.exists():
+            continue
+        if minutes is not None and time.monotonic() - began + longest > 60 * minutes:
+            print(f"{name} waits for the next call of this command", flush=True)
+            raise SystemExit(MORE)
+        print(f"{name}  {' '.join(command)}", flush=True)
+        at = time.monotonic()
+        if not _do(command, result):
+            failed.append(name)
+        longest = max(longest, time.monotonic() - at)
+        print(f"{name}  {time.monotonic() - at:.0f} seconds", flush=True)
+    if failed:
+        raise SystemExit(f"failed, see NAME.txt in {out}: {', '.join(failed)}")
+    print(f"all results are in {out}")
+
+
+def _jobs(
+    shapes: list[str],
+    variants: list[str],
+    values: list[str],
+    tokens: int,
+    updates: int,
+    rounds: int,
+) -> Jobs:
+    """Commands by name of their result, the most telling first."""
+    steps: Jobs = {}
+    rest: Jobs = {}
+    for name in shapes:
+        words = [*SHAPES[name], *values]
+        rows = str(max(1, tokens // LENGTHS.get(name, 128)))
+        counts = ["--rows", rows, "--updates", str(updates), "--rounds", str(rounds)]
+        compared = [part for variant in variants for part in ("--variant", variant)]
+        steps[f"step-{name}"] = ["step.py", *words, *counts, "--no-beside", *compared]
+        rest[f"profile-{name}"] = ["profile_step.py", *words]
+        rest[f"floor-{name}"] = ["floor.py", *words]
+    first = shapes[0]
+    rest[f"optimizer-{first}"] = ["optimizer.py", *SHAPES[first], *values]
+    return steps | rest
+
+
+def _do(command: list[str], result: Path) -> bool:
+    """Run a benchmark; its result appears at once and complete, or its words in a text file."""
+    script, *words = command
+    aside, words_said = result.with_suffix(".part"), result.with_suffix(".txt")
+    whole = [sys.executable, str(BENCHMARKS / script), *words, "--out", str(aside)]
+    with words_said.open("wb") as said:
+        done = subprocess.run(whole, stdout=said, stderr=subprocess.STDOUT, check=False)
+    if done.returncode or not aside.exists():
+        print(words_said.read_text(errors="replace")[-2000:], flush=True)
+        return False
+    aside.replace(result)
+    words_said.unlink()
+    return True
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,180 @@
+"""How long one optimizer update takes at a recipe's shape, by the ways to compute it.
+
+    python benchmarks/optimizer.py [RECIPE] [key.path=value ...] [--updates 5] [--out RESULT.json]
+
+AdamW: fused, several tensors at a time (foreach), and one after the other. Muon: all matrices of
+one shape as a batch, one parameter at a time, and torch.optim.Muon where PyTorch has it; each with
+AdamW for the rest. All take turns. Beside them stand clipping, and the gradients of one update of
+the recipe's rows (one microbatch, times as many as there are), so that shares can be seen.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import Tensor, nn
+
+from common import Json, Training, config_of, described, finish, run, summary
+from crammed.config import OptimConfig
+from crammed.device import choose_device
+from crammed.optim.build import build_optimizer
+from crammed.optim.muon import Muon
+
+WARM = 2
+
+
+def main(
+    words: Annotated[list[str] | None, typer.Argument(help="Recipe, overrides.")] = None,
+    updates: Annotated[int, typer.Option(min=1)] = 5,
+    out: Path | None = None,
+) -> None:
+    config = config_of(words)
+    device = choose_device(config.compute)
+    training = Training(config, device)
+    took = []
+    for number in range(WARM + updates):
+        device.synchronize()
+        began = time.perf_counter()
+        training.gradients(number)
+        device.synchronize()
+        took.append(time.perf_counter() - began)
+        if number < WARM + updates - 1:
+            training.optimizer.zero_grad()
+    gradients = summary(took[WARM:])["seconds"] * config.batch.rows / training.rows
+    ways = _ways(training.model, config.optim)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(WARM + updates):
+        for name, step in ways.items():
+            device.synchronize()
+            began = time.perf_counter()
+            step()
+            device.synchronize()
+            if number >= WARM:
+                seconds[name].append(time.perf_counter() - began)
+    result = described("optimizer", config, words, device)
+    result |= {
+        "batch_rows": config.batch.rows,
+        "gradients_seconds": gradients,
+        "gradients_measured_rows": training.rows,
+        "ways": {name: _shared(summary(each), gradients) for name, each in seconds.items()},
+    }
+    if hasattr(torch.optim, "Muon"):
+        result["muon_differs_from_torch"] = muon_difference(training.model)
+    finish(result, out)
+
+
+def _shared(values: Json, gradients: float) -> Json:
+    """With the share of an update that is spent here."""
+    return {**values, "share_of_update": values["seconds"] / (gradients + values["seconds"])}
+
+
+def _ways(model: nn.Module, optim: OptimConfig) -> dict[str, Callable[[], object]]:
+    """Steps by their names, each on parameters of its own with the gradients of `model`."""
+    clip = optim.clip or 1.0
+    parameters = list(model.parameters())
+
+    def clipping() -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
+
+    ways: dict[str, Callable[[], object]] = {"clipping": clipping}
+    betas = (optim.beta1, optim.beta2)
+    for name, kind in (
+        ("AdamW, fused", {"fused": True}),
+        ("AdamW, foreach", {"foreach": True}),
+        ("AdamW, one after the other", {"foreach": False}),
+    ):
+        own = list(_copy(model).parameters())
+        ways[name] = torch.optim.AdamW(own, lr=1e-6, betas=betas, eps=optim.eps, **kind).step
+    as_muon = optim.model_copy(update={"name": "muon", "lr": 1e-6, "matrix_lr": 1e-6})
+    batched = build_optimizer(_copy(model), as_muon)
+    ways["Muon, batched"] = batched.step
+    ways["Muon, one parameter at a time"] = _apart(_copy(model), as_muon)
+    if hasattr(torch.optim, "Muon"):
+        ways["Muon, PyTorch's"] = _torchs(_copy(model), as_muon)
+    return ways
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    """A model with the same weights and gradients in tensors of its own."""
+    twin = copy.deepcopy(model)
+    for theirs, own in zip(model.parameters(), twin.parameters(), strict=True):
+        own.grad = None if theirs.grad is None else theirs.grad.clone()
+    return twin
+
+
+def _split(model: nn.Module, optim: OptimConfig) -> tuple[list[Tensor], list[Json]]:
+    """Parameters that AdamW updates in recipes with Muon, and Muon's groups."""
+    groups = build_optimizer(model, optim).param_groups
+    rest = [p for group in groups if "parts" not in group for p in group["params"]]
+    return rest, [group for group in groups if "parts" in group]
+
+
+def _apart(model: nn.Module, optim: OptimConfig) -> Callable[[], object]:
+    rest, groups = _split(model, optim)
+    adam = torch.optim.AdamW(rest, lr=optim.lr, fused=True)
+    each = [
+        Muon([{"params": [p], "parts": group["parts"]}], optim.matrix_lr, optim.momentum)
+        for group in groups
+        for p in group["params"]
+    ]
+
+    def step() -> None:
+        adam.step()
+        for one in each:
+            one.step()
+
+    return step
+
+
+def _torchs(model: nn.Module, optim: OptimConfig) -> Callable[[], object]:
+    rest, groups = _split(model, optim)
+    adam = torch.optim.AdamW(rest, lr=optim.lr, fused=True)
+    theirs = torch_muon([p for group in groups for p in group["params"]], optim)
+
+    def step() -> None:
+        adam.step()
+        theirs.step()
+
+    return step
+
+
+def torch_muon(matrices: list[Tensor], optim: OptimConfig) -> torch.optim.Optimizer:
+    """PyTorch's Muon with the settings that ours has built in."""
+    made: torch.optim.Optimizer = torch.optim.Muon(
+        matrices,
+        lr=optim.matrix_lr,
+        weight_decay=0.0,
+        momentum=optim.momentum,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return made
+
+
+def muon_difference(model: nn.Module) -> float:
+    """Largest relative difference of an update by ours and by PyTorch's, which rounds to bfloat16.
+
+    Of matrices that stand alone; PyTorch's knows no queries, keys and values in one.
+    """
+    optim = OptimConfig(name="muon", matrix_lr=1.0)
+    ours, theirs = _copy(model), _copy(model)
+    groups = _split(ours, optim)[1]
+    alone = {id(p) for group in groups if group["parts"] == 1 for p in group["params"]}
+    each = zip(model.parameters(), ours.parameters(), theirs.parameters(), strict=True)
+    pairs = [(before, a, b) for before, a, b in each if id(a) in alone]
+    Muon([{"params": [a for _, a, _ in pairs]}], optim.matrix_lr, optim.momentum).step()
+    torch_muon([b for _, _, b in pairs], optim).step()
+    differences = [
+        float((a.detach() - b.detach()).norm() / (before.detach() - b.detach()).norm())
+        for before, a, b in pairs
+    ]
+    return max(differences)
+
+
+if __name__ == "__main__":
+    run(main)

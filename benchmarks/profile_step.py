@@ -1,0 +1,147 @@
+"""Which kernels an update of pretraining spends its time in.
+
+    python benchmarks/profile_step.py [RECIPE] [key.path=value ...] [--updates 3] [--top 40]
+        [--out RESULT.json]
+
+Forward and backward of one microbatch, and the update after it, are profiled apart: whatever runs
+in the update belongs to the optimizer. Kernels of the gradients are sorted into groups by their
+names; on a CPU, operators take the place of kernels. `idle_seconds` is time of the whole in
+which no kernel ran, without the profiler's own.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from torch.profiler import ProfilerActivity, profile
+
+from common import Json, Training, config_of, described, finish, run, summary
+from crammed.device import Device, choose_device
+from crammed.errors import InputError
+
+WARM = 3
+GROUPS = (
+    # The first that fits counts. Names of attention kernels hold words of products as well, and
+    # the compiler names what it makes after all operators in it, those that it only feeds too.
+    ("attention", r"^(?!triton_).*(flash|fmha|attention|sdpa|mha_)"),
+    ("loss", r"softmax|nll_loss|cross_entropy"),
+    (
+        "matrix products",
+        r"^triton_tem_|^(?!triton_).*(gemm|nvjet|cutlass|cublas|xmma|splitk|scaled_mm)"
+        r"|^aten::(addmm|b?mm|linear)$",
+    ),
+    ("norms", r"layer_norm|rms_norm|add_norm"),
+    ("embedding", r"embedding|index_put|indexing"),
+    ("copies", r"memcpy|memset|^aten::(copy_|_to_copy|clone|contiguous)$"),
+    ("elementwise", r"^triton_|^aten::|elementwise|reduce_kernel|gate"),
+)
+
+
+def main(
+    words: Annotated[list[str] | None, typer.Argument(help="Recipe, overrides.")] = None,
+    updates: Annotated[int, typer.Option(min=1)] = 3,
+    top: Annotated[int, typer.Option(help="Kernels to name.")] = 40,
+    out: Path | None = None,
+) -> None:
+    config = config_of(words)
+    device = choose_device(config.compute)
+    training = Training(config, device)
+    lr, took = config.optim.lr, []
+    for number in range(WARM + updates):
+        device.synchronize()
+        began = time.perf_counter()
+        training.update(number)
+        device.synchronize()
+        took.append(time.perf_counter() - began)
+    kernels: list[Json] = []
+    for number in range(updates):
+        kernels += _kernels(device, partial(training.gradients, number), None)
+        kernels += _kernels(device, partial(training.step.apply, lr), "optimizer")
+    together = _together(kernels, updates)
+    busy = sum(kernel["seconds"] for kernel in together)
+    whole = summary(took[WARM:])["seconds"]
+    groups: defaultdict[str, float] = defaultdict(float)
+    for kernel in together:
+        groups[kernel["group"]] += kernel["seconds"]
+    result = described("profile_step", config, words, device)
+    result |= {
+        "rows": training.rows,
+        "seconds": whole,
+        "kernel_seconds": busy,
+        "idle_seconds": max(0.0, whole - busy),
+        "launches": sum(kernel["launches"] for kernel in together),
+        "groups": dict(sorted(groups.items(), key=lambda item: -item[1])),
+        "top": together[:top],
+    }
+    finish(result, out)
+
+
+def group_of(kernel: str) -> str:
+    """The group that a kernel of forward and backward belongs to, by its name."""
+    found = (group for group, words in GROUPS if re.search(words, kernel, re.IGNORECASE))
+    return next(found, "other")
+
+
+def _kernels(device: Device, do: Callable[[], object], group: str | None) -> list[Json]:
+    """Every kernel that this launches: name, group, seconds and launches.
+
+    Raises:
+        InputError: the profiler may not look into the GPU.
+    """
+    on_gpu = device.torch.type == "cuda"
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
+    with profile(activities=activities) as seen:
+        do()
+        device.synchronize()
+    found = []
+    for event in seen.key_averages():
+        seconds = _seconds(event, on_gpu)
+        if seconds > 0.0:
+            name = str(event.key)
+            found.append(
+                {
+                    "kernel": name,
+                    "group": group or group_of(name),
+                    "seconds": seconds,
+                    "launches": int(event.count),
+                }
+            )
+    if not found:
+        raise InputError(
+            "the profiler sees no kernels: the driver does not let it count (run as root, or set "
+            "NVreg_RestrictProfilingToAdminUsers=0)"
+        )
+    return found
+
+
+def _seconds(event: Any, on_gpu: bool) -> float:
+    """Time that belongs to the event alone; nothing for what only gathers other events."""
+    if not on_gpu:
+        return float(event.self_cpu_time_total) / 1e6
+    if event.device_type.name != "CUDA" or getattr(event, "is_user_annotation", False):
+        return 0.0
+    return float(event.self_device_time_total) / 1e6
+
+
+def _together(kernels: list[Json], updates: int) -> list[Json]:
+    """Kernels of the same name and group added up, for one update, the longest first."""
+    total: dict[tuple[str, str], Json] = {}
+    for kernel in kernels:
+        key = (kernel["group"], kernel["kernel"])
+        entry = total.setdefault(key, {**kernel, "seconds": 0.0, "launches": 0})
+        entry["seconds"] += kernel["seconds"] / updates
+        entry["launches"] += kernel["launches"]
+    for entry in total.values():
+        entry["launches"] = round(entry["launches"] / updates)
+    return sorted(total.values(), key=lambda entry: -entry["seconds"])
+
+
+if __name__ == "__main__":
+    run(main)
