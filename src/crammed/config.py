@@ -306,6 +306,8 @@ class ComputeConfig(Section):
     fp8: Literal["on", "off"] = "off"
     """Multiply in 8 bits in the layers; NVIDIA GPUs of capability 8.9 and higher."""
     compile: Literal["auto", "on", "off"] = "auto"
+    kernels: Literal["compiler", "triton"] = "compiler"
+    """What does norms, gates and the loss: what torch.compile makes, or `crammed.kernels`."""
     recompute: Literal["auto", "on", "off"] = "auto"
     """Compute the layers' activations again for the gradients instead of keeping them; `auto`
     where memory is short."""

@@ -43,6 +43,7 @@ class Device:
         dtype: of activations in pretraining.
         tuning_dtype: of fine-tuning.
         fp8: multiply in 8 bits in the layers.
+        fused: norms, gates and the loss in the kernels of `crammed.kernels`.
         recomputes: whether layers compute their activations again for the gradients; None where
             memory decides.
         microbatch_rows: rows of one forward and backward pass to begin with.
@@ -56,6 +57,7 @@ class Device:
     dtype: Format
     tuning_dtype: Format
     fp8: bool
+    fused: bool
     compile: bool
     recomputes: bool | None
     microbatch_rows: int
@@ -103,6 +105,7 @@ def choose_device(config: ComputeConfig) -> Device:
         dtype=dtype,
         tuning_dtype=tuning_dtype,
         fp8=fp8,
+        fused=config.kernels == "triton",
         compile=compiled,
         recomputes=None if config.recompute == "auto" else config.recompute == "on",
         microbatch_rows=config.microbatch_rows or (256 if kind == "cuda" else 32),

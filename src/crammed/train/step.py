@@ -14,6 +14,8 @@ from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenizer import Specials
 from crammed.device import Device
 from crammed.errors import InputError
+from crammed.kernels.cross_entropy import cross_entropy
+from crammed.kernels.encoder import fused
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM
 from crammed.optim.build import Optimizers
@@ -43,7 +45,7 @@ class TrainStep:
         parameters: of the model; the float32 masters, whatever format is computed in.
 
     Raises:
-        InputError: 8-bit products were asked for, and the model's widths do not suit them.
+        InputError: 8-bit products or our kernels were asked for, and do not suit the model.
     """
 
     def __init__(
@@ -56,7 +58,8 @@ class TrainStep:
     ) -> None:
         if device.fp8:
             _check_widths(config.model)
-        self._twin = training_twin(model, device.dtype, fp8=device.fp8)
+        behind = _fused(model, device) if device.fused else model
+        self._twin = training_twin(behind, device.dtype, fp8=device.fp8)
         self._optimizer = optimizer
         self._config = config
         self._device = device
@@ -84,10 +87,11 @@ class TrainStep:
     def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """Summed cross-entropy of one microbatch [B, S] with `count` predictions a row."""
         masked = self._mask(rows, numbers, count)
-        logits = self._twin(masked.ids, masked.positions)
-        return F.cross_entropy(
-            logits.float().flatten(0, 1), masked.labels.flatten(), reduction="sum"
-        )
+        logits = self._twin(masked.ids, masked.positions).flatten(0, 1)
+        labels = masked.labels.flatten()
+        if self._device.fused:
+            return cross_entropy(logits, labels)
+        return F.cross_entropy(logits.float(), labels, reduction="sum")
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         """Everything before the first update: fit the memory, compile what training will meet."""
@@ -109,7 +113,8 @@ class TrainStep:
 
     def _may_recompute(self) -> bool:
         """Whether that is still a way to save memory."""
-        return self._device.recomputes is None and not self._recomputes
+        undecided = self._device.recomputes is None and not self._recomputes
+        return undecided and not self._device.fused  # whose layers run into one another
 
     def _recompute(self) -> None:
         self._recomputes = True
@@ -246,6 +251,16 @@ class TrainStep:
         """Go on with the loss scale of a checkpoint, which other formats ignore."""
         if self._scale is not None and loss_scale is not None:
             self._scale.restore(loss_scale)
+
+
+def _fused(model: MaskedLM, device: Device) -> MaskedLM:
+    """The model behind our kernels."""
+    if device.recomputes:
+        raise InputError("compute.kernels=triton: its layers cannot recompute; leave one of both")
+    behind, words = fused(model)
+    if behind is model:
+        raise InputError(f"compute.kernels=triton: {words}; leave it out")
+    return behind
 
 
 def _check_widths(model: ModelConfig) -> None:
