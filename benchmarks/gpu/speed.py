@@ -87,7 +87,7 @@ def _jobs(
         compared = [part for variant in variants for part in ("--variant", variant)]
         steps[f"step-{name}"] = ["step.py", *words, *counts, "--no-beside", *compared]
         rest[f"profile-{name}"] = ["profile_step.py", *words]
-        rest[f"floor-{name}"] = ["floor.py", *words]
+        rest[f"floor-{name}"] = ["floor.py", *words, "--stream", "bfloat16"]
     first = shapes[0]
     rest[f"optimizer-{first}"] = ["optimizer.py", *SHAPES[first], *values]
     return steps | rest
