@@ -222,6 +222,9 @@ def test_speed_on_a_gpu_in_several_calls(tmp_path: Path) -> None:
     made = {file.name for file in tmp_path.iterdir()}
     assert {"profile-bert-base.json", "optimizer-bert-base.json"} <= made
     assert (second.returncode == 0) == ("floor-bert-base.json" in made), second.stdout
+    if second.returncode == 0:
+        floor = json.loads((tmp_path / "floor-bert-base.json").read_text())
+        assert "| bert-base model.layers=2 " in _table("floor", floor, tmp_path)
     assert (tmp_path / "step-bert-base.json").read_text() == step
     broken = _do("gpu/speed.py", *words, "--set", "model.width=33", "--out", str(tmp_path / "b"))
     assert broken.returncode == 1

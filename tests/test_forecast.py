@@ -7,14 +7,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from conftest import FakeClock, tiny
 from crammed.config import ComputeConfig, RunConfig
-from crammed.data.corpus import Corpus
+from crammed.data.corpus import Corpus, RowStream
 from crammed.data.masking import predicted_positions
 from crammed.device import Device, choose_device
 from crammed.doctor import TINY
@@ -159,6 +161,22 @@ def test_measuring_finds_what_things_take(
     for name in ("compile", "first_compile", "first", "log", "checkpoint", "evaluate"):
         assert getattr(found, name) == pytest.approx(getattr(truth, name)), name
     assert (found.low, found.high) == pytest.approx((1.0, 1.0))
+
+
+def test_measuring_reads_onwards(
+    corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, read = FakeClock(), []
+    _costs(monkeypatch, clock, SPEED)
+
+    def note(_: RowStream, start: int, count: int) -> NDArray[np.int64]:
+        read.append((start, count))
+        return np.zeros((count, 32), np.int64)
+
+    monkeypatch.setattr(RowStream, "read", note)
+    measure(config("batch.rows=64", budget="60s"), corpus, cpu, 5.0, SILENT, clock)
+    assert {count for _, count in read} == {32, 64}
+    assert [start for start, _ in read] == [0, *np.cumsum([count for _, count in read])[:-1]]
 
 
 def test_measuring_is_of_real_updates(cpu: Device) -> None:

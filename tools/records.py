@@ -343,6 +343,24 @@ def step_table(names: list[str]) -> str:
     return _tabled(head, rows, results)
 
 
+def floor_table(names: list[str]) -> str:
+    """What the products and the traffic of a step take at the least."""
+    if not (results := _there(names)):
+        return NOT_YET
+    rows = []
+    for result in results:
+        words = " ".join([result["recipe"], *result["overrides"]])
+        copied = f"{result['copy_gigabytes_per_second']:,.0f} GB/s"
+        for name, total in result["sums"].items():
+            rows.append(
+                f"| {words}, length {result['row_length']} | {name} | {result['tokens']:,} | "
+                f"{total['products_ms']:.1f} ms | {total['traffic_ms']:.1f} ms at {copied} | "
+                f"{total['tokens_per_second_products']:,.0f} | {total['tokens_per_second']:,.0f} |"
+            )
+    head = "| shape | products | tokens | products, attention | traffic | tokens/s | with traffic |"
+    return _tabled(head, rows, results)
+
+
 def profile_table(names: list[str]) -> str:
     """Shares of one microbatch and the update after it, by group of kernels."""
     if not (results := _there(names)):
@@ -422,6 +440,7 @@ MAKERS = {
     "study": study_table,
     "sizes": sizes_table,
     "step": step_table,
+    "floor": floor_table,
     "profile": profile_table,
     "optimizer": optimizer_table,
     "loader": loader_table,

@@ -29,6 +29,7 @@ SHAPES = {
     "crammed-2022-512": ["crammed-2022", "data.row_length=512", "model.max_length=512"],
 }
 LENGTHS = {"crammed-2022-512": 512}
+MICROBATCH_TOKENS = 65_536
 MORE = 75
 
 Jobs = dict[str, list[str]]
@@ -82,12 +83,20 @@ def _jobs(
     rest: Jobs = {}
     for name in shapes:
         words = [*SHAPES[name], *values]
-        rows = str(max(1, tokens // LENGTHS.get(name, 128)))
-        counts = ["--rows", rows, "--updates", str(updates), "--rounds", str(rounds)]
+        length = LENGTHS.get(name, 128)
+        counts = [
+            "--rows",
+            str(max(1, tokens // length)),
+            "--updates",
+            str(updates),
+            "--rounds",
+            str(rounds),
+        ]
         compared = [part for variant in variants for part in ("--variant", variant)]
         steps[f"step-{name}"] = ["step.py", *words, *counts, "--no-beside", *compared]
         rest[f"profile-{name}"] = ["profile_step.py", *words]
-        rest[f"floor-{name}"] = ["floor.py", *words]
+        of_floor = str(max(length, min(tokens, MICROBATCH_TOKENS) // length * length))
+        rest[f"floor-{name}"] = ["floor.py", *words, "--tokens", of_floor, "--stream", "bfloat16"]
     first = shapes[0]
     rest[f"optimizer-{first}"] = ["optimizer.py", *SHAPES[first], *values]
     return steps | rest

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
@@ -249,8 +248,14 @@ def _source(
     if corpus is None:
         draw = np.random.default_rng(0)
         return lambda count: draw.integers(5, vocab, (count, config.data.row_length))
-    stream, places = RowStream(corpus, config.seed, config.order), count_from(0)
-    return lambda count: stream.read(next(places) * count, count)
+    stream, place = RowStream(corpus, config.seed, config.order), 0
+
+    def following(count: int) -> NDArray[np.int64]:
+        nonlocal place
+        place += count  # onwards only: to go back into an earlier epoch means to shuffle it anew
+        return stream.read(place - count, count)
+
+    return following
 
 
 def _with_extras(
