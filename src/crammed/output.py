@@ -154,14 +154,15 @@ def _size_lines(sizes: list[dict[str, Any]], best: dict[str, Any]) -> Iterator[s
     """A table of sizes: the measured one by its seconds, the others by their FLOPs."""
     from crammed.report.quantity import quantity
 
-    yield "   layers x width  parameters    tokens  a parameter  epochs  memory held"
+    yield "   layers x width  parameters    tokens  a layer parameter  epochs  memory held"
     for size in sizes:
         shape = f"{size['layers']} x {size['width']}"
         is_best = (size["layers"], size["width"]) == (best["layers"], best["width"])
         epochs = "" if size["epochs"] is None else f"{size['epochs']:.2f}"
         yield (
             f"{'->' if is_best else '  '} {shape:>14}  {quantity(size['parameters']):>10}  "
-            f"{quantity(size['tokens']):>8}  {size['tokens_per_parameter']:>11.1f}  {epochs:>6}  "
+            f"{quantity(size['tokens']):>8}  {size['tokens_per_layer_parameter']:>17.1f}  "
+            f"{epochs:>6}  "
             f"{size['held_memory'] / 2**30:>7.2f} GiB  "
             + ("measured" if size["measured"] else "by its FLOPs")
         )

@@ -25,11 +25,12 @@ from crammed.data.masking import predicted_positions
 from crammed.data.tokenizer import Specials
 from crammed.device import Device
 from crammed.evaluate.heldout import heldout_loss, heldout_rows
-from crammed.model.count import parameters, train_flops_per_token
+from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.build import Optimizers, build_optimizer
 from crammed.progress import SILENT, Progress
 from crammed.rundir import RunDir
+from crammed.sizing import SHAPES, TOKENS_A_PARAMETER
 from crammed.train.checkpoint import Checkpoints, TrainState
 from crammed.train.loop import HELDOUT_ROWS_ON_THE_WAY
 from crammed.train.plan import Planner, Update
@@ -38,24 +39,6 @@ from crammed.train.step import TrainStep
 
 MOST_EPOCHS = 4.0
 """Text that is read more often than this teaches little more (Muennighoff et al. 2023)."""
-PREDICTIONS_A_PARAMETER = 20.0
-"""Predicted tokens a parameter of a model whose size suits its budget: Hoffmann et al. (2022) found
-20 for causal models, which predict every token. A masked one predicts a share of them, so at 25 %
-masks this is 80 tokens a parameter, where the encoders of comparable budgets lie (75 to 500)."""
-SHAPES = (
-    (2, 128),
-    (4, 256),
-    (4, 512),
-    (8, 512),
-    (12, 768),
-    (16, 768),
-    (22, 768),
-    (28, 768),
-    (24, 1024),
-    (28, 1024),
-)
-"""Layers and widths that others trained: the miniatures of Turc et al. 2019 and BERT's two, the
-paper's 16 x 768, ModernBERT's two (22 x 768, 28 x 1024), NeoBERT's 28 x 768."""
 BYTES_A_PARAMETER = 16
 """Weight, gradient and two moments in float32."""
 
@@ -388,9 +371,8 @@ def candidates(
 
     Returns:
         For each ``layers``, ``width``, ``measured`` (whether it is the recipe's own),
-        ``parameters``, ``tokens``, ``tokens_per_parameter``, ``predictions_per_parameter``,
-        ``epochs`` (None without a corpus) and ``held_memory`` (bytes of weights, gradients and
-        moments).
+        ``parameters``, ``tokens``, ``tokens_per_layer_parameter``, ``epochs``
+        (None without a corpus) and ``held_memory`` (bytes of weights, gradients and moments).
     """
     length, own = config.data.row_length, config.model
     work_decides = Budget.parse(config.budget.limit).kind in ("tokens", "updates")
@@ -418,8 +400,7 @@ def candidates(
                 "measured": (layers, width) == (own.layers, own.width),
                 "parameters": size,
                 "tokens": read,
-                "tokens_per_parameter": read / size,
-                "predictions_per_parameter": mean_rate * read / size,
+                "tokens_per_layer_parameter": read / block_matrix_parameters(model),
                 "epochs": read / length / rows if rows is not None else None,
                 "held_memory": BYTES_A_PARAMETER * size,
             }
@@ -430,14 +411,14 @@ def candidates(
 def best_size(sizes: list[dict[str, Any]]) -> dict[str, Any]:
     """Which of these to train: ``layers``, ``width`` and ``why``.
 
-    Among the sizes that read the text at most `MOST_EPOCHS` times, the largest that still predicts
-    `PREDICTIONS_A_PARAMETER`; the smallest of them if none does. A rule of thumb: the loss depends
-    little on the size (Geiping and Goldstein 2022, section 4.2), so that half or twice as large
-    is no mistake.
+    Among the sizes that read the text at most `MOST_EPOCHS` times, the largest that still gets
+    `TOKENS_A_PARAMETER`, which is the rule of recipes that follow their budget; the smallest of
+    them if none does. A rule of thumb: the loss depends little on the size (Geiping and Goldstein
+    2022, section 4.2), so that half or twice as large is no mistake.
     """
     fresh = [size for size in sizes if (size["epochs"] or 0.0) <= MOST_EPOCHS]
-    fed = [size for size in fresh if size["predictions_per_parameter"] >= PREDICTIONS_A_PARAMETER]
-    wanted = f"{PREDICTIONS_A_PARAMETER:g} predicted tokens a parameter"
+    fed = [size for size in fresh if size["tokens_per_layer_parameter"] >= TOKENS_A_PARAMETER]
+    wanted = f"{TOKENS_A_PARAMETER:g} tokens a parameter of its layers"
     if fed:
         best, why = max(fed, key=lambda size: size["parameters"]), f"the largest with {wanted}"
     elif not fresh:
