@@ -54,6 +54,15 @@ def test_a_budget_too_small_for_any_size_gets_the_smallest() -> None:
     assert config.batch.rows * config.data.row_length >= sizing.SMALLEST_BATCH
 
 
+def test_a_small_corpus_wants_a_larger_model_rather_than_more_epochs() -> None:
+    free = follow_budget(of("1h"), FOLLOWERS, LAPTOP)
+    few = tokens(free, LAPTOP) / 128 / 8  # eight epochs
+    config = follow_budget(of("1h"), FOLLOWERS, LAPTOP, rows=round(few))
+    assert block_matrix_parameters(config.model) > block_matrix_parameters(free.model)
+    assert tokens(config, LAPTOP) / 128 / few <= sizing.MOST_EPOCHS
+    assert follow_budget(of("1h"), FOLLOWERS, LAPTOP, rows=10**9) == free
+
+
 def test_what_is_set_stays() -> None:
     config = follow_budget(of("1h"), ["batch.rows", "model.layers"], LAPTOP)
     assert config.model.width == RunConfig(recipe="any").model.width

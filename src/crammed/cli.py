@@ -437,7 +437,8 @@ def _configure(
         fixed |= corpus.settings()
     elif data:
         fixed["data"] = {"sources": [_absolute(name) for name in data]}
-    config = load_config(recipe, overrides, fixed)
+    rows = corpus.rows if corpus is not None else None
+    config = load_config(recipe, overrides, fixed, rows=rows)
     if needs_data and corpus is None and not config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
     return config, corpus

@@ -72,6 +72,7 @@ def load_config(
     overrides: Sequence[str] = (),
     fixed: Mapping[str, Any] | None = None,
     speed: float | None = None,
+    rows: int | None = None,
 ) -> RunConfig:
     """Resolve a recipe, its overrides and what the command line fixes (nested values).
 
@@ -79,6 +80,7 @@ def load_config(
 
     Args:
         speed: FLOP/s of the device to follow; None asks this machine.
+        rows: of the corpus; None if there is none yet.
 
     Raises:
         InputError: an unknown recipe, key or value; one line a fault, all faults at once.
@@ -91,7 +93,7 @@ def load_config(
     keys = [key for key in following if not _is_set(values, key)]
     if not keys:
         return config
-    return follow_budget(config, keys, speed or nominal_speed(config.compute))
+    return follow_budget(config, keys, speed or nominal_speed(config.compute), rows)
 
 
 def _is_set(values: Mapping[str, Any], key: str) -> bool:

@@ -11,7 +11,8 @@ every time, and a factor of two changes the batch by a third.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from crammed.budget import Budget
@@ -39,6 +40,8 @@ SHAPES = (
 """Layers and width of the sizes to choose from, each about 1.6 times the one before."""
 TOKENS_A_PARAMETER = 20.0
 """Of the layers' products: where language models spend compute best (Hoffmann et al. 2022)."""
+MOST_EPOCHS = 4.0
+"""Text that is read more often than this teaches little more (Muennighoff et al. 2023)."""
 BATCH_TOKENS = 2048.0
 BATCH_AT = 1e6
 BATCH_POWER = 0.5
@@ -89,14 +92,14 @@ def nominal_speed(compute: ComputeConfig) -> float:
 
 
 def follow_budget(
-    config: RunConfig, keys: Collection[str], speed: float, vocab_size: int | None = None
+    config: RunConfig, keys: Collection[str], speed: float, rows: int | None = None
 ) -> RunConfig:
     """`config` with the values of these keys replaced by what its budget and `speed` give.
 
     Args:
         keys: dotted, out of `FOLLOWERS`.
         speed: FLOP/s of the device.
-        vocab_size: of a tokenizer that is there already; None if there will be a new one.
+        rows: of the corpus; None if there is none yet.
 
     Raises:
         InputError: there is no rule for a key.
@@ -106,33 +109,65 @@ def follow_budget(
             f"follows_budget: no rule for {', '.join(unknown)}; there is one for "
             f"{', '.join(FOLLOWERS)}"
         )
-    if vocab_size is not None:
-        keys = set(keys) - {"tokenizer.vocab_size"}
-        config = with_values(config, {"tokenizer.vocab_size": vocab_size})
-    config = _largest_affordable(config, keys, speed)
+    shapes = [_in_shape(config, keys, layers, width) for layers, width in SHAPES]
+    place, _ = best_of([Size.of(shape, tokens(shape, speed), rows) for shape in shapes])
+    config = shapes[place]
     if "batch.rows" in keys:
-        rows = batch_tokens(tokens(config, speed)) / config.data.row_length
-        config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(rows)))})
+        wanted = batch_tokens(tokens(config, speed)) / config.data.row_length
+        config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
     rates = {key: rule(config) for key, rule in RATES.items() if key in keys}
     return with_values(config, rates)
 
 
-def _largest_affordable(config: RunConfig, keys: Collection[str], speed: float) -> RunConfig:
-    """The largest size whose parameters all get their tokens; the smallest where none does."""
-    sizes: list[RunConfig] = []
-    for layers, width in SHAPES:
-        shape = {"model.layers": layers, "model.width": width}
-        values = {key: value for key, value in shape.items() if key in keys}
-        if "tokenizer.vocab_size" in keys:
-            across = values.get("model.width", config.model.width)
-            values["tokenizer.vocab_size"] = vocabulary(across)
-        sizes.append(with_values(config, values))
-    affordable = [
-        size
-        for size in sizes
-        if tokens(size, speed) >= TOKENS_A_PARAMETER * block_matrix_parameters(size.model)
-    ]
-    return affordable[-1] if affordable else sizes[0]
+@dataclass(frozen=True)
+class Size:
+    """A size that a budget could go to.
+
+    Attributes:
+        parameters: of the layers' products.
+        tokens: that the budget pays for.
+        epochs: how often they are the whole text; None where that is not known.
+    """
+
+    parameters: int
+    tokens: float
+    epochs: float | None
+
+    @classmethod
+    def of(cls, config: RunConfig, tokens: float, rows: int | None) -> Size:
+        """The size of a configuration that reads `tokens` of a corpus of `rows`."""
+        epochs = tokens / config.data.row_length / rows if rows is not None else None
+        return cls(block_matrix_parameters(config.model), tokens, epochs)
+
+
+def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
+    """The place of the size to train among some in ascending order, and why.
+
+    Among those that read the text at most `MOST_EPOCHS` times, the largest that still gets
+    `TOKENS_A_PARAMETER`; the smallest of them if none does. A rule of thumb: the loss depends
+    little on the size (Geiping and Goldstein 2022, section 4.2), so that half or twice as large
+    is no mistake.
+    """
+    fresh = [n for n, size in enumerate(sizes) if (size.epochs or 0.0) <= MOST_EPOCHS]
+    fed = [n for n in fresh if sizes[n].tokens >= TOKENS_A_PARAMETER * sizes[n].parameters]
+    wanted = f"{TOKENS_A_PARAMETER:g} tokens a parameter of its layers"
+    if fed:
+        return fed[-1], f"the largest with {wanted}"
+    if not fresh:
+        return len(sizes) - 1, f"every size reads the text more than {MOST_EPOCHS:g} times"
+    if fresh[0] == 0:
+        return 0, f"no size gets {wanted}, and the smallest comes nearest"
+    often = f"smaller ones read the text more than {MOST_EPOCHS:g} times"
+    return fresh[0], f"{often}, larger ones learn less"
+
+
+def _in_shape(config: RunConfig, keys: Collection[str], layers: int, width: int) -> RunConfig:
+    """`config` in this shape, as far as it is free."""
+    shape = {"model.layers": layers, "model.width": width}
+    values = {key: value for key, value in shape.items() if key in keys}
+    if "tokenizer.vocab_size" in keys:
+        values["tokenizer.vocab_size"] = vocabulary(values.get("model.width", config.model.width))
+    return with_values(config, values)
 
 
 def tokens(config: RunConfig, speed: float) -> float:

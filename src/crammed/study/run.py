@@ -77,7 +77,7 @@ def load_study(name: str, corpus: Corpus, budget: str, words: Sequence[str] = ()
         raise InputError(f"study {name}: baseline {study.baseline} is none of its arms")
     fixed = {**corpus.settings(), "budget": {"limit": budget}}
     recipe, *overrides = _joined((*study.base, *words))
-    base = load_config(recipe, overrides, fixed)
+    base = load_config(recipe, overrides, fixed, rows=corpus.rows)
     followed = _followed(base)
     arms = {
         arm: own if any("=" not in word for word in own) else (*followed, *own)

@@ -30,15 +30,13 @@ from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.build import Optimizers, build_optimizer
 from crammed.progress import SILENT, Progress
 from crammed.rundir import RunDir
-from crammed.sizing import SHAPES, TOKENS_A_PARAMETER
+from crammed.sizing import MOST_EPOCHS, SHAPES, Size, best_of
 from crammed.train.checkpoint import Checkpoints, TrainState
 from crammed.train.loop import HELDOUT_ROWS_ON_THE_WAY
 from crammed.train.plan import Planner, Update
 from crammed.train.recorder import Recorder
 from crammed.train.step import TrainStep
 
-MOST_EPOCHS = 4.0
-"""Text that is read more often than this teaches little more (Muennighoff et al. 2023)."""
 BYTES_A_PARAMETER = 16
 """Weight, gradient and two moments in float32."""
 
@@ -371,7 +369,8 @@ def candidates(
 
     Returns:
         For each ``layers``, ``width``, ``measured`` (whether it is the recipe's own),
-        ``parameters``, ``tokens``, ``tokens_per_layer_parameter``, ``epochs``
+        ``parameters``, ``layer_parameters`` (of their products), ``tokens``,
+        ``tokens_per_layer_parameter``, ``epochs``
         (None without a corpus) and ``held_memory`` (bytes of weights, gradients and moments).
     """
     length, own = config.data.row_length, config.model
@@ -399,6 +398,7 @@ def candidates(
                 "width": width,
                 "measured": (layers, width) == (own.layers, own.width),
                 "parameters": size,
+                "layer_parameters": block_matrix_parameters(model),
                 "tokens": read,
                 "tokens_per_layer_parameter": read / block_matrix_parameters(model),
                 "epochs": read / length / rows if rows is not None else None,
@@ -409,26 +409,11 @@ def candidates(
 
 
 def best_size(sizes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Which of these to train: ``layers``, ``width`` and ``why``.
-
-    Among the sizes that read the text at most `MOST_EPOCHS` times, the largest that still gets
-    `TOKENS_A_PARAMETER`, which is the rule of recipes that follow their budget; the smallest of
-    them if none does. A rule of thumb: the loss depends little on the size (Geiping and Goldstein
-    2022, section 4.2), so that half or twice as large is no mistake.
-    """
-    fresh = [size for size in sizes if (size["epochs"] or 0.0) <= MOST_EPOCHS]
-    fed = [size for size in fresh if size["tokens_per_layer_parameter"] >= TOKENS_A_PARAMETER]
-    wanted = f"{TOKENS_A_PARAMETER:g} tokens a parameter of its layers"
-    if fed:
-        best, why = max(fed, key=lambda size: size["parameters"]), f"the largest with {wanted}"
-    elif not fresh:
-        best, why = sizes[-1], f"every size reads the text more than {MOST_EPOCHS:g} times"
-    elif fresh[0] is sizes[0]:
-        best, why = sizes[0], f"no size gets {wanted}, and the smallest comes nearest"
-    else:
-        best = fresh[0]
-        why = f"smaller ones read the text more than {MOST_EPOCHS:g} times, larger ones learn less"
-    return {"layers": best["layers"], "width": best["width"], "why": why}
+    """Which of these to train: ``layers``, ``width`` and ``why``, by the rule of `best_of`."""
+    place, why = best_of(
+        [Size(size["layer_parameters"], size["tokens"], size["epochs"]) for size in sizes]
+    )
+    return {"layers": sizes[place]["layers"], "width": sizes[place]["width"], "why": why}
 
 
 def _limit(config: RunConfig) -> float:
