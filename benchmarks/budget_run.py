@@ -5,7 +5,7 @@
         [--heldout FILE] [--blimp FILE] [--glue DIR] [--tasks cola,sst2,mrpc,stsb,rte] [--seeds 5]
         [--detach [--wait 9m]]
 
-A trained model is too large to bring back from a machine that is lent, so it is evaluated where it
+A trained model is too large to bring back from a rented machine, so it is evaluated where it
 was trained: held-out loss, BLiMP, and fine-tuning without the untrained twin. Two budgets have a
 name: sprint (8 minutes) and long (20 minutes). DIR gets RESULT.json after every stage, with the
 seconds, energy and memory of each, and the losses against time; the run itself is in DIR/run. The
