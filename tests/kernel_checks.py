@@ -75,7 +75,7 @@ def against_double(
             assert right.grad is None
 
 
-@pytest.mark.parametrize(("rows", "width"), [(1, 192), (37, 192), (7, 768), (9, 1000), (33, 48)])
+@pytest.mark.parametrize(("rows", "width"), [(37, 192), (7, 768), (3, 1000)])
 @pytest.mark.parametrize("stream", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("biased", [True, False])
 def test_add_norm(rows: int, width: int, stream: torch.dtype, biased: bool) -> None:
@@ -117,8 +117,8 @@ def test_the_norm_is_that_of_the_stored_total() -> None:
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-@pytest.mark.parametrize(("rows", "hidden"), [(37, 96), (3, 1000), (1, 20)])
-@pytest.mark.parametrize("dtype", [*BOTH, torch.float16])
+@pytest.mark.parametrize(("rows", "hidden"), [(37, 96), (3, 1000)])
+@pytest.mark.parametrize("dtype", BOTH)
 def test_gate(activation: str, rows: int, hidden: int, dtype: torch.dtype) -> None:
     up = (2 * drawn(rows, 2 * hidden).detach()).to(dtype).requires_grad_()
     against_double(
@@ -250,8 +250,8 @@ def test_a_stream_in_bfloat16() -> None:
 
 
 def test_the_same_bits_each_time() -> None:
-    x, branch, weight, bias = drawn(3000, 64), drawn(3000, 64), drawn(64), drawn(64)
-    grad = torch.randn(3000, 64, device=DEVICE)
+    x, branch, weight, bias = drawn(500, 64), drawn(500, 64), drawn(64), drawn(64)
+    grad = torch.randn(500, 64, device=DEVICE)
     first, second = (
         torch.autograd.grad(add_norm(x, branch, weight, bias, 1e-6)[1], (x, weight, bias), grad)
         for _ in range(2)
