@@ -47,8 +47,8 @@ def finish(processes: list[subprocess.Popen[str]], seconds: float = 120) -> list
 
 @pytest.mark.parametrize(
     ("optimizer", "dtype", "tolerance"),
-    # Muon multiplies in 16 bits where the processor can.
-    [("adamw", "float32", 1e-4), ("muon", "float32", 1e-2), ("adamw", "float16", 2e-2)],
+    # Muon multiplies in 16 bits where the processor can, and a sum's last bit decides how they round.
+    [("adamw", "float32", 1e-4), ("muon", "float32", 5e-2), ("adamw", "float16", 2e-2)],
 )
 def test_two_processes_train_what_one_does(
     tmp_path: Path, corpus: Corpus, optimizer: str, dtype: str, tolerance: float
@@ -69,7 +69,7 @@ def test_two_processes_train_what_one_does(
     for name, weight in one.items():
         assert (weight - two[name]).norm() <= tolerance * weight.norm() + 1e-4, name
     losses = [[p["loss"] for p in read_metrics(tmp_path / name)] for name in ("one", "two")]
-    assert losses[1][-1] == pytest.approx(losses[0][-1], rel=tolerance)
+    assert losses[1][-1] == pytest.approx(losses[0][-1], rel=max(1e-4, tolerance / 20))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
