@@ -47,7 +47,7 @@ def finish(processes: list[subprocess.Popen[str]], seconds: float = 120) -> list
 
 @pytest.mark.parametrize(
     ("optimizer", "dtype", "tolerance"),
-    # Muon multiplies in 16 bits where the processor can, and a sum's last bit decides how they round.
+    # Muon multiplies in 16 bits where the processor can; a sum's last bit decides what they become.
     [("adamw", "float32", 1e-4), ("muon", "float32", 5e-2), ("adamw", "float16", 2e-2)],
 )
 def test_two_processes_train_what_one_does(
