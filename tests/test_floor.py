@@ -78,7 +78,7 @@ def run(script: str, *words: str) -> tuple[dict[str, Any], str]:
 def test_floor(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     small = ["model.layers=2", "model.width=32", "model.head_dim=16", "tokenizer.vocab_size=512"]
-    small += ["compute.device=cpu"]
+    small += ["compute.device=cpu", "compute.dtype=float32"]
     few = ["--repeats", "2"]
     result, table = run("floor.py", "crammed", *small, "--tokens", "256", "--out", str(out), *few)
     assert json.loads(out.read_text()) == result
