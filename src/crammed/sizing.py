@@ -1,7 +1,7 @@
 """What follows from the budget: a recipe lists such values, and these rules fill them in.
 
 One dial turns all of them. The budget and the device give the tokens that a model of some size can
-be trained on; from the tokens come the size, the batch and the learning rates. A recipe names what
+be trained on; from the tokens come the size, the batch and the learning rate. A recipe names what
 follows under `follows_budget`; whatever a recipe or the command line sets stays as it is set.
 
 The device counts by a nominal speed, not a measured one: the same command gives the same model
@@ -11,7 +11,7 @@ every time, and a factor of two changes the batch by half.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,7 @@ BATCH_POWER = 0.6
 one of 30 billion, which others use: the power goes through both."""
 LARGEST_BATCH = 1_048_576
 SMALLEST_BATCH = 512
+RATE = 1e-3
 RATE_WIDTH = 768
 CORE = 80e9
 MULTIPROCESSOR = 0.5e12
@@ -58,16 +59,12 @@ SHARE_OF_PEAK = 0.5
 """That training reaches on a GPU whose peak is known."""
 
 
-def _narrower_is_faster(rate: float) -> Callable[[RunConfig], float]:
-    """A peak learning rate at width 768, and with the root of the width below and above."""
-    return lambda config: rate * math.sqrt(RATE_WIDTH / config.model.width)
+def learning_rate(config: RunConfig) -> float:
+    """The paper's at width 768, and with the root of the width below and above."""
+    return RATE * math.sqrt(RATE_WIDTH / config.model.width)
 
 
-RATES: Mapping[str, Callable[[RunConfig], float]] = {
-    "optim.lr": _narrower_is_faster(1e-3),
-    "optim.matrix_lr": _narrower_is_faster(5e-3),
-}
-FOLLOWERS = ("model.layers", "model.width", "tokenizer.vocab_size", "batch.rows", *RATES)
+FOLLOWERS = ("model.layers", "model.width", "tokenizer.vocab_size", "batch.rows", "optim.lr")
 
 
 def nominal_speed(compute: ComputeConfig) -> float:
@@ -116,8 +113,9 @@ def follow_budget(
     if "batch.rows" in keys:
         wanted = batch_tokens(tokens(config, speed)) / config.data.row_length
         config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
-    rates = {key: rule(config) for key, rule in RATES.items() if key in keys}
-    return with_values(config, rates)
+    if "optim.lr" in keys:
+        config = with_values(config, {"optim.lr": learning_rate(config)})
+    return config
 
 
 @dataclass(frozen=True)
