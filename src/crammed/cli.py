@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.errors import CrammedError, InputError, Interrupted
+from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
 from crammed.output import (
     cost_words,
     costs,
@@ -130,7 +131,7 @@ def pretrain(
     from crammed.device import choose_device
     from crammed.pipeline import result, train_and_export
     from crammed.rundir import RunDir, default_out
-    from crammed.train.group import follow, join_group, started_together
+    from crammed.train.group import follow, joined_group, started_together
 
     if corpus is None:
         raise InputError("say which corpus to train on: --corpus CORPUS_DIR")
@@ -139,20 +140,20 @@ def pretrain(
     if out is None and started_together():
         raise InputError("several processes need one run directory: --out RUN_DIR")
     device = choose_device(config.compute)
-    group = join_group(device)
     out = out or default_out(config, corpus.name)
-    if group is not None and group.rank > 0:
-        if not (out / "summary.json").exists():  # of a finished run there is nothing to follow
-            follow(config, opened, out / "checkpoints", device, group)
-        return
-    run_dir = RunDir.open(out, config)
-    try:
-        with run_dir, _progress() as progress:
-            progress.line(f"run  {run_dir.path}")
-            train_and_export(run_dir, opened, device, progress, group)
-    except InputError:
-        run_dir.discard_if_new()
-        raise
+    with joined_group(device) as group:
+        if group is not None and group.rank > 0:
+            if not (out / "summary.json").exists():  # of a finished run there is nothing to follow
+                follow(config, opened, out / "checkpoints", device, group)
+            return
+        run_dir = RunDir.open(out, config)
+        try:
+            with run_dir, _progress() as progress:
+                progress.line(f"run  {run_dir.path}")
+                train_and_export(run_dir, opened, device, progress, group)
+        except InputError:
+            run_dir.discard_if_new()
+            raise
     values = result(run_dir)
     print_result(values, as_json, run_words(values))
 
@@ -520,6 +521,11 @@ def main() -> None:
         sys.argv[1:] = _spread_data(sys.argv[1:])
     try:
         app()
+    except PeerLost as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.exit_code)  # threads that wait for the lost process would abort an exit
     except CrammedError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

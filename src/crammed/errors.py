@@ -13,6 +13,10 @@ class InputError(CrammedError):
     exit_code = 2
 
 
+class PeerLost(CrammedError):
+    """Another process of the run ended; what it shared with this one no longer works."""
+
+
 class StoppedByPolicy(CrammedError):
     """A rule of the recipe ended the run early (``train.early_stop``)."""
 

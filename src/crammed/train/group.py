@@ -21,7 +21,7 @@ from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.device import Device
-from crammed.errors import CrammedError
+from crammed.errors import PeerLost
 from crammed.train.plan import Update
 from crammed.train.signals import noted_signals
 from crammed.train.step import TrainStep
@@ -87,7 +87,7 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise CrammedError(
+        raise PeerLost(
             "another process of this run ended: type the same command again to go on from the "
             "last checkpoint"
         ) from error
@@ -98,16 +98,30 @@ def started_together() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def join_group(device: Device) -> Group | None:
-    """The group that ``torchrun`` put this process into; None for a process of its own."""
+@contextmanager
+def joined_group(device: Device) -> Iterator[Group | None]:
+    """The group that ``torchrun`` put this process into; None for a process of its own.
+
+    Raises:
+        PeerLost: another process of the group ended. What binds this one to it can then neither be
+            used nor taken down: leave without the interpreter's usual farewell.
+    """
     if not started_together():
-        return None
+        yield None
+        return
     kind = device.torch.type
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    if not dist.is_initialized():
-        dist.init_process_group("nccl" if kind == "cuda" else "gloo")
-    return Group(dist.get_rank(), dist.get_world_size(), torch.device(kind))
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    whole = True
+    try:
+        yield Group(dist.get_rank(), dist.get_world_size(), torch.device(kind))
+    except PeerLost:
+        whole = False
+        raise
+    finally:
+        if whole:
+            dist.destroy_process_group()
 
 
 class LeadingStep:
