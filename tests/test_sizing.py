@@ -11,7 +11,15 @@ from crammed.config import ComputeConfig, RunConfig
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters
 from crammed.recipe import load_config
-from crammed.sizing import FOLLOWERS, SHAPES, batch_tokens, follow_budget, tokens, with_values
+from crammed.sizing import (
+    FOLLOWERS,
+    SHAPES,
+    batch_tokens,
+    expected_seconds,
+    follow_budget,
+    tokens,
+    with_values,
+)
 from crammed.workers import cores
 
 LAPTOP, CARD = 1.6e11, 5e14
@@ -107,3 +115,14 @@ def test_recipes_of_the_paper_do_not_follow(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_nominal_speed_of_a_processor_is_that_of_its_cores() -> None:
     one = sizing.nominal_speed(ComputeConfig(device="cpu", threads=1))
     assert sizing.nominal_speed(ComputeConfig(device="cpu")) == cores() * one
+
+
+def test_the_expected_time_is_that_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "nominal_speed", lambda compute: LAPTOP)
+    assert expected_seconds(of("1h")) == 3600
+    assert expected_seconds(of("1.6e15flops")) == pytest.approx(1e4)
+    read = tokens(of("1h"), LAPTOP)  # what an hour reads takes an hour
+    assert expected_seconds(of(f"{read}tok")) == pytest.approx(3600)
+    config = of("100updates")
+    tokens_read = 100 * config.batch.rows * config.data.row_length
+    assert expected_seconds(config) == pytest.approx(3600 * tokens_read / read)

@@ -131,6 +131,7 @@ def pretrain(
     from crammed.device import choose_device
     from crammed.pipeline import result, train_and_export
     from crammed.rundir import RunDir, default_out
+    from crammed.sizing import expected_seconds
     from crammed.train.group import follow, joined_group, started_together
 
     if corpus is None:
@@ -139,7 +140,7 @@ def pretrain(
     assert opened is not None
     if out is None and started_together():
         raise InputError("several processes need one run directory: --out RUN_DIR")
-    device = choose_device(config.compute)
+    device = choose_device(config.compute, expected_seconds(config))
     out = out or default_out(config, corpus.name)
     with joined_group(device) as group:
         if group is not None and group.rank > 0:
@@ -330,11 +331,13 @@ def plan(
 ) -> None:
     """Measure this device for 20 seconds, and say what the budget will buy on it."""
     from crammed.device import choose_device
+    from crammed.sizing import expected_seconds
     from crammed.train.forecast import forecast, measure
 
     config, opened = _configure(words, {}, budget, None, None, corpus, needs_data=False)
+    device = choose_device(config.compute, expected_seconds(config))
     with _progress() as progress:
-        speed = measure(config, opened, choose_device(config.compute), seconds, progress)
+        speed = measure(config, opened, device, seconds, progress)
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
     values = forecast(config, vocab, opened.rows if opened is not None else None, speed)
     print_result(values, as_json, plan_words(values))

@@ -306,6 +306,7 @@ class ComputeConfig(Section):
     fp8: Literal["on", "off"] = "off"
     """Multiply in 8 bits in the layers; NVIDIA GPUs of capability 8.9 and higher."""
     compile: Literal["auto", "on", "off"] = "auto"
+    """With torch.compile; `auto` does on GPUs, and on CPUs in runs long enough for it to pay."""
     kernels: Literal["compiler", "triton"] = "compiler"
     """What does norms, gates and the loss: what torch.compile makes, or `crammed.kernels`."""
     recompute: Literal["auto", "on", "off"] = "auto"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import sys
+import sysconfig
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +22,8 @@ from crammed.errors import InputError
 TERA = 1e12
 FP8_CAPABILITY = (8, 9)
 """CUDA capability from which matrix products in 8 bits are in the hardware."""
+COMPILE_SECONDS_ON_CPU = 1200.0
+"""Runs from here on compile on a CPU: that took a minute a shape, and a fifth off every update."""
 
 PEAK_TFLOPS: dict[str, float] = {
     # Dense 16-bit matrix products with 32-bit accumulation, TFLOP/s: the longest name that
@@ -79,8 +84,11 @@ class Device:
             torch.mps.synchronize()
 
 
-def choose_device(config: ComputeConfig) -> Device:
+def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device:
     """Resolve every ``auto``.
+
+    Args:
+        seconds: that the work will take, as far as one can tell.
 
     Raises:
         InputError: a device or format was asked for that this machine does not have.
@@ -93,9 +101,7 @@ def choose_device(config: ComputeConfig) -> Device:
     name = _name(device)
     dtype, tuning_dtype = _choose_dtypes(config, device, reasons)
     fp8 = _choose_fp8(config, device, dtype, reasons)
-    compiled = config.compile == "on" or (config.compile == "auto" and kind == "cuda")
-    why = "as asked" if config.compile != "auto" else f"the default on {kind}"
-    reasons.append(f"torch.compile {'on' if compiled else 'off'}: {why}")
+    compiled = _choose_compile(config, kind, seconds, reasons)
     if kind == "cuda":
         torch.set_float32_matmul_precision("high")
     peak, source = _peak(device, name, dtype)
@@ -174,6 +180,32 @@ def _choose_dtypes(
     only = "" if tuned == half else "; float32 for fine-tuning"
     reasons.append(f"{name}: the device has it{only}")
     return half, tuned
+
+
+def _choose_compile(
+    config: ComputeConfig, kind: str, seconds: float | None, reasons: list[str]
+) -> bool:
+    if config.compile != "auto":
+        compiled, why = config.compile == "on", "as asked"
+    elif kind != "cpu" or seconds is None:
+        compiled, why = kind == "cuda", f"the default on {kind}"
+    elif seconds < COMPILE_SECONDS_ON_CPU:
+        compiled, why = False, "the run is too short for it to pay"
+    else:
+        compiled = can_compile_for_cpu()
+        why = (
+            "the run is long enough for it to pay"
+            if compiled
+            else ("it needs g++ and Python's header files (on Debian: g++ python3-dev)")
+        )
+    reasons.append(f"torch.compile {'on' if compiled else 'off'}: {why}")
+    return compiled
+
+
+def can_compile_for_cpu() -> bool:
+    """Whether what torch.compile needs for a CPU is there: a C++ compiler, Python's headers."""
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return sys.platform == "linux" and shutil.which("g++") is not None and header.exists()
 
 
 def _choose_fp8(

@@ -179,10 +179,30 @@ def tokens(config: RunConfig, speed: float) -> float:
         whole: float = (budget.limit * a_million) ** (1.0 / (1.0 - BATCH_POWER))
         return whole
     flops = budget.limit * (speed if budget.kind == "time" else 1.0)
+    return flops / _flops_per_token(config)
+
+
+def _flops_per_token(config: RunConfig) -> float:
     length = config.data.row_length
     predicted = predicted_positions(config.masking.rate, length)
-    vocab_size = config.tokenizer.vocab_size
-    return flops / train_flops_per_token(config.model, vocab_size, length, predicted)
+    return train_flops_per_token(config.model, config.tokenizer.vocab_size, length, predicted)
+
+
+def expected_seconds(config: RunConfig) -> float:
+    """How long a run takes at the nominal speed of its device; of a budget in time, all of it.
+
+    Raises:
+        InputError: this machine has no such device.
+    """
+    budget = Budget.parse(config.budget.limit)
+    if budget.kind == "time":
+        return budget.limit
+    speed = nominal_speed(config.compute)
+    if budget.kind == "updates":
+        read = budget.limit * config.batch.rows * config.data.row_length
+    else:
+        read = tokens(config, speed)
+    return read * _flops_per_token(config) / speed
 
 
 def batch_tokens(tokens: float) -> float:
