@@ -39,7 +39,7 @@ def main(
     budget: str = "60s",
     out: Path | None = None,
 ) -> None:
-    config = config_of(words)
+    config = config_of([*(words or []), f"budget.limit={budget}"])
     result = described("end_to_end", config, words, choose_device(config.compute))
     with tempfile.TemporaryDirectory(prefix="crammed-benchmark-") as scratch:
         folder = Path(scratch) / "run"

@@ -2,10 +2,11 @@
 
     python benchmarks/optimizer.py [RECIPE] [key.path=value ...] [--updates 5] [--out RESULT.json]
 
-AdamW: fused, several tensors at a time (foreach), and one after the other. Muon: all matrices of
-one shape as a batch, one parameter at a time, and torch.optim.Muon where PyTorch has it; each with
-AdamW for the rest. All take turns. Beside them stand clipping, and the gradients of one update of
-the recipe's rows (one microbatch, times as many as there are), so that shares can be seen.
+AdamW: fused, several tensors at a time (foreach), and one after the other. Muon: as recipes run it
+(on a GPU all matrices of one shape as a batch), one parameter at a time, and torch.optim.Muon where
+PyTorch has it; each with AdamW for the rest. All take turns. Beside them stand clipping, and the
+gradients of one update of the recipe's rows (one microbatch, times as many as there are), so that
+shares can be seen.
 """
 
 from __future__ import annotations
@@ -92,8 +93,7 @@ def _ways(model: nn.Module, optim: OptimConfig) -> dict[str, Callable[[], object
         own = list(_copy(model).parameters())
         ways[name] = torch.optim.AdamW(own, lr=1e-6, betas=betas, eps=optim.eps, **kind).step
     as_muon = optim.model_copy(update={"name": "muon", "lr": 1e-6, "matrix_lr": 1e-6})
-    batched = build_optimizer(_copy(model), as_muon)
-    ways["Muon, batched"] = batched.step
+    ways["Muon, ours"] = build_optimizer(_copy(model), as_muon).step
     ways["Muon, one parameter at a time"] = _apart(_copy(model), as_muon)
     if hasattr(torch.optim, "Muon"):
         ways["Muon, PyTorch's"] = _torchs(_copy(model), as_muon)

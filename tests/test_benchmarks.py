@@ -133,13 +133,13 @@ def test_step(tmp_path: Path) -> None:
 def test_optimizer(tmp_path: Path) -> None:
     result = _run("optimizer.py", "crammed", *SMALL, "batch.rows=64", "--updates", "2")
     ways = result["ways"]
-    assert set(ways) >= {"clipping", "AdamW, fused", "Muon, batched", "Muon, PyTorch's"}
+    assert set(ways) >= {"clipping", "AdamW, fused", "Muon, ours", "Muon, PyTorch's"}
     for way in ways.values():
         whole = way["seconds"] + result["gradients_seconds"]
         assert way["share_of_update"] == pytest.approx(way["seconds"] / whole)
     # PyTorch's multiplies in bfloat16, which the iteration makes larger.
     assert 0 < result["muon_differs_from_torch"] < 0.2
-    assert "| Muon, batched | " in _table("optimizer", result, tmp_path)
+    assert "| Muon, ours | " in _table("optimizer", result, tmp_path)
 
 
 def test_loader(corpus: Corpus, tmp_path: Path) -> None:

@@ -27,7 +27,14 @@ from crammed.model.encoder import MaskedLM
 from crammed.optim.build import build_optimizer
 from crammed.progress import SILENT
 from crammed.rundir import RunDir, read_lines, read_metrics
-from crammed.train.loop import Trained, new_model, pretrain
+from crammed.train.loop import (
+    FEWEST_HELDOUT_ROWS,
+    MOST_HELDOUT_ROWS,
+    Trained,
+    new_model,
+    pretrain,
+    rows_on_the_way,
+)
 from crammed.train.plan import Planner, Update
 from crammed.train.step import TrainStep
 
@@ -422,3 +429,14 @@ def test_metrics_carry_what_the_report_needs(tmp_path: Path, corpus: Corpus, cpu
     assert keys <= records[0].keys()
     assert all(np.isfinite(v) for r in records for v in r.values())
     json.dumps(records, allow_nan=False)
+
+
+def test_a_short_run_measures_on_few_rows_and_a_long_one_on_no_more_than_needed() -> None:
+    found = [
+        rows_on_the_way(tiny("crammed", f"budget.limit={n}updates", "data.heldout_rows=2000"))
+        for n in (1, 1000, 10_000, 10**9)
+    ]
+    assert found[0] == FEWEST_HELDOUT_ROWS
+    assert found[-1] == MOST_HELDOUT_ROWS
+    assert found == sorted(found)
+    assert rows_on_the_way(tiny("crammed", "data.heldout_rows=7")) == 7

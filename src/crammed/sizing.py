@@ -188,21 +188,24 @@ def _flops_per_token(config: RunConfig) -> float:
     return train_flops_per_token(config.model, config.tokenizer.vocab_size, length, predicted)
 
 
-def expected_seconds(config: RunConfig) -> float:
-    """How long a run takes at the nominal speed of its device; of a budget in time, all of it.
+def expected_tokens(config: RunConfig) -> float:
+    """How many tokens a run reads at the nominal speed of its device.
 
     Raises:
         InputError: this machine has no such device.
     """
     budget = Budget.parse(config.budget.limit)
+    if budget.kind == "updates":
+        return budget.limit * config.batch.rows * config.data.row_length
+    return tokens(config, nominal_speed(config.compute))
+
+
+def expected_seconds(config: RunConfig) -> float:
+    """How long it takes at that speed; of a budget in time, all of it. Raises as above."""
+    budget = Budget.parse(config.budget.limit)
     if budget.kind == "time":
         return budget.limit
-    speed = nominal_speed(config.compute)
-    if budget.kind == "updates":
-        read = budget.limit * config.batch.rows * config.data.row_length
-    else:
-        read = tokens(config, speed)
-    return read * _flops_per_token(config) / speed
+    return expected_tokens(config) * _flops_per_token(config) / nominal_speed(config.compute)
 
 
 def batch_tokens(tokens: float) -> float:

@@ -2,8 +2,8 @@
 
 Keller Jordan et al. 2024, with the step size that has the root mean square of AdamW's (Liu et al.
 2025, section 2.2), so that one learning rate and one weight decay serve both. All matrices of one
-shape go through the iteration as one batch: a dozen layers are a dozen times fewer, larger
-products.
+shape go through the iteration as one batch on a GPU, where a dozen layers are a dozen times fewer,
+larger products; one by one on a CPU, whose products of single matrices are faster.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Muon(torch.optim.Optimizer):
             together = torch.cat([stacked for _, stacked, _ in entries])
             # The rows of an orthogonal matrix shrink with its larger side; AdamW's updates do not.
             scale = 0.2 * max(rows, columns) ** 0.5
-            updates = orthogonalise(together, _product_dtype(together)).mul(scale)
+            updates = _orthogonalised(together).mul(scale)
             sizes = [stacked.shape[0] for _, stacked, _ in entries]
             for (parameter, _, group), update in zip(entries, updates.split(sizes), strict=True):
                 parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
@@ -90,5 +90,9 @@ class Muon(torch.optim.Optimizer):
         return torch.lerp(gradient, average, momentum)
 
 
-def _product_dtype(x: Tensor) -> torch.dtype:
-    return native_half(x.device) or torch.float32
+def _orthogonalised(matrices: Tensor) -> Tensor:
+    """Each of [C, M, N], in the way and the format that suit the device."""
+    dtype = native_half(matrices.device) or torch.float32
+    if matrices.device.type == "cpu":
+        return torch.stack([orthogonalise(matrix, dtype) for matrix in matrices])
+    return orthogonalise(matrices, dtype)

@@ -32,7 +32,7 @@ from crammed.progress import SILENT, Progress
 from crammed.rundir import RunDir
 from crammed.sizing import MOST_EPOCHS, SHAPES, Size, best_of
 from crammed.train.checkpoint import Checkpoints, TrainState
-from crammed.train.loop import HELDOUT_ROWS_ON_THE_WAY
+from crammed.train.loop import rows_on_the_way
 from crammed.train.plan import Planner, Update
 from crammed.train.recorder import Recorder
 from crammed.train.step import TrainStep
@@ -264,7 +264,7 @@ def _with_extras(
                 checkpoints.save(TrainState(Work(), ledger.state(), "", 0.0))
                 speed = replace(speed, checkpoint=checkpoints.cost)
     if "evaluate" in charge and corpus is not None and config.train.heldout_every is not None:
-        most = min(config.data.heldout_rows, HELDOUT_ROWS_ON_THE_WAY)
+        most = rows_on_the_way(config)
         rows = heldout_rows(corpus.tokenizer, corpus.heldout, most, corpus.row_length)
         began = clock()
         heldout_loss(model.eval(), rows, Specials.of(corpus.tokenizer).mask, device.torch)

@@ -20,6 +20,7 @@ from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.build import Optimizers, build_optimizer
 from crammed.progress import Progress
 from crammed.rundir import RunDir
+from crammed.sizing import expected_tokens
 from crammed.train.checkpoint import Checkpoints, TrainState, load_checkpoint
 from crammed.train.group import Group, leading
 from crammed.train.plan import Planner
@@ -27,7 +28,9 @@ from crammed.train.recorder import Recorder
 from crammed.train.signals import noted_signals
 from crammed.train.step import TrainStep
 
-HELDOUT_ROWS_ON_THE_WAY = 512
+ROWS_READ_FOR_ONE_HELD_OUT = 50
+FEWEST_HELDOUT_ROWS = 32
+MOST_HELDOUT_ROWS = 512
 """Measurements on the way are for the eye: a part of the rows; the last one takes all of them."""
 
 
@@ -182,6 +185,16 @@ def _restore_ledger(ledger: Ledger, saved: TrainState | None, run: RunDir) -> No
         run.event("resume", update=saved.work.updates if saved else 0, lost_s=lost)
 
 
+def rows_on_the_way(config: RunConfig) -> int:
+    """Held-out rows of a measurement during training; in a short run few, so that it stays short.
+
+    The number follows from the configuration alone: points of one curve are of the same rows.
+    """
+    share = expected_tokens(config) / config.data.row_length / ROWS_READ_FOR_ONE_HELD_OUT
+    following = min(max(round(share), FEWEST_HELDOUT_ROWS), MOST_HELDOUT_ROWS)
+    return min(following, config.data.heldout_rows)
+
+
 class _HeldoutMeter:
     """Measures held-out loss now and then, in an account of its own."""
 
@@ -195,7 +208,7 @@ class _HeldoutMeter:
         ledger: Ledger,
     ) -> None:
         self._every = config.train.heldout_every
-        most = min(config.data.heldout_rows, HELDOUT_ROWS_ON_THE_WAY)
+        most = rows_on_the_way(config)
         self._rows = heldout_rows(corpus.tokenizer, corpus.heldout, most, corpus.row_length)
         self._mask = Specials.of(corpus.tokenizer).mask
         self._model = model
