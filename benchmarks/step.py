@@ -13,6 +13,7 @@ machine that slows down slows all of them down, and a GPU's host may run ahead a
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,8 @@ def main(
         for loop in loops:
             loop.run(number * updates, updates)
     result = described("step", config, words, device)
-    result |= {"rows": rows, "loops": {loop.name: loop.result(rows) for loop in loops}}
+    ours = loops[0]
+    result |= {"rows": rows, "loops": {loop.name: loop.result(rows, ours) for loop in loops}}
     finish(result, out)
 
 
@@ -138,9 +140,12 @@ class _Timed:
             most = torch.cuda.max_memory_allocated(self._device.torch) - others
             self._peak = max(self._peak, most)
 
-    def result(self, rows: int) -> Json:
+    def result(self, rows: int, ours: _Timed) -> Json:
+        """What was timed; `times_ours` compares turn by turn, whatever the pace of the device."""
         config, device, length = self._config, self._device, self._config.data.row_length
         values: Json = summary(self._seconds)
+        turns = zip(self._seconds, ours._seconds, strict=True)
+        values["times_ours"] = statistics.median(own / its for own, its in turns)
         speed = values["tokens_per_second"] = rows * length / values["seconds"]
         values["seconds_until_first_update"] = self._until_first
         if all(each is not None for each in self._joules):

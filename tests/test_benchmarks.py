@@ -124,10 +124,12 @@ def test_step(tmp_path: Path) -> None:
     for loop in loops.values():
         assert 0 < loop["fastest"] <= loop["seconds"] <= loop["slowest"]
         assert loop["tokens_per_second"] == pytest.approx(5 * 128 / loop["seconds"])
+        assert loop["times_ours"] > 0
+    assert loops["ours"]["times_ours"] == 1.0
     assert (loops["ours"]["microbatch_rows"], loops[variant]["microbatch_rows"]) == (5, 2)
     assert result["overrides"] == SMALL
-    table = _table("step", result, tmp_path)
-    assert f"| {variant} | 5 | {loops[variant]['tokens_per_second']:,.0f} |" in table
+    table, times = _table("step", result, tmp_path), loops[variant]["times_ours"]
+    assert f"| {variant} | 5 | {loops[variant]['tokens_per_second']:,.0f} | {times:.2f} |" in table
 
 
 def test_optimizer(tmp_path: Path) -> None:

@@ -334,12 +334,13 @@ def step_table(names: list[str]) -> str:
                 name,
                 f"{result['rows']:,}",
                 f"{loop['tokens_per_second']:,.0f}",
+                f"{loop['times_ours']:.2f}",
                 mfu,
                 memory,
                 "" if energy is None else f"{energy:,.0f} J",
             )
             rows.append(f"| {' | '.join(cells)} |")
-    head = "| shape | loop | rows | tokens/s | MFU | peak memory | energy, 1 M tokens |"
+    head = "| shape | loop | rows | tokens/s | time, of ours | MFU | memory | energy, 1 M tokens |"
     return _tabled(head, rows, results)
 
 
