@@ -300,7 +300,8 @@ def test_budget_run_outlives_the_command_that_started_it(tmp_path: Path, corpus:
     assert "in use" in busy.stderr
     ended = _do("budget_run.py", *words, "--detach", "--wait", "2m")
     assert ended.returncode == 0, ended.stderr
-    assert "pretrain  done" in ended.stdout
+    # On a slow machine it was done before this command could begin to wait for it.
+    assert "pretrain  done" in ended.stdout or "all stages are done" in ended.stdout
     result = json.loads((out / "RESULT.json").read_text())
     assert result["begun"] == {"pretrain": 1}
     seconds = [point["charged_s"] for point in result["curves"]["heldout"]]
