@@ -17,6 +17,7 @@ from crammed.sizing import (
     batch_tokens,
     expected_seconds,
     follow_budget,
+    seconds_a_shape,
     tokens,
     with_values,
 )
@@ -126,3 +127,13 @@ def test_the_expected_time_is_that_of_the_budget(monkeypatch: pytest.MonkeyPatch
     config = of("100updates")
     tokens_read = 100 * config.batch.rows * config.data.row_length
     assert expected_seconds(config) == pytest.approx(3600 * tokens_read / read)
+
+
+def test_what_grows_has_many_shapes() -> None:
+    def shared(**values: object) -> float:
+        return seconds_a_shape(with_values(of("1h"), {"batch.ramp": 0.0, **values}))
+
+    assert shared() == 3600
+    assert shared(**{"masking.final_rate": 0.1, "masking.stages": 3}) == 1200
+    growing = {"batch.ramp": 0.5, "batch.rows": 64, "batch.quantum": 8}
+    assert shared(**growing) == 3600 / 8

@@ -131,7 +131,7 @@ def pretrain(
     from crammed.device import choose_device
     from crammed.pipeline import result, train_and_export
     from crammed.rundir import RunDir, default_out
-    from crammed.sizing import expected_seconds
+    from crammed.sizing import seconds_a_shape
     from crammed.train.group import follow, joined_group, started_together
 
     if corpus is None:
@@ -140,7 +140,7 @@ def pretrain(
     assert opened is not None
     if out is None and started_together():
         raise InputError("several processes need one run directory: --out RUN_DIR")
-    device = choose_device(config.compute, expected_seconds(config))
+    device = choose_device(config.compute, seconds_a_shape(config))
     out = out or default_out(config, corpus.name)
     with joined_group(device) as group:
         if group is not None and group.rank > 0:
@@ -331,11 +331,11 @@ def plan(
 ) -> None:
     """Measure this device for 20 seconds, and say what the budget will buy on it."""
     from crammed.device import choose_device
-    from crammed.sizing import expected_seconds
+    from crammed.sizing import seconds_a_shape
     from crammed.train.forecast import forecast, measure
 
     config, opened = _configure(words, {}, budget, None, None, corpus, needs_data=False)
-    device = choose_device(config.compute, expected_seconds(config))
+    device = choose_device(config.compute, seconds_a_shape(config))
     with _progress() as progress:
         speed = measure(config, opened, device, seconds, progress)
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size

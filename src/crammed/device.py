@@ -23,7 +23,7 @@ TERA = 1e12
 FP8_CAPABILITY = (8, 9)
 """CUDA capability from which matrix products in 8 bits are in the hardware."""
 COMPILE_SECONDS_ON_CPU = 1200.0
-"""Runs from here on compile on a CPU: that took a minute a shape, and a fifth off every update."""
+"""Of work for a shape, from which on a CPU compiles it: a minute for a fifth off every update."""
 
 PEAK_TFLOPS: dict[str, float] = {
     # Dense 16-bit matrix products with 32-bit accumulation, TFLOP/s: the longest name that
@@ -88,7 +88,7 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
     """Resolve every ``auto``.
 
     Args:
-        seconds: that the work will take, as far as one can tell.
+        seconds: of work for each shape that would be compiled, as far as one can tell.
 
     Raises:
         InputError: a device or format was asked for that this machine does not have.

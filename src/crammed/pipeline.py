@@ -34,7 +34,7 @@ from crammed.model.count import parameters
 from crammed.model.final import final_model
 from crammed.progress import Progress
 from crammed.rundir import RunDir
-from crammed.sizing import expected_seconds
+from crammed.sizing import seconds_a_shape
 from crammed.train.group import Group
 from crammed.train.loop import Trained, pretrain
 
@@ -81,7 +81,7 @@ def run_everything(
             with _stage(run, "prepare"):
                 corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress)
                 tasks = [*_tasks_made_here(run), *given]  # before training, in case they fail
-            device = choose_device(config.compute, expected_seconds(config))
+            device = choose_device(config.compute, seconds_a_shape(config))
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):

@@ -208,6 +208,17 @@ def expected_seconds(config: RunConfig) -> float:
     return expected_tokens(config) * _flops_per_token(config) / nominal_speed(config.compute)
 
 
+def seconds_a_shape(config: RunConfig) -> float:
+    """Those seconds, shared among the shapes that a compiler would have to compile, or more.
+
+    Every size of a growing batch and every mask rate may have its own. Raises as above.
+    """
+    batch, masking = config.batch, config.masking
+    sizes = math.ceil(batch.rows / batch.ramp_quantum) if batch.ramp else 1
+    rates = 1 if masking.final_rate is None else masking.stages
+    return expected_seconds(config) / (sizes * rates)
+
+
 def batch_tokens(tokens: float) -> float:
     """Tokens of an update in a run of so many."""
     wanted: float = BATCH_TOKENS * (tokens / BATCH_AT) ** BATCH_POWER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -24,6 +25,8 @@ from crammed.train.memory import LEAST_TOKENS, fitting_rows, is_out_of_memory
 from crammed.train.plan import Update
 from crammed.train.precision import LossScale, recompute, training_twin
 
+MOST_PIECES = 8
+"""Of a microbatch, that what is left over is split into."""
 MOST_SHAPES = 64
 """That a process may compile; PyTorch gives up after eight, and batch ramps have more."""
 
@@ -78,6 +81,7 @@ class TrainStep:
         self.parameters = list(model.parameters())
         self.microbatch_rows = device.microbatch_rows
         """Rows of one forward and backward pass; becomes smaller where memory runs out."""
+        self._piece = 0
         self._in_flight: deque[torch.cuda.Event] = deque()
         loss = self._microbatch_loss
         self._loss = torch.compile(loss, fullgraph=True, dynamic=False) if device.compile else loss
@@ -95,6 +99,8 @@ class TrainStep:
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         """Everything before the first update: fit the memory, compile what training will meet."""
+        row_counts = list(row_counts)
+        self._piece = math.gcd(*row_counts)
         if self._device.fits_microbatch:
             self._fit()
         if self._device.compile:
@@ -144,8 +150,17 @@ class TrainStep:
         self._device.synchronize()
 
     def _microbatches(self, rows: int) -> list[int]:
+        """Sizes that add up to so many rows.
+
+        What is left over beside whole microbatches is split into pieces of one size, where they are
+        not too small for it: so a growing batch has two shapes to compile.
+        """
         whole, rest = divmod(rows, self.microbatch_rows)
-        return [self.microbatch_rows] * whole + [rest] * (rest > 0)
+        sizes = [self.microbatch_rows] * whole
+        piece = math.gcd(self._piece, self.microbatch_rows)
+        if self._device.compile and piece * MOST_PIECES >= self.microbatch_rows:
+            return sizes + [piece] * (rest // piece) + [rest % piece] * (rest % piece > 0)
+        return sizes + [rest] * (rest > 0)
 
     def gradients(self, rows: Tensor, update: Update, first: int = 0) -> Tensor:
         """Add up the gradients of one update; return its mean loss, a scalar on the device.
