@@ -6,6 +6,7 @@ import ctypes
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -86,7 +87,11 @@ class Training:
         self.model.to(device.torch).train()
         self.optimizer: Optimizers = build_optimizer(self.model, config.optim)
         self.step = TrainStep(self.model, self.optimizer, config, SPECIALS, device)
+        began = time.perf_counter()
         self.step.prepare([rows or config.batch.rows], [config.masking.rate])
+        device.synchronize()
+        self.preparation = time.perf_counter() - began
+        """Seconds to fit the memory and to compile."""
         self.rows = rows or min(config.batch.rows, self.step.microbatch_rows)
 
     def gradients(self, number: int) -> torch.Tensor:

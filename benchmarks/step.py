@@ -14,6 +14,7 @@ machine that slows down slows all of them down, and a GPU's host may run ahead a
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,7 @@ from common import (
 from crammed.config import RunConfig
 from crammed.data.masking import Masker, predicted_positions
 from crammed.device import Device, choose_device
+from crammed.files import write_json
 from crammed.model.count import train_flops_per_token
 
 WARM = 2
@@ -62,20 +64,27 @@ def main(
     torch._dynamo.config.recompile_limit = MOST_SHAPES
     config = config_of(words)
     device = choose_device(config.compute)
-    loops = [_Timed("ours", config, device, rows)]
+    ours = _Timed("ours", config, device, rows)
+    loops, failed = [ours], {}
     for values in variant or []:
-        other = config_of([*(words or []), *values.split()])
-        loops.append(_Timed(values, other, choose_device(other.compute), rows))
+        try:
+            other = config_of([*(words or []), *values.split()])
+            loops.append(_Timed(values, other, choose_device(other.compute), rows))
+        except Exception as error:  # the others are measured all the same
+            failed[values] = f"{type(error).__name__}: {error}"
+            print(f"{values} failed: {failed[values]}", file=sys.stderr, flush=True)
     for masked_only in (False, True) if beside else ():
         name = "plain, masked positions" if masked_only else "plain, every position"
-        plain = _plain(config, device, rows, loops[0].microbatch_rows, masked_only)
+        plain = _plain(config, device, rows, ours.microbatch_rows, masked_only)
         loops.append(_Timed(name, config, device, rows, plain))
+    result = described("step", config, words, device)
     for number in range(rounds):
         for loop in loops:
             loop.run(number * updates, updates)
-    result = described("step", config, words, device)
-    ours = loops[0]
-    result |= {"rows": rows, "loops": {loop.name: loop.result(rows, ours) for loop in loops}}
+        results = {loop.name: loop.result(rows, ours) for loop in loops}
+        result |= {"rows": rows, "rounds": number + 1, "loops": results, "failed": failed}
+        if out is not None:
+            write_json(out, result)  # what is measured is not lost when time runs out
     finish(result, out)
 
 
@@ -96,6 +105,7 @@ class _Timed:
     ) -> None:
         self.name = name
         self.microbatch_rows: int | None = None
+        self._preparation = 0.0
         self._config = config
         self._device = device
         self._seconds: list[float] = []
@@ -108,6 +118,7 @@ class _Timed:
         if plain is None:
             training = Training(config, device, rows)
             self.microbatch_rows = min(rows, training.step.microbatch_rows)
+            self._preparation = training.preparation
             self._loop: Loop = training.update
         else:
             self._loop = plain()
@@ -155,6 +166,7 @@ class _Timed:
             values["peak_memory"] = self._peak
         if self.microbatch_rows is not None:
             values["microbatch_rows"] = self.microbatch_rows
+            values["preparation_seconds"] = self._preparation
             vocab = config.tokenizer.vocab_size
             predicted = predicted_positions(config.masking.rate, length)
             flops = train_flops_per_token(config.model, vocab, length, predicted) * speed

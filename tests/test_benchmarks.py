@@ -117,8 +117,11 @@ def test_step(tmp_path: Path) -> None:
     out = tmp_path / "new" / "result.json"
     variant = "optim.name=muon compute.microbatch_rows=2"
     options = ["--rows", "5", "--updates", "2", "--rounds", "3", "--variant", variant]
+    options += ["--variant", "compute.fp8=on"]
     result = _run("step.py", "bert-base", *SMALL, *options, "--out", str(out))
     assert result == json.loads(out.read_text())
+    assert result["rounds"] == 3
+    assert "needs an NVIDIA GPU" in result["failed"]["compute.fp8=on"]
     loops = result["loops"]
     assert list(loops) == ["ours", variant, "plain, every position", "plain, masked positions"]
     for loop in loops.values():

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from conftest import documents, write_jsonl
+from conftest import documents, tiny, write_jsonl
+from crammed.data.corpus import Corpus
+from crammed.device import Device
 from crammed.doctor import TINY
 from crammed.files import sha256
-from crammed.rundir import read_lines
+from crammed.pipeline import train_and_export
+from crammed.progress import SILENT
+from crammed.rundir import RunDir, read_lines, read_metrics
 
 COMMON = (
     *TINY,
@@ -104,3 +108,23 @@ def test_kill_9_while_preparing_leaves_nothing_that_is_taken_for_complete(
     assert (run / ".corpus.preparing").exists()
     subprocess.run(arguments, check=True, capture_output=True)
     assert not (run / ".corpus.preparing").exists()
+
+
+def test_training_is_not_lost_to_what_fails_after_it(
+    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny("crammed", budget={"limit": "2s"})  # far from the first checkpoint
+
+    def failing(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    with RunDir.open(tmp_path / "run", config) as run, monkeypatch.context() as patched:
+        patched.setattr("crammed.pipeline.export", failing)
+        with pytest.raises(OSError, match="No space"):
+            train_and_export(run, corpus, cpu, SILENT)
+    trained = read_metrics(run.path)[-1]
+    with RunDir.open(run.path, config) as again:
+        summary = train_and_export(again, corpus, cpu, SILENT)
+    assert (summary["updates"], summary["tokens"]) == (trained["update"], trained["tokens"])
+    assert summary["charged_seconds"] == pytest.approx(2.0, abs=0.5)
+    assert not run.checkpoints.exists()  # of a finished run

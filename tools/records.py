@@ -69,11 +69,18 @@ def add(
         "sources": Corpus(corpus or run / "corpus").manifest["sources"],
         "summary": summary,
         "events": stages,
-        "scores": read_json(run / "evaluation" / "scores.json"),
+        "scores": _scores_of(run),
     }
     write_json(record / f"{run.name}.json", kept)
     lines = [json.dumps(point) + "\n" for point in read_metrics(run)]
     write_text(record / f"{run.name}.metrics.jsonl", "".join(lines))
+
+
+def _scores_of(run: Path) -> dict[str, Any] | None:
+    """The scores of all protocols that a run was evaluated by, or None."""
+    found = [read_json(file) or {} for file in sorted(run.glob("evaluation*/scores.json"))]
+    suites = {name: suite for scores in found for name, suite in scores["suites"].items()}
+    return {**found[0], "suites": suites} if found else None
 
 
 @app.command()

@@ -7,8 +7,8 @@ For four shapes (the paper's at lengths 128 and 512, BERT-base, 250 million para
 the recipe's own settings and in every variant, in turn; the floor; the kernels of one microbatch.
 Besides, the optimizers at the paper's shape. Each is a process of its own that writes DIR/NAME.json
 when it is done, so the same command goes on where it was stopped, and does anew what failed. With
---minutes nothing is begun that may, judged by the longest so far, end later than that; exit code 75
-says that there is more to do.
+--minutes nothing is begun that may, judged by the longest loop so far, end later than that; exit
+code 75 says that there is more to do.
 """
 
 from __future__ import annotations
@@ -52,18 +52,20 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     jobs = _jobs(shape or list(SHAPES), variant or [], set_ or [], tokens, updates, rounds)
     began, longest, failed = time.monotonic(), 0.0, []
+    loops = {name: 1 + len(variant or []) * name.startswith("step-") for name in jobs}
     for name, command in jobs.items():
         result = out / f"{name}.json"
         if result.exists():
             continue
-        if minutes is not None and time.monotonic() - began + longest > 60 * minutes:
+        ends = time.monotonic() - began + longest * loops[name]
+        if minutes is not None and ends > 60 * minutes:
             print(f"{name} waits for the next call of this command", flush=True)
             raise SystemExit(MORE)
         print(f"{name}  {' '.join(command)}", flush=True)
         at = time.monotonic()
         if not _do(command, result):
             failed.append(name)
-        longest = max(longest, time.monotonic() - at)
+        longest = max(longest, (time.monotonic() - at) / loops[name])
         print(f"{name}  {time.monotonic() - at:.0f} seconds", flush=True)
     if failed:
         raise SystemExit(f"failed, see NAME.txt in {out}: {', '.join(failed)}")

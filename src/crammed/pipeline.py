@@ -203,6 +203,7 @@ def train_and_export(
             checked = f"logits within {exported.difference:.1e} of ours in transformers"
         task.update(1, f"{exported.format}, {checked}")
     write_json(run.path / "summary.json", summary)
+    shutil.rmtree(run.checkpoints, ignore_errors=True)  # nothing is left to go on with
     return summary
 
 

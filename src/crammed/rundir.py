@@ -238,7 +238,12 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this package runs from, where it runs from one."""
+    """The commit of the source tree this package runs from, where it runs from one.
+
+    CRAMMED_COMMIT says it of a copy that came without its history.
+    """
+    if given := os.environ.get("CRAMMED_COMMIT"):
+        return given
     root = Path(crammed.__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

@@ -66,13 +66,16 @@ class Checkpoints:
         return self._ledger.wall() - self._last >= self._every
 
     def save(self, state: TrainState) -> None:
-        """Write a generation now."""
+        """Write a generation now, unless this update has one."""
         began = self._ledger.wall()
         folder = self._run.checkpoints
+        generation = folder / f"step-{state.work.updates:08d}"
+        if generation.exists():
+            return
         with self._ledger.account("checkpoint"):
             weights = dict(self._model.named_parameters())
             moments = _optimizer_tensors(self._model, self._optimizer)
-            with new_folder(folder / f"step-{state.work.updates:08d}") as aside:
+            with new_folder(generation) as aside:
                 save_file(_on_cpu(weights), aside / "model.safetensors")
                 save_file(_on_cpu(moments), aside / "optimizer.safetensors")
                 write_json(aside / "state.json", {"schema": 1, **asdict(state)})

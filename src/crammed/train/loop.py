@@ -162,7 +162,9 @@ def pretrain(
             f"update of {planner.rows(0.0)} rows is done: raise the budget or lower batch.rows"
         )
     recorder.log(work, u)
-    return Trained(model, work, ledger.state(), charged, u)
+    trained = Trained(model, work, ledger.state(), charged, u)
+    checkpoints.save(state())  # what comes after training may fail, and training is dear
+    return trained
 
 
 def _too_bad(rule: EarlyStop | None, u: float, loss: float) -> str | None:
