@@ -84,6 +84,7 @@ def main(
         results = {loop.name: loop.result(rows, ours) for loop in loops}
         result |= {"rows": rows, "rounds": number + 1, "loops": results, "failed": failed}
         if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
             write_json(out, result)  # what is measured is not lost when time runs out
     finish(result, out)
 

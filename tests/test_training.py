@@ -407,12 +407,16 @@ def test_the_planner_stops_before_an_update_that_would_not_fit() -> None:
         assert first is not None
         clock.now += 10.0
         planner.finished(first)
+        assert waited == [100.0, 110.0]  # until the first is timed, nothing is known of the pace
+        waited.clear()
         clock.now += 49.0
         assert planner.next(Work()) is not None
-        assert not waited  # the device is waited for near the end only
+        assert planner.in_time()
+        assert not waited  # after that, the device is waited for near the end only
         clock.now += 30.0
         assert planner.next(Work()) is not None
-        assert waited
+        assert planner.in_time()
+        assert waited == [189.0, 189.0]
         assert planner.room_for(11.0)
         assert not planner.room_for(11.1)
         clock.now += 1.1

@@ -104,6 +104,9 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
     compiled = _choose_compile(config, kind, seconds, reasons)
     if kind == "cuda":
         torch.set_float32_matmul_precision("high")
+        # Sums over many tokens, as those of weight gradients, stay in float32.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     peak, source = _peak(device, name, dtype)
     return Device(
         torch=device,

@@ -203,6 +203,16 @@ class Encoder(nn.Module):
         self.drop = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
         self.final_norm = _norm(config) if config.final_norm else nn.Identity()
+        self._rotary: tuple[Tensor, Tensor] | None = None
+
+    def keep_rotary(self, length: int, device: torch.device, dtype: torch.dtype) -> None:
+        """Take rows of this length from now on, and compute the rotary angles once.
+
+        Every layer turns queries and keys by them, and a compiler may well compute sines in each.
+        """
+        if self.config.positions == "rotary":
+            table = rotary_table(length, self.config.head_dim, self.config.rotary_theta, device)
+            self._rotary = table[0].to(dtype), table[1].to(dtype)
 
     def forward(
         self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None
@@ -225,8 +235,8 @@ class Encoder(nn.Module):
             x = x + (scale * table).to(x.dtype)
         if self.config.token_types:
             x = x + (self.types.weight[0] if types is None else self.types(types))
-        rotary = None
-        if positions == "rotary":
+        rotary = self._rotary
+        if positions == "rotary" and rotary is None:
             rotary = rotary_table(
                 length, self.config.head_dim, self.config.rotary_theta, ids.device
             )

@@ -9,7 +9,7 @@ larger products; one by one on a CPU, whose products of single matrices are fast
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -63,31 +63,38 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
-        by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor, dict[str, Any]]]]
-        by_shape = defaultdict(list)
+        together: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        groups: list[tuple[dict[str, Any], list[Tensor]]] = []
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                update = self._with_momentum(parameter, parameter.grad, group["momentum"])
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            groups.append((group, parameters))
+            updates = self._with_momentum(parameters, group["momentum"])
+            for parameter, update in zip(parameters, updates, strict=True):
                 stacked = update.unflatten(0, (group["parts"], -1))
-                by_shape[stacked.shape[1:]].append((parameter, stacked, group))
-        for (rows, columns), entries in by_shape.items():
-            together = torch.cat([stacked for _, stacked, _ in entries])
+                together[stacked.shape[1:]].append((parameter, stacked))
+        made: dict[Tensor, Tensor] = {}
+        for (rows, columns), entries in together.items():
             # The rows of an orthogonal matrix shrink with its larger side; AdamW's updates do not.
             scale = 0.2 * max(rows, columns) ** 0.5
-            updates = _orthogonalised(together).mul(scale)
-            sizes = [stacked.shape[0] for _, stacked, _ in entries]
-            for (parameter, _, group), update in zip(entries, updates.split(sizes), strict=True):
-                parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
-                parameter.sub_(update.flatten(0, 1).to(parameter.dtype) * group["lr"])
+            matrices = torch.cat([stacked for _, stacked in entries])
+            updates = _orthogonalised(matrices).mul(scale).split([len(s) for _, s in entries])
+            for (parameter, _), update in zip(entries, updates, strict=True):
+                made[parameter] = update.flatten(0, 1).to(parameter.dtype)
+        for group, parameters in groups:  # a few launches, not a few for each matrix
+            torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(parameters, [made[p] for p in parameters], alpha=-group["lr"])
 
-    def _with_momentum(self, parameter: Tensor, gradient: Tensor, momentum: float) -> Tensor:
-        state = self.state[parameter]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(parameter)
-        average: Tensor = state["momentum"].lerp_(gradient, 1.0 - momentum)
-        return torch.lerp(gradient, average, momentum)
+    def _with_momentum(self, parameters: list[Tensor], momentum: float) -> Sequence[Tensor]:
+        """Nesterov's average of every gradient."""
+        for parameter in parameters:
+            if "momentum" not in self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        averages = [self.state[p]["momentum"] for p in parameters]
+        torch._foreach_lerp_(averages, gradients, 1.0 - momentum)
+        return torch._foreach_lerp(gradients, averages, momentum)
 
 
 def _orthogonalised(matrices: Tensor) -> Tensor:

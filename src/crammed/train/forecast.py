@@ -162,7 +162,9 @@ class _Timer:
     def measure(self, speed: Speed, seconds: float, show: Callable[[float, str], None]) -> Speed:
         config, masking = self.config, self.config.masking
         few = min(self.step.microbatch_rows, max(1, config.batch.rows // 2))
-        first = self._block(few, masking.rate, 1)
+        prepared = min(self.step.microbatch_rows, config.batch.rows)
+        first = self._block(prepared, masking.rate, 1)
+        self._block(few, masking.rate, 1)  # a run does not meet this shape, nor compile it
         one = min(self._block(few, masking.rate, 1) for _ in range(_WARM))
         # The larger the second size, the less its extrapolation to a whole batch is off.
         times = max(2, min(config.batch.rows // few, int(seconds / (8 * max(one, 1e-6)))))
@@ -180,20 +182,22 @@ class _Timer:
             show(min(seconds, self.clock() - began), f"{done} updates")
         small, large, *last = (statistics.fmean(each) for each in took)
         row = max(0.0, large - small) / ((times - 1) * few)
-        prediction = 0.0
+        prediction, before = 0.0, 0
         if last:
             length = config.data.row_length
             before, after = (predicted_positions(rate, length) for _, rate in cases[1:])
             if before != after:
                 prediction = max(0.0, (last[0] - large) / (times * few * (after - before)))
             row -= prediction * before
+        update = max(0.0, large - times * few * (row + prediction * before))
+        usual = update + prepared * (row + prediction * before)
         low, high = _tenths(took[1])
         return replace(
             speed,
-            update=max(0.0, large - times * few * (row + (prediction * before if last else 0.0))),
+            update=update,
             row=row,
             prediction=prediction,
-            first=max(0.0, first - small),
+            first=max(0.0, first - usual),
             low=low / large,
             high=high / large,
         )

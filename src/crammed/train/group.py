@@ -42,18 +42,17 @@ class Group:
 
     rank: int
     size: int
-    device: torch.device
 
     def send(self, what: int, *values: float) -> None:
         """Tell the others what to do; the leader alone."""
         padded = (float(what), *values, *[0.0] * (_LENGTH - 1 - len(values)))
-        command = torch.tensor(padded, dtype=torch.float64, device=self.device)
+        command = torch.tensor(padded, dtype=torch.float64)
         with _together():
             dist.broadcast(command, 0)
 
     def receive(self) -> list[float]:
         """Wait for the leader's next command."""
-        command = torch.zeros(_LENGTH, dtype=torch.float64, device=self.device)
+        command = torch.zeros(_LENGTH, dtype=torch.float64)
         with _together():
             dist.broadcast(command, 0)
         return [float(value) for value in command.tolist()]
@@ -112,10 +111,11 @@ def joined_group(device: Device) -> Iterator[Group | None]:
     kind = device.torch.type
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    # Commands travel from CPU to CPU, so that no process waits for its GPU to read one.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
     whole = True
     try:
-        yield Group(dist.get_rank(), dist.get_world_size(), torch.device(kind))
+        yield Group(dist.get_rank(), dist.get_world_size())
     except PeerLost:
         whole = False
         raise

@@ -128,7 +128,7 @@ def pretrain(
             with ledger.account("data_wait"):
                 rows = torch.from_numpy(stream.read(update.first_row, update.rows))
             loss = step.gradients(rows, update)
-            if not planner.room_for(0.0):  # an update counts only if it is complete in time
+            if not planner.in_time():  # an update counts only if it is complete in time
                 step.discard()
                 run.event("discarded", update=work.updates, reason="not complete in time")
                 break
@@ -227,6 +227,7 @@ class _HeldoutMeter:
 
     def measure(self, u: float, work: Work) -> None:
         """Measure now and note it as an event."""
+        self._device.synchronize()  # training that is still under way belongs to training
         with self._ledger.account("evaluate"):
             self._model.eval()
             loss = heldout_loss(self._model, self._rows, self._mask, self._device.torch)

@@ -38,8 +38,8 @@ class Planner:
 
     Args:
         vocab_size: the tokenizer's, for the cost in FLOPs.
-        synchronize: waits for the device; called only when the end is near, so that the clock
-            speaks of finished work there.
+        synchronize: waits for the device; called only when the end is near or the pace is not yet
+            known, so that the clock speaks of finished work there.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Planner:
         self._synchronize = synchronize
         self._pace = Pace()
         self._began = 0.0
+        self._exact = False
 
     def progress(self, work: Work) -> float:
         """u, now that `work` is done."""
@@ -69,7 +70,8 @@ class Planner:
         cost = self._cost(rows, rate)
         if self.budget.kind == "time":
             slowest = self._pace.pessimistic(rows)
-            if self.budget.limit - self._began < 4 * slowest:
+            self._exact = slowest == 0.0 or self.budget.limit - self._began < 4 * slowest
+            if self._exact:
                 self._synchronize()
                 self._began = self._ledger.charged()
             if self.budget.limit - self._began <= slowest:
@@ -82,12 +84,20 @@ class Planner:
         lr = self._config.optim.lr * self._config.schedule((u + end) / 2.0)
         return Update(work.updates, work.rows, rows, u, lr, rate, cost)
 
+    def in_time(self) -> bool:
+        """Whether the work that was begun is done before a budget of time ends."""
+        if self._exact:
+            self._synchronize()
+        return self.room_for(0.0)
+
     def room_for(self, seconds: float) -> bool:
         """Whether a budget of time has so much left; other budgets always have."""
         return self.budget.kind != "time" or self._ledger.charged() + seconds <= self.budget.limit
 
     def finished(self, update: Update) -> float:
         """Learn from how long the update took; return the seconds charged by its end."""
+        if self._exact:
+            self._synchronize()
         charged = self._ledger.charged()
         self._pace.record(charged - self._began, update.rows)
         return charged

@@ -80,9 +80,10 @@ class Recorder:
         """
         if not self._losses:
             return
+        self._device.synchronize()  # training that is still under way belongs to training
         before = self._ledger.charged()
         with self._ledger.account("log"):
-            self.loss = sum(float(loss) for loss in self._losses) / len(self._losses)  # sync
+            self.loss = sum(float(loss) for loss in self._losses) / len(self._losses)
             norm = sum(float(norm) for norm in self._norms) / len(self._norms)
             if not math.isfinite(self.loss):
                 raise Diverged(

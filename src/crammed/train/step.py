@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,7 @@ from crammed.train.memory import LEAST_TOKENS, fitting_rows, is_out_of_memory
 from crammed.train.plan import Update
 from crammed.train.precision import LossScale, recompute, training_twin
 
+T = TypeVar("T")
 MOST_PIECES = 8
 """Of a microbatch, that what is left over is split into."""
 MOST_SHAPES = 64
@@ -63,6 +65,7 @@ class TrainStep:
             _check_widths(config.model)
         behind = _fused(model, device) if device.fused else model
         self._twin = training_twin(behind, device.dtype, fp8=device.fp8)
+        self._twin.encoder.keep_rotary(config.data.row_length, device.torch, device.dtype)
         self._optimizer = optimizer
         self._config = config
         self._device = device
@@ -104,7 +107,8 @@ class TrainStep:
         if self._device.fits_microbatch:
             self._fit()
         if self._device.compile:
-            self._compile_for(row_counts, rates)
+            rates = list(rates)
+            self._with_less(lambda: self._compile_for(row_counts, rates))
 
     def _fit(self) -> None:
         """Find how many rows the device's memory holds, and whether layers must recompute."""
@@ -178,13 +182,18 @@ class TrainStep:
         """
         self._stay_close()
         rows = moved(rows, self._device.torch)
+        return self._with_less(lambda: self._accumulate(rows, update, first))
+
+    def _with_less(self, work: Callable[[], T]) -> T:
+        """Do it; where memory runs out, do it again with smaller microbatches."""
         while True:
             try:
-                return self._accumulate(rows, update, first)
+                return work()
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                self._shrink(error)
+                fault = error.with_traceback(None)  # whose frames hold what was computed so far
+            self._shrink(fault)
 
     def _accumulate(self, rows: Tensor, update: Update, first: int) -> Tensor:
         device = self._device.torch
