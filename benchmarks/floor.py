@@ -96,7 +96,9 @@ def traffic(
       the slope of the stream s, and that of the branch e where it is another format.
     - gate (H hidden features). Forward reads 2 H and writes H; backward reads H slopes and 2 H
       again, writes 2 H. Without a gate: reads H, writes H; reads H and H, writes H.
-    - rotary positions: queries and keys read and written, forward and backward: 8 D.
+    - queries, keys and values: attention's backward gives three slopes, which are read and written
+      packed for one product: 6 D. Rotary positions do their part of it on the way, and in forward
+      read and write queries and keys: 4 D more.
     - embedding: forward reads a row of float32 and writes stream s and the first norm e; backward
       reads both slopes and the stream again, reads and writes a row of float32.
     - head: forward reads and writes predicted rows, backward reads them and writes the slope of
@@ -123,10 +125,11 @@ def traffic(
         weights += width * width
         head += 6 * predicted * width * element
     cast = 4 + element if element != 4 else 0
+    packed = 10 if config.positions == "rotary" else 6
     return {
         "residuals and norms": 2 * layers * tokens * width * norm,
         "gates" if config.gated else "activations": layers * tokens * hidden * gate,
-        "rotary": 8 * layers * tokens * width * element if config.positions == "rotary" else 0,
+        "queries, keys, values": packed * layers * tokens * width * element,
         "embedding": tokens * width * embedding,
         "head": head,
         "loss": 3 * predicted * vocab * element,

@@ -55,7 +55,7 @@ def test_traffic_by_hand() -> None:
     assert moved["residuals and norms"] == 4 * 640 * (12 + 16)
     # 96 hidden features: 2 in, 1 out; 3 in, 2 out.
     assert moved["gates"] == 2 * 10 * 96 * 8 * 2
-    assert moved["rotary"] == 2 * 640 * 8 * 2
+    assert moved["queries, keys, values"] == 2 * 640 * 10 * 2
     assert moved["embedding"] == 640 * ((4 + 4 + 2) + (4 + 4 + 2 + 8))
     assert moved["head"] == 4 * 64 * 6 + 640 * 2
     assert moved["loss"] == 4 * 100 * 3 * 2
