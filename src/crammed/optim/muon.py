@@ -3,7 +3,7 @@
 Keller Jordan et al. 2024, with the step size that has the root mean square of AdamW's (Liu et al.
 2025, section 2.2), so that one learning rate and one weight decay serve both. All matrices of one
 shape go through the iteration as one batch on a GPU, where a dozen layers are a dozen times fewer,
-larger products; one by one on a CPU, whose products of single matrices are faster.
+larger products; parameter by parameter on a CPU, where that is faster.
 """
 
 from __future__ import annotations
@@ -78,10 +78,12 @@ class Muon(torch.optim.Optimizer):
         for (rows, columns), entries in together.items():
             # The rows of an orthogonal matrix shrink with its larger side; AdamW's updates do not.
             scale = 0.2 * max(rows, columns) ** 0.5
-            matrices = torch.cat([stacked for _, stacked in entries])
-            updates = _orthogonalised(matrices).mul(scale).split([len(s) for _, s in entries])
-            for (parameter, _), update in zip(entries, updates, strict=True):
-                made[parameter] = update.flatten(0, 1).to(parameter.dtype)
+            for batch in _batches(entries):
+                matrices = torch.cat([stacked for _, stacked in batch])
+                orthogonal = orthogonalise(matrices, _product_dtype(matrices)).mul_(scale)
+                parts = orthogonal.split([len(stacked) for _, stacked in batch])
+                for (parameter, _), update in zip(batch, parts, strict=True):
+                    made[parameter] = update.flatten(0, 1).to(parameter.dtype)
         for group, parameters in groups:  # a few launches, not a few for each matrix
             torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(parameters, [made[p] for p in parameters], alpha=-group["lr"])
@@ -97,9 +99,11 @@ class Muon(torch.optim.Optimizer):
         return torch._foreach_lerp(gradients, averages, momentum)
 
 
-def _orthogonalised(matrices: Tensor) -> Tensor:
-    """Each of [C, M, N], in the way and the format that suit the device."""
-    dtype = native_half(matrices.device) or torch.float32
-    if matrices.device.type == "cpu":
-        return torch.stack([orthogonalise(matrix, dtype) for matrix in matrices])
-    return orthogonalise(matrices, dtype)
+def _batches(entries: list[tuple[Tensor, Tensor]]) -> list[list[tuple[Tensor, Tensor]]]:
+    """What goes through the iteration together: all of one shape, on a CPU those of a parameter."""
+    on_cpu = entries[0][1].device.type == "cpu"
+    return [[entry] for entry in entries] if on_cpu else [entries]
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    return native_half(x.device) or torch.float32
