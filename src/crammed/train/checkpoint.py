@@ -82,7 +82,7 @@ class Checkpoints:
             for old in _generations(folder)[:-GENERATIONS]:
                 shutil.rmtree(old)
             self._run.event("checkpoint", update=state.work.updates)
-        self._run.heartbeat(self._ledger.charged())  # so that writing is charged after a resume
+            self._run.heartbeat(self._ledger.charged())  # so that writing counts after a resume too
         self._last = self._ledger.wall()
         self.cost = self._last - began
 
