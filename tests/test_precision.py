@@ -15,24 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import tiny
-from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.masking import Masker
-from crammed.device import Device, can_compile_for_cpu
+from crammed.device import Device
 from crammed.errors import Diverged, InputError, Interrupted
 from crammed.model.encoder import MaskedLM, initialise
-from crammed.optim.build import build_optimizer
 from crammed.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalise
 from crammed.progress import SILENT
 from crammed.rundir import RunDir, read_lines, read_metrics
 from crammed.train import recorder
 from crammed.train.checkpoint import Checkpoints
-from crammed.train.loop import Trained, new_model, pretrain
+from crammed.train.loop import Trained, pretrain
 from crammed.train.plan import Update
 from crammed.train.precision import LossScale, recompute, training_twin
-from crammed.train.step import MOST_SHAPES, TrainStep, moved
-from test_training import SPECIALS
+from crammed.train.step import TrainStep, moved
+from steps import rows_of, step_with, update_of
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 Gradients = dict[str, torch.Tensor]
@@ -202,23 +200,6 @@ def test_the_loss_scale_is_a_power_of_two_that_follows_the_gradients(finite: lis
             scale.restore(kept)
 
 
-def step_with(
-    device: Device, config: RunConfig | None = None, **changes: Any
-) -> tuple[TrainStep, MaskedLM]:
-    config = config or tiny("crammed", "batch.rows=16")
-    device = dataclasses.replace(device, **changes)
-    model = new_model(config, 256, device.torch).train()
-    return TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device), model
-
-
-def rows_of(count: int, seed: int = 0) -> torch.Tensor:
-    return torch.randint(5, 256, (count, 32), generator=torch.Generator().manual_seed(seed))
-
-
-def update_of(count: int, number: int = 0) -> Update:
-    return Update(number, count * number, count, 0.0, 1e-3, 0.25, Work())
-
-
 @pytest.mark.parametrize(("optimizer", "tolerance"), [("adamw", 0.05), ("muon", 0.15)])
 def test_an_update_in_float16_is_that_in_float32(
     cpu: Device, optimizer: str, tolerance: float
@@ -359,123 +340,11 @@ def test_a_run_that_skips_every_update_has_diverged(
     assert [record["update"] for record in read_metrics(tmp_path / "run")][-1] <= 2
 
 
-# --- compiled
-
-
-def quickly(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
-    """Trace as for a GPU, fullgraph and all, but do not generate code."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    torch._dynamo.reset()
-
-
-FORMATS: list[dict[str, Any]] = [
-    {"dtype": FLOAT32},
-    {"dtype": BFLOAT16},
-    {"dtype": FLOAT16},
-    {"dtype": BFLOAT16, "fp8": True},
-    {"dtype": BFLOAT16, "recomputes": True},
-    {"dtype": BFLOAT16, "fp8": True, "recomputes": True},
-]
-
-
-@pytest.mark.parametrize("changes", FORMATS, ids=lambda c: "-".join(map(str, c.values())))
-def test_every_format_traces_into_one_graph(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
-    quickly(monkeypatch, "aot_eager")
-    both = []
-    for compiled in (False, True):
-        config = tiny("crammed", "model.layers=1")
-        step, _ = step_with(cpu, config, compile=compiled, microbatch_rows=8, **changes)
-        step.prepare([12], [0.25])
-        loss = step.gradients(rows_of(12), update_of(12))
-        gradients = [p.grad.flatten() for p in step.parameters if p.grad is not None]
-        both.append((loss.item(), torch.cat(gradients)))
-    assert both[0][0] == pytest.approx(both[1][0], rel=1e-3)
-    assert (both[0][1] - both[1][1]).norm() < 0.02 * both[0][1].norm()
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_a_seed_is_no_constant_of_the_compiled_step(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch, dropout: float
-) -> None:
-    graphs: list[str] = []
-
-    def note(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
-        graphs.append(graph.code)
-        return graph
-
-    quickly(monkeypatch, note)
-    for seed in (0, 1, 2**40 + 5):
-        config = tiny("crammed", f"seed={seed}", f"model.dropout={dropout}")
-        step, _ = step_with(cpu, config, compile=True)
-        step.gradients(rows_of(8), update_of(8))
-        torch._dynamo.reset()  # as a new process would be
-    assert len(graphs) == 3
-    assert len(set(graphs)) == 1
-
-
-def test_as_many_shapes_as_a_ramp_has_may_be_compiled(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs: list[torch.fx.GraphModule] = []
-
-    def note(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
-        graphs.append(graph)
-        return graph
-
-    quickly(monkeypatch, note)
-    config = tiny("crammed", "model.layers=1")
-    step, _ = step_with(cpu, config, compile=True, microbatch_rows=9)
-    rates = [0.1, 0.2]
-    step.prepare(range(1, 10), rates)
-    assert 8 < len(graphs) == 18 <= MOST_SHAPES  # of which PyTorch compiles eight
-    for rate in rates:
-        step.gradients(rows_of(13), dataclasses.replace(update_of(13), mask_rate=rate))
-    assert len(graphs) == 18  # nothing is compiled later
-
-
-def test_what_a_growing_batch_leaves_over_is_of_one_shape(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs: list[torch.fx.GraphModule] = []
-
-    def note(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
-        graphs.append(graph)
-        return graph
-
-    quickly(monkeypatch, note)
-    config = tiny("crammed", "model.layers=1")
-    compiled, _ = step_with(cpu, config, compile=True, microbatch_rows=16)
-    compiled.prepare(range(4, 65, 4), [0.25])
-    assert len(graphs) == 2  # of 16 rows, and of 4
-    eager, _ = step_with(cpu, config, microbatch_rows=16)
-    for rows in (4, 28, 64):
-        losses = [step.gradients(rows_of(rows), update_of(rows)) for step in (compiled, eager)]
-        torch.testing.assert_close(*losses)
-    assert len(graphs) == 2
-    for one, other in zip(compiled.parameters, eager.parameters, strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
-
-
 def test_8_bits_need_widths_that_they_suit(cpu: Device) -> None:
     with pytest.raises(InputError, match=r"model\.width is 40, no multiple of 16"):
         step_with(cpu, tiny("crammed", "model.width=40", "model.head_dim=8"), fp8=True)
     with pytest.raises(InputError, match=r"feed-forward width is 40"):
         step_with(cpu, tiny("crammed", "model.ffn_ratio=2.5"), fp8=True)
-
-
-@pytest.mark.skipif(not can_compile_for_cpu(), reason="no C++ compiler or Python headers")
-def test_what_the_compiler_makes_for_a_cpu_in_16_bits_computes_the_same(cpu: Device) -> None:
-    config = tiny("crammed", "model.layers=1")
-    found = {}
-    for compiled in (False, True):
-        step, _ = step_with(cpu, config, compile=compiled, dtype=BFLOAT16)
-        loss = step.gradients(rows_of(8), update_of(8))
-        found[compiled] = [loss, *(p.grad for p in step.parameters if p.grad is not None)]
-    assert len(found[True]) == len(found[False]) > 10
-    for compiled_value, value in zip(found[True], found[False], strict=True):
-        assert (compiled_value - value).norm() <= 0.05 * value.norm() + 1e-6
 
 
 class _Rows:

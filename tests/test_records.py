@@ -12,6 +12,14 @@ from typing import Any
 
 import pytest
 
+from conftest import tiny
+from crammed.data.corpus import Corpus
+from crammed.device import Device
+from crammed.files import write_json
+from crammed.pipeline import train_and_export
+from crammed.progress import SILENT
+from crammed.rundir import RunDir
+
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "tools" / "records.py"
 
@@ -57,6 +65,28 @@ def test_a_page_shows_a_study(copy: Path) -> None:
     assert text.index("| muon | 2 | 3.505 ± 0.007 |") < text.index("| adamw | 2 | 4.005 ± 0.007 |")
     assert "| -0.500 (-0.5" in text
     assert "| broken | 0 | it crashed |" in text
+
+
+def test_a_run_evaluated_by_two_protocols_keeps_the_scores_of_both(
+    copy: Path, corpus: Corpus, cpu: Device
+) -> None:
+    config = tiny("crammed", budget={"limit": "2updates"})
+    with RunDir.open(copy / "run", config) as run:
+        train_and_export(run, corpus, cpu, SILENT)
+    values = {"metric": "accuracy", "seeds": [60.0], "median": 60.0, "official": True}
+    for folder, suite in (("evaluation", "glue"), ("evaluation-superglue", "superglue")):
+        (copy / "run" / folder).mkdir()
+        scores = {"schema": 2, "suites": {suite: {"tasks": {f"{suite}-task": values}}}}
+        write_json(copy / "run" / folder / "scores.json", scores)
+    tool, record = copy / "tools" / "records.py", copy / "records" / "both"
+    command = [sys.executable, str(tool), "add", str(copy / "run"), str(record)]
+    subprocess.run([*command, "--command", "typed", "--corpus", str(corpus.path)], check=True)
+    page = copy / "docs" / "both.md"
+    page.write_text("<!-- records: both -->\n<!-- end of records -->\n", "utf-8")
+    assert _tables(copy).returncode == 0
+    text = page.read_text("utf-8")
+    assert "glue-task 60.0, one seed; superglue-task 60.0, one seed" in text
+    assert str(copy) not in (record / "run.json").read_text("utf-8")  # data by name and hash
 
 
 def test_tables_are_current() -> None:

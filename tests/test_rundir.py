@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from conftest import tiny
 from crammed.errors import InputError
 from crammed.files import disk_faults, new_folder, write_json, write_text
-from crammed.rundir import RunDir, default_out, read_config, read_metrics
+from crammed.rundir import RunDir, default_out, environment, read_config, read_metrics
 
 
 def test_configuration_and_environment_are_saved_first(tmp_path: Path) -> None:
@@ -19,6 +19,14 @@ def test_configuration_and_environment_are_saved_first(tmp_path: Path) -> None:
         assert read_config(tmp_path / "run") == config
         env = json.loads((tmp_path / "run" / "env.json").read_text())
     assert env["packages"]["torch"]
+
+
+def test_a_copy_without_history_is_told_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRAMMED_COMMIT", "0123456789ab")
+    assert environment()["commit"] == "0123456789ab"
+    monkeypatch.delenv("CRAMMED_COMMIT")
+    monkeypatch.setattr("crammed.__file__", "/nowhere/src/crammed/__init__.py")
+    assert environment()["commit"] is None
 
 
 def test_the_same_configuration_opens_again_and_another_is_refused(tmp_path: Path) -> None:

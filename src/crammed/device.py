@@ -23,7 +23,7 @@ TERA = 1e12
 FP8_CAPABILITY = (8, 9)
 """CUDA capability from which matrix products in 8 bits are in the hardware."""
 COMPILE_SECONDS_ON_CPU = 1200.0
-"""Of work for a shape, from which on a CPU compiles it: a minute for a fifth off every update."""
+"""Of work for a shape, from which on a CPU compiles it: a minute for a fifth off and more."""
 
 PEAK_TFLOPS: dict[str, float] = {
     # Dense 16-bit matrix products with 32-bit accumulation, TFLOP/s: the longest name that
