@@ -71,6 +71,7 @@ def add(
         "events": stages,
         "scores": _scores_of(run),
     }
+    record.mkdir(parents=True, exist_ok=True)
     write_json(record / f"{run.name}.json", kept)
     lines = [json.dumps(point) + "\n" for point in read_metrics(run)]
     write_text(record / f"{run.name}.metrics.jsonl", "".join(lines))
@@ -93,6 +94,7 @@ def study(
     values = read_json(folder / "study.json")
     if values is None:
         raise InputError(f"{folder} holds no study")
+    record.mkdir(parents=True, exist_ok=True)
     write_json(record / "study.json", {"command": command, **values})
 
 
