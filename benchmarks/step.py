@@ -71,12 +71,14 @@ def main(
             other = config_of([*(words or []), *values.split()])
             loops.append(_Timed(values, other, choose_device(other.compute), rows))
         except Exception as error:  # the others are measured all the same
-            failed[values] = f"{type(error).__name__}: {error}"
-            print(f"{values} failed: {failed[values]}", file=sys.stderr, flush=True)
+            failed[values] = _said(values, error)
     for masked_only in (False, True) if beside else ():
         name = "plain, masked positions" if masked_only else "plain, every position"
-        plain = _plain(config, device, rows, ours.microbatch_rows, masked_only)
-        loops.append(_Timed(name, config, device, rows, plain))
+        try:
+            plain = _plain(config, device, rows, ours.microbatch_rows, masked_only)
+            loops.append(_Timed(name, config, device, rows, plain))
+        except Exception as error:
+            failed[name] = _said(name, error)
     result = described("step", config, words, device)
     for number in range(rounds):
         for loop in loops:
@@ -87,6 +89,12 @@ def main(
             out.parent.mkdir(parents=True, exist_ok=True)
             write_json(out, result)  # what is measured is not lost when time runs out
     finish(result, out)
+
+
+def _said(name: str, error: Exception) -> str:
+    words = f"{type(error).__name__}: {error}"
+    print(f"{name} failed: {words}", file=sys.stderr, flush=True)
+    return words
 
 
 class _Timed:

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conftest import tiny
 from crammed.device import Device, can_compile_for_cpu
+from crammed.errors import InputError
 from crammed.train.step import MOST_SHAPES
 from steps import rows_of, step_with, update_of
 
@@ -84,10 +87,32 @@ def test_as_many_shapes_as_a_ramp_has_may_be_compiled(
     step, _ = step_with(cpu, config, compile=True, microbatch_rows=9)
     rates = [0.1, 0.2]
     step.prepare(range(1, 10), rates)
-    assert 8 < len(graphs) == 18 <= MOST_SHAPES  # of which PyTorch compiles eight
+    assert 8 < len(graphs) == 10 <= MOST_SHAPES  # of 1, 2, 4, 8 and 9 rows; PyTorch compiles eight
     for rate in rates:
-        step.gradients(rows_of(13), dataclasses.replace(update_of(13), mask_rate=rate))
-    assert len(graphs) == 18  # nothing is compiled later
+        step.gradients(rows_of(9 + 7), dataclasses.replace(update_of(16), mask_rate=rate))
+    assert len(graphs) == 10  # nothing is compiled later
+
+
+@given(st.integers(1, 3000), st.integers(1, 64), st.sampled_from([16, 512]), st.booleans())
+def test_any_growing_batch_has_few_shapes(
+    cpu: Device, rows: int, quantums: int, most: int, ramp: bool
+) -> None:
+    quantum = max(1, rows // quantums)
+    counts = {*range(quantum, rows, quantum), rows} if ramp else {rows}
+    config = tiny("crammed", "model.layers=1")
+    step, _ = step_with(cpu, config, compile=True, microbatch_rows=most)
+    step._compile_for = lambda *_: None  # type: ignore[method-assign]
+    step.prepare(counts, [0.25])
+    split = {count: step._microbatches(count) for count in counts}
+    assert all(sum(sizes) == count for count, sizes in split.items())
+    assert len({size for sizes in split.values() for size in sizes}) <= (11 if ramp else 2)
+    assert all(len(sizes) <= count // most + 10 for count, sizes in split.items())
+
+
+def test_more_shapes_than_can_be_compiled_are_refused(cpu: Device) -> None:
+    step, _ = step_with(cpu, tiny("crammed"), compile=True)
+    with pytest.raises(InputError, match=r"lower masking\.stages"):
+        step.prepare(range(1, 10), [n / 32 for n in range(1, 32)])
 
 
 def test_what_a_growing_batch_leaves_over_is_of_one_shape(

@@ -35,7 +35,7 @@ def test_heldout_loss_equals_the_protocol_written_out_with_transformers(
         out.writelines(json.dumps({"text": text}) + "\n" for text in texts)
 
     rows = heldout_rows(final.tokenizer, file, 50, 32)
-    ours = heldout_loss(final.masked_lm(cpu.torch), rows, MASK, cpu.torch, batch=7)
+    ours = heldout_loss(final.masked_lm(cpu.torch), rows, MASK, cpu.torch)
 
     tokenizer = AutoTokenizer.from_pretrained(exported)
     model = AutoModelForMaskedLM.from_pretrained(exported).eval()
@@ -73,6 +73,35 @@ def test_heldout_files_of_another_form_are_refused(tmp_path: Path, corpus: Corpu
     file.write_text('{"text": "fine"}\n')
     with pytest.raises(InputError, match="shorter than one row of 32"):
         heldout_rows(corpus.tokenizer, file, 10, 32)
+
+
+def test_rows_that_are_too_many_for_memory_are_read_fewer_at_a_time(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    final = untrained(corpus.tokenizer, tiny("crammed").model)
+    file = write_jsonl(tmp_path / "held.jsonl", documents(60, seed=5))
+    rows = heldout_rows(final.tokenizer, file, 50, 32)
+    cpu = torch.device("cpu")
+    logits = final.masked_lm(cpu)
+    sizes: list[int] = []
+
+    def small(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(ids))
+        if len(ids) > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        found: torch.Tensor = logits(ids, positions)
+        return found
+
+    assert heldout_loss(small, rows, MASK, cpu) == pytest.approx(
+        heldout_loss(logits, rows, MASK, cpu), rel=1e-6
+    )
+    assert {50, 16, 2} <= set(sizes)
+
+    def broken(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        heldout_loss(broken, rows, MASK, cpu)
 
 
 def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -> None:

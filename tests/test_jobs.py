@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import multiprocessing
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import torch
 from crammed.config import Protocol
 from crammed.evaluate import jobs as module
 from crammed.evaluate.encoders import EncoderSpec
-from crammed.evaluate.finetune import Numerics
+from crammed.evaluate.finetune import NoGraph, Numerics
 from crammed.evaluate.jobs import (
     BYTES_A_PARAMETER,
     BYTES_A_WORKER,
@@ -22,10 +25,11 @@ from crammed.evaluate.jobs import (
     SplitFile,
     TaskWork,
     _in_groups,
+    _in_worker,
     _workers,
     run_jobs,
 )
-from crammed.progress import SILENT
+from crammed.progress import SILENT, Progress
 
 BENCH = Bench(
     EncoderSpec("none", 0.1), Protocol(), Numerics(torch.device("cpu"), torch.float32, False)
@@ -58,15 +62,15 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_groups_are_of_one_task(together: list[list[str]]) -> None:
-    list(_in_groups([*jobs_of("a", 3), *jobs_of("b", 2)], BENCH, 10))
+    list(_in_groups([*jobs_of("a", 3), *jobs_of("b", 2)], BENCH, 10, SILENT))
     assert together == [["a, seed 1", "a, seed 2", "a, seed 3"], ["b, seed 1", "b, seed 2"]]
     together.clear()
-    list(_in_groups(jobs_of("a", 5), BENCH, 2))
+    list(_in_groups(jobs_of("a", 5), BENCH, 2, SILENT))
     assert [len(group) for group in together] == [2, 2, 1]
 
 
 def test_groups_that_do_not_fit_are_halved(together: list[list[str]]) -> None:
-    events = list(_in_groups([*jobs_of("huge", 5), *jobs_of("small", 3)], BENCH, 8))
+    events = list(_in_groups([*jobs_of("huge", 5), *jobs_of("small", 3)], BENCH, 8, SILENT))
     assert [len(group) for group in together] == [5, 2, 2, 1, 2, 1]
     assert sum(event.job is not None for event in events) == 8
     assert all(event.failure is None for event in events)
@@ -75,6 +79,38 @@ def test_groups_that_do_not_fit_are_halved(together: list[list[str]]) -> None:
 def test_a_model_that_fits_in_no_way_fails_alone(together: list[list[str]]) -> None:
     failures = run_jobs([*jobs_of("hopeless", 1), *jobs_of("fine", 1)], BENCH, 10, 1, SILENT)
     assert failures == {"hopeless": "out of memory: CUDA out of memory"}
+    for most in (1, 10):  # a limit above the jobs there are is none
+        events = list(_in_groups(jobs_of("hopeless", 3), BENCH, most, SILENT))
+        assert [event.failure for event in events] == ["out of memory: CUDA out of memory"] * 3
+
+
+def test_memory_that_runs_out_in_a_worker_is_a_failure_of_its_job(
+    together: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_worker", (BENCH, multiprocessing.Value("d", 0.0)))
+    assert _in_worker(jobs_of("hopeless", 1)[0]) == "out of memory: CUDA out of memory"
+    assert _in_worker(jobs_of("fine", 1)[0]) is None
+
+
+def test_a_model_that_no_graph_can_hold_is_fine_tuned_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs: list[bool] = []
+
+    def work(group: Sequence[Job], bench: Bench) -> Iterator[Event]:
+        graphs.append(bench.numerics.graphs)
+        if bench.numerics.graphs:
+            raise NoGraph("operation not permitted when stream is capturing")
+        for job in group:
+            yield Event(0.0, job)
+
+    monkeypatch.setattr(module, "_together", work)
+    bench = replace(BENCH, numerics=replace(BENCH.numerics, graphs=True))
+    said = io.StringIO()
+    events = list(_in_groups([*jobs_of("a", 2), *jobs_of("b", 2)], bench, 10, Progress(said)))
+    assert [event.failure for event in events] == [None] * 4
+    assert graphs == [True, False, False]
+    assert "without CUDA graphs, slower: operation not permitted" in said.getvalue()
 
 
 def test_the_longest_go_first_and_failures_name_their_task(together: list[list[str]]) -> None:

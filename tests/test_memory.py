@@ -77,6 +77,9 @@ def test_memory_too_small_to_measure_leaves_one_row() -> None:
 )
 def test_every_backend_says_it_in_its_own_words(error: Exception, is_one: bool) -> None:
     assert is_out_of_memory(error) == is_one
+    after = RuntimeError("capture invalidated")
+    after.__context__ = error  # as of an error at the end of what the first one ended
+    assert is_out_of_memory(after) == is_one
 
 
 def limited(step: TrainStep, most: int) -> list[int]:
@@ -188,7 +191,7 @@ def test_a_card_gets_the_microbatch_that_it_holds(
 
     monkeypatch.setattr(step, "_peak", peak)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, 2 * memory))
-    step.prepare([], [])
+    step.prepare([8192], [0.25])
     if setting is None:
         assert step.microbatch_rows == expected
         assert recomputes(step) == recomputed
@@ -197,6 +200,28 @@ def test_a_card_gets_the_microbatch_that_it_holds(
         assert recomputes(step) == setting
     if memory > GIB // 1024:
         assert peak(step.microbatch_rows) <= memory
+
+
+def test_moments_of_a_checkpoint_are_not_counted_twice(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for resumed in (False, True):
+        config = tiny("crammed")
+        model = MaskedLM(config.model, 256)
+        optimizer = build_optimizer(model, config.optim)
+        size = 4 * sum(p.numel() for p in model.parameters())
+        device = dataclasses.replace(cpu, fits_microbatch=True)
+        step = TrainStep(model, optimizer, config, SPECIALS, device)
+        if resumed:
+            for parameter in model.parameters():
+                optimizer.state[parameter] = {"exp_avg": torch.zeros(1)}
+        free = 100 * size - (2 * size if resumed else 0)  # they have taken their part of it
+        monkeypatch.setattr(step, "_peak", lambda rows, size=size: rows * size)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
+        step.prepare([8192], [0.25])
+        found.append(step.microbatch_rows)
+    assert found[0] == found[1] > 1
 
 
 @pytest.mark.parametrize("setting", [None, True, False])

@@ -47,6 +47,26 @@ def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_corpus_outlives_a_run_that_did_not_begin(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", tiny()) as run:
+        (run.path / "corpus").mkdir()
+        run.discard_if_new()
+        assert not run.path.exists()  # half a corpus is worth nothing
+    with RunDir.open(tmp_path / "run", tiny()) as run:
+        (run.path / "corpus").mkdir()
+        write_json(run.path / "corpus" / "manifest.json", {})
+        run.discard_if_new()
+    other = tiny("crammed", "seed=1")
+    with RunDir.open(tmp_path / "run", other) as run:
+        assert read_config(run.path) == other
+    with pytest.raises(InputError, match=r"data\.cls"):
+        RunDir.open(tmp_path / "run", tiny("crammed", "data.cls=true"))
+    with RunDir.open(tmp_path / "run", other) as run:
+        run.metrics({"update": 1})
+    with pytest.raises(InputError, match="seed: 1 there, 0 here"):
+        RunDir.open(tmp_path / "run", tiny())
+
+
 def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "run", tiny()):
         with pytest.raises(InputError, match="in use"):

@@ -132,13 +132,14 @@ def pretrain(
     from crammed.pipeline import result, train_and_export
     from crammed.rundir import RunDir, default_out
     from crammed.sizing import seconds_a_shape
-    from crammed.train.group import follow, joined_group, started_together
+    from crammed.train.group import follow, joined_group
+    from crammed.workers import started
 
     if corpus is None:
         raise InputError("say which corpus to train on: --corpus CORPUS_DIR")
     config, opened = _configure(words, {}, budget, seed, None, corpus)
     assert opened is not None
-    if out is None and started_together():
+    if out is None and started() > 1:
         raise InputError("several processes need one run directory: --out RUN_DIR")
     device = choose_device(config.compute, seconds_a_shape(config))
     out = out or default_out(config, corpus.name)
@@ -148,10 +149,11 @@ def pretrain(
                 follow(config, opened, out / "checkpoints", device, group)
             return
         run_dir = RunDir.open(out, config)
+        whole = group.whole(device) if group is not None else device
         try:
             with run_dir, _progress() as progress:
                 progress.line(f"run  {run_dir.path}")
-                train_and_export(run_dir, opened, device, progress, group)
+                train_and_export(run_dir, opened, whole, progress, group)
         except InputError:
             run_dir.discard_if_new()
             raise

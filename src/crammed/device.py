@@ -190,8 +190,15 @@ def _choose_compile(
 ) -> bool:
     if config.compile != "auto":
         compiled, why = config.compile == "on", "as asked"
+    elif kind == "cuda":
+        compiled = can_compile_for_cuda()
+        why = (
+            "the default on cuda"
+            if compiled
+            else "it needs gcc and Python's header files (on Debian: gcc python3-dev); slower"
+        )
     elif kind != "cpu" or seconds is None:
-        compiled, why = kind == "cuda", f"the default on {kind}"
+        compiled, why = False, f"the default on {kind}"
     elif seconds < COMPILE_SECONDS_ON_CPU:
         compiled, why = False, "the run is too short for it to pay"
     else:
@@ -207,8 +214,17 @@ def _choose_compile(
 
 def can_compile_for_cpu() -> bool:
     """Whether what torch.compile needs for a CPU is there: a C++ compiler, Python's headers."""
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    return sys.platform == "linux" and shutil.which("g++") is not None and header.exists()
+    return sys.platform == "linux" and shutil.which("g++") is not None and _has_headers()
+
+
+def can_compile_for_cuda() -> bool:
+    """Whether Triton can build its launchers: with a C compiler and Python's headers."""
+    compilers = [os.environ.get("CC"), "gcc", "clang"]
+    return any(name and shutil.which(name) for name in compilers) and _has_headers()
+
+
+def _has_headers() -> bool:
+    return (Path(sysconfig.get_path("include")) / "Python.h").exists()
 
 
 def _choose_fp8(

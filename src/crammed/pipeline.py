@@ -75,13 +75,13 @@ def run_everything(
     elif not (out / "corpus" / "manifest.json").exists():
         open_sources(config.data)
     given = _find_tasks(config.finetune.tasks, glue)
+    device = choose_device(config.compute, seconds_a_shape(config))  # before hours of preparing
     run = RunDir.open(out, config)
     try:
         with run:
             with _stage(run, "prepare"):
                 corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress)
                 tasks = [*_tasks_made_here(run), *given]  # before training, in case they fail
-            device = choose_device(config.compute, seconds_a_shape(config))
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):

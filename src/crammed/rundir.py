@@ -60,6 +60,9 @@ class RunDir:
     def open(cls, path: Path, config: RunConfig) -> RunDir:
         """Make a new run directory, or open one that holds the same configuration.
 
+        One in which nothing but the corpus was made yet takes another configuration, too, if that
+        prepares the same corpus.
+
         Raises:
             InputError: it holds another configuration or something else, or is in use.
         """
@@ -68,13 +71,17 @@ class RunDir:
         saved = path / "config.json"
         if saved.exists():
             found = read_config(path)
-            if found.identity() != config.identity():
+            another = found.identity() != config.identity()
+            if another and not _only_prepared(path, found, config):
                 changes = ", ".join(_differences(found, config)[:3])
                 raise InputError(
                     f"{path} holds a run with another configuration ({changes}): choose another "
                     "--out, or the same configuration to resume it"
                 )
-            return cls(path, config, created=False)
+            run = cls(path, config, created=False)
+            if another:
+                write_json(saved, config.model_dump(mode="json"))
+            return run
         if path.exists() and any(path.iterdir()):
             raise InputError(f"{path} holds something that is no run: choose another --out")
         with disk_faults(path):
@@ -101,8 +108,9 @@ class RunDir:
         os.close(self._lock)  # another process may have the directory now
 
     def discard_if_new(self) -> None:
-        """Remove the directory if this process made it and nothing was trained in it yet."""
-        if self._created and not (self.path / "metrics.jsonl").exists():
+        """Remove the directory if this process made it and nothing worth keeping is in it yet."""
+        kept = (self.path / "metrics.jsonl", self.path / "corpus" / "manifest.json")
+        if self._created and not any(file.exists() for file in kept):
             shutil.rmtree(self.path, ignore_errors=True)
 
     @property
@@ -194,6 +202,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             kept.pop()
         kept.append(record)
     return kept
+
+
+def _only_prepared(path: Path, found: RunConfig, wanted: RunConfig) -> bool:
+    """Whether the directory holds a finished corpus as `wanted` has it, and no training."""
+    same = (found.data, found.tokenizer) == (wanted.data, wanted.tokenizer)
+    trained = any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json"))
+    return same and not trained and (path / "corpus" / "manifest.json").exists()
 
 
 def _differences(old: RunConfig, new: RunConfig) -> list[str]:

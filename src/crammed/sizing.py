@@ -15,6 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from crammed.budget import Budget
 from crammed.config import ComputeConfig, RunConfig
 from crammed.data.masking import predicted_positions
@@ -68,7 +70,7 @@ FOLLOWERS = ("model.layers", "model.width", "tokenizer.vocab_size", "batch.rows"
 
 
 def nominal_speed(compute: ComputeConfig) -> float:
-    """FLOP/s that training is taken to reach on the device that `compute` chooses.
+    """FLOP/s that training is taken to reach on the device that `compute` chooses, or several.
 
     Raises:
         InputError: this machine has no such device.
@@ -76,7 +78,7 @@ def nominal_speed(compute: ComputeConfig) -> float:
     import torch
 
     from crammed.device import choose_kind, known_peak
-    from crammed.workers import cores
+    from crammed.workers import cores, started
 
     kind = choose_kind(compute, [])
     if kind == "cpu":
@@ -85,8 +87,8 @@ def nominal_speed(compute: ComputeConfig) -> float:
         return APPLE
     peak = known_peak(torch.cuda.get_device_name())
     if peak is not None:
-        return SHARE_OF_PEAK * peak
-    return MULTIPROCESSOR * torch.cuda.get_device_properties().multi_processor_count
+        return started() * SHARE_OF_PEAK * peak
+    return started() * MULTIPROCESSOR * torch.cuda.get_device_properties().multi_processor_count
 
 
 def follow_budget(
@@ -100,14 +102,20 @@ def follow_budget(
         rows: of the corpus; None if there is none yet.
 
     Raises:
-        InputError: there is no rule for a key.
+        InputError: there is no rule for a key, or no shape suits the rest of the configuration.
     """
     if unknown := sorted(set(keys) - set(FOLLOWERS)):
         raise InputError(
             f"follows_budget: no rule for {', '.join(unknown)}; there is one for "
             f"{', '.join(FOLLOWERS)}"
         )
-    shapes = [_in_shape(config, keys, layers, width) for layers, width in SHAPES]
+    tried = [_in_shape(config, keys, layers, width) for layers, width in SHAPES]
+    shapes = [shape for shape in tried if shape is not None]
+    if not shapes:
+        raise InputError(
+            f"no width of the rules suits model.head_dim={config.model.head_dim} and "
+            f"model.ffn_ratio={config.model.ffn_ratio:g}: set model.layers and model.width"
+        )
     place, _ = best_of([Size.of(shape, tokens(shape, speed), rows) for shape in shapes])
     config = shapes[place]
     if "batch.rows" in keys:
@@ -160,13 +168,18 @@ def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
     return fresh[0], f"{often}, larger ones learn less"
 
 
-def _in_shape(config: RunConfig, keys: Collection[str], layers: int, width: int) -> RunConfig:
-    """`config` in this shape, as far as it is free."""
+def _in_shape(
+    config: RunConfig, keys: Collection[str], layers: int, width: int
+) -> RunConfig | None:
+    """`config` in this shape, as far as it is free; None where the two do not go together."""
     shape = {"model.layers": layers, "model.width": width}
     values = {key: value for key, value in shape.items() if key in keys}
     if "tokenizer.vocab_size" in keys:
         values["tokenizer.vocab_size"] = vocabulary(values.get("model.width", config.model.width))
-    return with_values(config, values)
+    try:
+        return with_values(config, values)
+    except ValidationError:
+        return None
 
 
 def tokens(config: RunConfig, speed: float) -> float:

@@ -21,6 +21,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def started() -> int:
+    """Processes that ``torchrun`` started to train one model; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def available_memory() -> int | None:
     """Bytes that new processes may take: of the machine, and of the container; None if unknown."""
     limits = []

@@ -24,6 +24,7 @@ from crammed.evaluate.batches import Batch, Encoded, epoch_batches
 from crammed.evaluate.task import Kind
 from crammed.keys import key
 from crammed.schedule import Constant, Cosine, Curve, LinearToZero
+from crammed.train.memory import is_out_of_memory
 
 Step = Callable[[], None]
 Capture = Callable[[Step], Step]
@@ -32,6 +33,10 @@ EVALUATION_TOKENS = 8192
 """Tokens of a batch in prediction."""
 GRAPH_WIDTH = 16
 """Captured batches are padded to a multiple of this many tokens, so that there are few shapes."""
+
+
+class NoGraph(RuntimeError):
+    """A step cannot be captured; it can be computed all the same."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +147,15 @@ class Update:
                 self._one(number, width)
             return
         here = torch.cuda.current_stream(self._numerics.device)
-        for number, stream in enumerate(self._streams):
-            stream.wait_stream(here)
-            with torch.cuda.stream(stream):
-                self._one(number, width)
         for stream in self._streams:
-            here.wait_stream(stream)
+            stream.wait_stream(here)
+        try:
+            for number, stream in enumerate(self._streams):
+                with torch.cuda.stream(stream):
+                    self._one(number, width)
+        finally:  # a capture cannot end, not even after an error, before all streams are one again
+            for stream in self._streams:
+                here.wait_stream(stream)
 
     def _one(self, number: int, width: int) -> None:
         model, optimizer = self._models[number], self._optimizers[number]
@@ -172,6 +180,9 @@ def cuda_graphs() -> Capture:
 
     The graphs share their memory: nothing outlives a step but weights and optimizer state, which
     were made before.
+
+    Raises (the function, not this one):
+        NoGraph: the step does what a graph cannot hold, such as waiting for the device.
     """
     pool = torch.cuda.graph_pool_handle()
 
@@ -182,8 +193,13 @@ def cuda_graphs() -> Capture:
             step()  # makes everything lazy; the capture itself computes nothing
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            step()
+        try:
+            with torch.cuda.graph(graph, pool=pool):
+                step()
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            raise NoGraph(str(error)) from error
         replay: Step = graph.replay
         return replay
 

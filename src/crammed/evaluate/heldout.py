@@ -25,10 +25,13 @@ from crammed.data.sources import open_text
 from crammed.data.tokenizer import Specials
 from crammed.errors import InputError
 from crammed.evaluate.encoders import Encoder, check_length
+from crammed.train.memory import is_out_of_memory
 
 RATES = (0.15, 0.25)
 _PIECE = 20_000
 _LENGTH = 128
+_TOKENS = 8192
+"""That are read at a time."""
 
 SparseLogits = Callable[[Tensor, Tensor], Tensor]
 """(ids [B, S], positions [B, N]) -> logits [B, N, V]."""
@@ -112,27 +115,47 @@ def _rows(
 
 
 def heldout_loss(
-    logits: SparseLogits,
-    rows: HeldoutRows,
-    mask_id: int,
-    device: torch.device,
-    batch: int = 64,
+    logits: SparseLogits, rows: HeldoutRows, mask_id: int, device: torch.device
 ) -> dict[str, float]:
-    """Loss and bits per character at each rate, as ``loss@0.15`` and so on."""
+    """Loss and bits per character at each rate, as ``loss@0.15`` and so on.
+
+    Where memory runs out, a rate begins again with half as many rows at a time.
+    """
     result: dict[str, float] = {}
+    count_rows, length = rows.ids.shape
+    batch = max(1, _TOKENS // length)
     for rate in RATES:
-        count = round(rate * rows.ids.shape[1])
+        count = round(rate * length)
         draw = np.random.default_rng(1).random(rows.ids.shape)
         positions = np.argsort(draw, axis=1)[:, :count]
-        total = 0.0
+        while (total := _summed(logits, rows.ids, positions, mask_id, device, batch)) is None:
+            batch //= 2
+        loss = total / (count_rows * count)
+        result[f"loss@{rate}"] = loss
+        result[f"bits_per_character@{rate}"] = loss * rows.tokens_per_character / math.log(2)
+    return result
+
+
+def _summed(
+    logits: SparseLogits,
+    ids: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    mask_id: int,
+    device: torch.device,
+    batch: int,
+) -> float | None:
+    """Cross-entropy summed over all positions; None where so many rows are too much for memory."""
+    total = 0.0
+    try:
         with torch.inference_mode():
-            for start in range(0, len(rows.ids), batch):
-                labels = torch.from_numpy(rows.ids[start : start + batch]).to(device)
+            for start in range(0, len(ids), batch):
+                labels = torch.from_numpy(ids[start : start + batch]).to(device)
                 where = torch.from_numpy(positions[start : start + batch]).to(device)
                 picked = logits(labels.scatter(1, where, mask_id), where).float().flatten(0, 1)
                 wanted = labels.gather(1, where).flatten()
                 total += torch.nn.functional.cross_entropy(picked, wanted, reduction="sum").item()
-        loss = total / (len(rows.ids) * count)
-        result[f"loss@{rate}"] = loss
-        result[f"bits_per_character@{rate}"] = loss * rows.tokens_per_character / math.log(2)
-    return result
+    except RuntimeError as error:
+        if batch == 1 or not is_out_of_memory(error):
+            raise
+        return None
+    return total

@@ -6,7 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from crammed.config import Protocol
 from crammed.errors import InputError
 from crammed.evaluate.batches import Encoded, word_places
 from crammed.evaluate.encoders import Encoder, EncoderSpec
-from crammed.evaluate.finetune import Numerics, finetune, predict
+from crammed.evaluate.finetune import NoGraph, Numerics, finetune, predict
 from crammed.evaluate.keep import Outputs, load, save
 from crammed.evaluate.task import Kind
 from crammed.evaluate.tokens import Tokenized
 from crammed.progress import Progress
+from crammed.train.memory import is_out_of_memory
 from crammed.workers import available_memory, cores, worker_processes
 
 BYTES_A_PARAMETER = 24
@@ -172,9 +173,10 @@ def run_jobs(
     if bench.numerics.device.type == "cpu":
         workers = min(len(jobs), most or _workers(parameters))
         one = workers <= 1
-        events = _in_groups(jobs, bench, 1) if one else _in_processes(jobs, bench, workers)
+        alone = _in_groups(jobs, bench, 1, progress)
+        events = alone if one else _in_processes(jobs, bench, workers)
     else:
-        events = _in_groups(jobs, bench, most or MOST_TOGETHER)
+        events = _in_groups(jobs, bench, most or MOST_TOGETHER, progress)
     failures: Failures = {}
     done, detail = 0.0, ""
     with progress.task("fine-tuning", sum(job.task.tokens for job in jobs)) as bar:
@@ -195,20 +197,32 @@ def _workers(parameters: int) -> int:
     return max(1, min(cores(), memory // (BYTES_A_WORKER + BYTES_A_PARAMETER * parameters)))
 
 
-def _in_groups(jobs: Sequence[Job], bench: Bench, size: int) -> Iterator[Event]:
-    """In this process, `size` jobs of a task side by side; fewer where memory does not suffice."""
+def _in_groups(jobs: Sequence[Job], bench: Bench, size: int, progress: Progress) -> Iterator[Event]:
+    """In this process, `size` jobs of a task side by side.
+
+    Fewer where memory does not suffice, and without CUDA graphs where the model does not allow
+    them; what was done until then is done again.
+    """
     waiting = list(jobs)
     while waiting:
         group = [job for job in waiting[:size] if job.task is waiting[0].task]
+        too_large = None
         try:
             yield from _together(group, bench)
-        except torch.OutOfMemoryError as error:
-            if size == 1:
-                yield from (Event(0.0, job, f"out of memory: {_line(error)}") for job in group)
-            else:
-                size = len(group) // 2
-                torch.cuda.empty_cache()
-                continue
+        except NoGraph as error:
+            progress.line(f"fine-tuning  without CUDA graphs, slower: {_line(error)}")
+            bench = replace(bench, numerics=replace(bench.numerics, graphs=False))
+            continue
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            too_large = _line(error)  # the error itself holds on to the memory
+        if too_large is not None and len(group) > 1:
+            size = len(group) // 2
+            torch.cuda.empty_cache()
+            continue
+        if too_large is not None:
+            yield Event(0.0, group[0], f"out of memory: {too_large}")
         waiting = waiting[len(group) :]
 
 
@@ -245,15 +259,23 @@ def _in_worker(job: Job) -> str | None:
     assert _worker is not None
     bench, spent = _worker
     failure = None
-    for event in _together([job], bench):
-        with spent.get_lock():
-            spent.value += event.tokens
-        failure = event.failure
+    try:
+        for event in _together([job], bench):
+            with spent.get_lock():
+                spent.value += event.tokens
+            failure = event.failure
+    except RuntimeError as error:
+        return f"out of memory: {_line(error)}"
     return failure
 
 
 def _together(group: Sequence[Job], bench: Bench) -> Iterator[Event]:
-    """Fine-tune the models of jobs of one task side by side, predict, and keep the outputs."""
+    """Fine-tune the models of jobs of one task side by side, predict, and keep the outputs.
+
+    Raises:
+        NoGraph: a step cannot be captured.
+        RuntimeError: memory ran out. What else fails is an event.
+    """
     task, numerics = group[0].task, bench.numerics
     try:
         encoder = _encoder(bench.encoder)
@@ -281,9 +303,9 @@ def _together(group: Sequence[Job], bench: Bench) -> Iterator[Event]:
             seconds = (time.monotonic() - began) / len(group)
             save(job.file, outputs, {"key": job.key, "seconds": round(seconds, 2)})
             yield Event(0.0, job)
-    except torch.OutOfMemoryError:
-        raise
     except (InputError, ValueError, RuntimeError, IndexError) as error:
+        if isinstance(error, NoGraph) or is_out_of_memory(error):
+            raise
         yield from (Event(0.0, job, _line(error)) for job in group)
 
 

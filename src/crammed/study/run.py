@@ -86,6 +86,10 @@ def load_study(name: str, corpus: Corpus, budget: str, words: Sequence[str] = ()
     study = study.model_copy(update={"base": (recipe, *overrides), "arms": arms})
     for arm in study.arms:
         recipe, *overrides = study.words(arm)
+        if taken := [word for word in overrides if word.startswith(("data.", "tokenizer."))]:
+            raise InputError(
+                f"study {name}, arm {arm}: {taken[0]} is a matter of the corpus: prepare another"
+            )
         try:
             load_config(recipe, overrides, fixed)
         except InputError as error:
@@ -151,11 +155,15 @@ def run_study(
     listed = list(_runs(study, corpus, budget, seeds, out, jobs))
     with progress.task("study", len(listed)) as bar, ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(_train, run): run for run in listed}
-        for done, future in enumerate(as_completed(futures), 1):
-            run = futures[future]
-            result["arms"][run.arm]["runs"][str(run.seed)] = future.result()
-            write_json(out / "study.json", result)
-            bar.update(done, f"{run.arm}, seed {run.seed}")
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                run = futures[future]
+                result["arms"][run.arm]["runs"][str(run.seed)] = future.result()
+                write_json(out / "study.json", result)
+                bar.update(done, f"{run.arm}, seed {run.seed}")
+        except BaseException:  # Ctrl-C reaches the runs too; those that wait are not to begin
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
     return result
 
 
@@ -163,17 +171,12 @@ def _runs(
     study: Study, corpus: Corpus, budget: str, seeds: int, out: Path, jobs: int
 ) -> Iterator[_Run]:
     """Seeds in the outer loop, so that a study that is cut short has whole seeds."""
-    threads = max(1, cores() // jobs)
+    threads = f"compute.threads={max(1, cores() // jobs)}"
     for seed in range(seeds):
         for arm in study.arms:
-            command = [sys.executable, "-m", "crammed", "pretrain", *study.words(arm)]
-            command += [
-                f"compute.threads={threads}",
-                "--corpus",
-                str(corpus.path),
-                "--budget",
-                budget,
-            ]
+            words = _joined((threads, *study.words(arm)))
+            command = [sys.executable, "-m", "crammed", "pretrain", *words]
+            command += ["--corpus", str(corpus.path), "--budget", budget]
             command += ["--seed", str(seed), "--out", str(out / f"{arm}-{seed}"), "--json"]
             yield _Run(arm, seed, command)
 

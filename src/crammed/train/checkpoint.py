@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -43,6 +43,9 @@ class Checkpoints:
 
     Attributes:
         cost: seconds that the last one took.
+
+    Args:
+        synchronize: waits for the device.
     """
 
     def __init__(
@@ -52,12 +55,14 @@ class Checkpoints:
         optimizer: Optimizers,
         ledger: Ledger,
         every_seconds: float,
+        synchronize: Callable[[], None] = lambda: None,
     ) -> None:
         self._run = run
         self._model = model
         self._optimizer = optimizer
         self._ledger = ledger
         self._every = every_seconds
+        self._synchronize = synchronize
         self._last = ledger.wall()
         self.cost = 0.0
 
@@ -67,6 +72,7 @@ class Checkpoints:
 
     def save(self, state: TrainState) -> None:
         """Write a generation now, unless this update has one."""
+        self._synchronize()  # training that is still under way belongs to training
         began = self._ledger.wall()
         folder = self._run.checkpoints
         generation = folder / f"step-{state.work.updates:08d}"

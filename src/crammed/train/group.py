@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,6 +25,7 @@ from crammed.errors import PeerLost
 from crammed.train.plan import Update
 from crammed.train.signals import noted_signals
 from crammed.train.step import TrainStep
+from crammed.workers import started
 
 _STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE = range(5)
 _LENGTH = 8
@@ -42,6 +43,12 @@ class Group:
 
     rank: int
     size: int
+
+    def whole(self, device: Device) -> Device:
+        """This process's device with what the GPUs of all processes reach together."""
+        if device.peak is None or device.torch.type == "cpu":  # whose cores they share
+            return device
+        return replace(device, peak=self.size * device.peak)
 
     def send(self, what: int, *values: float) -> None:
         """Tell the others what to do; the leader alone."""
@@ -92,11 +99,6 @@ def _together() -> Iterator[None]:
         ) from error
 
 
-def started_together() -> bool:
-    """Whether ``torchrun`` started this process as one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
 @contextmanager
 def joined_group(device: Device) -> Iterator[Group | None]:
     """The group that ``torchrun`` put this process into; None for a process of its own.
@@ -105,7 +107,7 @@ def joined_group(device: Device) -> Iterator[Group | None]:
         PeerLost: another process of the group ended. What binds this one to it can then neither be
             used nor taken down: leave without the interpreter's usual farewell.
     """
-    if not started_together():
+    if started() == 1:
         yield None
         return
     kind = device.torch.type

@@ -28,7 +28,7 @@ from crammed.train.recorder import Recorder
 from crammed.train.signals import noted_signals
 from crammed.train.step import TrainStep
 
-ROWS_READ_FOR_ONE_HELD_OUT = 50
+ROWS_READ_FOR_ONE_HELD_OUT = 100
 FEWEST_HELDOUT_ROWS = 32
 MOST_HELDOUT_ROWS = 512
 """Measurements on the way are for the eye: a part of the rows; the last one takes all of them."""
@@ -122,7 +122,8 @@ def pretrain(
         with ledger.account("compile"):
             step.prepare(planner.all_row_counts(), planner.all_mask_rates())
         recorder = Recorder(run, ledger, device, task, config.train.log_seconds)
-        checkpoints = Checkpoints(run, model, optimizer, ledger, config.train.checkpoint_seconds)
+        every = config.train.checkpoint_seconds
+        checkpoints = Checkpoints(run, model, optimizer, ledger, every, device.synchronize)
 
         while (update := planner.next(work)) is not None:
             with ledger.account("data_wait"):
@@ -190,7 +191,7 @@ def _restore_ledger(ledger: Ledger, saved: TrainState | None, run: RunDir) -> No
 def rows_on_the_way(config: RunConfig) -> int:
     """Held-out rows of a measurement during training; in a short run few, so that it stays short.
 
-    The number follows from the configuration alone: points of one curve are of the same rows.
+    The number follows from configuration and device: points of one curve are of the same rows.
     """
     share = expected_tokens(config) / config.data.row_length / ROWS_READ_FOR_ONE_HELD_OUT
     following = min(max(round(share), FEWEST_HELDOUT_ROWS), MOST_HELDOUT_ROWS)

@@ -17,13 +17,18 @@ _PROBES = ((8, 16), (1, 2))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device said that it has no memory left, in the words of any backend."""
+    """Whether a device said that it has no memory left, in the words of any backend.
+
+    Also where that made something else fail afterwards, such as the capture it happened in.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         return True
     words = str(error).lower()
-    return isinstance(error, RuntimeError) and (
+    if isinstance(error, RuntimeError) and (
         "out of memory" in words or "can't allocate memory" in words
-    )
+    ):
+        return True
+    return error.__context__ is not None and is_out_of_memory(error.__context__)
 
 
 def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:

@@ -131,4 +131,4 @@ class Planner:
     def all_mask_rates(self) -> list[float]:
         """Every mask rate of this run."""
         stages = self._config.masking.stages
-        return [self.mask_rate(stage / stages) for stage in range(stages)]
+        return [self.mask_rate((stage + 0.5) / stages) for stage in range(stages)]

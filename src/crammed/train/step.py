@@ -28,9 +28,11 @@ from crammed.train.precision import LossScale, recompute, training_twin
 
 T = TypeVar("T")
 MOST_PIECES = 8
-"""Of a microbatch, that what is left over is split into."""
+"""Of a microbatch, that what is left over is split into, all of one size."""
+MOST_RESTS = 2
+"""That are compiled as they are."""
 MOST_SHAPES = 64
-"""That a process may compile; PyTorch gives up after eight, and batch ramps have more."""
+"""That a process may compile; PyTorch gives up after eight, and mask stages may need more."""
 
 
 def moved(rows: Tensor, device: torch.device) -> Tensor:
@@ -84,12 +86,13 @@ class TrainStep:
         self.parameters = list(model.parameters())
         self.microbatch_rows = device.microbatch_rows
         """Rows of one forward and backward pass; becomes smaller where memory runs out."""
-        self._piece = 0
+        self._row_counts: frozenset[int] = frozenset()
         self._in_flight: deque[torch.cuda.Event] = deque()
         loss = self._microbatch_loss
         self._loss = torch.compile(loss, fullgraph=True, dynamic=False) if device.compile else loss
         if device.compile:  # sizes of microbatches times mask rates
-            torch._dynamo.config.recompile_limit = MOST_SHAPES
+            limit = torch._dynamo.config.recompile_limit
+            torch._dynamo.config.recompile_limit = max(limit, MOST_SHAPES)
 
     def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """Summed cross-entropy of one microbatch [B, S] with `count` predictions a row."""
@@ -101,11 +104,15 @@ class TrainStep:
         return F.cross_entropy(logits.float(), labels, reduction="sum")
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
-        """Everything before the first update: fit the memory, compile what training will meet."""
-        row_counts = list(row_counts)
-        self._piece = math.gcd(*row_counts)
+        """Everything before the first update: fit the memory, compile what training will meet.
+
+        Raises:
+            InputError: that is too much to compile, or not even one row fits.
+        """
+        self._row_counts = row_counts = frozenset(row_counts)
         if self._device.fits_microbatch:
             self._fit()
+        self.microbatch_rows = min(self.microbatch_rows, max(row_counts))
         if self._device.compile:
             rates = list(rates)
             self._with_less(lambda: self._compile_for(row_counts, rates))
@@ -114,8 +121,10 @@ class TrainStep:
         """Find how many rows the device's memory holds, and whether layers must recompute."""
         length = self._config.data.row_length
         free, _ = torch.cuda.mem_get_info(self._device.torch)
-        # Moments and gradients are not there yet.
-        free -= sum(3 * p.numel() * p.element_size() for p in self.parameters)
+        # Gradients are not there yet, and moments only after a checkpoint was read.
+        for parameter in self.parameters:
+            to_come = 1 if self._optimizer.state.get(parameter) else 3
+            free -= to_come * parameter.numel() * parameter.element_size()
         self.microbatch_rows = fitting_rows(self._peak, free, length)
         if self._may_recompute() and self.microbatch_rows * length < LEAST_TOKENS:
             self._recompute()
@@ -145,7 +154,14 @@ class TrainStep:
         """Run every shape that training will meet once, so that no update pays for compiling."""
         sizes = {size for rows in row_counts for size in self._microbatches(rows)}
         length = self._config.data.row_length
-        for count in sorted({predicted_positions(rate, length) for rate in rates}):
+        counts = {predicted_positions(rate, length) for rate in rates}
+        if len(sizes) * len(counts) > MOST_SHAPES:
+            raise InputError(
+                f"{len(counts)} numbers of masks with {len(sizes)} sizes of microbatches are too "
+                f"many shapes to compile ({MOST_SHAPES}): lower masking.stages, or set "
+                "compute.compile=off"
+            )
+        for count in sorted(counts):
             for size in sorted(sizes):
                 rows = torch.zeros((size, length), dtype=torch.int64, device=self._device.torch)
                 numbers = torch.arange(size, device=self._device.torch)
@@ -156,15 +172,19 @@ class TrainStep:
     def _microbatches(self, rows: int) -> list[int]:
         """Sizes that add up to so many rows.
 
-        What is left over beside whole microbatches is split into pieces of one size, where they are
-        not too small for it: so a growing batch has two shapes to compile.
+        What is left over beside whole microbatches is one more. Where a growing batch leaves over
+        much that would have to be compiled, it is split into pieces of one size, or into powers of
+        two where those pieces would be too small.
         """
         whole, rest = divmod(rows, self.microbatch_rows)
         sizes = [self.microbatch_rows] * whole
-        piece = math.gcd(self._piece, self.microbatch_rows)
-        if self._device.compile and piece * MOST_PIECES >= self.microbatch_rows:
-            return sizes + [piece] * (rest // piece) + [rest % piece] * (rest % piece > 0)
-        return sizes + [rest] * (rest > 0)
+        rests = {count % self.microbatch_rows for count in self._row_counts}
+        if not self._device.compile or len(rests) <= MOST_RESTS:
+            return sizes + [rest] * (rest > 0)
+        piece = math.gcd(*rests, self.microbatch_rows)
+        if piece * MOST_PIECES >= self.microbatch_rows:
+            return sizes + [piece] * (rest // piece)
+        return sizes + [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
 
     def gradients(self, rows: Tensor, update: Update, first: int = 0) -> Tensor:
         """Add up the gradients of one update; return its mean loss, a scalar on the device.
@@ -240,7 +260,7 @@ class TrainStep:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self._scale is not None:
             torch._foreach_mul_(gradients, 1.0 / self._scale.value)
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        norm = torch.nn.utils.get_total_norm(gradients)
         if self._scale is not None:
             finite = bool(norm.isfinite())  # sync
             self._scale.adapt(finite)
@@ -248,7 +268,7 @@ class TrainStep:
                 self.discard()
                 return None
         if (clip := self._config.optim.clip) is not None:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, clip, norm, foreach=True)
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, clip, norm)
         self._optimizer.set_share(lr / self._config.optim.lr)
         self._optimizer.step()
         self._optimizer.zero_grad()
