@@ -24,6 +24,7 @@ from crammed.kernels.encoder import fused
 from crammed.kernels.gate import gate, gate_twin
 from crammed.kernels.jit import INTERPRETED
 from crammed.model.encoder import ACTIVATIONS, MaskedLM, initialise
+from crammed.train.precision import training_twin
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -241,7 +242,7 @@ def test_a_fused_model_learns_as_the_plain_one(fields: dict[str, Any], backend: 
 def test_a_stream_in_bfloat16() -> None:
     model = MaskedLM(ModelConfig.model_validate({**SHAPE, **MODELS[1]}), 64)
     initialise(model, 0.1)
-    fast, _ = fused(model.to(DEVICE), stream=torch.bfloat16)
+    fast = training_twin(fused(model.to(DEVICE))[0], torch.bfloat16)
     _, gradients = loss_and_gradients(model, cross_entropy_twin, None, half=False)
     _, half_gradients = loss_and_gradients(model, cross_entropy_twin, None, half=True)
     _, fast_gradients = loss_and_gradients(fast, cross_entropy, "aot_eager", half=True)

@@ -18,7 +18,7 @@ from conftest import sentences
 from crammed.errors import InputError
 from crammed.evaluate import blimp
 from crammed.evaluate.blimp import blimp_score, read_pairs, sentence_scores
-from crammed.evaluate.encoders import Encoder, load_encoder
+from crammed.evaluate.encoders import Encoder, EncoderSpec
 from crammed.evaluate.rows import Texts
 from crammed.evaluate.tokens import Tokenized
 from models import save_model
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bert(folder: Path) -> Encoder:
-    return load_encoder(str(folder), 0.1)
+    return EncoderSpec(str(folder), 0.1).load()
 
 
 def by_definition(folder: Path, sentence: str) -> float:

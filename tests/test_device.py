@@ -68,6 +68,25 @@ def test_a_gpu_gets_the_16_bits_that_it_has(
 
 
 @pytest.mark.parametrize(
+    ("there", "header", "compiled"),
+    [("gcc", True, True), ("clang", True, True), ("", True, False), ("gcc", False, False)],
+)
+def test_a_gpu_compiles_where_triton_can(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: str, header: bool, compiled: bool
+) -> None:
+    card(monkeypatch, (9, 0))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: name if name == there else None)
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    if header:
+        (tmp_path / "Python.h").touch()
+    device = choose_device(ComputeConfig())
+    assert device.compile == compiled
+    assert compiled or any("it needs gcc and Python's header" in each for each in device.reasons)
+    assert choose_device(ComputeConfig(compile="on")).compile  # as asked
+
+
+@pytest.mark.parametrize(
     ("flags", "expected"),
     [
         (("avx2", "avx512f"), FLOAT32),

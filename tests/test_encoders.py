@@ -17,7 +17,7 @@ from conftest import tiny
 from crammed.data.corpus import Corpus
 from crammed.data.tokenizer import CLS, SEP
 from crammed.errors import InputError
-from crammed.evaluate.encoders import Encoder, EncoderSpec, load_encoder
+from crammed.evaluate.encoders import Encoder, EncoderSpec
 from crammed.evaluate.tokens import Tokenized
 from crammed.export.huggingface import export
 from crammed.model.encoder import TokenClassifier
@@ -47,7 +47,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> dict[st
 
 @pytest.fixture(scope="module")
 def load(folders: dict[str, Path]) -> Load:
-    return lambda name: load_encoder(str(folders[name]), 0.1)
+    return lambda name: EncoderSpec(str(folders[name]), 0.1).load()
 
 
 def row(tokens: Tokenized, n: int) -> tuple[Tensor, Tensor | None]:
@@ -221,7 +221,7 @@ def test_drawing_a_classifier_leaves_the_random_state_alone(load: Load) -> None:
 
 def test_a_classifier_that_the_folder_brings_is_not_taken(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "bert", "bert", "AutoModelForSequenceClassification")
-    encoder = load_encoder(str(folder), 0.1)
+    encoder = EncoderSpec(str(folder), 0.1).load()
     own = encoder.classifier(2, 0, trained=True, every_token=False)
     twin = encoder.classifier(2, 0, trained=False, every_token=False)
     assert torch.equal(
@@ -237,7 +237,7 @@ def test_dropout_is_the_protocols_for_runs_and_the_configurations_elsewhere(
     folders: dict[str, Path],
 ) -> None:
     for name, expected in (("crammed", 0.3), ("bert", 0.1)):
-        encoder = load_encoder(str(folders[name]), 0.3)
+        encoder = EncoderSpec(str(folders[name]), 0.3).load()
         model = encoder.classifier(2, 0, trained=True, every_token=False)
         shares = {m.p for m in model.modules() if isinstance(m, nn.Dropout)} - {0.0}
         assert shares == {expected}
@@ -270,7 +270,7 @@ def test_the_masked_lm_decodes_chosen_positions_and_ignores_padding(
 
 
 def test_a_model_without_its_pretraining_head_can_be_fine_tuned_only(tmp_path: Path) -> None:
-    encoder = load_encoder(str(save_model(tmp_path / "bert", "bert", "AutoModel")), 0.1)
+    encoder = EncoderSpec(str(save_model(tmp_path / "bert", "bert", "AutoModel")), 0.1).load()
     assert encoder.classifier(2, 0, trained=True, every_token=True)
     with pytest.raises(InputError, match=r"bert has no masked-language-model head.*lack cls\."):
         encoder.masked_lm(torch.device("cpu"))
@@ -282,8 +282,8 @@ def test_the_exported_model_is_the_run(tmp_path: Path, corpus: Corpus) -> None:
         final = untrained(corpus.tokenizer, tiny(recipe).model)
         final.save(tmp_path / recipe / "final")
         done = export(final, tmp_path / recipe / "export")
-        ours = load_encoder(str(tmp_path / recipe), 0.1)
-        theirs = load_encoder(str(done.path), 0.1, trust_remote_code=done.format == "custom")
+        ours = EncoderSpec(str(tmp_path / recipe), 0.1).load()
+        theirs = EncoderSpec(str(done.path), 0.1, trust_remote_code=done.format == "custom").load()
         assert theirs.parameters == ours.parameters
         assert theirs.max_length == ours.max_length
         assert theirs.specials == ours.specials
@@ -311,10 +311,12 @@ def test_token_classifiers_are_those_of_the_exported_class(
     final = untrained(corpus.tokenizer, config)
     final.save(tmp_path / "final")
     done = export(final, tmp_path / "export")
-    theirs = load_encoder(str(done.path), 0.1, trust_remote_code=True).classifier(
-        3, 0, trained=True, every_token=True
+    theirs = (
+        EncoderSpec(str(done.path), 0.1, trust_remote_code=True)
+        .load()
+        .classifier(3, 0, trained=True, every_token=True)
     )
-    ours = load_encoder(str(tmp_path), 0.0).classifier(3, 0, trained=True, every_token=True)
+    ours = EncoderSpec(str(tmp_path), 0.0).load().classifier(3, 0, trained=True, every_token=True)
     assert isinstance(ours, TokenClassifier)
     head = theirs.get_submodule("model.classifier")
     assert isinstance(head, nn.Linear)
@@ -353,13 +355,13 @@ def test_the_digest_is_of_the_content_alone(tmp_path: Path, folders: dict[str, P
     for name in ("bert", "crammed"):
         copy = shutil.copytree(folders[name], tmp_path / name)
         (copy / "README.md").write_text("words")
-        first = load_encoder(str(folders[name]), 0.1).sha256
-        assert load_encoder(str(copy), 0.1).sha256 == first
+        first = EncoderSpec(str(folders[name]), 0.1).load().sha256
+        assert EncoderSpec(str(copy), 0.1).load().sha256 == first
         (file,) = copy.rglob("model.safetensors")
         weights = load_file(file)
         next(iter(weights.values())).add_(1.0)
         save_file(weights, file, metadata={"format": "pt"})
-        assert load_encoder(str(copy), 0.1).sha256 != first
+        assert EncoderSpec(str(copy), 0.1).load().sha256 != first
 
 
 def test_a_spec_travels_to_other_processes(folders: dict[str, Path]) -> None:
@@ -372,7 +374,7 @@ def test_a_spec_travels_to_other_processes(folders: dict[str, Path]) -> None:
 def test_nothing_is_written_on_the_terminal(
     folders: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    encoder = load_encoder(str(folders["bert"]), 0.1)
+    encoder = EncoderSpec(str(folders["bert"]), 0.1).load()
     encoder.classifier(3, 0, trained=True, every_token=False)
     encoder.masked_lm(torch.device("cpu"))
     encoder.plain_ids("the red fox " * 500)
@@ -382,7 +384,7 @@ def test_nothing_is_written_on_the_terminal(
 def test_a_tokenizer_without_first_and_last_tokens_works(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "bert", "bert")
     save_tokenizer(folder, word_pieces(framed=False), model_max_length=40)
-    encoder = load_encoder(str(folder), 0.1)
+    encoder = EncoderSpec(str(folder), 0.1).load()
     tokens = encoder.tokenize([("the red fox",), ("",)], 32, words=False)
     assert not {CLS, SEP} & set(tokens.ids.tolist())
     assert tokens.offsets[2] - tokens.offsets[1] == 1  # of no tokens there are no logits
@@ -409,7 +411,7 @@ def test_tokenizers_written_in_python_give_the_same_as_transformers(tmp_path: Pa
         mask_token_id=names.index("<mask>"),
     )
     AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
-    encoder = load_encoder(str(folder), 0.1)
+    encoder = EncoderSpec(str(folder), 0.1).load()
     rows = [("L A G V S E R",), ("L A G V S E R", "T I D P"), ("K",)]
     tokens = encoder.tokenize(rows, 8, words=False)
     for n, texts in enumerate(rows):
@@ -480,7 +482,7 @@ def test_what_is_wrong_with_a_folder_is_said_in_one_line(
     folder = shutil.copytree(folders["bert"], tmp_path / "bert")
     broken(folder, what)
     with pytest.raises(InputError, match=words) as caught:
-        load_encoder(str(folder), 0.1)
+        EncoderSpec(str(folder), 0.1).load()
     assert "\n" not in str(caught.value)
 
 
@@ -488,11 +490,11 @@ def test_models_that_are_nowhere_are_said_to_be(
     tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError, match=r"no such model: .*/none"):
-        load_encoder(str(tmp_path / "none"), 0.1)
+        EncoderSpec(str(tmp_path / "none"), 0.1).load()
     with pytest.raises(InputError, match=r"no such model: some/model is no folder here.*hub"):
-        load_encoder("some/model", 0.1)
+        EncoderSpec("some/model", 0.1).load()
     with pytest.raises(InputError, match="name the run directory"):
-        load_encoder(str(folders["crammed"] / "final"), 0.1)
+        EncoderSpec(str(folders["crammed"] / "final"), 0.1).load()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match=r"pip install 'crammed\[hf\]'"):
-        load_encoder(str(folders["bert"]), 0.1)
+        EncoderSpec(str(folders["bert"]), 0.1).load()

@@ -14,7 +14,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.tokenizer import MASK
 from crammed.device import Device
 from crammed.errors import InputError
-from crammed.evaluate.encoders import load_encoder
+from crammed.evaluate.encoders import EncoderSpec
 from crammed.evaluate.heldout import heldout_loss, heldout_rows, heldout_score
 from crammed.export.huggingface import export
 from models import save_model
@@ -110,17 +110,17 @@ def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -
     exported = export(final, tmp_path / "export").path
     file = write_jsonl(tmp_path / "held.jsonl", documents(40, seed=5))
     cpu = torch.device("cpu")
-    run = heldout_score(load_encoder(str(tmp_path / "run"), 0.1), file, cpu, 20)
+    run = heldout_score(EncoderSpec(str(tmp_path / "run"), 0.1).load(), file, cpu, 20)
     assert (run["rows"], run["length"]) == (20, 32)  # as much as the model takes
     rows = heldout_rows(final.tokenizer, file, 20, 32)
     direct = heldout_loss(final.masked_lm(cpu), rows, MASK, cpu)
     assert {key: run[key] for key in direct} == direct
-    other = heldout_score(load_encoder(str(exported), 0.1), file, cpu, 20)
+    other = heldout_score(EncoderSpec(str(exported), 0.1).load(), file, cpu, 20)
     assert other == pytest.approx(run, rel=1e-4)
-    roberta = load_encoder(str(save_model(tmp_path / "roberta", "roberta")), 0.1)
+    roberta = EncoderSpec(str(save_model(tmp_path / "roberta", "roberta")), 0.1).load()
     assert roberta.sep == 2
     theirs = heldout_score(roberta, file, cpu, 20, 16)
     per_character = theirs["loss@0.15"] * theirs["tokens_per_character"] / math.log(2)
     assert theirs["bits_per_character@0.15"] == pytest.approx(per_character)
     with pytest.raises(InputError, match="33 tokens a sequence are more than run takes"):
-        heldout_score(load_encoder(str(tmp_path / "run"), 0.1), file, cpu, 20, 33)
+        heldout_score(EncoderSpec(str(tmp_path / "run"), 0.1).load(), file, cpu, 20, 33)

@@ -28,6 +28,7 @@ from crammed.kernels.gate import gate
 from crammed.model.encoder import ACTIVATIONS, MaskedLM, initialise
 from crammed.optim.build import build_optimizer
 from crammed.recipe import load_config
+from crammed.train.precision import training_twin
 
 VOCAB = 64
 sizes = st.integers(1, 12)
@@ -156,18 +157,17 @@ def test_parameters_are_shared_by_name_and_order() -> None:
         assert [id(p) for p in ours["params"]] == [id(p) for p in plain["params"]]
 
 
-def test_the_stream_has_the_format_asked_for() -> None:
+def test_in_training_the_stream_has_16_bits() -> None:
     model = MaskedLM(small(), VOCAB)
     initialise(model, 0.3)
     seen: list[torch.dtype] = []
-    twin, _ = fused(model, stream=torch.bfloat16)
+    twin = training_twin(fused(model)[0], torch.bfloat16)
     first = twin.get_submodule("encoder.layers.0")
     first.get_submodule("ffn_norm").register_forward_pre_hook(lambda *_: pytest.fail("not fused"))
     first.get_submodule("attention_norm").register_forward_pre_hook(
         lambda _, inputs: seen.append(inputs[0].dtype)
     )
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = twin(torch.randint(VOCAB, (2, 12)))
+    logits = twin(torch.randint(VOCAB, (2, 12)))
     assert seen == [torch.bfloat16]
     assert logits.dtype == torch.bfloat16
 

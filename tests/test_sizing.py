@@ -72,6 +72,17 @@ def test_a_small_corpus_wants_a_larger_model_rather_than_more_epochs() -> None:
     assert follow_budget(of("1h"), FOLLOWERS, LAPTOP, rows=10**9) == free
 
 
+@pytest.mark.parametrize(
+    "override", ["model.head_dim=128", "model.head_dim=96", "model.ffn_ratio=2.65625"]
+)
+def test_shapes_that_do_not_suit_the_rest_are_passed_over(override: str) -> None:
+    config = load_config("crammed", [override], {"budget": {"limit": "1h"}}, speed=CARD)
+    assert (config.model.layers, config.model.width) in SHAPES
+    with pytest.raises(InputError, match=r"no width .* model\.head_dim=40 .*: set model\.layers"):
+        narrow = {"model.head_dim": 40, "model.width": 40}
+        follow_budget(with_values(of("1h"), narrow), FOLLOWERS, CARD)
+
+
 def test_what_is_set_stays() -> None:
     config = follow_budget(of("1h"), ["batch.rows", "model.layers"], LAPTOP)
     assert config.model.width == RunConfig(recipe="any").model.width

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +15,8 @@ import pytest
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
-from crammed.progress import SILENT
-from crammed.study.run import load_study, run_study, study_names
+from crammed.progress import SILENT, Progress
+from crammed.study.run import _runs, load_study, run_study, study_names
 from crammed.study.statistics import compare_arms
 
 MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
@@ -78,6 +82,48 @@ def runs(*losses: float) -> dict[str, Any]:
         str(n): {**one, "loss@0.15": loss, "loss@0.25": loss + 1} for n, loss in enumerate(losses)
     }
     return {"words": [], "runs": made}
+
+
+def test_values_of_the_corpus_are_no_values_of_an_arm(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {"plain": [], "long": ["data.cls=true"]}
+    with pytest.raises(InputError, match=r"arm long: data\.cls=true is a matter of the corpus"):
+        load_study(str(write(tmp_path / "s.yaml", arms=arms)), corpus, "6updates")
+
+
+def test_threads_that_are_asked_for_are_those_of_every_run(tmp_path: Path, corpus: Corpus) -> None:
+    file = write(tmp_path / "s.yaml", base=["crammed", *MODEL, "compute.threads=3"])
+    study = load_study(str(file), corpus, "6updates")
+    for run in _runs(study, corpus, "6updates", 1, tmp_path, 1):
+        assert [word for word in run.command if "threads" in word] == ["compute.threads=3"]
+
+
+def test_a_study_that_is_stopped_begins_no_more_runs(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def train(run: Any) -> dict[str, Any]:
+        begun.append(run.arm)
+        time.sleep(0.2)
+        return {"failed": "stopped"}
+
+    class Stopped(BaseException):
+        """As Ctrl-C is."""
+
+    class Impatient(Progress):
+        @contextmanager
+        def task(self, label: str, total: float | None = None) -> Iterator[Any]:
+            task = SimpleNamespace(update=lambda *_: (_ for _ in ()).throw(Stopped))
+            yield task
+
+    monkeypatch.setattr("crammed.study.run._train", train)
+    study = load_study(str(write(tmp_path / "s.yaml")), corpus, "6updates")
+    with pytest.raises(Stopped):
+        run_study(study, corpus, "6updates", 20, tmp_path / "out", 1, Impatient(None))
+    assert len(begun) <= 3
+    assert (
+        len(json.loads((tmp_path / "out" / "study.json").read_text())["arms"]["plain"]["runs"]) == 1
+    )
 
 
 def test_differences_have_intervals_and_the_best_is_first() -> None:

@@ -2,7 +2,8 @@
 
 A recipe is a YAML file of these sections; `key.path=value` overrides change single values. The
 resolved configuration is saved with the run, and its hash is the run's identity. `ComputeConfig`
-is left out of the hash, because it may change speed but not results.
+is left out of the hash: it changes speed, and results only as rounding does. What follows from the
+device by the rules of `crammed.sizing` is resolved before the hash is taken.
 """
 
 from __future__ import annotations
@@ -298,7 +299,8 @@ class TrainConfig(Section):
 
 
 class ComputeConfig(Section):
-    """Where and how to compute. Changes speed, never results beyond rounding."""
+    """Where and how to compute: changes speed, and results by no more than rounding does, once what
+    follows from budget and device is resolved."""
 
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

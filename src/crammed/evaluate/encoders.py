@@ -119,11 +119,6 @@ class EncoderSpec:
         return HuggingFaceEncoder(*find(self.spec), trust_remote_code=self.trust_remote_code)
 
 
-def load_encoder(spec: str, dropout: float, trust_remote_code: bool = False) -> Encoder:
-    """The encoder that `spec` names; see `EncoderSpec`."""
-    return EncoderSpec(spec, dropout, trust_remote_code).load()
-
-
 def check_length(max_length: int, encoder: Encoder) -> None:
     """Raises InputError where sequences would be longer than the encoder can take."""
     if max_length > encoder.max_length:

@@ -29,7 +29,7 @@ from crammed.evaluate.table import Part, comparison_tables
 from crammed.evaluate.task import Suite, load_suite
 from crammed.progress import Progress
 from crammed.rundir import read_config
-from crammed.yamlfile import explain, names_in, read_yaml
+from crammed.yamlfile import explain, read_yaml
 
 WITHOUT_TUNING = ("blimp", "heldout")
 """Suites that score a masked language model as it is."""
@@ -126,11 +126,6 @@ def load_protocol(name: str) -> Protocol:
         return Protocol.model_validate(values)
     except ValidationError as error:
         raise InputError(f"protocol {name}: {explain(error, Protocol)}") from error
-
-
-def protocol_names() -> list[str]:
-    """Names of the built-in protocols, sorted."""
-    return names_in(_PROTOCOLS)
 
 
 _PROTOCOLS = resources.files("crammed") / "evaluate" / "protocols"

@@ -29,18 +29,10 @@ class FusedFeedForward(FeedForward):
 
 
 class FusedEncoder(Encoder):
-    """A pre-norm encoder without dropout on its residual branches.
+    """A pre-norm encoder without dropout on its residual branches."""
 
-    Attributes:
-        stream: format of the residual stream; None leaves it as the embeddings give it, which is
-            float32 under autocast.
-    """
-
-    def __init__(
-        self, config: EncoderConfig, vocab_size: int, stream: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, config: EncoderConfig, vocab_size: int) -> None:
         super().__init__(config, vocab_size)
-        self.stream = stream
         for layer in self.layers:
             assert isinstance(layer, Layer)
             layer.ffn = FusedFeedForward(config)
@@ -48,8 +40,6 @@ class FusedEncoder(Encoder):
     def through_layers(
         self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, mask: Tensor | None
     ) -> Tensor:
-        if self.stream is not None:
-            x = x.to(self.stream)
         branch: Tensor | None = None
         for layer in self.layers:
             assert isinstance(layer, Layer)
@@ -73,22 +63,16 @@ def _add_norm(x: Tensor, branch: Tensor | None, norm: nn.Module) -> tuple[Tensor
 class FusedMaskedLM(MaskedLM):
     """A masked language model with a `FusedEncoder`."""
 
-    def __init__(
-        self, config: EncoderConfig, vocab_size: int, stream: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, config: EncoderConfig, vocab_size: int) -> None:
         super().__init__(config, vocab_size)
-        self.encoder = FusedEncoder(config, vocab_size, stream)
+        self.encoder = FusedEncoder(config, vocab_size)
 
 
-def fused(model: MaskedLM, stream: torch.dtype | None = None) -> tuple[MaskedLM, str]:
+def fused(model: MaskedLM) -> tuple[MaskedLM, str]:
     """`model` behind fused kernels, and a line that says so; or `model` itself, and why.
 
     The parameters are those of `model`, not copies: an optimizer or a checkpoint of either is one
     of both. On a CPU the kernels' twins run.
-
-    Args:
-        stream: format of the residual stream, such as bfloat16, which halves what the norms read
-            and write; None leaves it as it is.
     """
     config, embedding = model.encoder.config, model.encoder.tokens
     device = embedding.weight.device
@@ -96,7 +80,7 @@ def fused(model: MaskedLM, stream: torch.dtype | None = None) -> tuple[MaskedLM,
     if refusal is not None:
         return model, f"fused kernels off: {refusal}"
     with torch.device("meta"):
-        twin = FusedMaskedLM(config, embedding.num_embeddings, stream)
+        twin = FusedMaskedLM(config, embedding.num_embeddings)
     twin.load_state_dict(model.state_dict(keep_vars=True), assign=True)
     twin.train(model.training)
     what = "norms with residuals" + (", gates" if config.gated else "")
