@@ -219,7 +219,10 @@ def test_wrong_data_leaves_nothing_behind(tmp_path: Path) -> None:
     only = [word for word in TINY if not word.startswith("batch")]
     line = refusal("run", *only, *words, "--data", small, "--out", tmp_path / "run")
     assert "fewer than one batch" in line
-    assert not (tmp_path / "run").exists()
+    assert (tmp_path / "run" / "corpus" / "manifest.json").exists()  # is kept for another try
+    again = ("batch.rows=90000", "--budget", "5updates")
+    line = refusal("run", *only, *again, "--data", small, "--out", tmp_path / "run")
+    assert "fewer than one batch of 90,000" in line
 
 
 def test_an_output_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -11,13 +12,24 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from crammed.data.corpus import Corpus
+from crammed.device import Device
 from crammed.doctor import TINY
 from crammed.rundir import read_metrics
+from crammed.train.group import Group
 
 MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
+
+
+def test_a_group_of_gpus_has_the_peak_of_all(cpu: Device) -> None:
+    gpu = dataclasses.replace(cpu, torch=torch.device("cuda"), peak=1e15, peak_source="table")
+    assert Group(0, 2).whole(gpu).mfu_peak == 2e15
+    assert Group(0, 2).whole(cpu) == cpu  # whose cores the processes share
+    unknown = dataclasses.replace(gpu, peak=None)
+    assert Group(0, 2).whole(unknown).peak is None
 
 
 def start(corpus: Corpus, out: Path, processes: int, *words: str) -> list[subprocess.Popen[str]]:

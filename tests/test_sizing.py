@@ -78,9 +78,9 @@ def test_a_small_corpus_wants_a_larger_model_rather_than_more_epochs() -> None:
 def test_shapes_that_do_not_suit_the_rest_are_passed_over(override: str) -> None:
     config = load_config("crammed", [override], {"budget": {"limit": "1h"}}, speed=CARD)
     assert (config.model.layers, config.model.width) in SHAPES
-    with pytest.raises(InputError, match=r"no width .* model\.head_dim=40 .*: set model\.layers"):
-        narrow = {"model.head_dim": 40, "model.width": 40}
-        follow_budget(with_values(of("1h"), narrow), FOLLOWERS, CARD)
+    odd = with_values(of("1h"), {"model.head_dim": 56, "model.width": 56})
+    with pytest.raises(InputError, match=r"no width .* model\.head_dim=56 .*: set model\.layers"):
+        follow_budget(odd, FOLLOWERS, CARD)
 
 
 def test_what_is_set_stays() -> None:

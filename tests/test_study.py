@@ -94,7 +94,7 @@ def test_threads_that_are_asked_for_are_those_of_every_run(tmp_path: Path, corpu
     file = write(tmp_path / "s.yaml", base=["crammed", *MODEL, "compute.threads=3"])
     study = load_study(str(file), corpus, "6updates")
     for run in _runs(study, corpus, "6updates", 1, tmp_path, 1):
-        assert [word for word in run.command if "threads" in word] == ["compute.threads=3"]
+        assert [word for word in run.command if "threads=" in word] == ["compute.threads=3"]
 
 
 def test_a_study_that_is_stopped_begins_no_more_runs(
@@ -121,6 +121,8 @@ def test_a_study_that_is_stopped_begins_no_more_runs(
     with pytest.raises(Stopped):
         run_study(study, corpus, "6updates", 20, tmp_path / "out", 1, Impatient(None))
     assert len(begun) <= 3
+    kept = json.loads((tmp_path / "out" / "study.json").read_text())["arms"]
+    assert len(kept["plain"]["runs"]) == 1
     assert (
         len(json.loads((tmp_path / "out" / "study.json").read_text())["arms"]["plain"]["runs"]) == 1
     )
