@@ -112,7 +112,7 @@ class TrainStep:
         self._row_counts = row_counts = frozenset(row_counts)
         if self._device.fits_microbatch:
             self._fit()
-        self.microbatch_rows = min(self.microbatch_rows, max(1, *row_counts))
+        self.microbatch_rows = min(self.microbatch_rows, max(row_counts, default=1))
         if self._device.compile:
             rates = list(rates)
             self._with_less(lambda: self._compile_for(row_counts, rates))
