@@ -33,7 +33,7 @@ from crammed.rundir import RunDir
 from crammed.sizing import MOST_EPOCHS, SHAPES, Size, best_of
 from crammed.train.checkpoint import Checkpoints, TrainState
 from crammed.train.loop import rows_on_the_way
-from crammed.train.plan import Planner, Update
+from crammed.train.plan import Planner, Update, heldout_due
 from crammed.train.recorder import Recorder
 from crammed.train.step import TrainStep
 
@@ -345,8 +345,7 @@ def _play(config: RunConfig, vocab: int, speed: Speed) -> tuple[Ledger, Work]:
                 with ledger.account("log"):
                     clock.now += speed.log
                 logged = clock.now
-            every = train.heldout_every
-            if every is not None and u < 1.0 and u // every > measured // every:
+            if heldout_due(train.heldout_every, u, measured):
                 with ledger.account("evaluate"):
                     clock.now += speed.evaluate
                 logged, measured = logged + speed.evaluate, u

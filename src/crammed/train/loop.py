@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 
@@ -23,7 +22,7 @@ from crammed.rundir import RunDir
 from crammed.sizing import expected_tokens
 from crammed.train.checkpoint import Checkpoints, TrainState, load_checkpoint
 from crammed.train.group import Group, leading
-from crammed.train.plan import Planner
+from crammed.train.plan import Planner, heldout_due
 from crammed.train.recorder import Recorder
 from crammed.train.signals import noted_signals
 from crammed.train.step import TrainStep
@@ -222,9 +221,7 @@ class _HeldoutMeter:
 
     def due(self, u: float) -> bool:
         """Whether another share of the budget is spent since the last measurement."""
-        if self._every is None or u >= 1.0:
-            return False
-        return math.floor(u / self._every) > math.floor(self.last_u / self._every)
+        return heldout_due(self._every, u, self.last_u)
 
     def measure(self, u: float, work: Work) -> None:
         """Measure now and note it as an event."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -132,3 +133,14 @@ class Planner:
         """Every mask rate of this run."""
         stages = self._config.masking.stages
         return [self.mask_rate((stage + 0.5) / stages) for stage in range(stages)]
+
+
+def heldout_due(every: float | None, u: float, last_u: float) -> bool:
+    """Whether held-out loss is to be measured at u: another share `every` of the budget is spent.
+
+    Args:
+        last_u: where it was measured last.
+    """
+    if every is None or u >= 1.0:
+        return False
+    return math.floor(u / every) > math.floor(last_u / every)
