@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import gzip
+import io
 import json
 import math
 import os
@@ -20,10 +21,10 @@ from conftest import documents, sentences, tiny, write_jsonl
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.prepare import prepare
-from crammed.data.tokenizer import CLS, SEP
+from crammed.data.tokenizer import CLS, SEP, letters_lost
 from crammed.doctor import TINY
 from crammed.errors import InputError
-from crammed.progress import SILENT
+from crammed.progress import SILENT, Progress
 
 
 def test_rows_are_the_documents_tokens_with_separators(make_corpus: Callable[..., Corpus]) -> None:
@@ -396,8 +397,49 @@ def test_repeated_passages_are_cut_out(make_corpus: Callable[..., Corpus]) -> No
     step = corpus.manifest["steps"][-1]
     assert (step["step"], step["dropped"], step["changed"]) == ("repeated passages", 0, 1)
     assert abs(step["characters"] - len(passage)) < 5
-    found = corpus.tokenizer.decode(_everything(corpus))
+    found = corpus.tokenizer.decode(_everything(corpus)) + _heldout(corpus).lower()
     assert found.count(passage.lower()[20:60]) <= 1
+
+
+def test_what_repeats_in_held_out_text_is_cut_out_of_it(make_corpus: Callable[..., Corpus]) -> None:
+    pytest.importorskip("pydivsufsort")
+    passage = " ".join(sentences(8, seed=5))
+    texts = [f"{text} {passage} Number {n}." for n, text in enumerate(documents(200))]
+    corpus = make_corpus(texts, "data.clean.substring=200")
+    found = corpus.tokenizer.decode(_everything(corpus)) + _heldout(corpus).lower()
+    assert found.count(passage.lower()[20:60]) == 1
+
+
+def _heldout(corpus: Corpus) -> str:
+    return gzip.decompress(corpus.heldout.read_bytes()).decode()
+
+
+def test_letters_that_the_tokenizer_drops_are_no_secret(tmp_path: Path) -> None:
+    hindi = [f"{n} यह एक छोटा वाक्य है और वह दूसरा है। में और नहीं हैं {n}।" for n in range(300)]
+    source = write_jsonl(tmp_path / "hindi.jsonl", hindi)
+    for stripped in (True, False):
+        said = io.StringIO()
+        override = f"tokenizer.strip_accents={str(stripped).lower()}"
+        config = tiny("crammed", override, data={"sources": [str(source)]})
+        out = tmp_path / str(stripped)
+        made = prepare(config.data, config.tokenizer, out, Progress(said))
+        assert ("of the letters of this text" in said.getvalue()) == stripped
+        assert (letters_lost(made.tokenizer, hindi[0]) > 0.2) == stripped
+        assert letters_lost(made.tokenizer, "Plain English Words, and a café.") < 0.05
+
+
+def test_files_that_are_passed_over_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    (folder / "below").mkdir(parents=True)
+    write_jsonl(folder / "a.jsonl", documents(200))
+    for name in ("b.md", "below/c.md", "d.html", ".hidden", "e.json"):
+        (folder / name).write_text("[]")
+    config = tiny("crammed", data={"sources": [str(folder)]})
+    said = io.StringIO()
+    prepare(config.data, config.tokenizer, tmp_path / "out", Progress(said))
+    words = next(line for line in said.getvalue().splitlines() if "other formats" in line)
+    passed = sorted(words.partition("other formats: ")[2].split(", "))
+    assert passed == ["1 .html", "1 .json", "2 .md"]
 
 
 def test_documents_with_downstream_sentences_are_dropped(

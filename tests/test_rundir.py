@@ -104,10 +104,28 @@ def test_metrics_survive_a_line_cut_short_and_a_resume(tmp_path: Path) -> None:
 
 def test_default_names_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    first = default_out(tiny("demo"), "my.jsonl.zst")
+    first = default_out(tiny("demo"), "my.jsonl.zst", "summary.json")
     assert first.name.startswith("demo-my-")
     first.mkdir(parents=True)
-    assert default_out(tiny("demo"), "my.jsonl.zst") != first
+    assert default_out(tiny("demo"), "my.jsonl.zst", "summary.json") != first
+    assert "*" not in default_out(tiny("demo"), "*.txt", "summary.json").name
+
+
+def test_a_run_that_was_stopped_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tiny("demo")
+    path = default_out(config, "my.txt", "summary.json")
+    with RunDir.open(path, config):
+        pass
+    assert default_out(config, "my.txt", "summary.json") == path
+    assert default_out(tiny("demo", "compute.threads=3"), "my.txt", "summary.json") == path
+    assert default_out(tiny("demo", "seed=1"), "my.txt", "summary.json") != path
+    assert default_out(config, "other.txt", "summary.json") != path
+    (path / "summary.json").touch()
+    assert default_out(config, "my.txt", "summary.json") != path
+    assert default_out(config, "my.txt", "report.html") == path
 
 
 def test_files_are_replaced_at_once_or_not_at_all(

@@ -70,7 +70,7 @@ def run(
     data: DataOption = None,
     corpus: CorpusOption = None,
     glue: Annotated[
-        Path | None, typer.Option(help="Folder with a folder of json lines for each task.")
+        Path | None, typer.Option(help="Folder with a folder for each task (docs/evaluation.md).")
     ] = None,
     tasks: Annotated[
         str | None, typer.Option(help="Tasks, as rte,mrpc; all in --glue if left out.")
@@ -88,7 +88,7 @@ def run(
         fixed["finetune"] = {"tasks": _task_names(tasks, glue)}
     config, _ = _configure(words, fixed, budget, seed, data, corpus)
     name = corpus.name if corpus is not None else Path(config.data.sources[0].path).name
-    out = out or default_out(config, name)
+    out = out or default_out(config, name, "report.html")
     with _progress() as progress:
         progress.line(f"run  {out}")
         result = run_everything(config, out, corpus, glue, progress)
@@ -99,6 +99,7 @@ def run(
 def prepare(
     words: Words = None,
     data: DataOption = None,
+    budget: BudgetOption = None,
     out: Annotated[Path | None, typer.Option(help="The corpus directory to make.")] = None,
     work: Annotated[
         Path | None,
@@ -110,7 +111,7 @@ def prepare(
     from crammed.data.prepare import prepare as prepare_corpus
     from crammed.data.show import corpus_words
 
-    config, _ = _configure(words, {}, None, None, data, None)
+    config, _ = _configure(words, {}, budget, None, data, None)
     if out is None:
         raise InputError("say where the corpus goes: --out CORPUS_DIR")
     with _progress() as progress:
@@ -142,7 +143,7 @@ def pretrain(
     if out is None and started() > 1:
         raise InputError("several processes need one run directory: --out RUN_DIR")
     device = choose_device(config.compute, seconds_a_shape(config))
-    out = out or default_out(config, corpus.name)
+    out = out or default_out(config, corpus.name, "summary.json")
     with joined_group(device) as group:
         if group is not None and group.rank > 0:
             if not (out / "summary.json").exists():  # of a finished run there is nothing to follow

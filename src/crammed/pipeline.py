@@ -34,7 +34,7 @@ from crammed.model.count import parameters
 from crammed.model.final import final_model
 from crammed.progress import Progress
 from crammed.rundir import RunDir
-from crammed.sizing import seconds_a_shape
+from crammed.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape
 from crammed.train.group import Group
 from crammed.train.loop import Trained, pretrain
 
@@ -168,6 +168,9 @@ def train_and_export(
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
     for reason in device.reasons:
         progress.line(f"device  {reason}")
+    epochs = expected_tokens(config) / corpus.row_length / corpus.rows
+    if epochs > MOST_EPOCHS:
+        progress.line(f"corpus  is read about {epochs:.0f} times: add text, or lower the budget")
     size = parameters(config.model, corpus.vocab_size)
     progress.line(
         f"model  {config.model.layers} x {config.model.width}, {size:,} parameters; "

@@ -17,9 +17,11 @@ report.html
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -37,14 +39,31 @@ from crammed.files import disk_faults, read_json, write_json
 from crammed.recipe import parse_config
 
 
-def default_out(config: RunConfig, data_name: str) -> Path:
-    """A folder that does not exist yet: ``runs/RECIPE-DATA-DATE-NUMBER``."""
-    data = data_name.split(".")[0] or "corpus"
-    stem = f"{config.recipe}-{data}-{datetime.now().strftime('%Y%m%d')}"
+def default_out(config: RunConfig, data_name: str, last: str) -> Path:
+    """The run of this configuration that was stopped, or a folder that does not exist yet.
+
+    It is called ``runs/RECIPE-DATA-DATE-NUMBER``.
+
+    Args:
+        last: the file that a run has once it is finished.
+    """
+    data = re.sub(r"[^\w-]+", "-", data_name.split(".")[0]).strip("-") or "corpus"
+    stem = f"{config.recipe}-{data}"
+    for path in sorted(Path("runs").glob(f"{glob.escape(stem)}-????????-*"), reverse=True):
+        if not (path / last).exists() and _is_of(path, config):
+            return path
+    today = f"{stem}-{datetime.now().strftime('%Y%m%d')}"
     number = 1
-    while (path := Path("runs") / f"{stem}-{number:02d}").exists():
+    while (path := Path("runs") / f"{today}-{number:02d}").exists():
         number += 1
     return path
+
+
+def _is_of(path: Path, config: RunConfig) -> bool:
+    try:
+        return read_config(path).identity() == config.identity()
+    except InputError:  # no run, or one of another time
+        return False
 
 
 class RunDir:

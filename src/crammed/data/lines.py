@@ -58,12 +58,13 @@ def faults(file: File) -> Iterator[None]:
 @contextmanager
 def _open_bytes(file: File) -> Iterator[BinaryIO]:
     with faults(file):
-        if file.path.suffix == ".zst":
+        suffix = file.path.suffix.lower()
+        if suffix == ".zst":
             with pa.input_stream(str(file.path), compression="zstd") as stream:
                 yield cast(BinaryIO, io.BufferedReader(stream, _BUFFER))
             return
         openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-        with openers.get(file.path.suffix, open)(file.path, "rb") as stream:
+        with openers.get(suffix, open)(file.path, "rb") as stream:
             yield cast(BinaryIO, io.BufferedReader(stream, _BUFFER))
 
 

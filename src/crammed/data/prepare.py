@@ -10,9 +10,12 @@ Everything is made in a folder beside the corpus and appears in its place when i
 from __future__ import annotations
 
 import fcntl
+import gzip
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,9 +34,15 @@ from crammed.data.engine import Engine, give_memory_back, open_engine
 from crammed.data.manifest import SCHEMA, write_gzip, write_manifest
 from crammed.data.reading import Text, read_and_clean
 from crammed.data.shards import Packed, PackJob, Selection, SplitJob
-from crammed.data.sources import Source, open_sources
+from crammed.data.sources import Source, open_sources, passed_over
 from crammed.data.statistics import Statistics
-from crammed.data.tokenizer import load_tokenizer, to_json, vocabulary_size
+from crammed.data.tokenizer import (
+    MOST_LETTERS_LOST,
+    letters_lost,
+    load_tokenizer,
+    to_json,
+    vocabulary_size,
+)
 from crammed.data.train_tokenizer import (
     train_from_texts,
     train_from_words,
@@ -74,6 +83,9 @@ def prepare(
         raise InputError(f"{out} exists already: choose another --out")
     _require_extras(data, tokenizer)
     sources = open_sources(data)
+    if others := passed_over(data):
+        listed = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
+        progress.line(f"sources  passes over files of other formats: {listed}")
     with _work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
         _Preparation(data, tokenizer, folder, engine, progress).run(sources, out)
     return Corpus(out)
@@ -171,6 +183,12 @@ class _Preparation:
             write_text(tokenizer_file, to_json(tokenizer))
             give_memory_back()
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
+        lost = letters_lost(tokenizer, _beginning(corpus / "heldout.jsonl.gz"))
+        if lost > MOST_LETTERS_LOST:
+            self._progress.line(
+                f"tokenizer  drops or replaces {100 * lost:.0f} % of the letters of this text; "
+                "tokenizer.strip_accents=false tokenizer.ascii_only=false keep them"
+            )
 
         packed = self._work(
             "tokenizing",
@@ -314,6 +332,12 @@ class _Preparation:
         for name in names:
             places = order.permutation([each[name] for each in scores], name)
             write_array(corpus / f"order-{name}.bin", places)
+
+
+def _beginning(heldout: Path) -> str:
+    """Some text of the held-out documents."""
+    with gzip.open(heldout, "rt", encoding="utf-8") as lines:
+        return " ".join(json.loads(line)["text"] for line in islice(lines, 1000))[:200_000]
 
 
 def merged_counts(outs: Sequence[Path]) -> Iterator[tuple[str, int]]:

@@ -60,10 +60,11 @@ class Wanted:
                 f"{place}: no field {self.text_field!r} (it has: {', '.join(fields or record)}); "
                 "choose another with data.text_field=NAME"
             ) from None
+        if text is None:
+            return ""  # as many tables have it; the step `empty` drops and counts it
         if not isinstance(text, str):
-            kind = "null" if text is None else type(text).__name__
             raise InputError(
-                f"{place}: field {self.text_field!r} is {kind}, not text; "
+                f"{place}: field {self.text_field!r} is {type(text).__name__}, not text; "
                 "choose another with data.text_field=NAME"
             )
         return text
@@ -77,10 +78,11 @@ class Reader(Protocol):
 
 def format_of(path: Path) -> str | None:
     """The key of `READERS` that reads this file (``a.jsonl.zst`` -> ``.jsonl``), or None."""
-    inner = path.with_suffix("") if path.suffix in COMPRESSIONS else path
-    if inner.suffix in _BINARY and inner != path:
+    inner = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
+    suffix = inner.suffix.lower()
+    if suffix in _BINARY and inner != path:
         return None  # compressed within, never as a whole
-    return inner.suffix if inner.suffix in READERS else None
+    return suffix if suffix in READERS else None
 
 
 def is_json_lines(file: File) -> bool:

@@ -168,7 +168,10 @@ def texts(shard: Path, numbers: Sequence[int] | None = None) -> list[str]:
 
 def selected(shard: Path, selection: Selection) -> list[str]:
     """The documents to pack, in order, without what is cut out of them."""
-    numbers = np.flatnonzero(selection.repeats).tolist()
+    return _without_cuts(shard, np.flatnonzero(selection.repeats).tolist(), selection)
+
+
+def _without_cuts(shard: Path, numbers: Sequence[int], selection: Selection) -> list[str]:
     return [
         cut(text, selection.cuts.get(number, ()))
         for number, text in zip(numbers, texts(shard, numbers), strict=True)
@@ -206,8 +209,9 @@ def split_shard(job: SplitJob) -> Split:
         return Split(**found)
     held = np.flatnonzero(job.selection.heldout).tolist()
     with _file(job.out, "heldout.jsonl").open("w", encoding="utf-8") as file:
-        for text in texts(job.shard, held):
-            file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+        for text in _without_cuts(job.shard, held, job.selection):
+            if text:
+                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
     documents = selected(job.shard, job.selection)
     if job.words_first:
         words = split(documents)

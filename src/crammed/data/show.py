@@ -21,6 +21,7 @@ def corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
     manifest = corpus.manifest
     heldout = manifest["heldout"]
     statistics = manifest.get("statistics")
+    packed = sum(source["characters"] for source in manifest["sources"])  # repeats included
     words = [
         ("corpus", [str(corpus.path)]),
         ("sources", source_lines(manifest)),
@@ -35,7 +36,7 @@ def corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
             "tokens",
             [
                 f"{quantity(manifest['tokens'])} in {corpus.rows:,} rows of {corpus.row_length}; "
-                f"{manifest['tokens'] / manifest['characters']:.3f} a character"
+                f"{manifest['tokens'] / packed:.3f} a character"
             ],
         ),
         ("vocabulary", [_vocabulary(corpus)]),

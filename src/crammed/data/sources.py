@@ -207,6 +207,21 @@ def _search(folder: Path) -> Iterator[Path]:
             yield entry
 
 
+def passed_over(data: DataConfig) -> Counter[str]:
+    """How many files of no known format lie in the folders that are read, by their suffix."""
+    others: Counter[str] = Counter()
+    for config in data.sources:
+        folder = Path(config.path).expanduser()
+        if not (config.is_on_disk and folder.is_dir()) or _saved_by_datasets(folder):
+            continue
+        taken = set(_search(folder))
+        for file in folder.rglob("*"):
+            hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+            if not hidden and file.is_file() and file not in taken:
+                others[file.suffix or file.name] += 1
+    return others
+
+
 def _saved_by_datasets(folder: Path) -> list[Path]:
     """The files of a data set that `save_to_disk` wrote here; none if it did not."""
     try:

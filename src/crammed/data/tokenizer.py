@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import unicodedata
+from collections import Counter
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from crammed.errors import InputError
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens; their ids are their places here, in every tokenizer trained here."""
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIALS))
+MOST_LETTERS_LOST = 0.02
+"""In normalising, before a person should hear of it."""
 
 _NAMES = {
     "pad": ("[PAD]", "<pad>"),
@@ -70,6 +74,21 @@ class Specials:
 
 def _found(part: str, vocabulary: dict[str, int]) -> str | None:
     return next((name for name in _NAMES[part] if name in vocabulary), None)
+
+
+def letters_lost(tokenizer: Tokenizer, text: str) -> float:
+    """Share of a text's letters and marks that normalising drops or replaces, case aside."""
+    if tokenizer.normalizer is None:
+        return 0.0
+    before, after = (
+        Counter(c for c in unicodedata.normalize("NFC", each).lower() if c.isalpha() or _is_mark(c))
+        for each in (text, tokenizer.normalizer.normalize_str(text))
+    )
+    return (before - after).total() / max(1, before.total())
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
