@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from conftest import documents
+from crammed.evaluate import task
 from crammed.evaluate.task import load_suite
+
+
+def built_in_suites() -> list[str]:
+    """Names of the suites that come with the package, sorted."""
+    return sorted(file.stem for file in (Path(task.__file__).parent / "suites").glob("*.yaml"))
 
 
 def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:
@@ -19,14 +25,14 @@ def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:
     """
     made = folder / name
     made.mkdir(parents=True)
-    task = load_suite("glue").tasks[name]
+    wanted = load_suite("glue").tasks[name]
     texts = documents(rows)
-    splits = ["train", *(scored.split for scored in task.numbers.values())]
+    splits = ["train", *(scored.split for scored in wanted.numbers.values())]
     for split in splits:
         part = texts if split == "train" else texts[: rows // 2]
         with gzip.open(made / f"{split}.jsonl.gz", "wt") as file:
             for n, text in enumerate(part):
-                row: dict[str, Any] = dict.fromkeys(task.text, text[:40])
-                row[task.text[0]] = f"{'harbour' if n % 2 else 'garden'} {text[:30]}"
+                row: dict[str, Any] = dict.fromkeys(wanted.text, text[:40])
+                row[wanted.text[0]] = f"{'harbour' if n % 2 else 'garden'} {text[:30]}"
                 file.write(json.dumps({**row, "label": n % 2, "idx": n, **columns}) + "\n")
     return folder

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def test_the_other_verbs_on_a_finished_run(
     heldout = json.loads(evaluated.stdout)["suites"]["heldout"]
     assert heldout["loss@0.15"] == pytest.approx(result["heldout"]["loss@0.15"])
 
-    scores = tmp_path / "scores.json"
+    scores = tmp_path / "results" / "scores.json"
     evaluated = crammed(
         *("evaluate", run, "--data", folder / "glue", "--tasks", "rte", "--seeds", "1"),
         *("--out", scores, "--json"),
@@ -104,7 +105,10 @@ def test_the_other_verbs_on_a_finished_run(
     tasks = json.loads(evaluated.stdout)["suites"]["glue"]["tasks"]
     assert tasks == json.loads(scores.read_text())["suites"]["glue"]["tasks"]
     assert len(tasks["rte"]["seeds"]) == 2, "what the run had is kept"
-    compared = crammed("evaluate", "--compare", run, run, "--json")
+    itself = crammed("evaluate", "--compare", run, run)
+    assert (itself.returncode, "A and B are both" in itself.stderr) == (2, True)
+    shutil.copytree(run / "evaluation", tmp_path / "copy")
+    compared = crammed("evaluate", "--compare", tmp_path / "copy", run, "--json")
     assert json.loads(compared.stdout)["compare"]["numbers"][0]["difference"] == 0.0
 
     again = crammed("export", run, "--to", tmp_path / "again", "--json")

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crammed.evaluate.bootstrap import resampled_medians
 from crammed.evaluate.compare import Difference, compare, paired_difference
 from crammed.evaluate.rows import Rows
 from crammed.evaluate.task import Suite, Task
@@ -30,24 +31,24 @@ def number(median: float, rows: int = COUNT) -> dict[str, Any]:
 
 def test_a_model_does_not_differ_from_itself() -> None:
     seeds = [outputs(wrong(0.3, 0))]
-    same = paired_difference(("accuracy",), seeds, seeds, ROWS, (), "a").json()
+    same = paired_difference(("accuracy",), seeds, seeds, ROWS, (), "a", "a").json()
     assert same == {"difference": 0.0, "interval": [0.0, 0.0], "p": 1.0}
 
 
 def test_a_difference_has_a_sign_an_interval_and_a_share_on_the_other_side() -> None:
     worse, better = ([outputs(wrong(share, s)) for s in range(3)] for share in (0.4, 0.2))
-    up = paired_difference(("accuracy",), better, worse, ROWS, (), "a").json()
+    up = paired_difference(("accuracy",), better, worse, ROWS, (), "a", "a").json()
     assert up["interval"][0] < up["difference"] < up["interval"][1]
     assert up["interval"][0] > 0
     assert up["p"] == 0.0
-    down = paired_difference(("accuracy",), worse, better, ROWS, (), "a").json()
+    down = paired_difference(("accuracy",), worse, better, ROWS, (), "a", "a").json()
     assert down["difference"] == -up["difference"]
     assert down["p"] < 0.01
 
 
 def test_a_difference_by_chance_has_zero_inside() -> None:
     one, other = ([outputs(wrong(0.3, s)) for s in seeds] for seeds in (range(3), range(9, 12)))
-    found = paired_difference(("accuracy",), one, other, ROWS, (), "a").json()
+    found = paired_difference(("accuracy",), one, other, ROWS, (), "a", "a").json()
     assert found["interval"][0] < 0 < found["interval"][1]
     assert found["p"] > 0.05
 
@@ -57,7 +58,9 @@ def test_the_same_rows_are_drawn_for_both() -> None:
     errors = wrong(0.3, 0)
     more = errors.copy()
     more[np.flatnonzero(~errors)[:10]] = True
-    paired = paired_difference(("accuracy",), [outputs(errors)], [outputs(more)], ROWS, (), "a")
+    paired = paired_difference(
+        ("accuracy",), [outputs(errors)], [outputs(more)], ROWS, (), "a", "a"
+    )
     assert paired.value == pytest.approx(2.5)
     assert paired.resampled.std() == pytest.approx(100 * (0.025 / COUNT) ** 0.5, rel=0.1)
     assert paired.resampled.min() >= 0.0
@@ -66,7 +69,7 @@ def test_the_same_rows_are_drawn_for_both() -> None:
 def test_an_undefined_score_is_not_compared() -> None:
     constant = [np.ones((COUNT, 1))]
     with pytest.raises(ValueError, match="all predictions are 1"):
-        paired_difference(("pearson",), constant, constant, ROWS, (), "a")
+        paired_difference(("pearson",), constant, constant, ROWS, (), "a", "a")
 
 
 def test_what_both_have_is_compared_and_the_rest_is_named() -> None:
@@ -93,3 +96,15 @@ def test_other_rows_and_given_reasons_are_not_compared() -> None:
         {"name": "a", "why": "other numbers of rows"},
         {"name": "b", "why": "another protocol"},
     ]
+
+
+def test_numbers_of_one_task_have_the_same_seeds_in_a_resample() -> None:
+    """Each seed scores alike on both: only which seeds were drawn tells resamples apart."""
+    seeds = [outputs(np.full(COUNT, wrong)) for wrong in (True, False, True, False)]
+    one, other = (
+        resampled_medians(("accuracy",), [seeds], ROWS, (), name, "mnli")[0]
+        for name in ("mnli", "mnli-mm")
+    )
+    assert one.tolist() == other.tolist()
+    elsewhere = resampled_medians(("accuracy",), [seeds], ROWS, (), "mnli", "cola")[0]
+    assert one.tolist() != elsewhere.tolist()

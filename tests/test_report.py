@@ -16,6 +16,8 @@ from conftest import documents, tiny, write_jsonl
 from corpora import numbered_files, write_corpus
 from crammed.data.statistics import Statistics
 from crammed.errors import InputError
+from crammed.evaluate.evaluation import load_protocol
+from crammed.evaluate.keep import hyperparameters
 from crammed.evaluate.table import (
     Part,
     blimp_table,
@@ -53,7 +55,7 @@ def score(median: float, **fields: Any) -> dict[str, Any]:
     """A score on data of official size."""
     return {
         "metric": "f1",
-        "seeds": [median - 1, median, median + 2],
+        "seeds": [median - 1, median - 0.5, median, median + 1, median + 2],
         "median": median,
         "spread": 3.0,
         "interval": [median - 3, median + 3],
@@ -90,6 +92,7 @@ GLUE = {
         mean("GLUE-2", "mrpc", "rte", untrained=40.5),
     ],
 }
+PAPERS = hyperparameters(load_protocol("cramming"))
 BLIMP = {
     "pairs": 67000,
     "paradigms": 67,
@@ -105,7 +108,7 @@ BLIMP = {
 def evaluated(run: Path, **suites: Any) -> Path:
     """The run with these scores."""
     (run / "evaluation").mkdir(exist_ok=True)
-    scores = {"schema": 2, "model": {}, "protocol": {}, "suites": suites}
+    scores = {"schema": 2, "model": {}, "protocol": PAPERS, "suites": suites}
     (run / "evaluation" / "scores.json").write_text(json.dumps(scores))
     return run
 
@@ -144,7 +147,7 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
 
 
 def test_several_runs_side_by_side(run: Path, tmp_path: Path) -> None:
-    page = write_report([run, run], tmp_path / "both.html").read_text()
+    page = write_report([run, run], tmp_path / "reports/new/both.html").read_text()
     assert page.count("<svg") == 15
     assert "2 runs" in page
 
@@ -216,7 +219,7 @@ def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: P
     for words in (
         "<b>88.1</b>",
         "85.1 to 91.1",
-        "3.0 of 3",
+        "3.0 of 5",
         "accuracy 71.2; 3 of train cut",
         "3,668 of 363,846 + 408: partial",
         "failed: line 4: no column &lt;sentence&gt;",
@@ -253,12 +256,16 @@ def test_a_model_from_elsewhere_has_a_report_of_its_scores(moved: Path, tmp_path
     scores = json.loads(
         (evaluated(moved, glue=GLUE, blimp=BLIMP) / "evaluation/scores.json").read_text()
     )
-    scores |= {"model": {"name": "theirs", "parameters": 22_700_000}, "protocol": {"lr": 4e-05}}
+    scores |= {
+        "model": {"name": "theirs", "parameters": 22_700_000},
+        "protocol": {**PAPERS, "epochs": 7},
+    }
     (folder / "scores.json").write_text(json.dumps(scores))
     (folder / "evaluation.json").write_text("{}")
     page = write_report([folder], tmp_path / "report.html").read_text()
     for words in ("<h1>theirs</h1>", "22.7 M parameters", "lr 4e-05", "Scores after fine-tuning"):
         assert words in page
+    assert "Published, by" not in page
     both = write_report([moved, folder], tmp_path / "report.html").read_text()
     assert both.count("<article>") == 2
 
@@ -272,15 +279,33 @@ def test_published_scores_add_up_to_the_papers_means() -> None:
 
 
 def test_only_comparable_numbers_have_published_ones_beside_them() -> None:
-    beside = published_beside("glue", GLUE)
+    beside = published_beside("glue", GLUE, PAPERS)
     assert beside is not None
     assert beside["columns"] == ["mrpc", "rte", "stsb", "GLUE-2"]
     assert beside["rows"][0]["values"] == [88.1, 55.2, 60.0, 66.6]
     bert = next(row for row in beside["rows"] if row["name"] == "BERT-base, fully trained")
     assert bert["values"] == [89.3, 59.2, 86.7, pytest.approx((89.3 + 59.2) / 2)]
-    assert published_beside("mine", GLUE) is None
+    assert published_beside("mine", GLUE, PAPERS) is None
+    assert published_beside("glue", GLUE, {**PAPERS, "batch": 32}) is None
     partial = {"tasks": {"qqp": score(80.0, official=False)}, "means": []}
-    assert published_beside("glue", partial) is None
+    assert published_beside("glue", partial, PAPERS) is None
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        ((5, 5), "this model"),
+        ((3, 3), "this model, 3 seeds"),
+        ((1, 1), "this model, 1 seed"),
+        ((5, 3), "this model, 3 or 5 seeds"),
+    ],
+)
+def test_other_seeds_than_the_papers_are_named(seeds: tuple[int, int], words: str) -> None:
+    rows = (("rte", seeds[0]), ("mrpc", seeds[1]))
+    tasks = {name: score(60.0, seeds=[60.0] * count) for name, count in rows}
+    beside = published_beside("glue", {"tasks": tasks, "means": []}, PAPERS)
+    assert beside is not None
+    assert beside["rows"][0]["name"] == words
 
 
 class _Terminal(io.StringIO):
@@ -294,11 +319,11 @@ def _printed(parts: list[Part], stream: io.StringIO) -> str:
 
 
 def test_a_table_in_a_file_is_plain_and_whole() -> None:
-    text = _printed([*score_tables("glue", GLUE), blimp_table(BLIMP)], io.StringIO())
+    text = _printed([*score_tables("glue", GLUE, PAPERS), blimp_table(BLIMP)], io.StringIO())
     assert "\x1b" not in text
     line = next(line for line in text.splitlines() if line.startswith("qqp"))
     assert line.split("  ")[-1].strip() == "3,668 of 363,846 + 408: partial"
-    for words in ("77.0 to 83.0", "3.0 of 3", "40.5"):
+    for words in ("77.0 to 83.0", "3.0 of 5", "40.5"):
         assert words in line
     for words in (
         "cola FAILED: line 4: no column <sentence>",
@@ -315,10 +340,10 @@ def test_a_table_in_a_file_is_plain_and_whole() -> None:
 def test_a_narrow_terminal_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "xterm")
-    text = _printed(score_tables("glue", GLUE), _Terminal())
+    text = _printed(score_tables("glue", GLUE, PAPERS), _Terminal())
     assert "…" not in text
     plain = re.sub(r"\x1b\[[\d;]*m", "", text)
-    assert re.search(r"mrpc +f1 +88\.1 +85\.1 to 91\.1 +3\.0 of 3 +40\.5", plain)
+    assert re.search(r"mrpc +f1 +88\.1 +85\.1 to 91\.1 +3\.0 of 5 +40\.5", plain)
 
 
 def test_a_comparison_says_what_could_not_be_compared() -> None:

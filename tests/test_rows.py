@@ -17,7 +17,8 @@ from crammed.errors import InputError
 from crammed.evaluate.labels import class_number, in_order, name_of
 from crammed.evaluate.read import read_task, splits_in, tasks_in
 from crammed.evaluate.rows import TaskData
-from crammed.evaluate.task import Split, Suite, load_suite, pieces, suite_names
+from crammed.evaluate.task import Split, Suite, load_suite, pieces
+from tasks import built_in_suites
 
 Rows = Sequence[dict[str, Any]]
 
@@ -140,6 +141,14 @@ def test_words_and_their_labels(tmp_path: Path) -> None:
     numbered = [{"words": ["a", "b", "c"], "label": [1, -100, 0]}]
     data = read(tmp_path, numbered, labels=["O", "B-X"], **fields)
     assert data.train.labels.tolist() == [1, -1, 0]
+    as_text = [{"words": "a b c d", "label": "1 -100 0 -1"}]  # as tables hold them
+    data = read(tmp_path, as_text, kind="tokens", metric="accuracy", text="words")
+    assert data.labels == ("0", "1")
+    assert data.train.labels.tolist() == [1, -1, 0, -1]
+    data = read(
+        tmp_path, as_text, labels=["-1", "0", "1"], kind="tokens", metric="accuracy", text="words"
+    )
+    assert data.train.labels.tolist() == [2, -1, 1, 0]
     assert "line 1: 2 words, but 1 labels" in refusal(
         tmp_path, [{"words": ["a", "b"], "label": ["O"]}], **fields
     )
@@ -179,6 +188,15 @@ def test_choices_from_columns_and_from_a_list(tmp_path: Path) -> None:
         tmp_path, [row("a", "A", all="p q")], **fields
     )
     assert "holds fewer than two answers" in refusal(tmp_path, [row("a", "A", all=["p"])], **fields)
+
+
+@pytest.mark.parametrize("form", [int, str, float])
+def test_minus_one_is_a_class_where_it_is_named(tmp_path: Path, form: Any) -> None:
+    rows = [row("a", form(-1)), row("b", form(0)), row("c", form(1))]
+    data = read(tmp_path, rows, labels=[-1, 0, 1])
+    assert data.train.labels.tolist() == [0, 1, 2]
+    with pytest.raises(InputError, match="if -1 is a class, name all classes in `labels`"):
+        read(tmp_path, rows)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +297,11 @@ def test_test_splits_need_no_labels(tmp_path: Path) -> None:
     without = read_task(suite.tasks["mine"], tmp_path, suite, test=False)
     assert without.test == {}
     assert without.sha256 == data.sha256
+    assert without.test_sha256 == {}
+    write(tmp_path, test=[{"text": "d"}, {"text": "c"}])
+    other = read_task(suite.tasks["mine"], tmp_path, suite)
+    assert other.sha256 == data.sha256
+    assert other.test_sha256 != data.test_sha256
     assert len(splits_in(suite, tmp_path)) == 3
 
 
@@ -327,7 +350,7 @@ def test_truth_is_no_label_among_three() -> None:
         class_number(True, ("a", "b", "c"))
 
 
-@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("name", built_in_suites())
 def test_every_built_in_task_reads_rows_of_its_columns(tmp_path: Path, name: str) -> None:
     suite = load_suite(name)
     for task in suite.tasks.values():

@@ -131,7 +131,7 @@ def test_intervals_hold_what_theory_says() -> None:
     truth = np.ones(2000, int)
     guess = np.arange(2000) % 5 > 0  # 80 % right
     outputs = [np.eye(2)[guess.astype(int)]]
-    medians = resampled_medians(("accuracy",), [outputs], rows_of(truth), (), "x")[0]
+    medians = resampled_medians(("accuracy",), [outputs], rows_of(truth), (), "x", "x")[0]
     low, high = interval(medians) or (0, 0)
     error = 100 * (0.8 * 0.2 / 2000) ** 0.5
     assert low == pytest.approx(80 - 1.96 * error, abs=0.35 * error)
@@ -145,7 +145,7 @@ def test_seeds_that_differ_widen_the_interval() -> None:
     ]
     rows = rows_of(np.ones(900))
     one, three = (
-        interval(resampled_medians(("accuracy",), [each], rows, (), "x")[0]) or [0.0, 0.0]
+        interval(resampled_medians(("accuracy",), [each], rows, (), "x", "x")[0]) or [0.0, 0.0]
         for each in (seeds[1:2], seeds)
     )
     assert three[1] - three[0] > 2 * (one[1] - one[0])
@@ -157,7 +157,7 @@ def test_groups_are_drawn_whole() -> None:
     outputs = [np.eye(2)[right]]
     rows = rows_of(np.ones(300)), rows_of(np.ones(300), groups=[str(n // 30) for n in range(300)])
     alone, grouped = (
-        interval(resampled_medians(("accuracy",), [outputs], each, (), "x")[0]) or [0.0, 0.0]
+        interval(resampled_medians(("accuracy",), [outputs], each, (), "x", "x")[0]) or [0.0, 0.0]
         for each in rows
     )
     assert grouped[1] - grouped[0] > 3 * (alone[1] - alone[0])
@@ -166,7 +166,7 @@ def test_groups_are_drawn_whole() -> None:
 def test_how_many_weights_are_held_at_once_changes_nothing(monkeypatch: Any) -> None:
     def medians() -> Any:
         seeds = [seeds_of(TRUTH, 0.8, 3)]
-        return resampled_medians(("f1",), seeds, rows_of(TRUTH), (), "x")[0]
+        return resampled_medians(("f1",), seeds, rows_of(TRUTH), (), "x", "x")[0]
 
     whole = medians()
     monkeypatch.setattr(bootstrap, "_MOST_WEIGHTS", 7 * len(TRUTH))
@@ -175,7 +175,7 @@ def test_how_many_weights_are_held_at_once_changes_nothing(monkeypatch: Any) -> 
 
 def test_resamples_on_which_a_score_is_undefined_are_left_out() -> None:
     truth = np.array([0, 1])  # half of the resamples have one class
-    medians = resampled_medians(("f1",), [seeds_of(truth, 1.0, 2)], rows_of(truth), (), "x")[0]
+    medians = resampled_medians(("f1",), [seeds_of(truth, 1.0, 2)], rows_of(truth), (), "x", "x")[0]
     assert 0.3 < np.isnan(medians).mean() < 0.7
     assert interval(medians) == [100.0, 100.0]
     assert interval(np.full(3, np.nan)) is None
@@ -185,7 +185,12 @@ def test_the_largest_task_takes_seconds() -> None:
     truth = np.random.default_rng(0).integers(2, size=40_430)
     began = time.process_time()
     resampled_medians(
-        ("f1",), [seeds_of(truth, 0.8, 5), seeds_of(truth, 0.7, 5)], rows_of(truth), (), "qqp"
+        ("f1",),
+        [seeds_of(truth, 0.8, 5), seeds_of(truth, 0.7, 5)],
+        rows_of(truth),
+        (),
+        "qqp",
+        "qqp",
     )
     assert time.process_time() - began < 8.0
 

@@ -52,7 +52,7 @@ def test_glues_files_are_as_its_leaderboard_wants_them(tmp_path: Path) -> None:
     written = files_in(tmp_path / "new/glue.zip")
     assert written.keys() == GLUE.keys()
     assert written["CoLA.tsv"] == "index\tprediction\n0\t0\n1\t1\n"
-    assert written["STS-B.tsv"] == "index\tprediction\n0\t5.000\n1\t0.000\n"
+    assert written["STS-B.tsv"] == "index\tprediction\n0\t5\n1\t0\n"
     assert written["AX.tsv"] == "index\tprediction\n0\tentailment\n1\tneutral\n"
     assert written["QNLI.tsv"] == "index\tprediction\n0\tentailment\n1\tnot_entailment\n"
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["glue.zip"]
@@ -95,6 +95,51 @@ def test_superglues_files_are_as_its_leaderboard_wants_them(tmp_path: Path) -> N
     answers = [{"idx": 4, "label": 0}, {"idx": 5, "label": 1}]
     questions = [{"idx": 8, "answers": answers}]
     assert written["MultiRC.jsonl"] == [{"idx": 3, "passage": {"questions": questions}}]
+
+
+def suite_of(**task: Any) -> Suite:
+    """A suite of one task of the user's own, which has test files of both forms."""
+    test = {"Own.tsv": "test", "Own.jsonl": "more"}
+    return Suite.model_validate(
+        {"name": "own", "tasks": {"own": {"text": "t", "test": test, **task}}}
+    )
+
+
+def own_files(suite: Suite, outputs: Any, labels: tuple[str, ...], folder: Path) -> tuple[str, Any]:
+    """What the .tsv holds below its head, and the labels of the .jsonl."""
+    files = ("Own.tsv", "Own.jsonl")
+    predicted = {name: (list(range(len(outputs))), np.array(outputs)) for name in files}
+    write_submission(suite, predicted, dict.fromkeys(files, labels), folder / "own.zip")
+    written = files_in(folder / "own.zip")
+    rows = [json.loads(line)["label"] for line in written["Own.jsonl"].splitlines()]
+    return written["Own.tsv"].removeprefix("index\tprediction\n"), rows
+
+
+def test_values_are_limited_only_where_the_suite_says_so(tmp_path: Path) -> None:
+    suite = suite_of(kind="regression", metric="pearson")
+    outputs = [[-3.25], [123.456]]
+    table, values = own_files(suite, outputs, (), tmp_path)
+    assert table == "0\t-3.25\n1\t123.456\n"
+    assert values == [-3.25, 123.456]
+    limited = suite.model_copy(update={"between": {"Own.tsv": (0.0, 100.0)}})
+    table, values = own_files(limited, outputs, (), tmp_path)
+    assert table == "0\t0\n1\t100\n"
+    assert values == [-3.25, 123.456]
+
+
+def test_of_several_labels_all_that_are_predicted_are_written(tmp_path: Path) -> None:
+    suite = suite_of(kind="multi-label", metric="micro-f1")
+    outputs = [[2.0, -1.0, 0.5], [-1.0, -2.0, -0.5]]
+    table, values = own_files(suite, outputs, ("art", "law", "7"), tmp_path)
+    assert table == "0\tart, 7\n1\t\n"
+    assert values == [["art", 7], []]
+
+
+def test_classes_that_are_numbers_are_numbers_in_json(tmp_path: Path) -> None:
+    suite = suite_of(metric="accuracy")
+    table, values = own_files(suite, np.eye(2), ("-1", "1"), tmp_path)
+    assert table == "0\t-1\n1\t1\n"
+    assert values == [-1, 1]
 
 
 def test_a_folder_is_no_place_for_a_submission(tmp_path: Path) -> None:

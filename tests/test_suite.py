@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +21,17 @@ import pytest
 from numpy.typing import NDArray
 
 from conftest import tiny
-from crammed.config import ComputeConfig
+from crammed.config import ComputeConfig, Protocol
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.evaluate.encoders import local_digest
 from crammed.evaluate.evaluation import (
     Request,
     compare_models,
     default_folder,
     evaluate,
     load_protocol,
+    scores_folder,
 )
 from crammed.evaluate.keep import kept_outputs, load, save
 from crammed.files import write_json
@@ -108,6 +113,7 @@ def test_scores_have_seeds_intervals_and_the_twin(tmp_path: Path, ask: Ask) -> N
     stored = json.loads((tmp_path / "scores" / "scores.json").read_text())
     assert stored["suites"]["glue"] == result["suites"]["glue"]
     assert stored["protocol"]["lr"] == 2e-3
+    assert result["protocol"] == stored["protocol"]
 
 
 def test_a_learnable_task_is_learned_in_this_process_and_in_others(
@@ -187,6 +193,33 @@ def test_a_folder_is_of_one_model_and_one_protocol(
     assert default_folder("org/name", None) == Path("evaluations/org-name")
 
 
+def test_models_of_the_same_name_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name / "export").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    a, b = (default_folder(f"runs/{name}/export", None) for name in ("a", "b"))
+    assert (a, b) == (Path("evaluations/runs-a-export"), Path("evaluations/runs-b-export"))
+    assert default_folder(str(tmp_path / "runs/a/export"), None) == a
+    monkeypatch.chdir(tmp_path / "runs" / "b")
+    assert default_folder("../a/export", "mine.yaml") == Path("evaluations/a-export-mine")
+    assert default_folder("export", None) == Path("evaluations/export")
+
+
+def test_scores_of_another_model_are_not_taken_for_a_models_own(
+    tmp_path: Path, model: Path, corpus: Corpus
+) -> None:
+    described = {"model": {"name": "model", "sha256": local_digest(model)}, "protocol": {}}
+    (model / "evaluation").mkdir()
+    write_json(model / "evaluation" / "evaluation.json", described)
+    assert scores_folder(str(model), None) == model / "evaluation"
+    other = make_model(tmp_path / "other", corpus, 1)
+    shutil.copytree(model / "evaluation", other / "evaluation")
+    with pytest.raises(InputError, match=r"holds scores of another model, model, than .*other"):
+        scores_folder(str(other), None)
+
+
 def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "stsb", rows=40, label=1.0)  # constant: nothing to learn
     write_task(tmp_path, "cola", rows=40, label=7)
@@ -239,6 +272,7 @@ def test_protocols_are_files_of_one_form(tmp_path: Path) -> None:
     paper, bert = load_protocol("cramming"), load_protocol("bert-base")
     assert (paper.epochs, paper.batch, paper.lr, paper.seeds) == (5, 16, 4e-5, 5)
     assert (paper.warmup, paper.schedule, paper.max_length) == (0.1, "cosine", 128)
+    assert paper == Protocol()  # to which published scores are comparable
     assert (bert.lr, bert.batch, bert.epochs) == (2e-5, 32, 5)
     own = tmp_path / "own.yaml"
     own.write_text("{lr: 1e-4, epoch: 3}")
@@ -260,8 +294,11 @@ def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: 
     assert cola["difference"] == pytest.approx(a["cola"]["median"] - b["cola"]["median"])
     assert cola["interval"][0] <= cola["difference"] <= cola["interval"][1]
     assert entries["sst2"]["why"] == "B has no score"
-    same = compare_models(one, one, "glue").entries
+    shutil.copytree(one, tmp_path / "copy")
+    same = compare_models(one, tmp_path / "copy", "glue").entries
     assert all(entry["difference"] == 0.0 for entry in same)
+    with pytest.raises(InputError, match=r"A and B are both .*scores: name two folders"):
+        compare_models(one, tmp_path / "copy" / ".." / "scores", "glue")
     with pytest.raises(InputError, match="holds no evaluation"):
         compare_models(one, tmp_path / "cola", "glue")
     with pytest.raises(InputError, match="no scores of swag"):
@@ -279,12 +316,48 @@ def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: A
     assert {"RTE.tsv", "AX.tsv", "CoLA.tsv (7 rows instead of 1063)"} <= set(after["missing"])
     seeds = tasks_of(after)["cola"]["seeds"]
     middle = seeds.index(sorted(seeds)[1])
-    outputs = kept_outputs(tmp_path / "scores", "glue", "cola", middle)["test/CoLA.tsv"]
+    outputs = outputs_on_test(tmp_path / "scores", middle)
     with zipfile.ZipFile(archive) as files:
         assert files.namelist() == ["CoLA.tsv"]
         lines = files.read("CoLA.tsv").decode().splitlines()
     assert lines[0] == "index\tprediction"
     assert lines[1:] == [f"{n}\t{best}" for n, best in enumerate(outputs.argmax(1))]
+
+
+def outputs_on_test(folder: Path, seed: int) -> NDArray[np.float32]:
+    """What the model of that seed gives on CoLA's test split, [R, 2]."""
+    found = kept_outputs(folder, "glue", "cola", seed)
+    (name,) = (name for name in found if name.startswith("test/CoLA.tsv/"))
+    return found[name]
+
+
+def test_test_rows_that_changed_are_predicted_again(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    write_task(tmp_path, "sst2", rows=40)
+    rows = [{"sentence": text, "idx": n} for n, text in enumerate(["a harbour", "garden", "b"])]
+    file = tmp_path / "cola" / "test.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    archive, folder = tmp_path / "submission.zip", tmp_path / "scores"
+    request = ask(seeds=1, twin=False, submission=archive)
+    evaluate(request, SILENT)
+    before, written = outputs_on_test(folder, 0), archive.read_bytes()
+    file.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    # Not asked for, they are no reason to fine-tune again, nor is what is kept of them.
+    done = folder / "predictions/glue/cola/trained-0.npz"
+    at = done.stat().st_mtime_ns
+    evaluate(ask(seeds=1, twin=False), SILENT)
+    evaluate(replace(request, tasks=("sst2",)), SILENT)
+    assert done.stat().st_mtime_ns == at
+    assert archive_rows(archive) == archive_rows(io.BytesIO(written))
+    evaluate(request, SILENT)
+    np.testing.assert_allclose(outputs_on_test(folder, 0), before[::-1], atol=1e-5)
+    assert [row[0] for row in archive_rows(archive)] == ["2", "1", "0"]
+
+
+def archive_rows(archive: Any) -> list[list[str]]:
+    """Rows of the submission's CoLA.tsv."""
+    with zipfile.ZipFile(archive) as files:
+        return [line.split("\t") for line in files.read("CoLA.tsv").decode().splitlines()[1:]]
 
 
 def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, ask: Ask, model: Path) -> None:

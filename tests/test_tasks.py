@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 
 from crammed.errors import InputError
-from crammed.evaluate.task import Kind, Suite, Task, load_suite, pieces, suite_names
+from crammed.evaluate.task import Kind, Suite, Task, load_suite, pieces
+from tasks import built_in_suites
 
 
 def written(folder: Path, text: str) -> str:
@@ -28,8 +29,8 @@ def task_refusal(folder: Path, **fields: str) -> str:
 
 
 def test_the_built_in_suites_are_whole() -> None:
-    assert suite_names() == ["docs", "glue", "race", "superglue", "swag"]
-    for name in suite_names():
+    assert built_in_suites() == ["docs", "glue", "race", "superglue", "swag"]
+    for name in built_in_suites():
         suite = load_suite(name)
         assert suite.name == name
         for task in suite.tasks.values():
@@ -118,6 +119,7 @@ def test_templates_come_apart() -> None:
         ({"kind": "choice", "choices": "a", "choice_text": "b"}, "needs {choice} in it"),
         ({"kind": "choice", "choices": "a", "text": "[a, b]"}, "takes one column in text, not 2"),
         ({"kind": "tokens", "text": "'{a} {b}'"}, "takes a column in text, no template"),
+        ({"kind": "tokens", "test": "{A.tsv: test}"}, "kind tokens has no test: a submission has"),
         ({"kind": "regression", "labels": "2", "metric": "pearson"}, "regression has no labels"),
         ({"kind": "multi-label", "label": "[a, b]", "labels": "3"}, "3 labels for 2 columns"),
         ({"name": "b"}, "tasks.a.name: leave it out"),
@@ -143,6 +145,10 @@ def test_faults_of_a_task_are_named(tmp_path: Path, fields: dict[str, str], word
         (
             "tasks: {a: {text: b, metric: f1}}\nmeans: {all: [aa]}",
             "no number 'aa'; did you mean a?",
+        ),
+        (
+            "tasks: {a: {text: b, metric: f1, test: {A.tsv: t}}}\nbetween: {B.tsv: [0, 1]}",
+            "between: no test file 'B.tsv'; did you mean A.tsv?",
         ),
         (
             "tasks: {a: {text: b, metric: f1, scored: {n: x}}, c: {text: b, metric: f1, scored: "

@@ -21,9 +21,13 @@ from crammed.errors import InputError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file at once: readers see the old content or the new, never a part."""
+    """Replace the file at once: readers see the old content or the new, never a part.
+
+    Its folder is made where there is none.
+    """
     aside = path.with_name(f".{path.name}.tmp")
     with disk_faults(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with aside.open("w", encoding="utf-8") as file:
                 file.write(text)
@@ -70,9 +74,13 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+_MISPLACED = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
+"""A file where a folder would have to be, or a folder where the file would."""
+
+
 @contextmanager
 def disk_faults(path: Path) -> Iterator[None]:
-    """Turn a full disk or a folder one may not write to into an `InputError` that says so."""
+    """Turn a full disk or a place one may not write to into an `InputError` that says so."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -81,7 +89,7 @@ def disk_faults(path: Path) -> Iterator[None]:
             raise InputError(
                 f"the disk is full: free some space or choose another place than {path}"
             ) from error
-        if number in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if number in (errno.EACCES, errno.EROFS, errno.EPERM, *_MISPLACED):
             raise InputError(
                 f"cannot write {path}: {os.strerror(number)}; choose another --out"
             ) from error

@@ -86,11 +86,14 @@ def _python() -> str:
 
 
 def _score(entry: dict[str, Any]) -> str:
+    from crammed.evaluate.table import twin_words
+
     partial = ", partial data" if entry.get("official") is False else ""
-    twin = entry["untrained"]
+    twin = entry["untrained"] or {}  # none by --no-twin
+    spread = f" (spread {twin['spread']:.1f})" if "spread" in twin else ""
     return (
         f"{entry['median']:.1f} {entry['metric']} (spread {entry['spread']:.1f}{partial}); "
-        f"untrained twin {twin['median']:.1f} (spread {twin['spread']:.1f})"
+        f"untrained twin {twin_words(entry)}{spread}"
     )
 
 
@@ -107,7 +110,7 @@ def score_parts(values: dict[str, Any]) -> list[Any]:
         elif suite == "heldout":
             parts.append(Text("\n".join(f"{name}  {v:.4f}" for name, v in scores.items())))
         else:
-            parts += score_tables(suite, scores)
+            parts += score_tables(suite, scores, values["protocol"])
     if missing := values.get("missing"):
         parts.append(Text(f"the leaderboard will miss {', '.join(missing)}"))
     parts.append(Text(f"kept in {values['folder']}"))

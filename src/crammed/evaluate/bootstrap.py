@@ -30,6 +30,7 @@ def resampled_medians(
     rows: Rows,
     labels: Sequence[str],
     name: str,
+    task: str,
 ) -> list[Floats]:
     """Each model's median over seeds in every resample, [RESAMPLES]; NaN where it is undefined.
 
@@ -37,7 +38,9 @@ def resampled_medians(
 
     Args:
         models: of each, the outputs of every seed.
-        name: of the number; resamples of different names are independent.
+        name: of the number; rows of different names are drawn independently.
+        task: of the number; a resample has the same seeds for all numbers of a task, which are
+            taken from the same fine-tuned models.
     """
     functions = [
         [[weighted(metric, each, rows, labels) for metric in metrics] for each in outputs]
@@ -49,7 +52,7 @@ def resampled_medians(
         for parts, seeds in zip(values, functions, strict=True):
             scores = [np.mean([one(weights) for one in each], axis=0) for each in seeds]
             parts.append(np.stack(scores, 1))
-    draw = np.random.default_rng(key(0, f"bootstrap/{name}/seeds"))
+    draw = np.random.default_rng(key(0, f"bootstrap/{task}/seeds"))
     medians = []
     for parts in values:
         table = np.concatenate(parts)  # [RESAMPLES, seeds]

@@ -42,11 +42,13 @@ def paired_difference(
     rows: Rows,
     labels: Sequence[str],
     name: str,
+    task: str,
 ) -> Difference:
     """Compare two models by the outputs of their seeds on the same rows.
 
     Args:
-        name: of the number; resamples of different names are independent.
+        name: of the number.
+        task: of the number; see `resampled_medians`.
 
     Raises:
         ValueError: the score of a seed is undefined.
@@ -55,7 +57,7 @@ def paired_difference(
         np.median([mean_measure(metrics, each, rows, labels) for each in outputs])
         for outputs in (a, b)
     ]
-    resampled_a, resampled_b = resampled_medians(metrics, (a, b), rows, labels, name)
+    resampled_a, resampled_b = resampled_medians(metrics, (a, b), rows, labels, name, task)
     return Difference(float(medians[0] - medians[1]), resampled_a - resampled_b)
 
 

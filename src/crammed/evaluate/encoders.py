@@ -119,6 +119,19 @@ class EncoderSpec:
         return HuggingFaceEncoder(*find(self.spec), trust_remote_code=self.trust_remote_code)
 
 
+def local_digest(folder: Path) -> str:
+    """The `Encoder.sha256` of the model in a folder, which is not loaded for it.
+
+    Raises:
+        InputError: there is none.
+    """
+    from crammed.evaluate.huggingface_files import model_files
+    from crammed.evaluate.run_encoder import run_files
+
+    is_run = (folder / "final" / "config.json").is_file()
+    return digest(run_files(folder) if is_run else model_files(folder))
+
+
 def check_length(max_length: int, encoder: Encoder) -> None:
     """Raises InputError where sequences would be longer than the encoder can take."""
     if max_length > encoder.max_length:

@@ -17,10 +17,10 @@ from crammed.device import Device, choose_device
 from crammed.errors import InputError
 from crammed.evaluate.blimp import blimp_score
 from crammed.evaluate.compare import Difference, compare, paired_difference
-from crammed.evaluate.encoders import Encoder, EncoderSpec
+from crammed.evaluate.encoders import Encoder, EncoderSpec, local_digest
 from crammed.evaluate.finetune import Numerics
 from crammed.evaluate.heldout import heldout_score
-from crammed.evaluate.keep import Kept, gold_of, kept_outputs, stored
+from crammed.evaluate.keep import Kept, gold_of, hyperparameters, kept_outputs, stored, tested_name
 from crammed.evaluate.read import tasks_in
 from crammed.evaluate.scores import metrics_of
 from crammed.evaluate.submission import write_submission
@@ -46,7 +46,8 @@ class Request:
         tasks: names of tasks; None is all that the data has.
         seeds: None is what the protocol says.
         protocol: name or file; None is the run's own, or else the paper's.
-        into: the evaluation folder; None is ``evaluation`` in a run, or ``evaluations/MODEL``.
+        into: the evaluation folder; None is ``evaluation`` in a run, or ``evaluations/MODEL``, see
+            `default_folder`.
         twin: fine-tune the untrained model too.
         submission: zip file to write for the leaderboard.
         jobs: models that are fine-tuned at a time; None is what cores and memory allow.
@@ -70,7 +71,8 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     """Evaluate one model on one suite.
 
     Returns:
-        ``{"model", "folder", "suites": {name: scores}, "missing": files the leaderboard wants}``.
+        ``{"model", "folder", "protocol": hyperparameters, "suites": {name: scores}, "missing":
+        files the leaderboard wants}``.
 
     Raises:
         InputError: an unknown suite, protocol or task, a model or data that cannot be read, or a
@@ -86,7 +88,11 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     encoder = spec.load()
     device = choose_device(request.compute)
     folder = request.into or default_folder(request.model, request.protocol)
-    result: dict[str, Any] = {"model": encoder.name, "folder": str(folder)}
+    result: dict[str, Any] = {
+        "model": encoder.name,
+        "folder": str(folder),
+        "protocol": hyperparameters(protocol),
+    }
     if suite is None:
         name = request.suite
         with Kept(folder, about(encoder), protocol) as kept:
@@ -151,8 +157,16 @@ def default_folder(model: str, protocol: str | None) -> Path:
     suffix = f"-{Path(protocol).stem}" if protocol is not None else ""
     if is_run(model):
         return Path(model) / f"evaluation{suffix}"
-    name = re.sub(r"[^\w.-]+", "-", str(model).strip("/.")) if not Path(model).exists() else ""
-    return Path("evaluations") / f"{name or Path(model).resolve().name}{suffix}"
+    name = _path_name(Path(model)) if Path(model).exists() else str(model).strip("/.")
+    return Path("evaluations") / (re.sub(r"[^\w.-]+", "-", name) + suffix)
+
+
+def _path_name(path: Path) -> str:
+    """``runs/a/export`` below the working directory; of what is elsewhere the last two names."""
+    path, here = path.resolve(), Path.cwd()
+    if path != here and path.is_relative_to(here):
+        return str(path.relative_to(here))
+    return "/".join(path.parts[1:][-2:])
 
 
 def about(encoder: Encoder) -> dict[str, Any]:
@@ -202,9 +216,12 @@ def _submit(kept: Kept, suite: Suite, scores: Scores, out: Path) -> list[str]:
         middle = int(np.argsort(seeds, kind="stable")[(len(seeds) - 1) // 2])
         outputs = kept_outputs(kept.folder, suite.name, name, middle)
         for file in task.test:
-            if f"test/{file}" in outputs:
-                rows, described = gold_of(kept.folder, suite.name, f"test-{file}")
-                predicted[file] = rows.index, outputs[f"test/{file}"]
+            if not any(each.startswith(f"test/{file}/") for each in outputs):
+                continue
+            rows, described = gold_of(kept.folder, suite.name, f"test-{file}")
+            own = tested_name(file, described["sha256"])
+            if own in outputs:
+                predicted[file] = rows.index, outputs[own]
                 labels[file] = described["labels"]
     return write_submission(suite, predicted, labels, out)
 
@@ -235,17 +252,33 @@ class Comparison:
 
 
 def scores_folder(named: str, protocol: str | None) -> Path:
-    """The evaluation folder that is named, or that of the model which is."""
+    """The evaluation folder that is named, or that of the model which is.
+
+    Raises:
+        InputError: that folder holds scores of another model.
+    """
     own = Path(named)
-    return own if (own / "evaluation.json").exists() else default_folder(named, protocol)
+    if (own / "evaluation.json").exists():
+        return own
+    folder = default_folder(named, protocol)
+    if own.is_dir() and (folder / "evaluation.json").exists():
+        model = stored(folder)["model"]
+        if model["sha256"] != local_digest(own):
+            raise InputError(
+                f"{folder} holds scores of another model, {model['name']}, than {named}: evaluate "
+                "that with --into, and name its folder"
+            )
+    return folder
 
 
 def compare_models(a: Path, b: Path, named: str) -> Comparison:
     """Compare what two evaluation folders hold of a suite, number by number.
 
     Raises:
-        InputError: a folder holds no scores of the suite.
+        InputError: a folder holds no scores of the suite, or both are the same one.
     """
+    if a.resolve() == b.resolve():
+        raise InputError(f"A and B are both {a}: name two folders of evaluations")
     if named in WITHOUT_TUNING:
         raise InputError(f"{named} is one number a model: compare two by looking at them")
     suite = load_suite(named)
@@ -275,7 +308,7 @@ def compare_models(a: Path, b: Path, named: str) -> Comparison:
             ]
             metrics = metrics_of(task, number)
             differences[number] = paired_difference(
-                metrics, outputs[0], outputs[1], rows, described["labels"], number
+                metrics, outputs[0], outputs[1], rows, described["labels"], number, task.name
             )
     entries = compare(suite, tasks_a, tasks_b, differences, reasons)
     notes = [

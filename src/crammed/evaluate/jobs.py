@@ -84,8 +84,8 @@ class TaskWork:
     Attributes:
         outputs: logits of a sequence.
         scored: files of the labelled splits, by name of the number.
-        tested: files of unlabelled splits, by name of the leaderboard's file; the untrained twin
-            does not predict these.
+        tested: files of unlabelled splits, by `crammed.evaluate.keep.tested_name`; the untrained
+            twin does not predict these.
         tokens: that one job trains on.
         commonest: class number that words count as which were cut off, for kind tokens.
     """

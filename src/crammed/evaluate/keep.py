@@ -196,6 +196,15 @@ def prediction_file(folder: Path, suite: str, task: str, seed: int, *, trained: 
     return folder / "predictions" / suite / task / f"{which}-{seed}.npz"
 
 
+def tested_name(file: str, sha256: str) -> str:
+    """What outputs on the rows of a leaderboard's file are called.
+
+    Those on other rows have another name: a job that predicted rows that have changed since is
+    not finished, and its outputs are never put beside the new rows.
+    """
+    return f"test/{file}/{sha256[:16]}"
+
+
 def _loaded(file: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     loaded = load(file)
     if loaded is None:

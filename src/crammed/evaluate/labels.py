@@ -12,18 +12,23 @@ from typing import Any
 
 UNLABELLED = (-1, "-1", None, "")
 """How data sets say that a row of a test split has no label."""
+UNTAGGED = (-1, -100, "-1", "-100", None)
+"""Tags of words that count neither in training nor in scores; tables hold them as text."""
 
 
 def class_number(value: Any, names: Sequence[str]) -> int:
     """A label's place among the names: given by name or, unless names are numbers, by number."""
-    if is_unlabelled(value):
-        raise ValueError(f"label {value!r} says that the row has none; this split needs labels")
+    if is_unlabelled(value, names):
+        raise ValueError(
+            f"label {value!r} says that the row has none; this split needs labels"
+            + ("; if -1 is a class, name all classes in `labels`" if value in (-1, "-1") else "")
+        )
     name = name_of(value)
     if name in names:
         return names.index(name)
     if isinstance(value, bool):
         return _of_bool(value, names)
-    if _is_number(name) and not any(map(_is_number, names)) and 0 <= int(name) < len(names):
+    if is_number(name) and not any(map(is_number, names)) and 0 <= int(name) < len(names):
         return int(name)
     raise _none_of(value, names)
 
@@ -41,9 +46,16 @@ def _none_of(value: Any, names: Sequence[str]) -> ValueError:
     return ValueError(f"label {value!r} is none of {', '.join(shown)}")
 
 
-def is_unlabelled(value: Any) -> bool:
-    """Whether a label says that there is none."""
-    return value in UNLABELLED or (isinstance(value, float) and math.isnan(value))
+def is_unlabelled(value: Any, names: Sequence[str] = ()) -> bool:
+    """Whether a label says that there is none; -1 does not if it is the name of a class."""
+    if isinstance(value, float) and math.isnan(value):
+        return True
+    return value in UNLABELLED and (value is None or name_of(value) not in names)
+
+
+def is_untagged(tag: Any, names: Sequence[str] = ()) -> bool:
+    """The same of the tag of a word."""
+    return tag in UNTAGGED and (tag is None or name_of(tag) not in names)
 
 
 def name_of(value: Any) -> str:
@@ -56,17 +68,18 @@ def name_of(value: Any) -> str:
         raise ValueError(f"label {value!r} is neither a name nor a whole number")
     text = str(value)
     number, dot, zeros = text.partition(".")
-    return number if dot and _is_number(number) and not zeros.strip("0") else text
+    return number if dot and is_number(number) and not zeros.strip("0") else text
 
 
-def _is_number(name: str) -> bool:
+def is_number(name: str) -> bool:
+    """Whether a name is a whole number."""
     return name.isascii() and name.removeprefix("-").isdigit()
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Names sorted; numbers by size."""
     found = set(names)
-    return tuple(sorted(found, key=int if all(map(_is_number, found)) else None))
+    return tuple(sorted(found, key=int if all(map(is_number, found)) else None))
 
 
 def value_of(value: Any) -> float:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from crammed.errors import InputError
-from crammed.evaluate.labels import in_order, is_unlabelled, list_of, name_of
+from crammed.evaluate.labels import in_order, is_unlabelled, is_untagged, list_of, name_of
 from crammed.evaluate.layouts import Data, FoundSplit, open_data
-from crammed.evaluate.reader import UNTAGGED, Reader, column
+from crammed.evaluate.reader import Reader, column
 from crammed.evaluate.rows import Rows, TaskData, Texts
 from crammed.evaluate.task import OF_TWO, Split, Suite, Task
 
@@ -97,7 +97,12 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         rows=sizes | {task.test[name].key: len(each) for name, each in test_rows.items()},
         official=_official(task, sizes),
         sha256=digest.hexdigest(),
+        test_sha256={name: _sha256(split.digest()) for name, split in tests.items()},
     )
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _folders(task: Task, at: Split) -> tuple[str, ...]:
@@ -147,7 +152,7 @@ def _names(task: Task, train: FoundSplit) -> tuple[str, ...]:
             if task.kind == "multi-label":
                 given = list_of(value, ",")
             elif task.kind == "tokens":
-                given = [tag for tag in list_of(value, None) if tag not in UNTAGGED]
+                given = [tag for tag in list_of(value, None) if not is_untagged(tag)]
             else:
                 given = [] if is_unlabelled(value) else [value]
             found |= dict.fromkeys(map(name_of, given))
@@ -196,7 +201,7 @@ def _read(
 
     Args:
         choices: sequences that a row must have; 0 is as many as the first has.
-        labelled: read labels; otherwise they are NaN, or -1 for words, whatever the data says.
+        labelled: read labels; otherwise they are NaN, whatever the data says.
     """
     texts: list[Texts] = []
     labels: list[Any] = []
@@ -208,7 +213,7 @@ def _read(
             choices = choices or len(sequences)
             if len(sequences) != choices:
                 raise ValueError(f"{len(sequences)} answers, but other rows have {choices}")
-            labels += reader.labels(record, sequences) if labelled else reader.no_labels(sequences)
+            labels += reader.labels(record, sequences) if labelled else reader.no_labels()
             group = reader.group(record)
         texts += sequences
         if group is not None:

@@ -10,12 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from crammed.data.readers import Record, without_surrogates
-from crammed.evaluate.labels import class_number, flag_of, list_of, value_of
+from crammed.evaluate.labels import class_number, flag_of, is_untagged, list_of, value_of
 from crammed.evaluate.rows import Texts
 from crammed.evaluate.task import Task, pieces
-
-UNTAGGED = (-1, -100, None)
-"""Tags of words that count neither in training nor in scores."""
 
 Fill = Callable[[Record], str]
 """Record -> the text that a column or a template gives."""
@@ -79,17 +76,16 @@ class Reader:
             return [[number in given for number in range(len(self._names))]]
         return [class_number(value, self._names)]
 
-    def no_labels(self, texts: Sequence[Texts]) -> list[Any]:
+    def no_labels(self) -> list[Any]:
         """What stands in place of labels where there are none."""
-        if self._task.kind == "tokens":
-            return [-1] * len(texts[0])
         return [[math.nan] * len(self._names) if self._task.kind == "multi-label" else math.nan]
 
     def _tags(self, value: Any, words: Texts) -> list[int]:
         tags = list_of(value, None)
         if len(tags) != len(words):
             raise ValueError(f"{len(words)} words, but {len(tags)} labels")
-        return [-1 if tag in UNTAGGED else class_number(tag, self._names) for tag in tags]
+        names = self._names
+        return [-1 if is_untagged(tag, names) else class_number(tag, names) for tag in tags]
 
 
 def column(record: Record, name: str) -> Any:

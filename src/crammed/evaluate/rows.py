@@ -48,6 +48,7 @@ class TaskData:
         official: True if the training split and every scored one have their official sizes, False
             if one has not, None where those are unknown.
         sha256: digest of the training and scored splits' files.
+        test_sha256: digest of each leaderboard file's unlabelled split.
     """
 
     train: Rows
@@ -57,6 +58,7 @@ class TaskData:
     rows: dict[str, int]
     official: bool | None
     sha256: str
+    test_sha256: dict[str, str] = field(default_factory=dict)
 
     @property
     def outputs(self) -> int:

@@ -19,6 +19,12 @@ from crammed.model.final import FinalModel, load_final
 _HEADS = ("pooler.", "head.", "classifier.")
 
 
+def run_files(run: Path) -> list[Path]:
+    """The files that decide what the model of a run directory computes."""
+    files = ("config.json", "model.safetensors", "tokenizer.json")
+    return [run / "final" / file for file in files]
+
+
 class RunEncoder:
     """A trained model of ours; `crammed.evaluate.encoders.Encoder` documents the members.
 
@@ -43,10 +49,7 @@ class RunEncoder:
     @classmethod
     def of_run(cls, run: Path, dropout: float) -> RunEncoder:
         """The trained model of a run directory."""
-        files = ("config.json", "model.safetensors", "tokenizer.json")
-        final = load_final(run)
-        sha256 = digest(run / "final" / file for file in files)
-        return cls(final, run.resolve().name, sha256, dropout)
+        return cls(load_final(run), run.resolve().name, digest(run_files(run)), dropout)
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
         check_length(max_length, self)

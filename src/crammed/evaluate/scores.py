@@ -51,7 +51,8 @@ def score_json(
         except ValueError as error:
             twin = {"failed": str(error)}
     models = [outputs] if twin is None or "failed" in twin else [outputs, untrained]
-    medians = resampled_medians(metrics, models, rows, data.labels, f"{task.name}/{number}")
+    name = f"{task.name}/{number}"
+    medians = resampled_medians(metrics, models, rows, data.labels, name, task.name)
     score["interval"] = interval(medians[0])
     if twin is not None:
         score["untrained"] = twin

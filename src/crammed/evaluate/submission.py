@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.errors import InputError
-from crammed.evaluate.task import Suite
+from crammed.evaluate.labels import is_number
+from crammed.evaluate.task import Kind, Suite
 from crammed.files import disk_faults
 
 Predicted = Mapping[str, tuple[Sequence[Any], NDArray[np.floating[Any]]]]
 """Leaderboard file -> what the data calls each of R rows, and outputs [R, L] or [R, 1]."""
-
-_LARGEST = 5.0  # of STS-B's similarities
+Answer = str | float | list[str]
+"""The name of a class, a value, or the names of the labels that a row has."""
 
 
 def write_submission(
@@ -27,7 +28,7 @@ def write_submission(
     """Write a zip of predictions, ``NAME.tsv`` as GLUE and ``NAME.jsonl`` as SuperGLUE wants them.
 
     Args:
-        labels: leaderboard file -> names of the classes; none for a similarity from 0 to 5.
+        labels: leaderboard file -> names of the classes; none for regression.
 
     Returns:
         what the leaderboard will miss: files that are not there, or with other than the official
@@ -50,8 +51,11 @@ def write_submission(
                             missing.append(name)
                             continue
                         index, outputs = predicted[name]
+                        answers = _answers(
+                            task.kind, outputs, labels[name], suite.between.get(name)
+                        )
                         write = _tsv if name.endswith(".tsv") else _json_lines
-                        archive.writestr(name, write(index, _answers(outputs, labels[name])))
+                        archive.writestr(name, write(index, answers))
                         official = task.rows.get(split.key, len(index))
                         if official != len(index):
                             missing.append(f"{name} ({len(index)} rows instead of {official})")
@@ -61,23 +65,48 @@ def write_submission(
     return [*missing, *suite.left_out]
 
 
-def _answers(outputs: NDArray[np.floating[Any]], labels: Sequence[str]) -> list[str]:
-    if not labels:
-        return [f"{value:.3f}" for value in outputs[:, 0].clip(0.0, _LARGEST).tolist()]
+def _answers(
+    kind: Kind,
+    outputs: NDArray[np.floating[Any]],
+    labels: Sequence[str],
+    between: tuple[float, float] | None,
+) -> list[Answer]:
+    if kind == "regression":
+        values = outputs[:, 0].astype(float)
+        return list((values if between is None else values.clip(*between).round(3)).tolist())
+    if kind == "multi-label":  # as metrics guess
+        return [
+            [name for name, logit in zip(labels, row, strict=True) if logit > 0] for row in outputs
+        ]
     return [labels[best] for best in outputs.argmax(-1).tolist()]
 
 
-def _tsv(index: Sequence[Any], answers: Sequence[str]) -> str:
-    rows = [f"{row}\t{answer}\n" for row, answer in zip(index, answers, strict=True)]
+def _tsv(index: Sequence[Any], answers: Sequence[Answer]) -> str:
+    rows = [f"{row}\t{_words(answer)}\n" for row, answer in zip(index, answers, strict=True)]
     return "".join(("index\tprediction\n", *rows))
 
 
-def _json_lines(index: Sequence[Any], answers: Sequence[str]) -> str:
-    values = [int(answer) if answer.isdigit() else answer for answer in answers]
+def _words(answer: Answer) -> str:
+    if isinstance(answer, float):
+        return f"{answer:.6g}"
+    return answer if isinstance(answer, str) else ", ".join(answer)
+
+
+def _json_lines(index: Sequence[Any], answers: Sequence[Answer]) -> str:
+    values = [_json_value(answer) for answer in answers]
     rows = [{"idx": row, "label": value} for row, value in zip(index, values, strict=True)]
     if isinstance(index[0], dict):
         rows = _nested(rows)
     return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _json_value(answer: Answer) -> Any:
+    """Values to six digits, and names that are numbers as numbers."""
+    if isinstance(answer, list):
+        return [_json_value(name) for name in answer]
+    if isinstance(answer, float):
+        return float(_words(answer))
+    return int(answer) if is_number(answer) else answer
 
 
 def _nested(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from crammed.errors import InputError
 from crammed.evaluate.encoders import Encoder, EncoderSpec
 from crammed.evaluate.finetune import Numerics
 from crammed.evaluate.jobs import Bench, Job, SplitFile, TaskWork, run_jobs
-from crammed.evaluate.keep import Kept, prediction_file
+from crammed.evaluate.keep import Kept, prediction_file, tested_name
 from crammed.evaluate.read import read_task
 from crammed.evaluate.rows import Rows, TaskData
 from crammed.evaluate.scores import failed_json, score_json, suite_means
@@ -131,8 +131,11 @@ def _prepare(
     task = tokens.task
     train = tokens.write(task.train, data.train)
     scored = {name: tokens.write(name, rows) for name, rows in data.scored.items()}
-    tests = data.test.items() if test else ()
-    tested = {f"test/{name}": tokens.write(f"test/{name}", rows) for name, rows in tests}
+    tests = data.test if test else {}
+    tested = {
+        tested_name(name, data.test_sha256[name]): tokens.write(f"test/{name}", rows)
+        for name, rows in tests.items()
+    }
     work = TaskWork(
         name=task.name,
         kind=task.kind,
@@ -147,8 +150,9 @@ def _prepare(
     about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
     for number, rows in data.scored.items():
         kept.keep_gold(suite.name, number, rows, about)
-    for name, rows in data.test.items() if test else ():
-        kept.keep_gold(suite.name, f"test-{name}", rows, about)
+    for name, rows in tests.items():
+        of_test = {**about, "sha256": data.test_sha256[name]}
+        kept.keep_gold(suite.name, f"test-{name}", rows, of_test)
     jobs: list[Job] = []
     for trained, wanted in ((True, protocol.seeds), (False, protocol.seeds if twin else 0)):
         for seed in count():

@@ -97,7 +97,7 @@ def p_words(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def score_tables(suite: str, scores: Json) -> list[Part]:
+def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
     """A row for every number of a suite, then its means; below it what a row has no room for, and
     published models where they are comparable."""
     table = _table(f"{suite}, in percent")
@@ -132,13 +132,13 @@ def score_tables(suite: str, scores: Json) -> list[Part]:
     parts: list[Part] = [table]
     if notes:
         parts.append(Text("\n").join(notes))
-    if (beside := _published_table(suite, scores)) is not None:
+    if (beside := _published_table(suite, scores, protocol)) is not None:
         parts.append(beside)
     return parts
 
 
-def _published_table(suite: str, scores: Json) -> Table | None:
-    beside = published_beside(suite, scores)
+def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
+    beside = published_beside(suite, scores, protocol)
     if beside is None:
         return None
     table = _table("Published, by the paper's protocol")

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from crammed.config import PositiveInt, Section
 from crammed.errors import InputError
-from crammed.yamlfile import explain, names_in, read_yaml
+from crammed.yamlfile import explain, read_yaml
 
 Kind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
 Metric = Literal[
@@ -62,6 +62,7 @@ def _named(value: Any) -> Any:
 Strings = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(strict=False)]
 Metrics = Annotated[tuple[Metric, ...], BeforeValidator(_listed), Field(strict=False)]
 Labels = Annotated[tuple[str, ...], BeforeValidator(_named), Field(strict=False)]
+Range = Annotated[tuple[float, float], Field(strict=False)]
 
 
 class Split(Section):
@@ -123,7 +124,8 @@ class Task(Section):
     scored: dict[str, Scored] = Field(default_factory=dict)
     """Name of a number -> where it is taken; see `numbers`."""
     test: dict[str, Split] = Field(default_factory=dict)
-    """Name of a leaderboard's file -> the unlabelled rows whose predictions it holds."""
+    """Name of a leaderboard's file -> the unlabelled rows whose predictions it holds; not for
+    kind tokens."""
     rows: dict[str, PositiveInt] = Field(default_factory=dict)
     """Official number of rows of each split (``folder/split`` for one in another folder)."""
 
@@ -156,6 +158,8 @@ class Task(Section):
             yield f"kind {kind} takes one column in text, not {len(self.text)}"
         if kind == "tokens" and "{" in self.text[0]:
             yield "kind tokens takes a column in text, no template"
+        if kind == "tokens" and self.test:
+            yield "kind tokens has no test: a submission has one answer a row"
         if (kind == "choice") != bool(self.choices):
             yield f"kind {kind} {'needs' if kind == 'choice' else 'has no'} choices"
         if len(self.choices) == 1 and "{" in self.choices[0]:
@@ -222,6 +226,8 @@ class Suite(Section):
     """Name of a mean -> the numbers that it is over."""
     left_out: Strings = ()
     """Files that the leaderboard wants of tasks that are not here."""
+    between: dict[str, Range] = Field(default_factory=dict)
+    """Name of a leaderboard's file -> the least and the largest value that it takes."""
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -254,6 +260,9 @@ class Suite(Section):
             for name in of:
                 if name not in numbers:
                     raise ValueError(f"means.{mean}: {unknown('number', name, numbers)}")
+        for file in self.between:
+            if file not in files:
+                raise ValueError(f"between: {unknown('test file', file, files)}")
         return self
 
     def select(self, names: Iterable[str]) -> list[Task]:
@@ -274,11 +283,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"no {kind} {name!r}; {hint}there are: {', '.join(names)}"
-
-
-def suite_names() -> list[str]:
-    """Names of the built-in suites, sorted."""
-    return names_in(_SUITES)
 
 
 def load_suite(name: str) -> Suite:

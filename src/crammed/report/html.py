@@ -91,12 +91,12 @@ def _load_evaluation(path: Path) -> dict[str, Any]:
 
 def _scores(scores: dict[str, Any]) -> dict[str, Any]:
     """What a model was evaluated on: suites of tasks, BLiMP, held-out loss."""
-    suites = scores["suites"]
+    suites, protocol = scores["suites"], scores.get("protocol", {})
     tasks = {
         name: {
             **scores,
             "figure": figures.scores_figure(scores["tasks"]),
-            "published": published_beside(name, scores),
+            "published": published_beside(name, scores, protocol),
         }
         for name, scores in suites.items()
         if "tasks" in scores
