@@ -97,11 +97,10 @@ def _do(script: str, *words: str) -> subprocess.CompletedProcess[str]:
 def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
     """The table that a page shows of a result."""
     (folder / "tools").mkdir()
-    shutil.copy(BENCHMARKS.parent / "tools" / "records.py", folder / "tools")
+    shutil.copy(BENCHMARKS.parent / "tools" / "benchmark_tables.py", folder / "tools")
     made = folder / "benchmarks" / "results"
     made.mkdir(parents=True)
-    records = runpy.run_path(str(folder / "tools" / "records.py"))
-    make = records["MAKERS"][kind]
+    make = runpy.run_path(str(folder / "tools" / "benchmark_tables.py"))[f"{kind}_table"]
     assert make(["no.json"]) == "Not measured yet.\n"
     (made / "result.json").write_text(json.dumps(result))
     table: str = make(["no.json", "result.json"])
