@@ -187,16 +187,17 @@ def cuda_graphs() -> Capture:
     pool = torch.cuda.graph_pool_handle()
 
     def capture(step: Step) -> Step:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        here, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+        stream.wait_stream(here)
         with torch.cuda.stream(stream):
             step()  # makes everything lazy; the capture itself computes nothing
-        torch.cuda.current_stream().wait_stream(stream)
+        here.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=pool):
                 step()
         except RuntimeError as error:
+            torch.cuda.set_stream(here)  # a capture that cannot end leaves its own stream behind
             if is_out_of_memory(error):
                 raise
             raise NoGraph(str(error)) from error
