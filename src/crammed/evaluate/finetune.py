@@ -197,7 +197,7 @@ def cuda_graphs() -> Capture:
             with torch.cuda.graph(graph, pool=pool):
                 step()
         except RuntimeError as error:
-            torch.cuda.set_stream(here)  # a capture that cannot end leaves its own stream behind
+            _leave_capture(here)
             if is_out_of_memory(error):
                 raise
             raise NoGraph(str(error)) from error
@@ -205,6 +205,13 @@ def cuda_graphs() -> Capture:
         return replay
 
     return capture
+
+
+def _leave_capture(here: torch.cuda.Stream) -> None:
+    """Undo what a capture that could not end leaves behind: its stream, and its random numbers."""
+    torch.cuda.set_stream(here)
+    fresh = torch.Generator(here.device).graphsafe_get_state()
+    torch.cuda.default_generators[here.device_index].graphsafe_set_state(fresh)
 
 
 def finetune(
