@@ -17,7 +17,7 @@ import typer
 
 from crammed.budget import Work
 from crammed.config import RunConfig
-from crammed.data.tokenizer import Specials
+from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
 from crammed.errors import CrammedError, InputError
 from crammed.model.count import parameters
@@ -25,8 +25,8 @@ from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.build import Optimizers, build_optimizer
 from crammed.recipe import load_config
 from crammed.rundir import environment
-from crammed.train.plan import Update
-from crammed.train.step import TrainStep
+from crammed.training.plan import Update
+from crammed.training.step import TrainStep
 
 Json = dict[str, Any]
 

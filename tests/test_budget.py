@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import FakeClock
 from crammed.budget import ACCOUNTS, Account, Budget, Ledger, Pace, Work, format_seconds
 from crammed.errors import InputError
+from support.text import FakeClock
 
 
 @pytest.mark.parametrize(

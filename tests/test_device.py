@@ -13,7 +13,7 @@ import torch
 from crammed.config import ComputeConfig
 from crammed.device import COMPILE_SECONDS_ON_CPU, choose_device, cpu_flags, native_half
 from crammed.errors import InputError
-from crammed.evaluate.evaluation import numerics_of
+from crammed.evaluation.evaluation import numerics_of
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from conftest import tiny
 from crammed.errors import InputError
 from crammed.files import disk_faults, new_folder, write_json, write_text
 from crammed.rundir import RunDir, default_out, environment, read_config, read_metrics
+from support.text import tiny
 
 
 def test_configuration_and_environment_are_saved_first(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.files import read_json
-from crammed.report.quantity import quantity
+from crammed.quantity import quantity
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 NOT_YET = "Not measured yet.\n"

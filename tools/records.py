@@ -27,8 +27,8 @@ from crammed.device import known_peak
 from crammed.errors import InputError
 from crammed.files import read_json, write_json, write_text
 from crammed.model.count import parameters
+from crammed.quantity import quantity
 from crammed.recipe import load_config
-from crammed.report.quantity import quantity
 from crammed.rundir import read_config, read_lines, read_metrics
 from crammed.sizing import CORE, SHARE_OF_PEAK, tokens
 from crammed.study.statistics import RATES, compare_arms

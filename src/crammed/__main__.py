@@ -1,5 +1,5 @@
 """``python -m crammed`` is ``crammed``."""
 
-from crammed.cli import main
+from crammed.cli.app import main
 
 main()

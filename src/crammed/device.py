@@ -155,6 +155,21 @@ def native_half(device: torch.device) -> torch.dtype | None:
     return None
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device said that it has no memory left, in the words of any backend.
+
+    Also where that made something else fail afterwards, such as the capture it happened in.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    words = str(error).lower()
+    if isinstance(error, RuntimeError) and (
+        "out of memory" in words or "can't allocate memory" in words
+    ):
+        return True
+    return error.__context__ is not None and is_out_of_memory(error.__context__)
+
+
 @cache
 def cpu_flags() -> frozenset[str]:
     """What the processor can do, in the words of Linux; empty elsewhere."""

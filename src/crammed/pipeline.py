@@ -13,30 +13,31 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
+from crammed.data.heldout import heldout_rows
 from crammed.data.manifest import changed_files
-from crammed.data.prepare import prepare
+from crammed.data.preparation import prepare
 from crammed.data.python_docs import write_tasks
 from crammed.data.sources import open_sources
-from crammed.data.tokenizer import Specials
+from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device, choose_device
 from crammed.errors import InputError, TaskFailed
-from crammed.evaluate.encoders import EncoderSpec
-from crammed.evaluate.evaluation import about, numerics_of
-from crammed.evaluate.fill_mask import fill_mask_examples
-from crammed.evaluate.heldout import heldout_loss, heldout_rows
-from crammed.evaluate.keep import Kept
-from crammed.evaluate.read import tasks_in
-from crammed.evaluate.suite import evaluate_suite
-from crammed.evaluate.task import Suite, load_suite
+from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.evaluation import about, numerics_of
+from crammed.evaluation.fill_mask import fill_mask_examples
+from crammed.evaluation.folder import EvaluationFolder
+from crammed.evaluation.suite import evaluate_suite
 from crammed.export.huggingface import export
 from crammed.files import new_folder, write_json
 from crammed.model.count import parameters
-from crammed.model.final import final_model
+from crammed.model.heldout import heldout_loss
+from crammed.model.trained import trained_model
 from crammed.progress import Progress
 from crammed.rundir import RunDir
 from crammed.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape
-from crammed.train.group import Group
-from crammed.train.loop import Trained, pretrain
+from crammed.tasks.read import tasks_in
+from crammed.tasks.task import Suite, load_suite
+from crammed.training.distributed import Group
+from crammed.training.loop import Trained, pretrain
 
 EXA = 1e18
 MADE_HERE = "docs"
@@ -68,7 +69,7 @@ def run_everything(
         InputError: wrong input; a run directory that this call made is removed again.
         TaskFailed: everything is there but the score of a task.
     """
-    from crammed.report.html import write_report
+    from crammed.report.page import write_report
 
     if corpus_dir is not None:
         Corpus(corpus_dir)
@@ -177,7 +178,7 @@ def train_and_export(
         f"updates of {config.batch.rows:,} rows, learning rate {config.optim.lr:.1e}"
     )
     trained = pretrain(config, corpus, run, device, progress, group=group)
-    final = final_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
+    final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
     if not run.final.exists():
         final.save(run.final)
     with progress.task("held-out loss") as task:
@@ -249,10 +250,10 @@ def _summary(
 def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress) -> None:
     """Fine-tune the run's model on its tasks; the scores stay in the run directory."""
     protocol = run.config.finetune
-    spec = EncoderSpec(str(run.path), protocol.dropout)
+    spec = BackboneSpec(str(run.path), protocol.dropout)
     encoder = spec.load()
     workers = run.config.compute.workers if device.torch.type == "cpu" else None
-    with Kept(run.evaluation, about(encoder), protocol) as kept:
+    with EvaluationFolder(run.evaluation, about(encoder), protocol) as kept:
         for each in tasks:
             evaluate_suite(
                 kept,

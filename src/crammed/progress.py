@@ -22,7 +22,7 @@ T = TypeVar("T")
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class Task:
+class ProgressTask:
     """One piece of work with a bar or lines of its own."""
 
     def __init__(self, progress: Progress, label: str, total: float | None) -> None:
@@ -105,9 +105,9 @@ class Progress:
             self._console.print(text, markup=False, soft_wrap=True)
 
     @contextmanager
-    def task(self, label: str, total: float | None = None) -> Iterator[Task]:
-        """Work that reports through `Task.update` and ends with a line."""
-        task = Task(self, label, total)
+    def task(self, label: str, total: float | None = None) -> Iterator[ProgressTask]:
+        """Work that reports through `ProgressTask.update` and ends with a line."""
+        task = ProgressTask(self, label, total)
         try:
             yield task
         except BaseException:

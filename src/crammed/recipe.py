@@ -11,9 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from crammed.config import RunConfig
+from crammed.config.yamlfile import Loader, explain, names_in, read_yaml
 from crammed.errors import InputError
 from crammed.sizing import follow_budget, nominal_speed
-from crammed.yamlfile import Loader, explain, names_in, read_yaml
 
 
 def recipe_names() -> list[str]:

@@ -9,7 +9,7 @@ heartbeat.json  seconds charged at the last log point: what a crash may have des
 checkpoints/    while training
 final/          weights, configuration and tokenizer of the trained model
 export/         the same as a Hugging Face folder
-evaluation/     scores, and the predictions behind them (crammed.evaluate.keep)
+evaluation/     scores, and the predictions behind them (crammed.evaluation.folder)
 summary.json    the result; written last of training's files
 report.html
 """

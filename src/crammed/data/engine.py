@@ -23,12 +23,12 @@ from crammed.workers import cores, worker_processes
 
 _libc = ctypes.CDLL(None) if hasattr(ctypes.CDLL(None), "malloc_trim") else None  # glibc alone
 
-Job = TypeVar("Job")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class Engine(Protocol):
-    def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
         """Results in the order of the jobs, which are drawn as workers become free."""
         ...
 
@@ -53,11 +53,11 @@ def open_engine(compute: ComputeConfig) -> Iterator[Engine]:
 
 
 class _Here:
-    def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
         return (_run(function, job) for job in jobs)
 
 
-def _run(function: Callable[[Job], Result], job: Job) -> Result:
+def _run(function: Callable[[Item], Result], job: Item) -> Result:
     result = function(job)
     give_memory_back()
     return result
@@ -75,7 +75,7 @@ class _Processes:
         self._pool = pool
         self._most_waiting = workers + 1
 
-    def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
         waiting: deque[Future[Result]] = deque()
         for job in jobs:
             # Only a few jobs wait at a time: each may hold megabytes of text.
@@ -91,7 +91,7 @@ class _Ray:
         self._ray = ray
         self._most_waiting = 2 * int(ray.cluster_resources().get("CPU", 1))
 
-    def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
         remote = self._ray.remote(function)
         waiting: deque[Any] = deque()
         for job in jobs:

@@ -15,13 +15,14 @@ from tokenizers import Tokenizer
 
 import crammed
 from crammed.config import DataConfig, TokenizerConfig
-from crammed.data.choose import Choice
-from crammed.data.clean import settings_of
-from crammed.data.reading import Text
+from crammed.data.cleaning.steps import settings_of
+from crammed.data.heldout import heldout_rows
+from crammed.data.ingest import Text
+from crammed.data.selection import Choice
 from crammed.data.shards import Packed
 from crammed.data.sources import open_sources
 from crammed.data.statistics import Statistics
-from crammed.data.tokenizer import Specials, vocabulary_size
+from crammed.data.tokenization.tokenizer import Specials, vocabulary_size
 from crammed.errors import InputError
 from crammed.files import disk_faults, sha256, write_json
 
@@ -46,8 +47,6 @@ def write_manifest(
     Raises:
         InputError: what is held out makes no row.
     """
-    from crammed.evaluate.heldout import heldout_rows  # needs PyTorch, and only here
-
     length = data.row_length
     heldout = heldout_rows(tokenizer, corpus / "heldout.jsonl.gz", data.heldout_rows, length)
     if not len(heldout.ids):

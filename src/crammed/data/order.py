@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from crammed.config import Ordering
 from crammed.data.corpus import Tokens, order_dtype, token_dtype
-from crammed.data.tokenizer import Specials
+from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
 from crammed.keys import key
 

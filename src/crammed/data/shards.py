@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from crammed.config import CleanConfig
-from crammed.data.clean import Cleaner
+from crammed.data.cleaning.near import Signer
+from crammed.data.cleaning.steps import Cleaner
 from crammed.data.corpus import token_dtype, write_rows
-from crammed.data.near import Signer
 from crammed.data.statistics import Statistics
-from crammed.data.tokenizer import Specials
-from crammed.data.words import Encoder, Words, split
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.data.tokenization.words import SplitText, WordEncoder, split
 from crammed.files import disk_faults, read_json, save_array, sha256, write_json
 
 SHARD_CHARACTERS = 16_000_000
@@ -40,7 +40,7 @@ SAMPLES = 3
 """Documents kept for audit, of every step and shard."""
 SAMPLE_CHARACTERS = 500
 DIGEST_BYTES = 16
-Result = TypeVar("Result", "Cleaned", "Split", "Packed")
+Result = TypeVar("Result", "Cleaned", "SplitShard", "Packed")
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -198,15 +198,15 @@ class SplitJob:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitShard:
     documents: int
     characters: int
 
 
-def split_shard(job: SplitJob) -> Split:
+def split_shard(job: SplitJob) -> SplitShard:
     """Write the held-out documents and, where words come first, the words of the others."""
     if (found := _done(job.out, "split")) is not None:
-        return Split(**found)
+        return SplitShard(**found)
     held = np.flatnonzero(job.selection.heldout).tolist()
     with _file(job.out, "heldout.jsonl").open("w", encoding="utf-8") as file:
         for text in _without_cuts(job.shard, held, job.selection):
@@ -223,7 +223,7 @@ def split_shard(job: SplitJob) -> Split:
         save_array(_file(job.out, "ends.npy"), words.ends)
         save_array(_file(job.out, "characters.npy"), _lengths(documents))
     characters = int(_lengths(documents).sum())
-    return _finish(job.out, "split", Split(len(documents), characters))
+    return _finish(job.out, "split", SplitShard(len(documents), characters))
 
 
 def _lengths(documents: Sequence[str]) -> NDArray[np.int64]:
@@ -321,9 +321,9 @@ def pack(job: PackJob) -> Packed:
     )
 
 
-def _words(out: Path) -> Words:
+def _words(out: Path) -> SplitText:
     table = word_counts(out)
-    return Words(
+    return SplitText(
         unique=table["chunk"].to_pylist(),
         counts=table["count"].to_numpy(),
         codes=np.load(_file(out, "codes.npy")),
@@ -355,9 +355,9 @@ def _dense_samples(job: PackJob, dense: NDArray[np.int64]) -> list[dict[str, str
 
 
 @lru_cache(maxsize=1)
-def _encoder(tokenizer: Path) -> tuple[Encoder, Specials]:
+def _encoder(tokenizer: Path) -> tuple[WordEncoder, Specials]:
     loaded = Tokenizer.from_file(str(tokenizer))
-    return Encoder(loaded), Specials.of(loaded)
+    return WordEncoder(loaded), Specials.of(loaded)
 
 
 def tail_and_starts(out: Path) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

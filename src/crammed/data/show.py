@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crammed.data.corpus import Corpus, RowStream
-from crammed.data.sources import open_text
 from crammed.data.statistics import labelled_lengths
-from crammed.report.quantity import quantity
+from crammed.formats.lines import open_text
+from crammed.quantity import quantity
 
 _BAR = 32
 _SHOWN_OF_A_DROPPED = 160

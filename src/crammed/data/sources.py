@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from crammed.config import DataConfig, SourceConfig
-from crammed.data import hub
-from crammed.data.lines import COMPRESSIONS, File, faults, open_text
 from crammed.data.python_docs import PythonDocs
-from crammed.data.readers import READERS, Wanted, format_of, is_json_lines
 from crammed.errors import InputError
 from crammed.files import sha256
+from crammed.formats import hub
+from crammed.formats.documents import READERS, Wanted, format_of
+from crammed.formats.lines import COMPRESSIONS, File, faults, open_text
+from crammed.formats.records import is_json_lines
 
 __all__ = ["FilePart", "Part", "Source", "open_sources", "open_text"]
 

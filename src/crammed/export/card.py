@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from crammed.budget import format_seconds
-from crammed.data.tokenizer import Specials
+from crammed.data.tokenization.tokenizer import Specials
 from crammed.model.count import parameters
-from crammed.model.final import FinalModel
+from crammed.model.trained import TrainedModel
 
 _USE = """```python
 from transformers import pipeline
@@ -17,7 +17,7 @@ print(fill("A sentence with one {mask} in it."))
 ```"""
 
 
-def model_card(final: FinalModel, format: str, summary: dict[str, Any] | None) -> str:
+def model_card(final: TrainedModel, format: str, summary: dict[str, Any] | None) -> str:
     """Markdown that says what the model is, how it came to be and how to load it."""
     config = final.config
     trust = ", trust_remote_code=True" if format == "custom" else ""

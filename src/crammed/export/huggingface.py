@@ -11,12 +11,12 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save_file
 
-from crammed.data.tokenizer import Specials
+from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import CrammedError, InputError
 from crammed.export import native
 from crammed.export.card import model_card
 from crammed.files import new_folder, write_json
-from crammed.model.final import FinalModel
+from crammed.model.trained import TrainedModel
 from crammed.quiet import quiet_transformers
 
 Format = Literal["auto", "modernbert", "bert", "custom"]
@@ -41,7 +41,7 @@ class Exported:
 
 
 def export(
-    final: FinalModel, out: Path, wanted: Format = "auto", summary: dict[str, Any] | None = None
+    final: TrainedModel, out: Path, wanted: Format = "auto", summary: dict[str, Any] | None = None
 ) -> Exported:
     """Write the model to the new folder `out`.
 
@@ -77,7 +77,7 @@ def export(
     return Exported(out, chosen, tuple(reasons), difference)
 
 
-def _choose(final: FinalModel, wanted: Format) -> tuple[str, list[str]]:
+def _choose(final: TrainedModel, wanted: Format) -> tuple[str, list[str]]:
     obstacles = {
         "modernbert": native.modernbert_obstacles(final.config),
         "bert": native.bert_obstacles(final.config),
@@ -95,7 +95,7 @@ def _choose(final: FinalModel, wanted: Format) -> tuple[str, list[str]]:
     raise AssertionError("custom code holds every model")
 
 
-def _custom_config(final: FinalModel) -> dict[str, Any]:
+def _custom_config(final: TrainedModel) -> dict[str, Any]:
     fields = final.config.model_dump(mode="json", exclude={"max_length"})
     return {
         **fields,
@@ -129,7 +129,7 @@ def _copy_code(folder: Path) -> None:
             shutil.copyfile(path, folder / name)
 
 
-def _write_tokenizer(final: FinalModel, folder: Path) -> None:
+def _write_tokenizer(final: TrainedModel, folder: Path) -> None:
     final.tokenizer.save(str(folder / "tokenizer.json"))
     names = Specials.of(final.tokenizer).names(final.tokenizer)
     specials = {f"{part}_token": name for part, name in names.items()}
@@ -147,7 +147,7 @@ def _write_tokenizer(final: FinalModel, folder: Path) -> None:
     )
 
 
-def verify(final: FinalModel, folder: Path, *, custom: bool) -> float | None:
+def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
     """Largest logit difference between the folder's model, loaded by transformers, and ours.
 
     Two rows of different lengths, so that padding is part of the check. None without transformers.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from crammed.config import ModelConfig
-from crammed.data.tokenizer import Specials
+from crammed.data.tokenization.tokenizer import Specials
 
 FINETUNE_DROPOUT = 0.1
 """Dropout that exported configurations carry, whatever pretraining used."""

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from crammed.budget import ACCOUNTS, format_seconds
 from crammed.data.show import drop_words
 from crammed.data.statistics import BINS_A_TOKEN
-from crammed.report.quantity import quantity
+from crammed.quantity import quantity
 
 Record = dict[str, Any]
 

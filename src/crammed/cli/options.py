@@ -1,0 +1,124 @@
+"""Options that several verbs share, and the configuration that they add up to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crammed.errors import InputError
+
+if TYPE_CHECKING:
+    from crammed.config import ComputeConfig, RunConfig
+    from crammed.data.corpus import Corpus
+    from crammed.progress import Progress
+
+RecipeWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE] [KEY.PATH=VALUE]...",
+        help="A recipe (crammed if left out; a name or a .yaml file) and single values of it.",
+    ),
+]
+DataOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="PATH|NAME...",
+        help="Files (.txt .jsonl .csv .tsv .parquet .arrow, plain or .gz .bz2 .xz .zst), folders, "
+        "globs, - for standard input, python-docs, hub:NAME.",
+    ),
+]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", help="90m, 24h, 2e9tok, 500updates or 1e18flop.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of everything random.")]
+CorpusOption = Annotated[
+    Path | None, typer.Option("--corpus", help="A corpus made by crammed prepare.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+
+
+def configure(
+    words: list[str] | None,
+    fixed: dict[str, Any],
+    budget: str | None,
+    seed: int | None,
+    data: list[str] | None,
+    corpus_dir: Path | None,
+    *,
+    needs_data: bool = True,
+) -> tuple[RunConfig, Corpus | None]:
+    """The resolved configuration, and the corpus where a ready one is given."""
+    from crammed.budget import Budget
+    from crammed.data.corpus import Corpus
+    from crammed.recipe import load_config
+
+    recipe, overrides = _recipe_and_overrides(words or [])
+    if budget is not None:
+        Budget.parse(budget)
+        fixed["budget"] = {"limit": budget}
+    if seed is not None:
+        fixed["seed"] = seed
+    corpus = None
+    if corpus_dir is not None:
+        if data:
+            raise InputError("give --data or --corpus, not both")
+        if theirs := [word for word in overrides if word.startswith(("data.", "tokenizer."))]:
+            raise InputError(f"{theirs[0]}: the corpus was prepared with its own; prepare another")
+        corpus = Corpus(corpus_dir)
+        fixed |= corpus.settings()
+    elif data:
+        fixed["data"] = {"sources": [_absolute(name) for name in data]}
+    rows = corpus.rows if corpus is not None else None
+    config = load_config(recipe, overrides, fixed, rows=rows)
+    if needs_data and corpus is None and not config.data.sources:
+        raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
+    return config, corpus
+
+
+def task_names(named: str | None, folder: Path | None) -> list[str]:
+    """The tasks that were named, or else all of GLUE that the folder has."""
+    from crammed.tasks.read import tasks_in
+    from crammed.tasks.task import load_suite
+
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    return tasks_in(load_suite("glue"), folder) if folder is not None else []
+
+
+def _recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
+    overrides = [word for word in words if "=" in word]
+    names = [word for word in words if "=" not in word]
+    if len(names) > 1:
+        raise InputError(f"one recipe at a time, not {' and '.join(names)}")
+    return (names[0] if names else "crammed"), overrides
+
+
+def _absolute(name: str) -> str:
+    """A path that still holds in another folder; what is no path stays as it is."""
+    from crammed.config import SourceConfig
+
+    on_disk = SourceConfig(path=name).is_on_disk
+    return str(Path(name).expanduser().absolute()) if on_disk else name
+
+
+def shown_progress() -> Progress:
+    from crammed.progress import Progress
+
+    return Progress()
+
+
+def compute_config(device: str, dtype: str) -> ComputeConfig:
+    from pydantic import ValidationError
+
+    from crammed.config import ComputeConfig
+    from crammed.config.yamlfile import explain
+
+    if dtype == "float16":
+        raise InputError("--dtype float16: fine-tuning has no loss scale for it; try bfloat16")
+    try:
+        return ComputeConfig.model_validate({"device": device, "dtype": dtype})
+    except ValidationError as error:
+        raise InputError(explain(error, ComputeConfig)) from error

@@ -1,0 +1,56 @@
+"""A run's configuration: frozen models, read strictly, checked before anything is made.
+
+A recipe is a YAML file of these sections; `key.path=value` overrides change single values. The
+resolved configuration is saved with the run, and its hash is the run's identity. `ComputeConfig`
+is left out of the hash: it changes speed, and results only as rounding does. What follows from the
+device by the rules of `crammed.sizing` is resolved before the hash is taken.
+"""
+
+from crammed.config.base import Beta, Names, PositiveFloat, PositiveInt, Section
+from crammed.config.corpus import (
+    CleanConfig,
+    DataConfig,
+    Ordering,
+    SourceConfig,
+    TextDocuments,
+    TokenizerConfig,
+)
+from crammed.config.finetuning import FinetuneConfig, Protocol
+from crammed.config.model import ModelConfig
+from crammed.config.optim import OptimConfig
+from crammed.config.run_config import RunConfig
+from crammed.config.training import (
+    BatchConfig,
+    BudgetConfig,
+    ComputeConfig,
+    EarlyStop,
+    MaskingConfig,
+    OrderConfig,
+    TrainConfig,
+)
+
+__all__ = [
+    "BatchConfig",
+    "Beta",
+    "BudgetConfig",
+    "CleanConfig",
+    "ComputeConfig",
+    "DataConfig",
+    "EarlyStop",
+    "FinetuneConfig",
+    "MaskingConfig",
+    "ModelConfig",
+    "Names",
+    "OptimConfig",
+    "OrderConfig",
+    "Ordering",
+    "PositiveFloat",
+    "PositiveInt",
+    "Protocol",
+    "RunConfig",
+    "Section",
+    "SourceConfig",
+    "TextDocuments",
+    "TokenizerConfig",
+    "TrainConfig",
+]

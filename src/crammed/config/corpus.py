@@ -1,0 +1,105 @@
+"""From text to rows: sources, cleaning, packing, the tokenizer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from crammed.config.base import Names, PositiveFloat, PositiveInt, Section
+from crammed.schedule import OpenFraction
+
+TextDocuments = Literal["blank-line", "line", "file"]
+Ordering = Literal["sentence-length", "common-first", "rare-first", "word-length", "fragments"]
+
+
+class SourceConfig(Section):
+    """One source of documents; a bare word in a list of sources stands for its `path`."""
+
+    path: str
+    """A file, a folder, a glob, `-` (standard input), `python-docs`, or `hub:NAME`."""
+    name: str | None = None
+    """What reports call it; the last part of `path` if left out."""
+    documents: TextDocuments | None = None
+    """What one document of a .txt file is; `data.documents` if left out."""
+    text_field: str | None = None
+    """The field or column that holds the text; `data.text_field` if left out."""
+    where: dict[str, Names] = Field(default_factory=dict)
+    """Keep records whose field (dotted: meta.pile_set_name) has one of these values."""
+    weight: PositiveFloat = 1.0
+    """How often each document is packed: 2.5 is twice, and half of them a third time."""
+    max_characters: PositiveInt | None = None
+    """Read no more than this."""
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether `path` names files."""
+        return self.path not in ("-", "python-docs") and not self.path.startswith("hub:")
+
+
+class CleanConfig(Section):
+    """Which documents stay; `crammed.data.cleaning.steps` has the steps in their order."""
+
+    unicode: bool = True
+    """Bring text into normal form C and remove control characters."""
+    min_characters: PositiveInt = 1
+    max_characters: PositiveInt | None = None
+    gopher: bool = False
+    """Gopher's quality rules (Rae et al. 2021, table A1)."""
+    c4: bool = False
+    """C4's quality rules (Raffel et al. 2020, section 2.2)."""
+    downstream: str | None = None
+    """A folder of GLUE tasks: drop documents that hold one of their sentences."""
+    exact: bool = True
+    """Drop documents whose text occurred before."""
+    near: OpenFraction | None = None
+    """Drop documents whose word 5-grams overlap an earlier document's by this Jaccard index."""
+    substring: Annotated[int, Field(ge=20)] | None = None
+    """Cut out passages of this many bytes or more that occurred before (Lee et al. 2022)."""
+    max_tokens_per_character: PositiveFloat | None = None
+    """The paper's compressibility filter: drop a document with this many or more (section 4.4)."""
+
+
+class DataConfig(Section):
+    """From sources to packed rows."""
+
+    sources: Annotated[tuple[SourceConfig, ...], Field(strict=False)] = ()
+    documents: TextDocuments = "blank-line"
+    """What one document of a .txt file is."""
+    text_field: str = "text"
+    """The field of a JSON line, or the column of a table, that holds the text."""
+    unreadable: Literal["stop", "skip"] = "stop"
+    """Whether a damaged file ends the preparation, or is named, counted and left out."""
+    clean: CleanConfig = CleanConfig()
+    heldout_fraction: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.004
+    """Share of the characters to hold out, by hash of the document."""
+    heldout_rows: PositiveInt = 2000
+    """Hold out at least this many rows, but never more than 5 % of the characters for it."""
+    row_length: Annotated[int, Field(ge=8)] = 128
+    """Tokens of one row."""
+    cls: bool = False
+    """Begin every document with [CLS]; it always ends with [SEP]."""
+    orders: Annotated[tuple[Ordering, ...], Field(strict=False)] = ()
+    """Orders of the rows to store; random order needs no storing."""
+
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _words_are_paths(cls, sources: Any) -> Any:
+        if not isinstance(sources, list | tuple):
+            return sources
+        return [{"path": each} if isinstance(each, str) else each for each in sources]
+
+
+class TokenizerConfig(Section):
+    """Trained on the corpus, or brought along as `file`."""
+
+    kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
+    vocab_size: Annotated[int, Field(ge=64)] = 32768
+    lowercase: bool = True
+    strip_accents: bool = True
+    ascii_only: bool = False
+    """Drop every character outside ASCII (after accents are stripped)."""
+    train_words: PositiveInt = 16_000_000
+    """Train on at most this many words' occurrences; more are thinned evenly."""
+    file: str | None = None
+    """A tokenizer.json, or a Hugging Face folder with one, instead of training."""

@@ -1,0 +1,68 @@
+"""A run's whole configuration, and its identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from crammed.config.base import Section
+from crammed.config.corpus import DataConfig, TokenizerConfig
+from crammed.config.finetuning import FinetuneConfig
+from crammed.config.model import ModelConfig
+from crammed.config.optim import OptimConfig
+from crammed.config.training import (
+    BatchConfig,
+    BudgetConfig,
+    ComputeConfig,
+    MaskingConfig,
+    OrderConfig,
+    TrainConfig,
+)
+from crammed.schedule import Schedule, Triangle
+
+
+class RunConfig(Section):
+    """Everything that decides what a run computes."""
+
+    recipe: str
+    description: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    corpus: str | None = None
+    """Hash of the corpus that was given ready; null prepares `data.sources`."""
+    budget: BudgetConfig = BudgetConfig()
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    masking: MaskingConfig = MaskingConfig()
+    optim: OptimConfig = OptimConfig()
+    schedule: Schedule = Triangle()
+    batch: BatchConfig = BatchConfig()
+    order: OrderConfig = OrderConfig()
+    train: TrainConfig = TrainConfig()
+    compute: ComputeConfig = ComputeConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> RunConfig:
+        length = self.data.row_length
+        if length > self.model.max_length:
+            raise ValueError(
+                f"data.row_length {length} is longer than model.max_length {self.model.max_length}"
+            )
+        if self.finetune.max_length > self.model.max_length:
+            raise ValueError(
+                f"finetune.max_length {self.finetune.max_length} is longer than "
+                f"model.max_length {self.model.max_length}"
+            )
+        for rate in (self.masking.rate, self.masking.final_rate):
+            if rate is not None and round(rate * length) < 1:
+                raise ValueError(f"masking {rate} of {length} tokens predicts none of them")
+        return self
+
+    def identity(self) -> str:
+        """Hash of what decides the result: everything but `compute` and the description."""
+        kept = self.model_dump(mode="json", exclude={"compute", "description"})
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

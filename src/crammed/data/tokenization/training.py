@@ -1,0 +1,289 @@
+"""Training a tokenizer on the corpus: the same text gives the same bytes, in any order."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+from crammed.config import TokenizerConfig
+from crammed.data.tokenization.tokenizer import CLS, MASK, PAD, SEP, SPECIALS, UNK, finish
+from crammed.errors import InputError
+
+_ALPHABET_SHARE = 0.5
+"""Largest share of the vocabulary that single characters may take."""
+_ALPHABET_COVERAGE = 0.99998
+"""Share of the text that a WordPiece tokenizer's characters make up."""
+_CHARACTERS_A_WORD = 6
+"""With the space behind it; a rough measure that scripts without spaces have, too."""
+_COVERAGE = 0.9999
+"""Share of the text that a Unigram tokenizer's characters make up; the rest become [UNK]."""
+_WORDS_A_TEXT = 2000
+"""The library takes 256 texts at a time, at some 60 bytes a word."""
+_PIECE = 10_000
+"""Characters of a piece of text that is drawn as a whole."""
+
+
+def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> Tokenizer:
+    """A WordPiece tokenizer (Schuster and Nakajima 2012; BERT's form of it).
+
+    The library's trainer numbers continuing characters in the order of a hash map, so two
+    trainings differ. Here the characters are counted first and every ``##c`` is handed to the
+    trainer as if it were special, which fixes all ids; the vocabulary is then put into a fresh
+    tokenizer, in which only `SPECIALS` are special.
+
+    Args:
+        counts: each chunk of `words.split` and how often it occurs, in any order.
+
+    Raises:
+        InputError: the text has no characters that the tokenizer keeps.
+    """
+    words = _words_of(counts, config)
+    alphabet = _alphabet(words, config)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=2,
+        special_tokens=[*SPECIALS, *(f"##{c}" for c in alphabet)],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    draft = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    draft.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+    words = _thinned(words, config.train_words)
+    draft.train_from_iterator(_repeated(words), trainer)
+
+    vocabulary = draft.get_vocab(with_added_tokens=True)
+    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = _bert_normalizer(config)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return finish(tokenizer)
+
+
+def _bert_normalizer(config: TokenizerConfig) -> Any:
+    bert = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=True,
+        strip_accents=config.strip_accents,
+        lowercase=config.lowercase,
+    )
+    return normalizers.Sequence([bert, _ASCII_ONLY]) if config.ascii_only else bert
+
+
+_ASCII_ONLY = normalizers.Replace(Regex(r"[^\x00-\x7F]"), "")
+
+
+def _words_of(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> dict[str, int]:
+    """Occurrences of the words that chunks normalise to, in sorted order.
+
+    Chunks go through the normaliser many at a time, "|" between them: it is a chunk of its own,
+    and nothing else normalises to it.
+    """
+    normalizer, cut = _bert_normalizer(config), pre_tokenizers.BertPreTokenizer()
+    words: Counter[str] = Counter()
+    for batch in _batches(counts):
+        chunks = [chunk if chunk != "|" else "" for chunk, _ in batch]
+        words["|"] += sum(count for chunk, count in batch if chunk == "|")
+        text = normalizer.normalize_str("|".join(chunks))
+        for part, (_, count) in zip(text.split("|"), batch, strict=True):
+            word = part.strip()
+            if word.isalnum():  # holds nothing to cut at, as almost every one
+                words[word] += count
+            else:
+                for word, _ in cut.pre_tokenize_str(part):
+                    words[word] += count
+    return {word: words[word] for word in sorted(words) if words[word]}
+
+
+def _batches(counts: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
+    items = iter(counts)
+    while batch := list(islice(items, 1000)):
+        yield batch
+
+
+def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> list[str]:
+    """The characters that make up nearly all of the text, sorted.
+
+    Each takes two places of the vocabulary, so the rarest are left to [UNK]: thousands of them may
+    occur a few times in foreign names.
+    """
+    totals: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            totals[character] += count
+    most = int(_ALPHABET_SHARE * (config.vocab_size - len(SPECIALS)) / 2)
+    ranked = sorted(totals, key=lambda character: (-totals[character], character))
+    covered = list(accumulate(totals[character] for character in ranked))
+    needed = bisect_left(covered, _ALPHABET_COVERAGE * totals.total()) + 1
+    ranked = ranked[: min(most, needed)]
+    if not ranked:
+        raise InputError("the corpus holds no characters that the tokenizer keeps")
+    return sorted(ranked)
+
+
+def _thinned(words: Mapping[str, int], most: int) -> dict[str, int]:
+    """Occurrences scaled to `most` in all; what is left of a whole one is drawn by the word's hash.
+
+    That is a sample of the corpus which no order and no number of workers changes.
+    """
+    share = most / max(1, sum(words.values()))
+    if share >= 1.0:
+        return dict(words)
+    thinned = {}
+    for word, count in words.items():
+        whole, part = divmod(count * share, 1.0)
+        scaled = int(whole) + (_fraction(word) < part)
+        if scaled > 1:  # what occurs once in a sample teaches nothing and takes half the memory
+            thinned[word] = scaled
+    return thinned
+
+
+def _fraction(text: str) -> float:
+    """A number in [0, 1) that depends on the text alone."""
+    digest = hashlib.blake2b(text.encode(), digest_size=6).digest()
+    return int.from_bytes(digest, "big") / 2**48
+
+
+def _repeated(words: Mapping[str, int]) -> Iterator[str]:
+    """Each word as often as it occurs: the library's trainers count words in text only."""
+    text: list[str] = []
+    for word, count in words.items():
+        for start in range(0, count, _WORDS_A_TEXT):
+            text.append(f"{word} " * min(_WORDS_A_TEXT, count - start))
+            if sum(map(len, text)) > _WORDS_A_TEXT * _CHARACTERS_A_WORD:
+                yield "".join(text)
+                text = []
+    yield "".join(text)
+
+
+def train_from_texts(texts: Callable[[], Iterable[str]], config: TokenizerConfig) -> Tokenizer:
+    """A byte-level BPE (GPT-2, ModernBERT) or a Unigram tokenizer (Kudo 2018), as `config` says.
+
+    Args:
+        texts: called twice: to measure the text, then for the part of it to train on.
+
+    Raises:
+        InputError: no text, a vocabulary too small for the characters, or a missing extra.
+    """
+    train = _train_bpe if config.kind == "bpe" else _train_unigram
+    return finish(train(_thinned_texts(texts, config.train_words), config))
+
+
+def _thinned_texts(texts: Callable[[], Iterable[str]], words: int) -> Iterator[str]:
+    """Pieces of the texts that hold about so many words, chosen by their hash."""
+    share = words * _CHARACTERS_A_WORD / max(1, sum(map(len, texts())))
+    for text in texts():
+        for start in range(0, len(text), _PIECE):
+            piece = text[start : start + _PIECE]
+            if share >= 1.0 or _fraction(piece) < share:
+                yield piece
+
+
+def _letters(config: TokenizerConfig, form: str) -> list[Any]:
+    """Normalisers to Unicode's normal form `form`, "C" or "KC", with what `config` asks for."""
+    composed = getattr(normalizers, f"NF{form}")()
+    decomposed = getattr(normalizers, f"NF{form[:-1]}D")()
+    steps = [decomposed, normalizers.StripAccents()] if config.strip_accents else []
+    steps += [normalizers.Lowercase()] if config.lowercase else []
+    return [*steps, composed, *([_ASCII_ONLY] if config.ascii_only else [])]
+
+
+def _train_bpe(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    smallest = len(SPECIALS) + len(alphabet)
+    if config.vocab_size < smallest:
+        raise InputError(f"a bpe tokenizer needs tokenizer.vocab_size={smallest} or more")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence(_letters(config, "C"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=2,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def unigram_library() -> Any:
+    """The library that trains; an `InputError` names the extra where it is missing."""
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise InputError(
+            "tokenizer.kind=unigram needs sentencepiece: pip install 'crammed[unigram]'"
+        ) from error
+    return sentencepiece
+
+
+def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    """Trained by SentencePiece in one thread on sorted words.
+
+    The trainer of `tokenizers` adds its words up in the order of a hash map: no two trainings of
+    it give the same scores.
+    """
+    library = unigram_library()
+    spaces = normalizers.Replace(Regex(r"\s+"), " ")
+    normalizer = normalizers.Sequence([*_letters(config, "KC"), spaces])
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(normalizer.normalize_str(text).split())
+    with TemporaryDirectory() as folder:
+        counts, model = Path(folder, "counts.tsv"), Path(folder, "unigram.model")
+        lines = (f"{word}\t{count}\n" for word, count in sorted(words.items()))
+        counts.write_text("".join(lines), "utf-8")
+        try:
+            library.SentencePieceTrainer.train(
+                input=str(counts),
+                input_format="tsv",
+                model_prefix=str(model.with_suffix("")),
+                model_type="unigram",
+                vocab_size=config.vocab_size,
+                hard_vocab_limit=False,
+                normalization_rule_name="identity",
+                num_threads=1,
+                minloglevel=2,
+                character_coverage=_COVERAGE,
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=CLS,
+                eos_id=SEP,
+                pad_piece=SPECIALS[PAD],
+                unk_piece=SPECIALS[UNK],
+                bos_piece=SPECIALS[CLS],
+                eos_piece=SPECIALS[SEP],
+                control_symbols=[SPECIALS[MASK]],
+            )
+        except RuntimeError as error:
+            raise InputError(
+                "no unigram tokenizer from this text: it is empty, or tokenizer.vocab_size="
+                f"{config.vocab_size} is too small for its characters"
+            ) from error
+        trained = library.SentencePieceProcessor(model_file=str(model))
+    # Rounded to what a float32 holds, so that JSON gives back the same numbers.
+    scores = [round(trained.get_score(n), 6) for n in range(len(trained))]
+    pieces = [(trained.id_to_piece(n), score) for n, score in enumerate(scores)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=UNK))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer

@@ -1,0 +1,229 @@
+"""Any Hugging Face encoder as an encoder to evaluate."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from crammed.errors import InputError
+from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
+from crammed.evaluation.backbones.huggingface_files import loading, model_files
+from crammed.evaluation.backbones.tokens import Tokenized, by_library, by_python, plain_ids
+from crammed.tasks.rows import Texts
+
+_UNLIMITED = 10**6
+"""Tokenizers that know no longest length say a number far above this."""
+_DEFAULT_LENGTH = 512
+
+
+class HuggingFaceBackbone:
+    """A model of transformers; `crammed.evaluation.backbones.base.Encoder` documents the members.
+
+    Args:
+        folder: holds config.json, weights and tokenizer.
+
+    Raises:
+        InputError: one of these is missing, damaged, or needs what is not installed or allowed.
+    """
+
+    def __init__(self, name: str, folder: Path, *, trust_remote_code: bool) -> None:
+        import transformers
+
+        self.name = name
+        self.sha256 = digest(model_files(folder))
+        self._folder = folder
+        self._trust = {"trust_remote_code": trust_remote_code}
+        self._kept: dict[str, dict[str, Tensor]] = {}
+        with loading(name, "configuration"):
+            self._config = transformers.AutoConfig.from_pretrained(folder, **self._trust)
+        with loading(name, "tokenizer"):
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **self._trust)
+        base, lost = self._load("AutoModel")
+        if lost := {key for key in lost if "pooler" not in key}:
+            raise InputError(
+                f"the weights of {name} do not fit its config.json: they lack {_some(lost)}"
+            )
+        self.parameters = self._count(base)
+        self.max_length = self._longest(base)
+        self._check_tokenizer(base)
+        self.pad: int = self._tokenizer.pad_token_id
+        self.mask: int | None = self._tokenizer.mask_token_id
+        self.sep: int | None = self._tokenizer.sep_token_id
+        if self.sep is None:
+            self.sep = self._tokenizer.eos_token_id
+        self.specials = frozenset(self._tokenizer.all_special_ids) - {self._tokenizer.unk_token_id}
+        self._library: Tokenizer | None = getattr(self._tokenizer, "backend_tokenizer", None)
+        if self._library is not None:
+            self._library.no_truncation()
+            self._library.no_padding()
+        takes = inspect.signature(base.forward).parameters
+        self._types = (
+            "token_type_ids" in self._tokenizer.model_input_names
+            and "token_type_ids" in takes
+            and getattr(self._config, "type_vocab_size", 2) > 1
+        )
+
+    def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
+        check_length(max_length, self)
+        if self._library is None:
+            return by_python(
+                self._tokenizer, texts, max_length, types=self._types, words=words, filler=self.pad
+            )
+        return by_library(
+            self._library,
+            texts,
+            max_length,
+            types=self._types,
+            words=words,
+            filler=self.pad,
+            unknown=self._tokenizer.unk_token,
+        )
+
+    def plain_ids(self, text: str) -> Sequence[int]:
+        if self._library is None:
+            return plain_ids(self._tokenizer, text)
+        ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
+        import transformers
+
+        kind = f"AutoModelFor{'Token' if every_token else 'Sequence'}Classification"
+        config = deepcopy(self._config)
+        config.num_labels = outputs
+        with loading(self.name, "classifier"), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model = getattr(transformers, kind).from_config(config, **self._trust).float()
+        if trained:
+            if kind not in self._kept:
+                self._kept[kind] = self._pretrained(kind)
+            result = model.load_state_dict(self._kept[kind], strict=False)
+            assert not result.unexpected_keys, result
+        return _Classifier(model.train())
+
+    def _pretrained(self, kind: str) -> dict[str, Tensor]:
+        """Weights of a class that come from the folder; never the last layer of a classifier."""
+        # With one label more than the folder's own classifier may have, that one does not fit.
+        model, lost = self._load(
+            kind, num_labels=self._config.num_labels + 1, ignore_mismatched_sizes=True
+        )
+        return {key: tensor for key, tensor in model.state_dict().items() if key not in lost}
+
+    def masked_lm(self, device: torch.device) -> SparseMaskedLM:
+        model, lost = self._load("AutoModelForMaskedLM")
+        if lost:
+            raise InputError(
+                f"{self.name} has no masked-language-model head, which BLiMP and held-out loss "
+                f"need: its weights lack {_some(lost)}"
+            )
+        return _MaskedLM(model.to(device).eval())
+
+    def _load(self, kind: str, **more: Any) -> tuple[Any, set[str]]:
+        """A model of this class in float32, and the names of the weights that are not its own."""
+        import transformers
+
+        with loading(self.name, "model"), torch.random.fork_rng(devices=[]):
+            model, info = getattr(transformers, kind).from_pretrained(
+                self._folder, output_loading_info=True, **more, **self._trust
+            )
+        mismatched = {k if isinstance(k, str) else k[0] for k in info["mismatched_keys"]}
+        return model.float(), {*info["missing_keys"], *mismatched}
+
+    def _count(self, base: nn.Module) -> int:
+        import transformers
+
+        try:
+            with loading(self.name, "model"), torch.device("meta"):
+                whole = transformers.AutoModelForMaskedLM.from_config(self._config, **self._trust)
+        except InputError:  # an encoder of a kind that has no such head
+            whole = base
+        return sum(parameter.numel() for parameter in whole.parameters())
+
+    def _longest(self, base: nn.Module) -> int:
+        """The least of what tokenizer, configuration and position table allow."""
+        known = [
+            self._tokenizer.model_max_length,
+            getattr(self._config, "max_position_embeddings", None),
+        ]
+        for key, module in base.named_modules():
+            if key.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+                # RoBERTa's positions begin behind the id of its padding token.
+                padding = module.padding_idx
+                known.append(module.num_embeddings - (0 if padding is None else padding + 1))
+        sane = [n for n in known if isinstance(n, int) and 0 < n < _UNLIMITED]
+        return min(sane, default=_DEFAULT_LENGTH)
+
+    def _check_tokenizer(self, base: Any) -> None:
+        vocabulary = set(self._tokenizer.get_vocab().values())
+        if not vocabulary - set(self._tokenizer.all_special_ids):
+            raise InputError(f"{self._folder} holds no tokenizer (such as tokenizer.json)")
+        if self._tokenizer.pad_token_id is None:
+            raise InputError(
+                f"the tokenizer of {self.name} has no padding token: name one as pad_token in "
+                "tokenizer_config.json"
+            )
+        rows = base.get_input_embeddings().num_embeddings
+        if max(vocabulary) >= rows:
+            raise InputError(
+                f"the tokenizer of {self.name} has ids up to {max(vocabulary)}, but the model has "
+                f"{rows} embeddings: they do not belong together"
+            )
+
+
+class _Classifier(nn.Module):
+    """A classifier of transformers that is called as ours are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None
+    ) -> Tensor:
+        given = torch.ones_like(ids) if mask is None else mask.long()
+        extra = {} if types is None else {"token_type_ids": types}
+        logits: Tensor = self.model(input_ids=ids, attention_mask=given, **extra).logits
+        return logits
+
+
+class _MaskedLM:
+    """A masked language model of transformers that decodes chosen positions where it can."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._positions: Tensor | None = None
+        decoder = model.get_output_embeddings()
+        if isinstance(decoder, nn.Module):
+            decoder.register_forward_pre_hook(self._pick)
+
+    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor | None = None) -> Tensor:
+        given = torch.ones_like(ids) if mask is None else mask.long()
+        self._positions = positions
+        logits: Tensor = self._model(input_ids=ids, attention_mask=given).logits
+        if self._positions is not None:  # the decoder did not pass by: all was decoded
+            logits = _chosen(logits, positions)
+        return logits
+
+    def _pick(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        """Leave of the decoder's input [B, S, D] what is asked for."""
+        if self._positions is None or inputs[0].ndim != 3:
+            return None
+        picked = _chosen(inputs[0], self._positions)
+        self._positions = None
+        return (picked, *inputs[1:])
+
+
+def _chosen(values: Tensor, positions: Tensor) -> Tensor:
+    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))
+
+
+def _some(names: set[str]) -> str:
+    first = min(names)
+    return first if len(names) == 1 else f"{first} and {len(names) - 1} more"

@@ -1,0 +1,83 @@
+"""A run of ours as an encoder to evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
+from crammed.evaluation.backbones.tokens import Tokenized, by_library
+from crammed.model.count import parameters
+from crammed.model.encoder import SequenceClassifier, TokenClassifier, initialise
+from crammed.model.trained import TrainedModel, load_trained
+from crammed.tasks.rows import Texts
+
+_HEADS = ("pooler.", "head.", "classifier.")
+
+
+def run_files(run: Path) -> list[Path]:
+    """The files that decide what the model of a run directory computes."""
+    files = ("config.json", "model.safetensors", "tokenizer.json")
+    return [run / "final" / file for file in files]
+
+
+class RunBackbone:
+    """A trained model of ours; `crammed.evaluation.backbones.base.Encoder` documents the members.
+
+    Args:
+        dropout: for fine-tuning, whatever pretraining used.
+    """
+
+    def __init__(self, final: TrainedModel, name: str, sha256: str, dropout: float) -> None:
+        specials = Specials.of(final.tokenizer)
+        self.name = name
+        self.sha256 = sha256
+        self.parameters = parameters(final.config, final.vocab_size)
+        self.max_length = final.config.max_length
+        self.pad = specials.pad
+        self.mask: int | None = specials.mask
+        self.sep: int | None = specials.sep
+        self.specials = frozenset(specials.ids) - {specials.unk}
+        self._unknown = specials.names(final.tokenizer)["unk"]
+        self._final = final
+        self._config = final.config.model_copy(update={"dropout": dropout})
+
+    @classmethod
+    def of_run(cls, run: Path, dropout: float) -> RunBackbone:
+        """The trained model of a run directory."""
+        return cls(load_trained(run), run.resolve().name, digest(run_files(run)), dropout)
+
+    def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
+        check_length(max_length, self)
+        return by_library(
+            self._final.tokenizer,
+            texts,
+            max_length,
+            types=self._config.token_types > 1,
+            words=words,
+            filler=self.pad,
+            unknown=self._unknown,
+        )
+
+    def plain_ids(self, text: str) -> Sequence[int]:
+        ids: list[int] = self._final.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
+        kind = TokenClassifier if every_token else SequenceClassifier
+        with torch.random.fork_rng(devices=[]):  # modules draw weights that are drawn anew below
+            model = kind(self._config, self._final.vocab_size, outputs)
+        initialise(model, self._config.init_std, torch.Generator().manual_seed(seed))
+        if trained:
+            own = model.state_dict().keys()
+            shared = {name: w for name, w in self._final.weights.items() if name in own}
+            result = model.load_state_dict(shared, strict=False)
+            assert all(name.startswith(_HEADS) for name in result.missing_keys), result
+        return model.train()
+
+    def masked_lm(self, device: torch.device) -> SparseMaskedLM:
+        return self._final.masked_lm(device)

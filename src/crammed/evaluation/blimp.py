@@ -1,0 +1,187 @@
+"""BLiMP (Warstadt et al. 2020): does a model find the acceptable sentence of a pair more likely?
+
+A sentence's score is its pseudo-log-likelihood (Salazar et al. 2020): the sum over its tokens of
+log p(token | the sentence with that one token behind a mask); special tokens are neither masked
+nor counted. A pair is right where the good sentence scores higher, and wrong in a tie.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from crammed.errors import InputError
+from crammed.evaluation.backbones.base import Backbone, SparseMaskedLM
+from crammed.formats.lines import open_text
+from crammed.progress import SILENT, Progress
+
+_TOKENS = {"cuda": 1 << 16, "cpu": 1 << 13}
+"""Tokens that go through the model at once; a device not named here is as the CPU."""
+_RESAMPLES = 1000
+_OFFICIAL = (67, 1000)  # paradigms, and pairs of each
+_COLUMNS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
+
+
+class Pair(NamedTuple):
+    """Two sentences that differ in one respect, and what that is, from fine to coarse."""
+
+    good: str
+    bad: str
+    paradigm: str
+    phenomenon: str
+    field: str
+
+
+def read_pairs(path: Path, per_paradigm: int | None = None) -> list[Pair]:
+    """Pairs of a json-lines file, or of a folder of them such as the data's own.
+
+    Args:
+        per_paradigm: only the first so many pairs of each paradigm.
+
+    Raises:
+        InputError: nothing there, or a line that is no pair.
+    """
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if ".jsonl" in file.suffixes)
+    elif not path.exists():
+        raise InputError(f"no BLiMP data at {path}: name a .jsonl file, or a folder of them")
+    seen: Counter[str] = Counter()
+    pairs = []
+    for file in files:
+        for pair in _read(file):
+            seen[pair.paradigm] += 1
+            if per_paradigm is None or seen[pair.paradigm] <= per_paradigm:
+                pairs.append(pair)
+    if not pairs:
+        raise InputError(f"{path} holds no pairs of sentences (as .jsonl, .jsonl.gz or .jsonl.zst)")
+    return pairs
+
+
+def _read(file: Path) -> Iterator[Pair]:
+    with open_text(file) as lines:
+        for number, line in enumerate(lines, 1):
+            place = f"{file}, line {number}"
+            try:
+                record = json.loads(line)
+                values = [record[column] for column in _COLUMNS]
+            except KeyError as error:
+                raise InputError(
+                    f"{place}: no {error.args[0]}: a line of BLiMP has {', '.join(_COLUMNS)}"
+                ) from error
+            except (ValueError, TypeError) as error:
+                raise InputError(f"{place}: not a JSON object") from error
+            if not all(isinstance(value, str) for value in values):
+                raise InputError(f"{place}: {', '.join(_COLUMNS)} must hold text")
+            good, bad, paradigm, phenomenon, field = values
+            # The data spells one of its fields both ways.
+            yield Pair(good, bad, paradigm, phenomenon, field.replace("/", "_"))
+
+
+def blimp_score(
+    encoder: Backbone,
+    path: Path,
+    device: torch.device,
+    per_paradigm: int | None = None,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """Score an encoder; all shares in percent.
+
+    Returns:
+        ``pairs`` and ``paradigms``, their numbers; ``official``, whether they are all of BLiMP;
+        ``blimp``, the mean over paradigms, with its 95 % bootstrap ``interval`` over pairs; and
+        the shares of pairs in each of ``fields``, ``phenomena`` and ``paradigm``.
+
+    Raises:
+        InputError: wrong data, a sentence longer than the model takes, or no
+            masked-language-model head.
+    """
+    pairs = read_pairs(path, per_paradigm)
+    sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
+    scores = sentence_scores(encoder, sentences, device, progress)
+    right = scores[0::2] > scores[1::2]
+    by: dict[str, dict[str, list[bool]]] = {}
+    for kind in ("field", "phenomenon", "paradigm"):
+        groups: dict[str, list[bool]] = defaultdict(list)
+        for pair, correct in zip(pairs, right.tolist(), strict=True):
+            groups[getattr(pair, kind)].append(correct)
+        by[kind] = groups
+    paradigms = by["paradigm"]
+    sizes = {len(group) for group in paradigms.values()}
+    return {
+        "pairs": len(pairs),
+        "paradigms": len(paradigms),
+        "official": len(paradigms) == _OFFICIAL[0] and sizes == {_OFFICIAL[1]},
+        "blimp": 100 * float(np.mean([np.mean(group) for group in paradigms.values()])),
+        "interval": _interval(list(paradigms.values())),
+        "fields": _shares(by["field"]),
+        "phenomena": _shares(by["phenomenon"]),
+        "paradigm": _shares(paradigms),
+    }
+
+
+def _shares(groups: dict[str, list[bool]]) -> dict[str, float]:
+    return {name: 100 * float(np.mean(groups[name])) for name in sorted(groups)}
+
+
+def _interval(paradigms: list[list[bool]]) -> list[float]:
+    """Resampling the pairs of a paradigm is drawing how many of them are right."""
+    draw = np.random.default_rng(0)
+    means = [draw.binomial(len(p), np.mean(p), _RESAMPLES) / len(p) for p in paradigms]
+    low, high = np.percentile(np.mean(means, axis=0), [2.5, 97.5])
+    return [100 * float(low), 100 * float(high)]
+
+
+def sentence_scores(
+    encoder: Backbone, sentences: Sequence[str], device: torch.device, progress: Progress = SILENT
+) -> NDArray[np.float64]:
+    """Pseudo-log-likelihood of each sentence in nats, [N].
+
+    Raises:
+        InputError: a sentence longer than the model takes, or no masked-language-model head.
+    """
+    if encoder.mask is None:
+        raise InputError(f"the tokenizer of {encoder.name} has no mask token, which BLiMP needs")
+    model = encoder.masked_lm(device)
+    tokens = encoder.tokenize([(text,) for text in sentences], encoder.max_length, words=False)
+    if tokens.cut:
+        raise InputError(f"{tokens.cut} sentences are longer than {encoder.name} takes")
+    lengths = np.diff(tokens.offsets)
+    scores = np.zeros(len(sentences))
+    with progress.task("BLiMP", float((lengths**2).sum())) as bar:
+        done = 0
+        for length in np.unique(lengths):  # batches of one length need no padding
+            members = np.flatnonzero(lengths == length)
+            ids = tokens.ids[tokens.offsets[members][:, None] + np.arange(length)]
+            sentence, at = np.nonzero(~np.isin(ids, list(encoder.specials)))
+            size = max(1, _TOKENS.get(device.type, _TOKENS["cpu"]) // int(length))
+            for start in range(0, len(sentence), size):
+                chosen = slice(start, start + size)
+                values = _masked_out(model, ids[sentence[chosen]], at[chosen], encoder.mask, device)
+                np.add.at(scores, members[sentence[chosen]], values)
+                bar.update(done + start * int(length), f"{len(sentences):,} sentences")
+            done += ids.size * int(length)
+    return scores
+
+
+@torch.inference_mode()
+def _masked_out(
+    model: SparseMaskedLM,
+    ids: NDArray[np.int32],
+    at: NDArray[np.int64],
+    mask: int,
+    device: torch.device,
+) -> NDArray[np.float64]:
+    """Log-probability of token ids[b, at[b]] in each row of ids [B, S] with a mask in its place."""
+    rows = torch.from_numpy(ids).long().to(device)
+    where = torch.from_numpy(at)[:, None].to(device)
+    logits = model(rows.scatter(1, where, mask), where)[:, 0].float()
+    values = logits.gather(1, rows.gather(1, where))[:, 0] - logits.logsumexp(-1)
+    return values.double().cpu().numpy()

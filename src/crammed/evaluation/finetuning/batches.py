@@ -1,0 +1,140 @@
+"""Tokens on a device, and batches gathered from them there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crammed.evaluation.backbones.tokens import Tokenized
+
+POOL = 32
+"""Batches whose rows are sorted by length together."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B rows of C sequences each, padded to S tokens.
+
+    Attributes:
+        ids: [B * C, S] int64.
+        mask: [B * C, S] bool, False at padding.
+        types: [B * C, S] int64, or None.
+        labels: [B], [B, L], or for kind tokens [B, S] with -100 where there is none.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    types: Tensor | None
+    labels: Tensor
+
+
+class Encoded:
+    """The rows of a split as tokens on a device, from which batches are gathered there.
+
+    Args:
+        tokens: C sequences a row.
+        labels: of `Rows`; for kind tokens one a word.
+        choices: C.
+        pad: id of the padding token.
+        word_counts: [N] words of each sequence, for kind tokens.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokenized,
+        labels: NDArray[np.float32],
+        choices: int,
+        pad: int,
+        device: torch.device,
+        word_counts: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.choices = choices
+        self.lengths: NDArray[np.int64] = np.diff(tokens.offsets)
+        self._pad = pad
+        self._ids = torch.from_numpy(tokens.ids).to(device, torch.int64)
+        self._types = None
+        if tokens.types is not None:
+            self._types = torch.from_numpy(tokens.types).to(device, torch.int64)
+        self._starts = torch.from_numpy(tokens.offsets[:-1]).to(device)
+        self._lengths = torch.from_numpy(self.lengths).to(device)
+        self.of_tokens = word_counts is not None
+        values = labels if word_counts is None else _token_labels(tokens, labels, word_counts)
+        self._labels = torch.from_numpy(values).to(device)
+
+    def __len__(self) -> int:
+        return len(self.lengths) // self.choices
+
+    def widths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens of the longest sequence among each set of rows: [..., B] -> [...]."""
+        longest = self.lengths.reshape(-1, self.choices).max(axis=1)
+        return np.asarray(longest[rows].max(axis=-1))
+
+    def token_places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the tokens of `rows`, one row after the other, stand among those of the split."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        return np.concatenate([np.arange(starts[r], starts[r] + self.lengths[r]) for r in rows])
+
+    def batch(self, rows: Tensor, width: int) -> Batch:
+        """The batch of `rows` [B] (on the device), padded to `width`; nothing waits for it."""
+        which = rows[:, None] * self.choices + torch.arange(self.choices, device=rows.device)
+        which = which.flatten()
+        place = torch.arange(width, device=rows.device)
+        mask = place < self._lengths[which, None]
+        at = torch.where(mask, self._starts[which, None] + place, 0)
+        ids = torch.where(mask, self._ids[at], self._pad)
+        types = torch.where(mask, self._types[at], 0) if self._types is not None else None
+        labels = torch.where(mask, self._labels[at], -100) if self.of_tokens else self._labels[rows]
+        return Batch(ids, mask, types, labels)
+
+
+def _token_labels(
+    tokens: Tokenized, labels: NDArray[np.float32], word_counts: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The label of its word at each token that begins one, -100 at the others."""
+    token, word = word_places(tokens, word_counts)
+    values = np.full(len(tokens.ids), -100, np.int64)
+    values[token] = labels[word]
+    values[values < 0] = -100
+    return values
+
+
+def word_places(
+    tokens: Tokenized, word_counts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which tokens begin a word, and where those words stand among all words of the split.
+
+    Args:
+        word_counts: [N] words of each sequence.
+    """
+    assert tokens.words is not None, "these texts did not come as words"
+    first = np.cumsum(word_counts) - word_counts
+    token = np.flatnonzero(tokens.words >= 0)
+    sequence = np.repeat(np.arange(len(word_counts)), np.diff(tokens.offsets))
+    return token, first[sequence[token]] + tokens.words[token]
+
+
+def epoch_batches(
+    rows: Encoded, size: int, draw: np.random.Generator, shared: np.random.Generator
+) -> NDArray[np.int64]:
+    """One epoch in random batches of similar length, [steps, size]; the last few rows wait.
+
+    Rows are shuffled, then sorted by length within pools of 32 batches, and the batches shuffled:
+    little padding, and yet no batch holds the same rows again.
+
+    Args:
+        draw: decides which rows meet.
+        shared: decides in which order the batches come. Seeds that train side by side share it,
+            so that all of them have short batches at the same steps.
+    """
+    order = draw.permutation(len(rows))[: len(rows) // size * size]
+    lengths = rows.widths(order[:, None])
+    pools = np.arange(0, len(order), POOL * size)[1:]
+    sorted_pools = [
+        pool[np.argsort(width, kind="stable")]
+        for pool, width in zip(np.split(order, pools), np.split(lengths, pools), strict=True)
+    ]
+    return shared.permutation(np.concatenate(sorted_pools).reshape(-1, size))

@@ -1,0 +1,77 @@
+"""How far a score may be off: bootstrap over rows and seeds (Efron and Tibshirani 1993)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from crammed.evaluation.scores.metrics import Outputs, measure
+from crammed.evaluation.scores.resampled_metrics import Floats, units_of, weighted
+from crammed.keys import key
+from crammed.tasks.rows import Rows
+from crammed.tasks.task import Metric
+
+RESAMPLES = 1000
+_MOST_WEIGHTS = 4_000_000
+"""Weights that are held at once; 32 MB."""
+
+
+def mean_measure(
+    metrics: Sequence[Metric], outputs: Outputs, rows: Rows, labels: Sequence[str]
+) -> float:
+    """The mean of the metrics: one seed's score in percent."""
+    return float(np.mean([measure(metric, outputs, rows, labels) for metric in metrics]))
+
+
+def resampled_medians(
+    metrics: Sequence[Metric],
+    models: Sequence[Sequence[Outputs]],
+    rows: Rows,
+    labels: Sequence[str],
+    name: str,
+    task: str,
+) -> list[Floats]:
+    """Each model's median over seeds in every resample, [RESAMPLES]; NaN where it is undefined.
+
+    Rows are the same for all models and seeds of a resample; seeds are drawn for each model.
+
+    Args:
+        models: of each, the outputs of every seed.
+        name: of the number; rows of different names are drawn independently.
+        task: of the number; a resample has the same seeds for all numbers of a task, which are
+            taken from the same fine-tuned models.
+    """
+    functions = [
+        [[weighted(metric, each, rows, labels) for metric in metrics] for each in outputs]
+        for outputs in models
+    ]
+    values: list[list[Floats]] = [[] for _ in models]
+    units = int(units_of(rows).max()) + 1
+    for weights in _weights(units, np.random.default_rng(key(0, f"bootstrap/{name}/rows"))):
+        for parts, seeds in zip(values, functions, strict=True):
+            scores = [np.mean([one(weights) for one in each], axis=0) for each in seeds]
+            parts.append(np.stack(scores, 1))
+    draw = np.random.default_rng(key(0, f"bootstrap/{task}/seeds"))
+    medians = []
+    for parts in values:
+        table = np.concatenate(parts)  # [RESAMPLES, seeds]
+        chosen = draw.integers(table.shape[1], size=table.shape)
+        medians.append(np.median(np.take_along_axis(table, chosen, 1), axis=1))
+    return medians
+
+
+def _weights(units: int, draw: np.random.Generator) -> Iterator[Floats]:
+    """How often every resample has each unit, some resamples at a time."""
+    step = max(1, _MOST_WEIGHTS // units)
+    for start in range(0, RESAMPLES, step):
+        count = min(step, RESAMPLES - start)
+        picked = draw.integers(units, size=(count, units)) + units * np.arange(count)[:, None]
+        flat = np.bincount(picked.ravel(), minlength=count * units)
+        yield flat.reshape(count, units).astype(float)
+
+
+def interval(values: Floats) -> list[float] | None:
+    """The middle 95 % of the resamples that are defined; None if none is."""
+    defined = values[np.isfinite(values)]
+    return np.percentile(defined, [2.5, 97.5]).tolist() if len(defined) else None

@@ -1,0 +1,109 @@
+"""Two models on the same rows: is the difference more than chance?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crammed.evaluation.scores.bootstrap import interval, mean_measure, resampled_medians
+from crammed.evaluation.scores.metrics import Outputs
+from crammed.evaluation.scores.resampled_metrics import Floats
+from crammed.evaluation.scores.score import Json, means_over
+from crammed.tasks.rows import Rows
+from crammed.tasks.task import Metric, Suite
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Median of A minus median of B in points, and the same in every resample, [RESAMPLES]."""
+
+    value: float
+    resampled: Floats
+
+    def json(self) -> Json:
+        """``{"difference", "interval", "p"}``.
+
+        ``p`` is the share of resamples in which the difference is 0 or has the other sign: a
+        one-sided p-value, if crude.
+        """
+        defined = self.resampled[np.isfinite(self.resampled)]
+        p = 1.0
+        if self.value and len(defined):
+            p = float((defined * np.sign(self.value) <= 0).mean())
+        return {"difference": self.value, "interval": interval(defined), "p": p}
+
+
+def paired_difference(
+    metrics: Sequence[Metric],
+    a: Sequence[Outputs],
+    b: Sequence[Outputs],
+    rows: Rows,
+    labels: Sequence[str],
+    name: str,
+    task: str,
+) -> Difference:
+    """Compare two models by the outputs of their seeds on the same rows.
+
+    Args:
+        name: of the number.
+        task: of the number; see `resampled_medians`.
+
+    Raises:
+        ValueError: the score of a seed is undefined.
+    """
+    medians = [
+        np.median([mean_measure(metrics, each, rows, labels) for each in outputs])
+        for outputs in (a, b)
+    ]
+    resampled_a, resampled_b = resampled_medians(metrics, (a, b), rows, labels, name, task)
+    return Difference(float(medians[0] - medians[1]), resampled_a - resampled_b)
+
+
+def compare(
+    suite: Suite,
+    a: Mapping[str, Json],
+    b: Mapping[str, Json],
+    differences: Mapping[str, Difference],
+    reasons: Mapping[str, str],
+) -> list[Json]:
+    """Every number that A or B has, then the means that both have.
+
+    Args:
+        a: number -> its score JSON.
+        b: the same of the other model.
+        differences: numbers that are comparable.
+        reasons: why others are not, such as other data or another protocol; numbers that one of
+            the two lacks, or that failed, need none.
+
+    Returns:
+        ``{"name", "metric", "a", "b", "difference", "interval", "p"}`` for each number (``of`` in
+        place of ``metric`` for a mean); ``{"name", "why"}`` for one that cannot be compared.
+    """
+    entries: list[Json] = []
+    for name in [*a, *(name for name in b if name not in a)]:
+        if name in differences:
+            entry = {"name": name, "metric": a[name]["metric"]}
+            entry |= {"a": a[name]["median"], "b": b[name]["median"]}
+            entries.append({**entry, **differences[name].json()})
+        else:
+            entries.append({"name": name, "why": _why_not(name, a, b) or reasons[name]})
+    for name, of, _ in means_over(suite, differences):
+        entry = {"name": name, "of": list(of)}
+        for side, tasks in (("a", a), ("b", b)):
+            entry[side] = float(np.mean([tasks[each]["median"] for each in of]))
+        resampled = np.mean([differences[each].resampled for each in of], axis=0)
+        entries.append({**entry, **Difference(entry["a"] - entry["b"], resampled).json()})
+    return entries
+
+
+def _why_not(name: str, a: Mapping[str, Json], b: Mapping[str, Json]) -> str | None:
+    for side, tasks in (("A", a), ("B", b)):
+        if name not in tasks:
+            return f"{side} has no score"
+        if "failed" in tasks[name]:
+            return f"{side} failed: {tasks[name]['failed']}"
+    if a[name]["rows"] != b[name]["rows"]:
+        return "other numbers of rows"
+    return None

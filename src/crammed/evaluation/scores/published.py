@@ -1,0 +1,78 @@
+"""Published scores, and which of them a model's own may be put beside."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from crammed.config import Protocol
+
+Json = dict[str, Any]
+
+_PAPERS = Protocol().hyperparameters()  # its defaults are the paper's
+_SEEDS = Protocol().seeds
+
+
+@cache
+def published() -> Json:
+    """``{"glue": [{"name", "source", "scores": {number: %}}], "blimp": {model: %}}``."""
+    text = (
+        resources.files("crammed.evaluation.scores").joinpath("published.yaml").read_text("utf-8")
+    )
+    values: Json = yaml.safe_load(text)
+    return values
+
+
+def published_beside(
+    suite: str, scores: Mapping[str, Any], protocol: Mapping[str, Any]
+) -> Json | None:
+    """A table of published models with this one on top; None where nothing is comparable.
+
+    Comparable are numbers by the paper's protocol on data of official size, and means that are
+    whole. Other than the paper's five seeds are named.
+
+    Args:
+        suite: its name.
+        scores: its JSON, ``{"tasks", "means"}``.
+        protocol: hyperparameters that the scores were taken by.
+
+    Returns:
+        ``{"columns": [...], "rows": [{"name", "source", "values"}]}``.
+    """
+    if suite != "glue" or any(protocol.get(name) != value for name, value in _PAPERS.items()):
+        return None
+    models = published()["glue"]
+    known = models[0]["scores"].keys()
+    tasks = {
+        name: score["median"]
+        for name, score in scores["tasks"].items()
+        if name in known and "failed" not in score and score["official"]
+    }
+    means = {
+        mean["name"]: (mean["value"], mean["of"])
+        for mean in scores["means"]
+        if set(mean["of"]) <= tasks.keys()
+    }
+    if not tasks:
+        return None
+    own = [*tasks.values(), *(value for value, _ in means.values())]
+    seeds = {len(scores["tasks"][name]["seeds"]) for name in tasks}
+    rows = [{"name": _own_name(seeds), "source": "", "values": own}]
+    for model in models:
+        values = [model["scores"][name] for name in tasks]
+        values += [statistics.fmean(model["scores"][n] for n in of) for _, of in means.values()]
+        rows.append({"name": model["name"], "source": model["source"], "values": values})
+    return {"columns": [*tasks, *means], "rows": rows}
+
+
+def _own_name(seeds: set[int]) -> str:
+    """``this model``, and how many seeds its tasks have where those are not the paper's five."""
+    if seeds == {_SEEDS}:
+        return "this model"
+    counts = " or ".join(map(str, sorted(seeds)))
+    return f"this model, {counts} seed{'' if seeds == {1} else 's'}"

@@ -1,0 +1,213 @@
+"""Scores as tables on a terminal, and the words that reports share with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from crammed.evaluation.scores.published import published, published_beside
+
+Json = Mapping[str, Any]
+Part = Table | Text
+
+
+def show(parts: Sequence[Part], stream: TextIO | None = None) -> None:
+    """Print on standard output; plain where it is no terminal, and nothing is ever cut off."""
+    stream = stream or sys.stdout
+    console = Console(file=stream, highlight=False)
+    wide = console.options.update(max_width=10_000)
+    for number, part in enumerate(parts):
+        for column in part.columns if isinstance(part, Table) else ():
+            if column.no_wrap:  # rich counts a column's longest word alone as what it needs
+                column.min_width = max(
+                    cell_len(str(cell)) for cell in (column.header, *column.cells)
+                )
+        least, most = Measurement.get(console, wide, part)
+        # Words may wrap at a terminal's edge, numbers may not; a file has no edge.
+        width = max(console.width, least) if console.is_terminal else most
+        console = Console(file=stream, highlight=False, width=width)
+        if number:
+            console.print()
+        console.print(part)
+
+
+def interval_words(interval: Sequence[float] | None, sign: str = "") -> str:
+    """``[81.04, 84.96]`` -> ``81.0 to 85.0``."""
+    if interval is None:
+        return "undefined"
+    low, high = interval
+    return f"{low:{sign}.1f} to {high:{sign}.1f}"
+
+
+def spread_words(score: Json) -> str:
+    """Largest minus smallest seed and their number; one seed has no spread."""
+    count = len(score["seeds"])
+    return f"{score['spread']:.1f} of {count}" if count > 1 else "one seed"
+
+
+def rows_words(score: Json) -> str:
+    """Rows of training + rows scored on: ``22,566 of 392,702 + 9,815: partial``."""
+    official = score.get("official_rows", {})
+    parts = []
+    for split, count in score["rows"].items():
+        of = official.get(split, count)
+        parts.append(f"{count:,}{f' of {of:,}' if of != count else ''}")
+    return " + ".join(parts) + (": partial" if score["official"] is False else "")
+
+
+def twin_words(score: Json) -> str:
+    """The untrained twin's median; what stands for it where there is none."""
+    twin = score.get("untrained")
+    if twin is None:
+        return "none"
+    return "undefined" if "failed" in twin else f"{twin['median']:.1f}"
+
+
+def also_words(score: Json) -> str:
+    """``accuracy 84.1``."""
+    return ", ".join(
+        f"{metric} {'undefined' if value is None else f'{value:.1f}'}"
+        for metric, value in score["also"].items()
+    )
+
+
+def cut_words(score: Json) -> str:
+    """``12 of train cut``; empty where every sequence was short enough."""
+    return ", ".join(f"{count:,} of {split} cut" for split, count in score["cut"].items() if count)
+
+
+def mean_words(mean: Json) -> str:
+    """The name of a mean, and why it is less than it seems."""
+    faults = ["partial data"] if mean["partial"] else []
+    if mean.get("failed"):
+        faults.append(f"{', '.join(mean['failed'])} FAILED")
+    return f"{mean['name']} ({'; '.join(faults)})" if faults else str(mean["name"])
+
+
+def p_words(p: float) -> str:
+    """Resamples are a thousand: a smaller share is not told apart from none."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
+    """A row for every number of a suite, then its means; below it what a row has no room for, and
+    published models where they are comparable."""
+    table = _table(f"{suite}, in percent")
+    _column(table, "task", widest=34)
+    _column(table, "metric")
+    for name in ("score", "95 %", "spread", "untrained"):
+        _column(table, name, numeric=True)
+    table.add_column("train + scored", no_wrap=True)
+    notes: list[Text] = []
+    for name, score in scores["tasks"].items():
+        if "failed" in score:
+            table.add_row(name, score["metric"], Text("FAILED", style="bold red"))
+            notes.append(Text(f"{name} FAILED: {score['failed']}", style="red"))
+            continue
+        table.add_row(
+            name,
+            score["metric"],
+            f"{score['median']:.1f}",
+            interval_words(score["interval"]),
+            spread_words(score),
+            twin_words(score),
+            rows_words(score),
+        )
+        if words := "; ".join(filter(None, (also_words(score), cut_words(score)))):
+            notes.append(Text(f"{name}: {words}"))
+    if scores["means"]:
+        table.add_section()
+    for mean in scores["means"]:
+        twin = f"{mean['untrained']:.1f}" if "untrained" in mean else "none"
+        value = f"{mean['value']:.1f}"
+        table.add_row(mean_words(mean), "mean", value, interval_words(mean["interval"]), "", twin)
+    parts: list[Part] = [table]
+    if notes:
+        parts.append(Text("\n").join(notes))
+    if (beside := _published_table(suite, scores, protocol)) is not None:
+        parts.append(beside)
+    return parts
+
+
+def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
+    beside = published_beside(suite, scores, protocol)
+    if beside is None:
+        return None
+    table = _table("Published, by the paper's protocol")
+    _column(table, "model")
+    for name in beside["columns"]:
+        _column(table, name, numeric=True)
+    for row in beside["rows"]:
+        table.add_row(row["name"], *(f"{value:.1f}" for value in row["values"]))
+    return table
+
+
+def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Part]:
+    """What `compare.compare` gives, and below it what could not be compared."""
+    table = _table(f"A: {a}\nB: {b}")
+    _column(table, "task", widest=34)
+    _column(table, "metric")
+    for name in ("A", "B", "A - B", "95 %", "other side of 0"):
+        _column(table, name, numeric=True)
+    notes: list[Text] = []
+    for entry in entries:
+        if "why" in entry:
+            notes.append(Text(f"{entry['name']} not compared: {entry['why']}"))
+            continue
+        table.add_row(
+            entry["name"],
+            entry.get("metric", "mean"),
+            f"{entry['a']:.1f}",
+            f"{entry['b']:.1f}",
+            f"{entry['difference']:+.1f}",
+            interval_words(entry["interval"], "+"),
+            p_words(entry["p"]),
+        )
+    parts: list[Part] = [table] if table.rows else []
+    return [*parts, Text("\n").join(notes)] if notes else parts
+
+
+def blimp_table(scores: Json) -> Table:
+    """BLiMP over all paradigms and by phenomenon; published models where it is the whole of it."""
+    partial = "" if scores["official"] else ": partial"
+    table = _table(f"BLiMP, {scores['paradigms']} paradigms, {scores['pairs']:,} pairs{partial}")
+    _column(table, "")
+    _column(table, "percent", numeric=True)
+    _column(table, "95 %", numeric=True)
+    score, middle = f"{scores['blimp']:.1f}", interval_words(scores["interval"])
+    table.add_row("this model", score, middle, style="bold")
+    for name, value in published()["blimp"].items() if scores["official"] else ():
+        table.add_row(name, f"{value:.1f}", style="dim")
+    table.add_section()
+    for name, value in by_size(scores["phenomena"]):
+        table.add_row(name.replace("_", " "), f"{value:.1f}")
+    return table
+
+
+def by_size(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    """The largest first."""
+    return sorted(shares.items(), key=lambda item: -item[1])
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def _column(table: Table, name: str, *, numeric: bool = False, widest: int | None = None) -> None:
+    justify: JustifyMethod = "right" if numeric else "left"
+    table.add_column(name, justify=justify, no_wrap=numeric, max_width=widest, overflow="fold")

@@ -1,0 +1,82 @@
+"""A trained model on disk, in our own names: weights, configuration, tokenizer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from crammed.config import ModelConfig
+from crammed.errors import InputError
+from crammed.files import new_folder, write_json
+from crammed.model.encoder import MaskedLM
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained encoder.
+
+    Attributes:
+        weights: the parameters of `MaskedLM` by name, on the CPU.
+        row_length: length of the rows it was trained on.
+    """
+
+    config: ModelConfig
+    vocab_size: int
+    row_length: int
+    tokenizer: Tokenizer
+    weights: dict[str, Tensor]
+
+    def masked_lm(self, device: torch.device) -> MaskedLM:
+        """The model with these weights, in evaluation mode."""
+        model = MaskedLM(self.config, self.vocab_size)
+        model.load_state_dict(self.weights, strict=True)
+        return model.to(device).eval()
+
+    def save(self, folder: Path) -> None:
+        """Write the model to a folder that does not exist yet."""
+        with new_folder(folder) as aside:
+            save_file(self.weights, aside / "model.safetensors")
+            self.tokenizer.save(str(aside / "tokenizer.json"))
+            values = {
+                "schema": 1,
+                "vocab_size": self.vocab_size,
+                "row_length": self.row_length,
+                "model": self.config.model_dump(mode="json"),
+            }
+            write_json(aside / "config.json", values)
+
+
+def trained_model(
+    model: MaskedLM, config: ModelConfig, row_length: int, tok: Tokenizer
+) -> TrainedModel:
+    """What training leaves, on the CPU."""
+    weights = {n: p.detach().cpu().contiguous() for n, p in model.named_parameters()}
+    return TrainedModel(config, model.encoder.tokens.num_embeddings, row_length, tok, weights)
+
+
+def load_trained(run: Path) -> TrainedModel:
+    """The trained model of a run directory.
+
+    Raises:
+        InputError: there is none.
+    """
+    folder = run / "final"
+    try:
+        values = json.loads((folder / "config.json").read_text("utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{run} holds no trained model: it is no run directory, or its run is not finished"
+        ) from error
+    return TrainedModel(
+        config=ModelConfig.model_validate(values["model"]),
+        vocab_size=values["vocab_size"],
+        row_length=values["row_length"],
+        tokenizer=Tokenizer.from_file(str(folder / "tokenizer.json")),
+        weights=load_file(folder / "model.safetensors"),
+    )

@@ -1,0 +1,146 @@
+"""One self-contained HTML file about a run, or several side by side, or models scored here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+import crammed
+from crammed.budget import format_seconds
+from crammed.config import RunConfig
+from crammed.data import show
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError
+from crammed.evaluation.folder import stored
+from crammed.evaluation.scores import table
+from crammed.evaluation.scores.published import published, published_beside
+from crammed.files import read_json, write_text
+from crammed.quantity import quantity
+from crammed.report import figures
+from crammed.rundir import read_config, read_lines, read_metrics
+
+SAMPLE_ROWS = 4
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Write the report of finished runs and of evaluation folders to `out` and return it.
+
+    Raises:
+        InputError: a folder is neither.
+    """
+    evaluations = [path for path in folders if (path / "evaluation.json").exists()]
+    loaded = [_load(path) for path in folders if path not in evaluations]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("crammed", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["duration"] = format_seconds
+    environment.filters["quantity"] = quantity
+    for words in ("also", "cut", "interval", "mean", "rows", "spread", "twin"):
+        environment.filters[words] = getattr(table, f"{words}_words")
+    page = environment.get_template("report.html.j2").render(
+        runs=loaded,
+        evaluations=[_load_evaluation(path) for path in evaluations],
+        version=crammed.__version__,
+        comparison=figures.loss_figure(loaded) if len(loaded) > 1 else None,
+    )
+    write_text(out, page)
+    return out
+
+
+def _load(path: Path) -> dict[str, Any]:
+    config, summary = read_config(path), read_json(path / "summary.json")
+    if summary is None:
+        raise InputError(f"{path} holds no finished run: run the same command again to finish it")
+    events = list(read_lines(path / "events.jsonl"))
+    run: dict[str, Any] = {
+        "name": path.resolve().name,
+        "label": path.resolve().name,
+        "config": config,
+        "summary": summary,
+        "metrics": read_metrics(path),
+        "heldout": _heldout(events),
+        "unigram": summary["unigram_cross_entropy"],
+        "stages": _stages(events),
+        **_scores(read_json(path / "evaluation" / "scores.json") or {"suites": {}}),
+        "env": read_json(path / "env.json") or {},
+        "yaml": _yaml(config),
+        "corpus": _corpus(path / "corpus"),
+    }
+    run["figures"] = {
+        "loss": figures.loss_figure([run]),
+        "learning_rate": figures.learning_rate_figure(run["metrics"]),
+        "speed": figures.speed_figure(run["metrics"]),
+        "ledger": figures.ledger_figure(summary["accounts"], config.budget.charge),
+        "compute": figures.compute_figure(summary["exaflop"], summary["peak_exaflop"]),
+    }
+    return run
+
+
+def _load_evaluation(path: Path) -> dict[str, Any]:
+    scores = stored(path)
+    return {"name": scores["model"]["name"], **scores, **_scores(scores)}
+
+
+def _scores(scores: dict[str, Any]) -> dict[str, Any]:
+    """What a model was evaluated on: suites of tasks, BLiMP, held-out loss."""
+    suites, protocol = scores["suites"], scores.get("protocol", {})
+    tasks = {
+        name: {
+            **scores,
+            "figure": figures.scores_figure(scores["tasks"]),
+            "published": published_beside(name, scores, protocol),
+        }
+        for name, scores in suites.items()
+        if "tasks" in scores
+    }
+    blimp = suites.get("blimp")
+    if blimp is not None:
+        anchors = published()["blimp"] if blimp["official"] else {}
+        blimp = {**blimp, "figure": figures.blimp_figure(blimp, anchors)}
+    return {"suites": tasks, "blimp": blimp, "other_heldout": suites.get("heldout")}
+
+
+def _heldout(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Held-out measurements, the latest one where a resumed run measured again."""
+    by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
+    return [by_update[update] for update in sorted(by_update)]
+
+
+def _stages(events: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of each stage, over all the processes that worked on it."""
+    stages: dict[str, float] = {}
+    for event in events:
+        if event["event"] == "stage":
+            stages[event["name"]] = stages.get(event["name"], 0.0) + event["seconds"]
+    return stages
+
+
+def _corpus(path: Path) -> dict[str, Any] | None:
+    """What the page says of the run's own corpus, if it is still there."""
+    try:
+        corpus = Corpus(path)
+    except InputError:  # given from elsewhere, or deleted since to free the disk
+        return None
+    steps = show.dropping_steps(corpus.manifest)
+    statistics = corpus.manifest.get("statistics")
+    return {
+        "sources": show.source_lines(corpus.manifest),
+        "skipped": corpus.manifest.get("skipped", []),
+        "orders": corpus.orders,
+        "drops": figures.drops_figure(steps) if steps else None,
+        "documents": figures.documents_figure(statistics) if statistics else None,
+        "dropped": show.dropped_samples(corpus),
+        "rows": show.sample_rows(corpus, SAMPLE_ROWS),
+    }
+
+
+def _yaml(config: RunConfig) -> str:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

@@ -1,0 +1,92 @@
+"""Running a study: every arm with every seed is a run of ``crammed pretrain``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crammed.data.corpus import Corpus
+from crammed.files import read_json, write_json
+from crammed.progress import Progress
+from crammed.rundir import environment
+from crammed.study.arms import Study, joined
+from crammed.workers import cores
+
+
+@dataclass(frozen=True)
+class _Run:
+    arm: str
+    seed: int
+    command: list[str]
+
+
+def run_study(
+    study: Study,
+    corpus: Corpus,
+    budget: str,
+    seeds: int,
+    out: Path,
+    jobs: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Train every arm with every seed, `jobs` at a time on a CPU's cores.
+
+    Returns:
+        what ``OUT/study.json`` holds: ``{"budget", "baseline", "arms": {name: {"words", "runs":
+        {seed: {"loss@0.15", "loss@0.25", "tokens", "updates", "seconds"}}}}}``; a run that failed
+        has ``failed`` instead.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {
+        "environment": environment(),
+        "corpus": corpus.sha256,
+        "budget": budget,
+        "jobs": jobs,
+        "baseline": study.baseline,
+        "arms": {arm: {"words": study.words(arm), "runs": {}} for arm in study.arms},
+    }
+    listed = list(_runs(study, corpus, budget, seeds, out, jobs))
+    with progress.task("study", len(listed)) as bar, ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(_train, run): run for run in listed}
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                run = futures[future]
+                result["arms"][run.arm]["runs"][str(run.seed)] = future.result()
+                write_json(out / "study.json", result)
+                bar.update(done, f"{run.arm}, seed {run.seed}")
+        except BaseException:  # Ctrl-C reaches the runs too; those that wait are not to begin
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return result
+
+
+def _runs(
+    study: Study, corpus: Corpus, budget: str, seeds: int, out: Path, jobs: int
+) -> Iterator[_Run]:
+    """Seeds in the outer loop, so that a study that is cut short has whole seeds."""
+    threads = f"compute.threads={max(1, cores() // jobs)}"
+    for seed in range(seeds):
+        for arm in study.arms:
+            words = joined((threads, *study.words(arm)))
+            command = [sys.executable, "-m", "crammed", "pretrain", *words]
+            command += ["--corpus", str(corpus.path), "--budget", budget]
+            command += ["--seed", str(seed), "--out", str(out / f"{arm}-{seed}"), "--json"]
+            yield _Run(arm, seed, command)
+
+
+def _train(run: _Run) -> dict[str, Any]:
+    done = subprocess.run(run.command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        return {"failed": lines[-1].removeprefix("error: ") if lines else "it crashed"}
+    printed = json.loads(done.stdout)
+    summary = read_json(Path(printed["run_dir"]) / "summary.json") or {}
+    losses = {name: v for name, v in printed["heldout"].items() if name.startswith("loss@")}
+    kept = {name: printed[name] for name in ("tokens", "updates", "parameters")}
+    return {**losses, **kept, "seconds": summary["charged_seconds"]}

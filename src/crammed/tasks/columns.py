@@ -1,0 +1,146 @@
+"""One record of a task as texts and a label.
+
+What is wrong with a record is a ValueError without its place, which `crammed.tasks.read` adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from crammed.formats.records import Record, without_surrogates
+from crammed.tasks.labels import class_number, flag_of, is_untagged, list_of, value_of
+from crammed.tasks.rows import Texts
+from crammed.tasks.task import Task, pieces
+
+Fill = Callable[[Record], str]
+"""Record -> the text that a column or a template gives."""
+
+
+class TaskColumns:
+    """Reads the records of one split.
+
+    Args:
+        text: columns or templates; the split's own or the task's.
+        names: of the classes in the order of their numbers.
+    """
+
+    def __init__(self, task: Task, text: Sequence[str], names: Sequence[str]) -> None:
+        self._task = task
+        self._names = names
+        self._columns = text
+        self._text = [_filler(each) for each in text]
+        self._choices = [_filler(each) for each in task.choices]
+        self._choice_text = _filler(task.choice_text)
+        self._group = None if task.group is None else _filler(task.group)
+
+    def texts(self, record: Record) -> list[Texts]:
+        """One sequence, or one for each answer."""
+        if self._task.kind == "tokens":
+            return [_words(record, self._columns[0])]
+        filled = tuple(fill(record) for fill in self._text)
+        if self._task.kind != "choice":
+            return [filled]
+        answers = self.answers(record)
+        return [(*filled, self._choice_text({**record, "choice": each})) for each in answers]
+
+    def answers(self, record: Record) -> list[str]:
+        """The answers to choose from, two or more."""
+        if len(self._choices) > 1:
+            return [fill(record) for fill in self._choices]
+        (name,) = self._task.choices
+        answers = column(record, name)
+        if not isinstance(answers, list) or not all(isinstance(each, str) for each in answers):
+            raise ValueError(f"column {name!r} holds {_kind(answers)}, no list of texts")
+        if len(answers) < 2:
+            raise ValueError(f"column {name!r} holds fewer than two answers")
+        return answers
+
+    def group(self, record: Record) -> str | None:
+        """Key of the rows that this one belongs to; None if the task has no groups."""
+        return None if self._group is None else self._group(record)
+
+    def labels(self, record: Record, texts: Sequence[Texts]) -> list[Any]:
+        """The label, in a list: a number, L of them, or the number of each word."""
+        task = self._task
+        if len(task.label) > 1:
+            return [[_flag(record, name) for name in task.label]]
+        value = column(record, task.label[0])
+        if task.kind == "regression":
+            return [value_of(value)]
+        if task.kind == "tokens":
+            return self._tags(value, texts[0])
+        if task.kind == "multi-label":
+            given = {class_number(each, self._names) for each in list_of(value, ",")}
+            return [[number in given for number in range(len(self._names))]]
+        return [class_number(value, self._names)]
+
+    def no_labels(self) -> list[Any]:
+        """What stands in place of labels where there are none."""
+        return [[math.nan] * len(self._names) if self._task.kind == "multi-label" else math.nan]
+
+    def _tags(self, value: Any, words: Texts) -> list[int]:
+        tags = list_of(value, None)
+        if len(tags) != len(words):
+            raise ValueError(f"{len(words)} words, but {len(tags)} labels")
+        names = self._names
+        return [-1 if is_untagged(tag, names) else class_number(tag, names) for tag in tags]
+
+
+def column(record: Record, name: str) -> Any:
+    """The value of a column.
+
+    Raises:
+        ValueError: no such column; names those there are.
+    """
+    if name not in record:
+        raise ValueError(
+            f"no column {name!r} (it has: {', '.join(map(str, record))}); is it the data of "
+            "another task?"
+        )
+    return record[name]
+
+
+def _filler(template: str) -> Fill:
+    if "{" not in template and "}" not in template:
+        return lambda record: _text(record, template)
+    parts = pieces(template)
+
+    def fill(record: Record) -> str:
+        return "".join(
+            literal if name is None else literal + _text(record, name, number=True)
+            for literal, name in parts
+        )
+
+    return fill
+
+
+def _text(record: Record, name: str, *, number: bool = False) -> str:
+    value = column(record, name)
+    if number and isinstance(value, int):
+        return str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"column {name!r} holds {_kind(value)}, not text")
+    return value if value.isascii() else without_surrogates(value)
+
+
+def _words(record: Record, name: str) -> Texts:
+    value = column(record, name)
+    words = value.split() if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"column {name!r} holds {_kind(value)}, no list of words")
+    if not words:
+        raise ValueError(f"column {name!r} holds no words")
+    return tuple(word if word.isascii() else without_surrogates(word) for word in words)
+
+
+def _flag(record: Record, name: str) -> bool:
+    try:
+        return flag_of(column(record, name))
+    except ValueError as error:
+        raise ValueError(f"column {name!r}: {error}" if name in record else str(error)) from None
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

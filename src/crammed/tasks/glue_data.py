@@ -1,0 +1,103 @@
+"""The ``glue_data`` tree that GLUE was first published as.
+
+Its files are lines of cells between tabs in which quotation marks mean nothing. CoLA's labelled
+files have no line of column names, and the other tasks' columns have names of their own, which
+are brought to those of the hub here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crammed.errors import InputError
+from crammed.files import sha256
+from crammed.formats.lines import File, lines
+from crammed.formats.records import Record
+
+_COLA = ("source", "label", "star", "sentence")
+_COLUMNS: dict[str, Mapping[str, str]] = {
+    "CoLA": {},
+    "SST-2": {},
+    "MRPC": {"Quality": "label", "#1 String": "sentence1", "#2 String": "sentence2"},
+    "STS-B": {"score": "label"},
+    "QQP": {"is_duplicate": "label", "id": "idx"},
+    "MNLI": {"sentence1": "premise", "sentence2": "hypothesis", "gold_label": "label"},
+    "QNLI": {},
+    "RTE": {},
+    "WNLI": {},
+    "AX": {"sentence1": "premise", "sentence2": "hypothesis"},
+    "diagnostic": {"sentence1": "premise", "sentence2": "hypothesis"},
+}
+_MSR_IDS = ("#1 ID", "#2 ID")
+
+
+def glue_data_split(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
+    """A split of one of the tree's folders; None if the folder is none of them or lacks it."""
+    if folder.name not in _COLUMNS:
+        return None
+    names = [*spellings, *(["diagnostic", "AX"] if "test" in spellings else [])]
+    for name in names:
+        if (file := folder / f"{name}.tsv").is_file():
+            return GlueDataSplit(file, folder.name)
+    return _msr(folder, spellings) if folder.name == "MRPC" else None
+
+
+def _msr(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
+    """MRPC as Microsoft published it, of which ``dev_ids.tsv`` is GLUE's validation split."""
+    test = "test" in spellings
+    file = folder / f"msr_paraphrase_{'test' if test else 'train'}.txt"
+    if not file.is_file():
+        return None
+    if test:
+        return GlueDataSplit(file, "MRPC")
+    listed = folder / "dev_ids.tsv"
+    if not listed.is_file():
+        raise InputError(f"{folder} lacks dev_ids.tsv, which says which of {file.name} validate")
+    ids = [tuple(line.split()) for _, line in lines(File(listed, str(listed)))]
+    return GlueDataSplit(file, "MRPC", frozenset(ids), "dev" in spellings)
+
+
+@dataclass(frozen=True)
+class GlueDataSplit:
+    """One file of the tree.
+
+    Attributes:
+        task: name of its folder.
+        ids: pairs of ids that validate, of a file that is both splits.
+        validates: whether this is the split of those ids, or of all others.
+    """
+
+    file: Path
+    task: str
+    ids: frozenset[tuple[str, ...]] = field(default=frozenset(), repr=False)
+    validates: bool = False
+
+    @property
+    def shown(self) -> str:
+        return str(self.file)
+
+    def records(self) -> Iterator[tuple[str, Record]]:
+        names = {"index": "idx", **_COLUMNS[self.task]}
+        columns: Sequence[str] = ()
+        for number, line in lines(File(self.file, str(self.file))):
+            place = f"{self.file}, line {number}"
+            cells = line.rstrip("\r\n").split("\t")
+            if not columns:
+                headless = self.task == "CoLA" and "sentence" not in cells
+                columns = _COLA if headless else cells
+                if not headless:
+                    continue
+            if self.task == "QQP" and len(cells) < len(columns):
+                continue  # a few rows are broken in the published files; official sizes lack them
+            if len(cells) != len(columns):
+                raise InputError(f"{place}: {len(cells)} cells in a row of {len(columns)} columns")
+            record = dict(zip(columns, cells, strict=True))
+            chosen = tuple(record.get(name, "") for name in _MSR_IDS) in self.ids
+            if not self.ids or chosen == self.validates:
+                yield place, {names.get(name, name): cell for name, cell in record.items()}
+
+    def digest(self) -> str:
+        listed = self.file.with_name("dev_ids.tsv")
+        return " ".join(sha256(file) for file in (self.file, *([listed] if self.ids else [])))

@@ -1,0 +1,114 @@
+"""What data says about a label, as a class number or a value.
+
+Functions here raise ValueError with what is wrong with one row; `crammed.tasks.read` adds
+which row that is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+UNLABELLED = (-1, "-1", None, "")
+"""How data sets say that a row of a test split has no label."""
+UNTAGGED = (-1, -100, "-1", "-100", None)
+"""Tags of words that count neither in training nor in scores; tables hold them as text."""
+
+
+def class_number(value: Any, names: Sequence[str]) -> int:
+    """A label's place among the names: given by name or, unless names are numbers, by number."""
+    if is_unlabelled(value, names):
+        raise ValueError(
+            f"label {value!r} says that the row has none; this split needs labels"
+            + ("; if -1 is a class, name all classes in `labels`" if value in (-1, "-1") else "")
+        )
+    name = name_of(value)
+    if name in names:
+        return names.index(name)
+    if isinstance(value, bool):
+        return _of_bool(value, names)
+    if is_number(name) and not any(map(is_number, names)) and 0 <= int(name) < len(names):
+        return int(name)
+    raise _none_of(value, names)
+
+
+def _of_bool(value: bool, names: Sequence[str]) -> int:
+    """``True`` among names such as True and False, or as the second of any two."""
+    found = [place for place, name in enumerate(names) if name.lower() == str(value).lower()]
+    if not found and len(names) != 2:
+        raise _none_of(value, names)
+    return found[0] if found else int(value)
+
+
+def _none_of(value: Any, names: Sequence[str]) -> ValueError:
+    shown = names if len(names) <= 12 else [*names[:10], "...", names[-1]]
+    return ValueError(f"label {value!r} is none of {', '.join(shown)}")
+
+
+def is_unlabelled(value: Any, names: Sequence[str] = ()) -> bool:
+    """Whether a label says that there is none; -1 does not if it is the name of a class."""
+    if isinstance(value, float) and math.isnan(value):
+        return True
+    return value in UNLABELLED and (value is None or name_of(value) not in names)
+
+
+def is_untagged(tag: Any, names: Sequence[str] = ()) -> bool:
+    """The same of the tag of a word."""
+    return tag in UNTAGGED and (tag is None or name_of(tag) not in names)
+
+
+def name_of(value: Any) -> str:
+    """A label's name: ``entailment``, ``true`` for True, ``3`` for 3, 3.0 and "3.0"."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, str | int):
+        raise ValueError(f"label {value!r} is neither a name nor a whole number")
+    text = str(value)
+    number, dot, zeros = text.partition(".")
+    return number if dot and is_number(number) and not zeros.strip("0") else text
+
+
+def is_number(name: str) -> bool:
+    """Whether a name is a whole number."""
+    return name.isascii() and name.removeprefix("-").isdigit()
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Names sorted; numbers by size."""
+    found = set(names)
+    return tuple(sorted(found, key=int if all(map(is_number, found)) else None))
+
+
+def value_of(value: Any) -> float:
+    """A finite number, for regression."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"label {value!r} is no number") from None
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise ValueError(f"label {value!r} is no finite number")
+    return number
+
+
+def list_of(value: Any, separator: str | None) -> list[Any]:
+    """A list, or the parts of a text; `separator` None is any white space."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(separator)]
+        return [part for part in parts if part]
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is no list")
+    return value
+
+
+def flag_of(value: Any) -> bool:
+    """0 or 1 of a column for one of several labels."""
+    if value in (True, False):  # 1 and 1.0 too
+        return bool(value)
+    if isinstance(value, str) and value.strip().lower() in ("0", "1", "0.0", "1.0"):
+        return value.strip().startswith("1")
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError(f"{value!r} is neither 0 nor 1")

@@ -1,0 +1,301 @@
+"""What a task is: its columns, its labels, its splits and its metric, as data.
+
+A suite is a YAML file of tasks; the built-in ones (``suites/``) and a user's own are of the same
+form. Wherever a list of words is expected, one word alone stands for a list of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from string import Formatter
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+
+from crammed.config import PositiveInt, Section
+from crammed.config.yamlfile import explain, read_yaml
+from crammed.errors import InputError
+
+Kind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
+Metric = Literal[
+    "accuracy",
+    "f1",
+    "macro-f1",
+    "micro-f1",
+    "matthews",
+    "pearson",
+    "spearman",
+    "span-f1",
+    "group-f1",
+    "group-exact",
+]
+_OF_CLASSES: tuple[Metric, ...] = ("accuracy", "macro-f1", "micro-f1")
+OF_TWO: tuple[Metric, ...] = ("f1", "group-f1", "group-exact")
+_METRICS: dict[Kind, tuple[Metric, ...]] = {
+    "classification": (*_OF_CLASSES, "matthews", *OF_TWO),
+    "multi-label": _OF_CLASSES,
+    "regression": ("pearson", "spearman"),
+    "tokens": (*_OF_CLASSES, "matthews", "span-f1"),
+    "choice": _OF_CLASSES,
+}
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _named(value: Any) -> Any:
+    """``3`` as the names ``0``, ``1``, ``2``."""
+    if value is None:
+        return ()
+    if type(value) is int:
+        return tuple(map(str, range(max(1, value))))  # one is refused where zero would be ignored
+    if isinstance(value, list):
+        return tuple(str(name) if type(name) is int else name for name in value)
+    return _listed(value)
+
+
+Strings = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(strict=False)]
+Metrics = Annotated[tuple[Metric, ...], BeforeValidator(_listed), Field(strict=False)]
+Labels = Annotated[tuple[str, ...], BeforeValidator(_named), Field(strict=False)]
+Range = Annotated[tuple[float, float], Field(strict=False)]
+
+
+class SplitSpec(Section):
+    """Where rows are; what is null is as in the task. A word stands for its `split`."""
+
+    split: str = "validation"
+    folder: str | None = None
+    text: Strings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _words_are_splits(cls, value: Any) -> Any:
+        return {"split": value} if isinstance(value, str) else value
+
+    @property
+    def key(self) -> str:
+        """What `Task.rows` calls it."""
+        return f"{self.folder}/{self.split}" if self.folder else self.split
+
+
+class Scored(SplitSpec):
+    """One number that a task gives: the score on one labelled split.
+
+    MNLI has two of these, and SuperGLUE's RTE is scored on two diagnostic sets with columns and
+    metrics of their own.
+    """
+
+    metric: Metrics | None = None
+
+
+class Task(Section):
+    """One fine-tuning task. `crammed.tasks.read` turns its records into rows."""
+
+    name: str
+    """Its key in the suite."""
+    kind: Kind = "classification"
+    text: Annotated[Strings, Field(min_length=1, max_length=2)]
+    """One or two columns, or templates over columns such as ``{word}: {sentence1}``. For kind
+    tokens the column of the words, a list or words with spaces between them."""
+    choices: Strings = ()
+    """For kind choice: a template for each answer, or the one column of the list of answers."""
+    choice_text: str = "{choice}"
+    """Template of the second text of kind choice, where ``{choice}`` stands for an answer."""
+    label: Annotated[Strings, Field(min_length=1)] = ("label",)
+    """The column of the label; for multi-label that of a list, or one column of 0/1 a label."""
+    labels: Labels = ()
+    """Names of the classes in the order of their numbers, or how many there are; empty for those
+    that occur in the training split, sorted."""
+    metric: Annotated[Metrics, Field(min_length=1)]
+    """The score is the mean of these."""
+    also: Metrics = ()
+    """Reported beside the score."""
+    group: str | None = None
+    """Template of the key that joins rows, such as MultiRC's answers to one question."""
+    folder: Strings = ()
+    """Folder of its splits under the suite's data, and its configuration on the hub; of several
+    the first that is there; its name if empty."""
+    train: str = "train"
+    scored: dict[str, Scored] = Field(default_factory=dict)
+    """Name of a number -> where it is taken; see `numbers`."""
+    test: dict[str, SplitSpec] = Field(default_factory=dict)
+    """Name of a leaderboard's file -> the unlabelled rows whose predictions it holds; not for
+    kind tokens."""
+    rows: dict[str, PositiveInt] = Field(default_factory=dict)
+    """Official number of rows of each split (``folder/split`` for one in another folder)."""
+
+    @property
+    def numbers(self) -> dict[str, Scored]:
+        """The numbers that it gives: the score on its validation split, unless `scored` says."""
+        return self.scored or {self.name: Scored()}
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Every metric that its numbers need."""
+        own = [metric for scored in self.scored.values() for metric in scored.metric or ()]
+        return tuple(dict.fromkeys((*self.metric, *self.also, *own)))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """`folder` resolved."""
+        return self.folder or (self.name,)
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Task:
+        problems = list(self._problems())
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _problems(self) -> Iterable[str]:
+        kind = self.kind
+        if kind in ("tokens", "choice") and len(self.text) != 1:
+            yield f"kind {kind} takes one column in text, not {len(self.text)}"
+        if kind == "tokens" and "{" in self.text[0]:
+            yield "kind tokens takes a column in text, no template"
+        if kind == "tokens" and self.test:
+            yield "kind tokens has no test: a submission has one answer a row"
+        if (kind == "choice") != bool(self.choices):
+            yield f"kind {kind} {'needs' if kind == 'choice' else 'has no'} choices"
+        if len(self.choices) == 1 and "{" in self.choices[0]:
+            yield "choices needs a template for each answer, or the column of their list"
+        if "{choice}" not in self.choice_text:
+            yield "choice_text needs {choice} in it"
+        if kind != "multi-label" and len(self.label) > 1:
+            yield f"kind {kind} has one column in label; several are for kind multi-label"
+        if len(self.label) > 1 and self.labels and len(self.labels) != len(self.label):
+            yield f"{len(self.labels)} labels for {len(self.label)} columns of 0/1"
+        if kind == "regression" and self.labels:
+            yield "kind regression has no labels"
+        if len(set(self.labels)) < len(self.labels) or len(self.labels) == 1:
+            yield "labels must be two or more different names, or how many there are"
+        for where in (*self.scored.values(), *self.test.values()):
+            if where.text is not None and len(where.text) != len(self.text):
+                yield f"{where.key} has {len(where.text)} texts, but the task {len(self.text)}"
+        for metric in self.metrics:
+            if metric not in _METRICS[kind]:
+                yield f"metric {metric} is not for kind {kind}: {', '.join(_METRICS[kind])}"
+            if metric in OF_TWO and len(self.labels) > 2:
+                yield f"metric {metric} is of two labels, not {len(self.labels)}: see macro-f1"
+            if metric.startswith("group-") and self.group is None:
+                yield f"metric {metric} needs group, the template of the key that joins rows"
+
+    @field_validator("text", "choices", "choice_text", "group")
+    @classmethod
+    def _templates(cls, value: Any) -> Any:
+        for template in _listed(value) or ():
+            pieces(template)
+        return value
+
+
+def pieces(template: str) -> list[tuple[str, str | None]]:
+    """What a template is made of: literal text, and the column that follows it or None.
+
+    A template without braces is a column itself.
+
+    Raises:
+        ValueError: a template that cannot be filled in.
+    """
+    if "{" not in template and "}" not in template:
+        return [("", template)]
+    try:
+        parsed = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"template {template!r}: {error}; a brace itself is {{{{") from error
+    fields = [field for _, field, _, _ in parsed if field is not None]
+    if not fields or not all(fields) or any(spec or how for _, _, spec, how in parsed):
+        raise ValueError(f"template {template!r} must name columns, as in {{question}}")
+    return [(literal, field) for literal, field, _, _ in parsed]
+
+
+class Suite(Section):
+    """Tasks that belong together, and the means that are taken over their numbers."""
+
+    name: str
+    hub: str | None = None
+    """Data set on the Hugging Face hub, one configuration a task."""
+    converted: bool = False
+    """Read the hub's own copy in Parquet: the rest is a script, which `datasets` no longer runs."""
+    tasks: Annotated[dict[str, Task], Field(min_length=1)]
+    means: dict[str, Annotated[Strings, Field(min_length=1)]] = Field(default_factory=dict)
+    """Name of a mean -> the numbers that it is over."""
+    left_out: Strings = ()
+    """Files that the leaderboard wants of tasks that are not here."""
+    between: dict[str, Range] = Field(default_factory=dict)
+    """Name of a leaderboard's file -> the least and the largest value that it takes."""
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _keys_are_names(cls, tasks: Any) -> Any:
+        if not isinstance(tasks, dict):
+            return tasks
+        return {
+            key: {"name": key, **task} if isinstance(task, dict) else task
+            for key, task in tasks.items()
+        }
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Suite:
+        numbers = [number for task in self.tasks.values() for number in task.numbers]
+        files = [file for task in self.tasks.values() for file in task.test]
+        for key, task in self.tasks.items():
+            if task.name != key:
+                raise ValueError(f"tasks.{key}.name: leave it out, its key is its name")
+        for name in (self.name, *self.tasks, *numbers, *files):
+            if not re.fullmatch(r"\w[\w.+-]*", name):
+                raise ValueError(f"{name!r} must be letters, digits, - _ + and . to name files")
+        for kind, names in (("number", numbers), ("test file", files)):
+            double = {name for name in names if names.count(name) > 1}
+            if double:
+                raise ValueError(f"two tasks give the {kind} {', '.join(sorted(double))}")
+        for file in files:
+            if not file.endswith((".tsv", ".jsonl")):
+                raise ValueError(f"test file {file} must end in .tsv or .jsonl")
+        for mean, of in self.means.items():
+            for name in of:
+                if name not in numbers:
+                    raise ValueError(f"means.{mean}: {unknown('number', name, numbers)}")
+        for file in self.between:
+            if file not in files:
+                raise ValueError(f"between: {unknown('test file', file, files)}")
+        return self
+
+    def select(self, names: Iterable[str]) -> list[Task]:
+        """The tasks of these names.
+
+        Raises:
+            InputError: an unknown name.
+        """
+        for name in names:
+            if name not in self.tasks:
+                raise InputError(f"suite {self.name}: {unknown('task', name, self.tasks)}")
+        return [self.tasks[name] for name in names]
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """That there is no such name, and what it may have been meant to be."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"no {kind} {name!r}; {hint}there are: {', '.join(names)}"
+
+
+def load_suite(name: str) -> Suite:
+    """A built-in suite by its name, or one of the user's by the path of its .yaml file.
+
+    Raises:
+        InputError: no such suite, or faults in it, a line each.
+    """
+    values = {"name": Path(name).stem, **read_yaml("suite", name, _SUITES)}
+    try:
+        return Suite.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"suite {name}: {explain(error, Suite)}") from error
+
+
+_SUITES = resources.files("crammed") / "tasks" / "suites"

@@ -1,0 +1,316 @@
+"""One optimizer update: mask on the device, forward and backward by microbatches, clip, step."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from crammed.config import ModelConfig, RunConfig
+from crammed.data.masking import Masker, predicted_positions
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.device import Device, is_out_of_memory
+from crammed.errors import InputError
+from crammed.kernels.cross_entropy import cross_entropy
+from crammed.kernels.encoder import fused
+from crammed.keys import key
+from crammed.model.encoder import MaskedLM
+from crammed.optim.build import Optimizers
+from crammed.training.float8 import MULTIPLE
+from crammed.training.memory import LEAST_TOKENS, fitting_rows
+from crammed.training.plan import Update
+from crammed.training.precision import LossScale, recompute, training_twin
+
+T = TypeVar("T")
+MOST_PIECES = 8
+"""Of a microbatch, that what is left over is split into, all of one size."""
+MOST_RESTS = 2
+"""That are compiled as they are."""
+MOST_SHAPES = 64
+"""That a process may compile; PyTorch gives up after eight, and mask stages may need more."""
+
+
+def moved(rows: Tensor, device: torch.device) -> Tensor:
+    """Rows from the CPU on the device; a GPU goes on with what it does meanwhile."""
+    if device.type == "cuda":  # a copy from memory that is not pinned waits for the device
+        return rows.pin_memory().to(device, non_blocking=True)
+    return rows.to(device)
+
+
+class TrainStep:
+    """Computes gradients of whole updates and applies them.
+
+    The loss of an update is the sum over its predicted tokens divided by their number, whatever
+    the split into microbatches.
+
+    Attributes:
+        parameters: of the model; the float32 masters, whatever format is computed in.
+
+    Raises:
+        InputError: 8-bit products or our kernels were asked for, and do not suit the model.
+    """
+
+    def __init__(
+        self,
+        model: MaskedLM,
+        optimizer: Optimizers,
+        config: RunConfig,
+        specials: Specials,
+        device: Device,
+    ) -> None:
+        if device.fp8:
+            _check_widths(config.model)
+        behind = _fused(model, device) if device.fused else model
+        self._twin = training_twin(behind, device.dtype, fp8=device.fp8)
+        self._twin.encoder.keep_rotary(config.data.row_length, device.torch, device.dtype)
+        self._optimizer = optimizer
+        self._config = config
+        self._device = device
+        self._mask = Masker(
+            config.seed,
+            config.masking.corruption,
+            specials.mask,
+            specials.ids,
+            model.encoder.tokens.num_embeddings,
+            device.torch,
+        )
+        self._scale = LossScale() if device.dtype == torch.float16 else None
+        self._recomputes = False
+        if device.recomputes:
+            self._recompute()
+        self.parameters = list(model.parameters())
+        self.microbatch_rows = device.microbatch_rows
+        """Rows of one forward and backward pass; becomes smaller where memory runs out."""
+        self._row_counts: frozenset[int] = frozenset()
+        self._in_flight: deque[torch.cuda.Event] = deque()
+        loss = self._microbatch_loss
+        self._loss = torch.compile(loss, fullgraph=True, dynamic=False) if device.compile else loss
+        if device.compile:  # sizes of microbatches times mask rates
+            limit = torch._dynamo.config.recompile_limit
+            torch._dynamo.config.recompile_limit = max(limit, MOST_SHAPES)
+
+    def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
+        """Summed cross-entropy of one microbatch [B, S] with `count` predictions a row."""
+        masked = self._mask(rows, numbers, count)
+        logits = self._twin(masked.ids, masked.positions).flatten(0, 1)
+        labels = masked.labels.flatten()
+        if self._device.fused:
+            return cross_entropy(logits, labels)
+        return F.cross_entropy(logits.float(), labels, reduction="sum")
+
+    def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
+        """Everything before the first update: fit the memory, compile what training will meet.
+
+        Raises:
+            InputError: that is too much to compile, or not even one row fits.
+        """
+        self._row_counts = row_counts = frozenset(row_counts)
+        if self._device.fits_microbatch:
+            self._fit()
+        self.microbatch_rows = min(self.microbatch_rows, max(row_counts, default=1))
+        if self._device.compile:
+            rates = list(rates)
+            self._with_less(lambda: self._compile_for(row_counts, rates))
+
+    def _fit(self) -> None:
+        """Find how many rows the device's memory holds, and whether layers must recompute."""
+        length = self._config.data.row_length
+        free, _ = torch.cuda.mem_get_info(self._device.torch)
+        # Gradients are not there yet, and moments only after a checkpoint was read.
+        for parameter in self.parameters:
+            to_come = 1 if self._optimizer.state.get(parameter) else 3
+            free -= to_come * parameter.numel() * parameter.element_size()
+        self.microbatch_rows = fitting_rows(self._peak, free, length)
+        if self._may_recompute() and self.microbatch_rows * length < LEAST_TOKENS:
+            self._recompute()
+            self.microbatch_rows = fitting_rows(self._peak, free, length)
+
+    def _may_recompute(self) -> bool:
+        """Whether that is still a way to save memory."""
+        undecided = self._device.recomputes is None and not self._recomputes
+        return undecided and not self._device.fused  # whose layers run into one another
+
+    def _recompute(self) -> None:
+        self._recomputes = True
+        recompute(self._twin)
+
+    def _peak(self, rows: int) -> int:
+        """Bytes that a microbatch of so many rows takes; not compiled, which takes less."""
+        device, length = self._device.torch, self._config.data.row_length
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        ids = torch.zeros((rows, length), dtype=torch.int64, device=device)
+        count = predicted_positions(self._config.masking.rate, length)
+        loss = self._microbatch_loss(ids, torch.arange(rows, device=device), count)
+        torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        return torch.cuda.max_memory_allocated(device) - before
+
+    def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
+        """Run every shape that training will meet once, so that no update pays for compiling."""
+        sizes = {size for rows in row_counts for size in self._microbatches(rows)}
+        length = self._config.data.row_length
+        counts = {predicted_positions(rate, length) for rate in rates}
+        if len(sizes) * len(counts) > MOST_SHAPES:
+            raise InputError(
+                f"{len(counts)} numbers of masks with {len(sizes)} sizes of microbatches are too "
+                f"many shapes to compile ({MOST_SHAPES}): lower masking.stages, or set "
+                "compute.compile=off"
+            )
+        for count in sorted(counts):
+            for size in sorted(sizes):
+                rows = torch.zeros((size, length), dtype=torch.int64, device=self._device.torch)
+                numbers = torch.arange(size, device=self._device.torch)
+                self._loss(rows, numbers, count).backward()
+        self._optimizer.zero_grad()
+        self._device.synchronize()
+
+    def _microbatches(self, rows: int) -> list[int]:
+        """Sizes that add up to so many rows.
+
+        What is left over beside whole microbatches is one more. Where a growing batch leaves over
+        much that would have to be compiled, it is split into pieces of one size, or into powers of
+        two where those pieces would be too small.
+        """
+        whole, rest = divmod(rows, self.microbatch_rows)
+        sizes = [self.microbatch_rows] * whole
+        rests = {count % self.microbatch_rows for count in self._row_counts}
+        if not self._device.compile or len(rests) <= MOST_RESTS:
+            return sizes + [rest] * (rest > 0)
+        piece = math.gcd(*rests, self.microbatch_rows)
+        if piece * MOST_PIECES >= self.microbatch_rows:
+            return sizes + [piece] * (rest // piece)
+        return sizes + [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
+
+    def gradients(self, rows: Tensor, update: Update, first: int = 0) -> Tensor:
+        """Add up the gradients of one update; return its mean loss, a scalar on the device.
+
+        Where the device's memory runs out, the update begins again with smaller microbatches, or
+        with layers that recompute.
+
+        Args:
+            rows: [R, S] token ids on the CPU.
+            first: place of these rows among those of the update, where other processes have the
+                others; the loss is then their share of the mean.
+
+        Raises:
+            InputError: not even one row fits.
+        """
+        self._stay_close()
+        rows = moved(rows, self._device.torch)
+        return self._with_less(lambda: self._accumulate(rows, update, first))
+
+    def _with_less(self, work: Callable[[], T]) -> T:
+        """Do it; where memory runs out, do it again with smaller microbatches."""
+        while True:
+            try:
+                return work()
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                fault = error.with_traceback(None)  # whose frames hold what was computed so far
+            self._shrink(fault)
+
+    def _accumulate(self, rows: Tensor, update: Update, first: int) -> Tensor:
+        device = self._device.torch
+        if self._config.model.dropout:
+            torch.manual_seed(key(self._config.seed, f"dropout/{first}", update.number))
+        count = predicted_positions(update.mask_rate, rows.shape[1])
+        begin = update.first_row + first
+        numbers = torch.arange(begin, begin + len(rows), device=device)
+        total = torch.zeros((), device=device)
+        scale = 1.0 if self._scale is None else self._scale.value
+        sizes = self._microbatches(len(rows))
+        for part, part_numbers in zip(rows.split(sizes), numbers.split(sizes), strict=True):
+            loss = self._loss(part, part_numbers, count) / (count * update.rows)
+            (loss * scale).backward()
+            total += loss.detach()
+        return total
+
+    def _shrink(self, error: RuntimeError) -> None:
+        """Drop what there is of the gradients, and go on with half the rows at a time.
+
+        Where half of them would be few tokens, layers recompute first.
+        """
+        self._optimizer.zero_grad()
+        tokens = self.microbatch_rows * self._config.data.row_length
+        if tokens < 2 * LEAST_TOKENS and self._may_recompute():
+            self._recompute()
+        elif self.microbatch_rows > 1:
+            self.microbatch_rows //= 2
+        else:
+            raise InputError(
+                f"not even one row of {self._config.data.row_length} tokens fits into the memory "
+                f"of {self._device.name}: train a smaller model (model.layers, model.width)"
+            ) from error
+        if self._device.torch.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def apply(self, lr: float) -> Tensor | None:
+        """Clip, step and clear the gradients; return their norm before clipping, on the device.
+
+        Returns:
+            None where the update was skipped, because its gradients are beyond float16; in that
+            format the host waits for the device to know it.
+        """
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if self._scale is not None:
+            torch._foreach_mul_(gradients, 1.0 / self._scale.value)
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self._scale is not None:
+            finite = bool(norm.isfinite())  # sync
+            self._scale.adapt(finite)
+            if not finite:
+                self.discard()
+                return None
+        if (clip := self._config.optim.clip) is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, clip, norm)
+        self._optimizer.set_share(lr / self._config.optim.lr)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if self._device.torch.type == "cuda":
+            event = torch.cuda.Event()
+            event.record()
+            self._in_flight.append(event)
+        return norm
+
+    def _stay_close(self) -> None:
+        """Let the host run one update ahead of the GPU at most, so that its clock stays honest."""
+        if len(self._in_flight) > 1:
+            self._in_flight.popleft().synchronize()
+
+    def discard(self) -> None:
+        """Forget the gradients of an update that does not count."""
+        self._optimizer.zero_grad()
+
+    def loss_scale(self) -> dict[str, float] | None:
+        """What a checkpoint keeps of float16's loss scale; None in other formats."""
+        return None if self._scale is None else self._scale.state()
+
+    def restore(self, loss_scale: dict[str, float] | None) -> None:
+        """Go on with the loss scale of a checkpoint, which other formats ignore."""
+        if self._scale is not None and loss_scale is not None:
+            self._scale.restore(loss_scale)
+
+
+def _fused(model: MaskedLM, device: Device) -> MaskedLM:
+    """The model behind our kernels."""
+    if device.recomputes:
+        raise InputError("compute.kernels=triton: its layers cannot recompute; leave one of both")
+    behind, words = fused(model)
+    if behind is model:
+        raise InputError(f"compute.kernels=triton: {words}; leave it out")
+    return behind
+
+
+def _check_widths(model: ModelConfig) -> None:
+    """Raise an `InputError` where a product of the layers does not suit 8 bits."""
+    for what, width in (("model.width", model.width), ("the feed-forward width", model.ffn_hidden)):
+        if width % MULTIPLE:
+            raise InputError(
+                f"compute.fp8=on: {what} is {width}, no multiple of {MULTIPLE}; leave it off"
+            )

@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.cli.app import _spread_data, app
+from crammed.doctor import TINY
+from support.command import crammed
+from support.tasks import write_task
+from support.text import documents, write_jsonl
+
+
+def refusal(*arguments: str | Path, cwd: Path | None = None) -> str:
+    """The one line with which a command is refused."""
+    done = crammed(*arguments, cwd=cwd)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A run of everything on small data, made by the command line."""
+    folder = tmp_path_factory.mktemp("cli")
+    text = write_jsonl(folder / "text.jsonl", documents(600))
+    glue = write_task(folder / "glue", "rte", rows=40)
+    done = crammed(
+        *("run", "crammed", *TINY, "finetune.seeds=2", "finetune.epochs=1"),
+        *("--budget", "20updates", "--data", text, "--glue", glue, "--tasks", "rte"),
+        *("--out", folder / "run", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+def test_run_makes_everything_and_prints_one_object(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = finished
+    run = folder / "run"
+    assert result["run_dir"] == str(run)
+    assert result["export_dir"] == str(run / "export")
+    assert result["updates"] == 20
+    assert result["tokens"] == 20 * 8 * 32
+    assert result["heldout_loss"] == result["heldout"]["loss@0.15"]
+    assert result["exaflop"] > 0
+    assert result["tasks"]["rte"]["official"] is False
+    for name in (
+        *("config.json", "env.json", "metrics.jsonl", "events.jsonl", "summary.json"),
+        *("evaluation/scores.json", "report.html", "export/config.json", "final/model.safetensors"),
+    ):
+        assert (run / name).is_file(), name
+    scores = json.loads((run / "evaluation" / "scores.json").read_text())
+    assert scores["suites"]["glue"]["tasks"]["rte"]["seeds"]
+
+
+def test_the_other_verbs_on_a_finished_run(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, result = finished
+    run = folder / "run"
+    shown = crammed("data", "show", run / "corpus", "--rows", "2")
+    assert shown.returncode == 0
+    assert "vocabulary" in shown.stdout
+    assert "row 2" in shown.stdout
+    assert "match" in crammed("data", "verify", run / "corpus").stdout
+
+    evaluated = crammed(
+        "evaluate",
+        run,
+        "--suite",
+        "heldout",
+        "--data",
+        run / "corpus" / "heldout.jsonl.gz",
+        "--json",
+    )
+    heldout = json.loads(evaluated.stdout)["suites"]["heldout"]
+    assert heldout["loss@0.15"] == pytest.approx(result["heldout"]["loss@0.15"])
+
+    scores = tmp_path / "results" / "scores.json"
+    evaluated = crammed(
+        *("evaluate", run, "--data", folder / "glue", "--tasks", "rte", "--seeds", "1"),
+        *("--out", scores, "--json"),
+    )
+    tasks = json.loads(evaluated.stdout)["suites"]["glue"]["tasks"]
+    assert tasks == json.loads(scores.read_text())["suites"]["glue"]["tasks"]
+    assert len(tasks["rte"]["seeds"]) == 2, "what the run had is kept"
+    itself = crammed("evaluate", "--compare", run, run)
+    assert (itself.returncode, "A and B are both" in itself.stderr) == (2, True)
+    shutil.copytree(run / "evaluation", tmp_path / "copy")
+    compared = crammed("evaluate", "--compare", tmp_path / "copy", run, "--json")
+    assert json.loads(compared.stdout)["compare"]["numbers"][0]["difference"] == 0.0
+
+    again = crammed("export", run, "--to", tmp_path / "again", "--json")
+    assert json.loads(again.stdout)["format"] == "modernbert"
+    mine, theirs = (f / "model.safetensors" for f in (tmp_path / "again", run / "export"))
+    assert mine.read_bytes() == theirs.read_bytes()
+
+    both = crammed("report", run, run, "--out", tmp_path / "both.html")
+    assert both.returncode == 0
+    assert "2 runs" in (tmp_path / "both.html").read_text()
+
+
+def test_prepare_and_pretrain_share_a_corpus(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
+    corpus = tmp_path / "corpus"
+    prepared = crammed("prepare", "crammed", *TINY, "--data", text, "--out", corpus)
+    assert prepared.returncode == 0, prepared.stderr
+    assert f"crammed pretrain --corpus {corpus}" in prepared.stdout
+    model: list[str] = [word for word in TINY if word.startswith(("model", "batch", "finetune"))]
+    trained = crammed(
+        "pretrain",
+        *model,
+        *("--corpus", corpus, "--budget", "4updates", "--out", tmp_path / "run", "--json"),
+    )
+    assert trained.returncode == 0, trained.stderr
+    result = json.loads(trained.stdout)
+    assert result["updates"] == 4
+    assert result["report"] is None
+    words = refusal(
+        "pretrain", *TINY, "--corpus", corpus, "--budget", "4updates", "--out", tmp_path / "other"
+    )
+    assert "the corpus was prepared with its own" in words
+
+
+def test_help_is_quick() -> None:
+    seconds = []
+    for _ in range(6):
+        began = time.perf_counter()
+        assert crammed("--help").returncode == 0
+        seconds.append(time.perf_counter() - began)
+    assert statistics.median(seconds[1:]) < 0.5
+
+
+def test_help_of_every_verb() -> None:
+    verbs = (
+        "run",
+        "prepare",
+        "pretrain",
+        "evaluate",
+        "report",
+        "export",
+        "recipes",
+        "doctor",
+        "plan",
+        "study",
+        "data",
+    )
+    listed = crammed("--help").stdout
+    for verb in verbs:
+        assert verb in listed
+        assert crammed(verb, "--help").returncode == 0
+
+
+def test_recipes_are_listed_and_shown() -> None:
+    listed = json.loads(crammed("recipes", "--json").stdout)
+    assert listed["crammed-2022"]["parameters"] == 119_589_889
+    shown = crammed("recipes", "izsak")
+    assert "337,081,344 parameters" in shown.stdout
+    assert "recipe: izsak" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("no-such-recipe",), "no recipe 'no-such-recipe'"),
+        (("crammed", "model.wdth=3"), "did you mean model.width?"),
+        (("crammed", "batch.rows=none"), "batch.rows"),
+        (("crammed", "--budget", "0h"), "leaves nothing"),
+        (("crammed", "--budget", "lots"), "is not one"),
+        (("crammed", "izsak"), "one recipe at a time"),
+        (("crammed", "--tasks", "rta", "--glue", "."), "no task rta"),
+        (("crammed", "compute.device=cuda"), "this machine has none"),
+    ],
+)
+def test_wrong_words_leave_nothing_behind(
+    tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
+    line = refusal("run", *words, "--data", text, "--out", tmp_path / "run", cwd=tmp_path)
+    assert message in line
+    assert [path.name for path in tmp_path.iterdir()] == ["text.jsonl"]
+
+
+def test_wrong_data_leaves_nothing_behind(tmp_path: Path) -> None:
+    good = documents(600)
+    cases: dict[str, tuple[bytes, str]] = {
+        "empty.txt": (b"", "is empty"),
+        "binary.txt": (bytes(range(256)) * 50, "binary"),
+        "cut.jsonl.zst": (b"\x28\xb5\x2f\xfd\x04", "cut.jsonl.zst"),
+        "half.jsonl": (json.dumps({"text": good[0]}).encode() + b'\n{"text": "x', "line 2"),
+        "tiny.txt": (b"One.\n\nTwo.\n", "too little text"),
+    }
+    for name, (content, message) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        line = refusal("run", *TINY, "--data", tmp_path / name, "--out", tmp_path / "run")
+        assert message in line
+        assert not (tmp_path / "run").exists()
+    assert "no such data" in refusal("run", "--data", tmp_path / "none.txt")
+    assert "no data" in refusal("run", "crammed")
+    small = write_jsonl(tmp_path / "small.jsonl", good)
+    words = ("batch.rows=100000", "--budget", "5updates")
+    only = [word for word in TINY if not word.startswith("batch")]
+    line = refusal("run", *only, *words, "--data", small, "--out", tmp_path / "run")
+    assert "fewer than one batch" in line
+    assert (tmp_path / "run" / "corpus" / "manifest.json").exists()  # is kept for another try
+    again = ("batch.rows=90000", "--budget", "5updates")
+    line = refusal("run", *only, *again, "--data", small, "--out", tmp_path / "run")
+    assert "fewer than one batch of 90,000" in line
+
+
+def test_an_output_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
+    assert "no run" in refusal("run", *TINY, "--data", text, "--out", tmp_path)
+    assert "exists already" in refusal("prepare", *TINY, "--data", text, "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.jsonl"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    """The held-out documents are written to a device that is always full."""
+    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
+    script = (
+        "import crammed.data.preparation as p, pathlib\n"
+        "old = p.write_gzip\n"
+        "p.write_gzip = lambda path, chunks: old(pathlib.Path('/dev/full'), chunks)\n"
+        "from crammed.cli.app import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "run", *TINY, "--data", text, "--out", tmp_path / "run"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "the disk is full" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_text_that_changed_under_a_run_is_noticed(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
+    arguments = ("run", *TINY, "--budget", "3updates", "--data", text, "--out", tmp_path / "run")
+    assert crammed(*arguments).returncode == 0
+    write_jsonl(text, documents(601))
+    again = crammed(*arguments)
+    assert again.returncode == 2
+    assert "text.jsonl changed since" in again.stderr
+    text.unlink()
+    assert crammed(*arguments).returncode == 0
+
+
+def test_a_failed_task_finishes_the_run_with_code_5(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
+    glue = write_task(tmp_path / "glue", "rte", rows=40, label=9)
+    done = crammed(
+        *("run", *TINY, "--budget", "3updates", "--data", text, "--glue", glue),
+        *("--out", tmp_path / "run"),
+    )
+    assert done.returncode == 5
+    assert "label 9" in done.stderr.splitlines()[-1]
+    assert "failed: " in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_data_takes_several_words() -> None:
+    spread = _spread_data(
+        ["run", "demo", "--data", "a.txt", "b=c/d.txt", "model.width=3", "--seed", "1"]
+    )
+    assert spread == [
+        *("run", "demo", "--data", "a.txt", "--data", "b=c/d.txt"),
+        *("model.width=3", "--seed", "1"),
+    ]
+    assert _spread_data(["--data", "a", "--out", "x", "y"]) == ["--data", "a", "--out", "x", "y"]
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    heavy = "('torch', 'numpy', 'pydantic')"
+    code = f"import sys, crammed.cli.app; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    assert done.stdout.strip() == "[]"
+    assert app.info.help

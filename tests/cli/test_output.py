@@ -1,0 +1,37 @@
+"""What the verbs print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crammed.cli.output import run_words
+
+RESULT: dict[str, Any] = {
+    "heldout": {"loss@0.15": 3.0, "loss@0.25": 3.5},
+    "unigram_cross_entropy": 5.0,
+    "export": {"format": "bert"},
+    "tokens": 1000,
+    "updates": 10,
+    "u": 0.5,
+    "budget": "1h",
+    "exaflop": 0.1,
+    "export_dir": "run/export",
+    "report": None,
+    "mask_token": "[MASK]",
+}
+
+
+@pytest.mark.parametrize(
+    ("untrained", "words"),
+    [
+        ({"median": 40.0, "spread": 1.5, "seeds": [40.0]}, "untrained twin 40.0 (spread 1.5)"),
+        (None, "untrained twin none"),
+        ({"failed": "all predictions are 1"}, "untrained twin undefined"),
+    ],
+)
+def test_a_score_is_shown_with_or_without_a_twin(untrained: Any, words: str) -> None:
+    entry = {"metric": "f1", "median": 80.0, "spread": 2.0, "official": None}
+    lines = dict(run_words({**RESULT, "tasks": {"mrpc": {**entry, "untrained": untrained}}}))
+    assert lines["mrpc"] == f"80.0 f1 (spread 2.0); {words}"

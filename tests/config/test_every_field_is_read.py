@@ -1,0 +1,118 @@
+"""No option that does nothing: small runs together read every field of the configuration."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from crammed import config as config_module
+from crammed import schedule
+from crammed.config import Section
+from crammed.pipeline import run_everything
+from crammed.progress import SILENT
+from crammed.schedule import Curve
+from support.tasks import write_task
+from support.text import documents, sentences, tiny, write_jsonl
+
+
+def models(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for model in base.__subclasses__():
+        yield model
+        yield from models(model)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
+    """Every (class, field) that is read as an attribute while the test runs."""
+    seen: set[tuple[str, str]] = set()
+
+    def noting(self: Any, name: str) -> Any:
+        if name in type(self).model_fields:
+            seen.update((c.__name__, name) for c in type(self).__mro__ if issubclass(c, BaseModel))
+        return object.__getattribute__(self, name)
+
+    for base in (Section, Curve):
+        monkeypatch.setattr(base, "__getattribute__", noting, raising=False)
+    return seen
+
+
+def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
+    glue = write_task(tmp_path / "glue", "rte", rows=40)
+    downstream = tmp_path / "downstream"
+    shutil.copytree(glue, downstream)
+    for file in downstream.rglob("*.jsonl*"):
+        row = {"sentence1": " ".join(sentences(2)), "sentence2": "No.", "label": 0}
+        file.unlink()
+        file.with_name(file.name.removesuffix(".gz")).write_text(json.dumps(row) + "\n")
+    variants: list[tuple[str, tuple[str, ...]]] = [
+        (
+            "crammed",
+            (
+                "optim.name=muon",
+                "masking.final_rate=0.15",
+                "batch.rows=16",
+                "batch.ramp=0.5",
+                "batch.quantum=4",
+            ),
+        ),
+        ("izsak", ("train.early_stop.loss=99.0", "compute.threads=1", "compute.microbatch_rows=4")),
+        ("bert-base", ("data.orders=[fragments]", "order.by=fragments")),
+        (
+            "crammed",
+            (
+                "data.clean.near=0.8",
+                "data.clean.substring=4000",
+                "data.clean.max_characters=100000",
+                "tokenizer.kind=bpe",
+                "tokenizer.vocab_size=400",
+            ),
+        ),
+    ]
+    built: set[tuple[str, str]] = set()
+    for number, (recipe, overrides) in enumerate(variants):
+        config = tiny(
+            recipe,
+            *overrides,
+            "finetune.seeds=1",
+            "finetune.epochs=1",
+            "train.log_seconds=0.001",
+            "compute.workers=1",
+            budget={"limit": "12updates"},
+            data={"sources": [str(text)], "clean": {"downstream": str(downstream)}},
+            finetune={"tasks": ["rte"]},
+        )
+        # What validation read does not count: a field must be read by what runs.
+        built |= reads
+        reads.clear()
+        run_everything(config, tmp_path / f"run{number}", None, glue, SILENT)
+        built |= {("run", f"{c}.{f}") for c, f in reads}
+    used = {tuple(entry[1].split(".")) for entry in built if entry[0] == "run"}
+    fields = {
+        (model.__name__, name)
+        for model in models(Section)
+        if model.__module__ == config_module.__name__ and not model.__subclasses__()
+        for name in model.model_fields
+    }
+    assert fields - used == set()
+
+
+@pytest.mark.parametrize(
+    "shape", [c for c in models(Curve) if "shape" in c.model_fields], ids=lambda c: c.__name__
+)
+def test_every_parameter_of_a_schedule_changes_it(shape: type[Curve]) -> None:
+    probes = [u / 40 for u in range(41)]
+    for name, field in shape.model_fields.items():
+        if name == "shape":
+            continue
+        base = {"warmup": 0.06} if shape is schedule.InverseSqrt else {}
+        other = 3 if field.annotation is int else 0.3
+        changed = shape.model_validate({**base, name: other})
+        default = shape.model_validate(base)
+        assert [changed(u) for u in probes] != [default(u) for u in probes], name

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from crammed.config import DataConfig
+from crammed.data import python_docs, sources
+from crammed.data.sources import open_sources
+from crammed.errors import InputError
+from support.samples import arrow, opened, read, refusal
+
+
+def test_plain_text_has_no_fields_to_choose_by(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    assert "no fields" in refusal(tmp_path, where={"lang": ["en"]})
+    assert "no fields" in refusal("python-docs", where={"lang": ["en"]})
+
+
+def test_folders_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for folder in ("sub", ".hidden"):
+        (tmp_path / folder).mkdir()
+    for name in ("sub/z.txt", "b.txt", "t.txt", "a.txt", ".hidden/c.txt", "._a.txt"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "d.jsonl").write_text('{"text": "d.jsonl"}')
+    (tmp_path / "ignored.png").write_bytes(b"\x89PNG")
+    (tmp_path / "settings.json").write_text('{\n "a": 1\n}')
+    (tmp_path / "lines.json").write_text('{"text": "lines.json"}\n')
+    expected = ["a.txt", "b.txt", "d.jsonl", "lines.json", "sub/z.txt", "t.txt"]
+    assert read(tmp_path) == expected
+    assert [part.name for part in opened(tmp_path).parts][-2:] == ["z.txt", "t.txt"]
+
+
+def test_globs(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("b.txt", "a.txt", "a.md", "deep/c.txt"):
+        (tmp_path / name).write_text(name)
+    assert read(tmp_path / "*.txt") == ["a.txt", "b.txt"]
+    assert read(tmp_path / "*") == ["a.txt", "b.txt", "deep/c.txt"]
+    assert read(tmp_path / "**" / "*.txt") == ["a.txt", "b.txt", "deep/c.txt"]
+    assert "no such data" in refusal(tmp_path / "*.jsonl")
+    assert "fits no file of a known format" in refusal(tmp_path / "*.md")
+    (tmp_path / "odd[1].txt").write_text("a name, not a glob")
+    assert read(tmp_path / "odd[1].txt") == ["a name, not a glob"]
+
+
+def saved(folder: Path, texts: list[str]) -> Path:
+    """A folder as `save_to_disk` leaves it, one row a file."""
+    folder.mkdir(parents=True)
+    names = [f"data-{n:05d}-of-{len(texts):05d}.arrow" for n in range(len(texts))]
+    for name, text in zip(names, texts, strict=True):
+        (folder / name).write_bytes(arrow([{"text": text}]))
+    state = {"_data_files": [{"filename": name} for name in names], "_split": "train"}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text("{\n}")
+    return folder
+
+
+def test_folders_saved_by_datasets(tmp_path: Path) -> None:
+    one = saved(tmp_path / "one", ["a", "b"])
+    (one / "cache-1234.arrow").write_bytes(arrow([{"text": "not listed"}]))
+    assert read(one) == ["a", "b"]
+    saved(tmp_path / "dict" / "train", ["c"])
+    saved(tmp_path / "dict" / "validation", ["d"])
+    (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
+    assert read(tmp_path / "dict") == ["c", "d"]
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
+    def into(data: bytes) -> None:
+        sources._spooled.cache_clear()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    yield into
+    sources._spooled.cache_clear()
+
+
+def test_standard_input(pipe: Callable[[bytes], None]) -> None:
+    pipe(b'\n{"text": "a"}\n{"text": "b"}\n')
+    assert read("-") == ["a", "b"]
+    assert read("-") == ["a", "b"], "a second opening reads the same"
+    part = opened("-").parts[0]
+    assert list(part.documents()) == list(part.documents())
+    assert part.fingerprint()["name"] == part.name == opened("-").name == "standard-input"
+    pipe(b"[1] is\nplain.\n\n{text}\n")
+    assert read("-") == ["[1] is\nplain.", "{text}"]
+    pipe(b"")
+    assert "standard input is empty" in refusal("-")
+    pipe(b'{"text": "a"}\n{"text"\n')
+    assert "standard input, line 2: not valid JSON" in refusal("-")
+
+
+def test_a_terminal_is_no_standard_input(
+    pipe: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(b"text")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert "nothing comes from standard input" in refusal("-")
+
+
+def test_what_a_source_carries(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    plain = opened(tmp_path / "a.txt")
+    assert (plain.name, plain.weight, plain.max_characters) == ("a.txt", 1.0, None)
+    named = opened(tmp_path, name="mine", weight=2.5, max_characters=7)
+    assert (named.name, named.weight, named.max_characters) == ("mine", 2.5, 7)
+    assert plain.reading == opened(tmp_path).reading != opened(tmp_path, documents="line").reading
+    json.dumps(opened(tmp_path / "a.txt").reading)
+
+
+def test_each_source_may_choose_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "t", "body": "b"}\n')
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    config = {
+        "sources": [
+            str(tmp_path / "a.jsonl"),
+            {"path": str(tmp_path / "a.jsonl"), "text_field": "body"},
+            {"path": str(tmp_path / "a.txt"), "documents": "line"},
+            str(tmp_path / "a.txt"),
+        ]
+    }
+    texts = [
+        [text for part in source.parts for text in part.documents()]
+        for source in open_sources(DataConfig.model_validate(config))
+    ]
+    assert texts == [["t"], ["b"], ["one", "two"], ["one\ntwo"]]
+
+
+def test_parts_travel_to_workers_and_know_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    part = opened("a.txt").parts[0]
+    monkeypatch.chdir("/")
+    again = pickle.loads(pickle.dumps(part))
+    assert list(again.documents()) == ["x"]
+    fingerprint = again.fingerprint()
+    assert set(fingerprint) == {"name", "bytes", "sha256"}
+    (tmp_path / "a.txt").write_text("y")
+    assert again.fingerprint() != fingerprint
+    pickle.dumps(python_docs.PythonDocs())
+
+
+def test_missing_empty_and_unknown(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no data: name a file"):
+        open_sources(DataConfig())
+    assert "no such data" in refusal(tmp_path / "none.txt")
+    assert "holds no file of a known format: .txt, .jsonl" in refusal(tmp_path)
+    for name in ("a.docx", "a.parquet.gz", "a.gz", "a"):
+        (tmp_path / name).write_text("x")
+        assert "no known format" in refusal(tmp_path / name)
+    (tmp_path / "empty.txt").touch()
+    assert "empty.txt is empty" in refusal(tmp_path)
+
+
+def test_damage_waits_until_reading_where_it_is_to_be_skipped(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "good.txt").write_text("good")
+    empty, good = opened(tmp_path, unreadable="skip").parts
+    with pytest.raises(InputError, match="is empty"):
+        empty.documents()
+    assert list(good.documents()) == ["good"]
+    (tmp_path / "good.txt").unlink()
+    with pytest.raises(InputError, match=r"good\.txt cannot be read"):
+        good.fingerprint()
+
+
+@pytest.fixture(scope="module")
+def few_docs() -> list[python_docs.Docstring]:
+    return list(python_docs.docstrings("corpus", 200_000, 50_000))
+
+
+def test_python_docs_are_the_same_every_time(few_docs: list[python_docs.Docstring]) -> None:
+    again = list(python_docs.docstrings("corpus", 200_000, 50_000))
+    assert again == few_docs
+    assert sum(len(d.text) for d in few_docs) >= 200_000
+    assert len({d.package for d in few_docs}) > 5
+
+
+def test_python_docs_share_no_file_with_the_tasks(few_docs: list[python_docs.Docstring]) -> None:
+    tasks = list(python_docs.docstrings("tasks", 200_000, 50_000))
+    shared = {d.text for d in few_docs} & {d.text for d in tasks}
+    # Different files may hold the same words (copied functions), but hardly ever do.
+    assert len(shared) < 0.02 * len(tasks)
+
+
+def test_python_docs_fingerprint_names_versions_and_no_folder() -> None:
+    source = opened("python-docs")
+    fingerprint = source.parts[0].fingerprint()
+    assert source.name == fingerprint["name"] == "python-docs"
+    assert "torch" in fingerprint["packages"]
+    assert "/" not in "".join(fingerprint["packages"].values())

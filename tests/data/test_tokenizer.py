@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+from crammed.config import TokenizerConfig
+from crammed.data.tokenization import training as train_tokenizer
+from crammed.data.tokenization.tokenizer import (
+    SPECIALS,
+    Specials,
+    load_tokenizer,
+    to_json,
+    vocabulary_size,
+)
+from crammed.data.tokenization.training import train_from_texts, train_from_words
+from crammed.data.tokenization.words import WordEncoder, split
+from crammed.errors import InputError
+from support.text import documents
+
+KINDS = ("wordpiece", "bpe", "unigram")
+PYTHON = """def mean(values: list[float]) -> float:
+    if not values:
+        raise ValueError("no values")
+    return sum(values) / len(values)  # e.g. mean([1.5, 2.5]) == 2.0
+"""
+LANGUAGES = {
+    "Chinese": "我们今天去学校学习语言模型。老师说“读书很有用”。",
+    "Arabic": "القطة تجلس على السجادة الحمراء، والكلب ينام في الحديقة.",
+    "Turkish": "Kediler güneşli bahçede uyuyor; İstanbul'da ılık bir gün.",  # noqa: RUF001
+    "code": PYTHON,
+}
+
+
+def words_of(texts: list[str]) -> dict[str, int]:
+    words = split(texts)
+    return dict(zip(words.unique, words.counts.tolist(), strict=True))
+
+
+def trained(texts: list[str], **fields: Any) -> Tokenizer:
+    config = TokenizerConfig.model_validate({"vocab_size": 300, **fields})
+    if config.kind == "wordpiece":
+        return train_from_words(words_of(texts).items(), config)
+    return train_from_texts(lambda: texts, config)
+
+
+def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_bytes_in_any_order_of_the_documents(kind: str) -> None:
+    texts = documents(200)
+    first = to_json(trained(texts, kind=kind))
+    assert first == to_json(trained(texts, kind=kind)) == to_json(trained(texts[::-1], kind=kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_bytes_under_any_hash_seed_and_number_of_threads(kind: str) -> None:
+    texts = documents(200)
+    code = (
+        "import json, sys; from crammed.config import TokenizerConfig\n"
+        "from crammed.data.tokenization.tokenizer import to_json\n"
+        "from crammed.data.tokenization.training import *\n"
+        f"texts, config = json.load(sys.stdin), TokenizerConfig(kind='{kind}', vocab_size=300)\n"
+        "train = train_from_words if config.kind == 'wordpiece' else train_from_texts\n"
+        "wordpiece = config.kind == 'wordpiece'\n"
+        "print(to_json(train(texts.items() if wordpiece else lambda: texts, config)))"
+    )
+    written = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            input=json.dumps(words_of(texts) if kind == "wordpiece" else texts),
+            env={
+                "PYTHONHASHSEED": seed,
+                "RAYON_NUM_THREADS": threads,
+                "PYTHONPATH": ":".join(sys.path),
+                "PATH": "",
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed, threads in (("0", "1"), ("12345", "3"))
+    }
+    assert written == {to_json(trained(texts, kind=kind))}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_specials_have_the_first_ids_and_frame_sentences(kind: str) -> None:
+    tokenizer = trained(documents(100), kind=kind)
+    assert [tokenizer.token_to_id(token) for token in SPECIALS] == [0, 1, 2, 3, 4]
+    assert Specials.of(tokenizer).ids == (0, 1, 2, 3, 4)
+    pair = tokenizer.encode("two boats", "at night")
+    assert pair.tokens[0] == "[CLS]"
+    assert pair.tokens.count("[SEP]") == 2
+    assert pair.type_ids[0] == 0
+    assert pair.type_ids[-1] == 1
+    assert vocabulary_size(tokenizer) == tokenizer.get_vocab_size() <= 300
+
+
+def test_continuing_characters_are_ordinary_tokens() -> None:
+    tokenizer = trained(documents(100), vocab_size=200)
+    assert "##a" not in tokenizer.encode("a ##a", add_special_tokens=False).tokens[1:2]
+    assert tokenizer.token_to_id("##a") is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_case_accents_and_ascii(kind: str) -> None:
+    texts = ["Él café 東京 naïve el"] * 5
+
+    def normal(**fields: Any) -> str:
+        normalizer: Any = trained(texts, kind=kind, vocab_size=400, **fields).normalizer
+        return " ".join(normalizer.normalize_str("ÉL Café 東京").split())
+
+    assert normal() == "el cafe 東 京" if kind == "wordpiece" else "el cafe 東京"
+    assert normal(ascii_only=True) == "el cafe"
+    assert normal(strip_accents=False) in ("él café 東 京", "él café 東京")
+    assert normal(lowercase=False) in ("EL Cafe 東 京", "EL Cafe 東京")
+    assert "ÉL Café" in normal(lowercase=False, strip_accents=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_other_languages_and_code_are_known_and_come_back(kind: str, language: str) -> None:
+    text = LANGUAGES[language]
+    tokenizer = trained(
+        [text] * 20, kind=kind, vocab_size=512, lowercase=False, strip_accents=False
+    )
+    encoder = WordEncoder(tokenizer)
+    ids, _ = encoder.encode_texts([text])
+    assert SPECIALS.index("[UNK]") not in ids
+    back = tokenizer.decode(ids.tolist())
+    assert "".join(back.split()) == "".join(tokenizer.normalizer.normalize_str(text).split())
+    assert plain_ids(tokenizer, text) == ids.tolist()
+    if encoder.words_first:
+        assert encoder.encode(split([text]))[0].tolist() == ids.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_that_looks_like_special_tokens_stays_text(kind: str) -> None:
+    texts = [f"{text} [ MASK or UNK or SEP or CLS or PAD ]" for text in documents(60)]
+    tokenizer = trained(texts, kind=kind, lowercase=False)
+    encoder = WordEncoder(tokenizer)
+    ids, _ = encoder.encode_texts(["a [MASK] of [SEP] in [UNK]", "[PAD][CLS]"])
+    assert min(ids) > 4
+    assert tokenizer.encode("[MASK]", add_special_tokens=False).ids == [4]
+
+
+def test_wordpiece_words_and_counts_are_those_of_the_library() -> None:
+    texts = ["Don't | PANIC!  ½ İx a\x0bb ﬁ; 我们们 x|y «Été»\n\nIt's", "don't||stop — now"]
+    config = TokenizerConfig()
+    normalizer, cut = train_tokenizer._bert_normalizer(config), pre_tokenizers.BertPreTokenizer()
+    expected: dict[str, int] = {}
+    for text in texts:
+        for word, _ in cut.pre_tokenize_str(normalizer.normalize_str(text)):
+            expected[word] = expected.get(word, 0) + 1
+    found = train_tokenizer._words_of(words_of(texts).items(), config)
+    assert found == dict(sorted(expected.items()))
+
+
+@given(
+    st.dictionaries(st.text("abcdef", min_size=1), st.integers(1, 2000), min_size=1),
+    st.integers(1, 5000),
+    st.randoms(),
+)
+@settings(max_examples=50, deadline=None)
+def test_thinning_keeps_shares_and_does_not_depend_on_order(
+    words: dict[str, int], most: int, draw: random.Random
+) -> None:
+    thinned = train_tokenizer._thinned(words, most)
+    shuffled = list(words.items())
+    draw.shuffle(shuffled)
+    assert train_tokenizer._thinned(dict(shuffled), most) == thinned
+    share = min(1.0, most / sum(words.values()))
+    for word, count in words.items():
+        if word in thinned:
+            assert abs(thinned[word] - share * count) < 1.0
+        else:  # it would occur once
+            assert share < 1.0
+            assert share * count < 2.0
+
+
+def test_training_on_fewer_words_finds_the_same_frequent_ones() -> None:
+    texts = documents(300)
+    whole, part = (
+        trained(texts, vocab_size=250, train_words=most).get_vocab() for most in (10**6, 3000)
+    )
+    assert whole != part
+    assert {"the", "##s", "on"} <= set(whole) & set(part)
+
+
+def test_texts_are_thinned_by_their_hash() -> None:
+    texts = [f"{number} " * 200 for number in range(400)]
+    count: Callable[[list[str]], int] = lambda some: sum(map(len, some))  # noqa: E731
+    kept = list(train_tokenizer._thinned_texts(lambda: texts, count(texts) // 12))
+    assert 0.4 < count(kept) / count(texts) < 0.6
+    backwards = list(train_tokenizer._thinned_texts(lambda: texts[::-1], count(texts) // 12))
+    assert sorted(kept) == sorted(backwards)
+
+
+def test_text_without_characters_or_too_many_is_refused() -> None:
+    with pytest.raises(InputError, match="no characters"):
+        trained(["東京"], ascii_only=True)
+    with pytest.raises(InputError, match="too small for its characters"):
+        trained(["".join(map(chr, range(0x5000, 0x5100)))], kind="unigram", vocab_size=64)
+    with pytest.raises(InputError, match="vocab_size=261"):
+        trained(["text"], kind="bpe", vocab_size=100)
+
+
+def test_unigram_without_its_extra_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(InputError, match=r"crammed\[unigram\]"):
+        trained(documents(20), kind="unigram")
+
+
+def brought(names: dict[str, int], **settings: Any) -> Tokenizer:
+    """A WordPiece tokenizer with special tokens of these names and ids."""
+    words = ["the", "red", "fox", "##es", "two", "boats", "a"]
+    free = [n for n in range(40) if n not in names.values()]
+    vocabulary = dict(zip(words, free, strict=False)) | names
+    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token=next(iter(names))))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
+    return tokenizer
+
+
+def test_brought_tokenizers_keep_names_and_ids(tmp_path: Path) -> None:
+    names = {"<unk>": 3, "<pad>": 1, "<s>": 0, "</s>": 2, "<mask>": 30}
+    tokenizer = brought(names)
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=4)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        loaded = load_tokenizer(path)
+        specials = Specials.of(loaded)
+        assert specials == Specials(pad=1, unk=3, cls=0, sep=2, mask=30)
+        assert specials.names(loaded)["mask"] == "<mask>"
+        assert vocabulary_size(loaded) == 31  # with ids that no token has
+        assert loaded.encode("the red fox two boats").tokens[:2] == ["<s>", "the"]
+        assert len(loaded.encode("the red fox two boats").ids) == 7
+
+
+def test_unusual_names_are_read_from_the_files_beside(tmp_path: Path) -> None:
+    names = {"<|unk|>": 3, "<|pad|>": 1, "<|begin|>": 0, "<|end|>": 2, "<|gap|>": 30}
+    brought(names).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match=r"lacks special tokens: pad \(\[PAD\] or <pad>\), unk"):
+        load_tokenizer(tmp_path)
+    settings = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|pad|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    more = {"mask_token": {"content": "<|gap|>", "lstrip": True}, "unk_token": "<|unk|>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(more))
+    loaded = load_tokenizer(tmp_path)
+    assert Specials.of(loaded) == Specials(pad=1, unk=3, cls=0, sep=2, mask=30)
+    assert loaded.encode("the what").tokens == ["[CLS]", "the", "[UNK]", "[SEP]"]
+
+
+def test_a_tokenizer_without_a_mask_or_none_at_all_is_refused(tmp_path: Path) -> None:
+    brought({"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3}).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match=r"lacks special tokens: mask \(\[MASK\] or <mask>\)"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(InputError, match="no tokenizer at"):
+        load_tokenizer(tmp_path / "nowhere.json")
+    (tmp_path / "other.json").write_text('{"model": {}}')
+    with pytest.raises(InputError, match=r"is no tokenizer\.json"):
+        load_tokenizer(tmp_path / "other.json")
+
+
+def test_a_written_tokenizer_is_read_back_as_it_was(tmp_path: Path) -> None:
+    for kind in KINDS:
+        tokenizer = trained(documents(100), kind=kind)
+        (tmp_path / "tokenizer.json").write_text(to_json(tokenizer), "utf-8")
+        assert to_json(load_tokenizer(tmp_path)) == to_json(tokenizer)
+
+
+def test_characters_of_a_few_names_do_not_fill_the_vocabulary() -> None:
+    foreign = [chr(0x5000 + n) for n in range(8)]
+    texts = [*documents(3000), " ".join(foreign)]
+    vocabulary = trained(texts, vocab_size=400).get_vocab()
+    assert not set(foreign) & set(vocabulary)
+    assert set("".join(texts[:-1]).lower()) - {" "} <= set(vocabulary)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from crammed.config import TokenizerConfig
+from crammed.data.tokenization import words
+from crammed.data.tokenization.training import train_from_texts, train_from_words
+from crammed.data.tokenization.words import WordEncoder, split
+from support.text import documents
+
+TEXTS = [
+    *documents(80),
+    "Él café naïve Straße İstanbul ǅ ﬁne ΣΑΣ ½ 10,000.50 don't [MASK] [UNK] x|y",
+    "我们今天去学校。한국어 문장 ไทย ผม がぎぐ العربية हिन्दी",
+]
+OPTIONS = list(product((False, True), repeat=3))
+AWKWARD = (
+    " \t\n\r\x0b\x0c\x00\x01\x1c\x1f\x7f\x85\xa0\xad\u200b\u2028\u2029\u3000\ufeff\ufffd"
+    "\u0301\u0323\u0345\u05b0\u3099\U0001d165'`\u037e\u1fef\u212a|[]MASKa#,.;A"
+    "İẞßΣςｱ\uf900\u4dff\u4e00\u4fff\u5000\u9fff\ua000가각\u1100\u1161😀👩\u200d👩🇩"
+)
+DOCUMENT = st.text() | st.text(st.sampled_from(AWKWARD) | st.characters(max_codepoint=0x7F))
+
+
+def encoder(lowercase: bool, strip_accents: bool, ascii_only: bool) -> WordEncoder:
+    config = TokenizerConfig(
+        vocab_size=400, lowercase=lowercase, strip_accents=strip_accents, ascii_only=ascii_only
+    )
+    chunks = split(TEXTS)
+    counts = zip(chunks.unique, chunks.counts.tolist(), strict=True)
+    return WordEncoder(train_from_words(counts, config))
+
+
+ENCODERS = [encoder(*options) for options in OPTIONS]
+
+
+def same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@given(st.lists(DOCUMENT, max_size=6))
+@example([])
+@example(["", "", ""])
+@example(["a" * 101, "b" * 250 + "!", "[MASK][CLS] [ MASK ]", ""])
+@example(["a\x0bb\x0cc\x85d\u2028e\xa0f", ",\u0301\u0323x", "国\u0301\u0323,a\u0301"])
+@settings(max_examples=150, deadline=None)
+def test_words_first_gives_the_ids_of_the_ordinary_path(texts: list[str]) -> None:
+    chunks = split(texts)
+    for each in ENCODERS:
+        assert each.words_first
+        assert same(each.encode(chunks), each.encode_texts(texts))
+
+
+@given(st.lists(DOCUMENT, max_size=6))
+@settings(max_examples=100, deadline=None)
+def test_chunks_are_the_text(texts: list[str]) -> None:
+    chunks = split(texts)
+    begins = [0, *chunks.ends.tolist()][: len(texts)]
+    for text, begin, end in zip(texts, begins, chunks.ends.tolist(), strict=True):
+        assert "".join(chunks.unique[code] for code in chunks.codes[begin:end]) == text
+    assert len(set(chunks.unique)) == len(chunks.unique)
+    assert np.array_equal(np.bincount(chunks.codes, minlength=len(chunks.unique)), chunks.counts)
+
+
+def test_chunks_are_words_with_the_space_before_and_single_punctuation() -> None:
+    chunks = split(["The cat,  sat.", "the 国a天"])
+    assert chunks.unique == ["The", " cat", ",", "  sat", ".", "the", " ", "国a", "天"]
+    assert chunks.ends.tolist() == [5, 9]
+
+
+def test_text_looks_like_special_tokens_but_is_none() -> None:
+    for each in ENCODERS:
+        ids, _ = each.encode(split(["[MASK] [SEP][CLS] [PAD]"]))
+        assert len(ids) > 8
+        assert not set(ids.tolist()) & {0, 2, 3, 4}
+
+
+def test_what_is_known_is_forgotten_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "MOST_KNOWN", 50)
+    each = encoder(lowercase=True, strip_accents=True, ascii_only=False)
+    for at in range(0, 80, 10):
+        texts = TEXTS[at : at + 10]
+        assert same(each.encode(split(texts)), each.encode_texts(texts))
+        assert len(each._numbers) <= 50 + len(split(texts).unique)
+
+
+def bert(**changes: Any) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(vocab={"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(["[UNK]"])
+    for name, value in changes.items():
+        setattr(tokenizer, name, value)
+    return tokenizer
+
+
+def test_only_tokenizers_that_cut_at_words_take_the_fast_path() -> None:
+    assert WordEncoder(bert()).words_first
+    odd = normalizers.Sequence(
+        [normalizers.BertNormalizer(), normalizers.Replace(Regex("a b"), "c")]
+    )
+    joins_chinese = normalizers.BertNormalizer(handle_chinese_chars=False)
+    for change in (
+        {"normalizer": odd},
+        {"normalizer": joins_chinese},
+        {"normalizer": normalizers.NFC()},
+        {"normalizer": None},
+        {"pre_tokenizer": pre_tokenizers.WhitespaceSplit()},
+        {"pre_tokenizer": None},
+        {"model": models.BPE()},
+    ):
+        assert not WordEncoder(bert(**change)).words_first
+    with_phrase = bert()
+    with_phrase.add_tokens(["a b"])
+    assert not WordEncoder(with_phrase).words_first
+    bpe = train_from_texts(lambda: TEXTS, TokenizerConfig(kind="bpe", vocab_size=300))
+    with pytest.raises(ValueError, match="use encode_texts"):
+        WordEncoder(bpe).encode(split(TEXTS))
+
+
+def test_the_ordinary_path_gives_the_librarys_ids() -> None:
+    tokenizer = train_from_texts(lambda: TEXTS, TokenizerConfig(kind="bpe", vocab_size=300))
+    tokenizer.enable_truncation(3)
+    ids, ends = WordEncoder(tokenizer).encode_texts(["the old sailor", "", "naïve"])
+    tokenizer.no_truncation()
+    expected = [
+        tokenizer.encode(text, add_special_tokens=False).ids
+        for text in ("the old sailor", "", "naïve")
+    ]
+    assert ids.tolist() == [number for part in expected for number in part]
+    assert ends.tolist() == np.cumsum([len(part) for part in expected]).tolist()
+    assert tokenizer.encode("[MASK]").ids == [2, 4, 3]  # the caller's own is as it was
+
+
+def test_hidden_special_tokens_keep_every_id() -> None:
+    """A piece of the vocabulary that is special cannot be found, even by WordPiece on its own."""
+    tokenizer = bert(pre_tokenizer=pre_tokenizers.WhitespaceSplit(), normalizer=None)
+    tokenizer.add_special_tokens(["[X]"])  # behind the vocabulary
+    ids, _ = WordEncoder(tokenizer).encode_texts(["a [UNK] [X] a"])
+    assert ids.tolist() == [1, 0, 0, 1]
+    assert WordEncoder(tokenizer).vocab_size == 3

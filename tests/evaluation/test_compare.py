@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crammed.evaluation.scores.bootstrap import resampled_medians
+from crammed.evaluation.scores.compare import Difference, compare, paired_difference
+from crammed.tasks.rows import Rows
+from crammed.tasks.task import Suite, Task
+
+COUNT = 400
+TRUTH = np.random.default_rng(3).integers(2, size=COUNT)
+ROWS = Rows([("",)] * COUNT, TRUTH.astype(np.float32))
+TASKS = {name: Task(name=name, text=("t",), metric=("accuracy",)) for name in "abcd"}
+SUITE = Suite(name="s", tasks=TASKS, means={"ALL": ("a", "b", "c"), "TWO": ("a", "b")})
+
+
+def outputs(wrong: Any) -> Any:
+    return np.eye(2)[np.where(wrong, 1 - TRUTH, TRUTH)]
+
+
+def wrong(share: float, seed: int) -> Any:
+    return np.random.default_rng(seed).random(COUNT) < share
+
+
+def number(median: float, rows: int = COUNT) -> dict[str, Any]:
+    return {"metric": "accuracy", "median": median, "rows": {"train": 9, "validation": rows}}
+
+
+def test_a_model_does_not_differ_from_itself() -> None:
+    seeds = [outputs(wrong(0.3, 0))]
+    same = paired_difference(("accuracy",), seeds, seeds, ROWS, (), "a", "a").json()
+    assert same == {"difference": 0.0, "interval": [0.0, 0.0], "p": 1.0}
+
+
+def test_a_difference_has_a_sign_an_interval_and_a_share_on_the_other_side() -> None:
+    worse, better = ([outputs(wrong(share, s)) for s in range(3)] for share in (0.4, 0.2))
+    up = paired_difference(("accuracy",), better, worse, ROWS, (), "a", "a").json()
+    assert up["interval"][0] < up["difference"] < up["interval"][1]
+    assert up["interval"][0] > 0
+    assert up["p"] == 0.0
+    down = paired_difference(("accuracy",), worse, better, ROWS, (), "a", "a").json()
+    assert down["difference"] == -up["difference"]
+    assert down["p"] < 0.01
+
+
+def test_a_difference_by_chance_has_zero_inside() -> None:
+    one, other = ([outputs(wrong(0.3, s)) for s in seeds] for seeds in (range(3), range(9, 12)))
+    found = paired_difference(("accuracy",), one, other, ROWS, (), "a", "a").json()
+    assert found["interval"][0] < 0 < found["interval"][1]
+    assert found["p"] > 0.05
+
+
+def test_the_same_rows_are_drawn_for_both() -> None:
+    """B makes A's errors and ten more: what they share cancels out."""
+    errors = wrong(0.3, 0)
+    more = errors.copy()
+    more[np.flatnonzero(~errors)[:10]] = True
+    paired = paired_difference(
+        ("accuracy",), [outputs(errors)], [outputs(more)], ROWS, (), "a", "a"
+    )
+    assert paired.value == pytest.approx(2.5)
+    assert paired.resampled.std() == pytest.approx(100 * (0.025 / COUNT) ** 0.5, rel=0.1)
+    assert paired.resampled.min() >= 0.0
+
+
+def test_an_undefined_score_is_not_compared() -> None:
+    constant = [np.ones((COUNT, 1))]
+    with pytest.raises(ValueError, match="all predictions are 1"):
+        paired_difference(("pearson",), constant, constant, ROWS, (), "a", "a")
+
+
+def test_what_both_have_is_compared_and_the_rest_is_named() -> None:
+    a = {"a": number(80), "b": number(70), "c": {"metric": "f1", "failed": "bad label"}}
+    b = {"a": number(78), "b": number(74), "c": number(50), "d": number(60)}
+    differences = {"a": Difference(2.0, np.full(9, 2.0)), "b": Difference(-4.0, np.full(9, -4.0))}
+    entries = compare(SUITE, a, b, differences, {})
+    assert [entry["name"] for entry in entries] == ["a", "b", "c", "d", "TWO"]
+    assert entries[0]["a"] == 80
+    assert entries[0]["b"] == 78
+    assert entries[0]["difference"] == 2.0
+    assert entries[2] == {"name": "c", "why": "A failed: bad label"}
+    assert entries[3] == {"name": "d", "why": "A has no score"}
+    assert entries[4]["difference"] == -1.0
+    assert entries[4]["interval"] == [-1.0, -1.0]
+    assert entries[4]["a"] == 75
+    assert entries[4]["of"] == ["a", "b"]
+
+
+def test_other_rows_and_given_reasons_are_not_compared() -> None:
+    a, b = {"a": number(80), "b": number(70)}, {"a": number(78, rows=9), "b": number(7)}
+    entries = compare(SUITE, a, b, {}, {"b": "another protocol"})
+    assert entries == [
+        {"name": "a", "why": "other numbers of rows"},
+        {"name": "b", "why": "another protocol"},
+    ]
+
+
+def test_numbers_of_one_task_have_the_same_seeds_in_a_resample() -> None:
+    """Each seed scores alike on both: only which seeds were drawn tells resamples apart."""
+    seeds = [outputs(np.full(COUNT, wrong)) for wrong in (True, False, True, False)]
+    one, other = (
+        resampled_medians(("accuracy",), [seeds], ROWS, (), name, "mnli")[0]
+        for name in ("mnli", "mnli-mm")
+    )
+    assert one.tolist() == other.tolist()
+    elsewhere = resampled_medians(("accuracy",), [seeds], ROWS, (), "mnli", "cola")[0]
+    assert one.tolist() != elsewhere.tolist()

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from crammed.data.corpus import Corpus
+from crammed.data.heldout import heldout_rows
+from crammed.data.tokenization.tokenizer import MASK
+from crammed.device import Device
+from crammed.errors import InputError
+from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.heldout import heldout_score
+from crammed.export.huggingface import export
+from crammed.model.heldout import heldout_loss
+from support.models import save_model, untrained
+from support.text import documents, tiny, write_jsonl
+
+
+def test_heldout_loss_equals_the_protocol_written_out_with_transformers(
+    tmp_path: Path, corpus: Corpus, cpu: Device
+) -> None:
+    """The protocol again, on the exported model through transformers' tokenizer and class."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    final = untrained(corpus.tokenizer, tiny("crammed").model)
+    exported = export(final, tmp_path / "export").path
+    file = tmp_path / "held.jsonl.gz"
+    texts = [*documents(40, seed=5), "many words " * 4000]  # one document of several pieces
+    with gzip.open(file, "wt") as out:
+        out.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+
+    rows = heldout_rows(final.tokenizer, file, 50, 32)
+    ours = heldout_loss(final.masked_lm(cpu.torch), rows, MASK, cpu.torch)
+
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    model = AutoModelForMaskedLM.from_pretrained(exported).eval()
+    ids: list[int] = []
+    for text in texts:
+        for start in range(0, len(text), 20_000):
+            piece = text[start : start + 20_000]
+            ids += tokenizer(piece, add_special_tokens=False)["input_ids"]
+        ids.append(tokenizer.sep_token_id)
+    cut = np.asarray(ids[: len(ids) // 32 * 32]).reshape(-1, 32)
+    cut = cut[np.random.default_rng(0).permutation(len(cut))[:50]]
+    assert np.array_equal(cut, rows.ids)
+    for rate in (0.15, 0.25):
+        count = round(rate * 32)
+        where = np.argsort(np.random.default_rng(1).random(cut.shape), axis=1)[:, :count]
+        labels, at = torch.from_numpy(cut), torch.from_numpy(where)
+        with torch.inference_mode():
+            masked = labels.scatter(1, at, tokenizer.mask_token_id)
+            logits = model(input_ids=masked, attention_mask=torch.ones_like(masked)).logits
+        chosen = logits.log_softmax(-1).gather(1, at[..., None].expand(-1, -1, logits.shape[-1]))
+        loss = -chosen.gather(2, labels.gather(1, at)[..., None]).mean().item()
+        assert ours[f"loss@{rate}"] == pytest.approx(loss, abs=1e-4)
+        bits = loss * len(ids) / sum(map(len, texts)) / math.log(2)
+        assert ours[f"bits_per_character@{rate}"] == pytest.approx(bits, rel=1e-4)
+
+
+def test_heldout_files_of_another_form_are_refused(tmp_path: Path, corpus: Corpus) -> None:
+    file = tmp_path / "held.jsonl"
+    file.write_text('{"text": "fine"}\n{"body": "no"}\n')
+    with pytest.raises(InputError, match="line 2"):
+        heldout_rows(corpus.tokenizer, file, 10, 32)
+    file.write_text('{"text": 3}\n')
+    with pytest.raises(InputError, match="line 1: text is no text"):
+        heldout_rows(corpus.tokenizer, file, 10, 32)
+    file.write_text('{"text": "fine"}\n')
+    with pytest.raises(InputError, match="shorter than one row of 32"):
+        heldout_rows(corpus.tokenizer, file, 10, 32)
+
+
+def test_rows_that_are_too_many_for_memory_are_read_fewer_at_a_time(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    final = untrained(corpus.tokenizer, tiny("crammed").model)
+    file = write_jsonl(tmp_path / "held.jsonl", documents(60, seed=5))
+    rows = heldout_rows(final.tokenizer, file, 50, 32)
+    cpu = torch.device("cpu")
+    logits = final.masked_lm(cpu)
+    sizes: list[int] = []
+
+    def small(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(ids))
+        if len(ids) > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        found: torch.Tensor = logits(ids, positions)
+        return found
+
+    assert heldout_loss(small, rows, MASK, cpu) == pytest.approx(
+        heldout_loss(logits, rows, MASK, cpu), rel=1e-6
+    )
+    assert {50, 16, 2} <= set(sizes)
+
+    def broken(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        heldout_loss(broken, rows, MASK, cpu)
+
+
+def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -> None:
+    final = untrained(corpus.tokenizer, tiny("crammed").model)
+    final.save(tmp_path / "run" / "final")
+    exported = export(final, tmp_path / "export").path
+    file = write_jsonl(tmp_path / "held.jsonl", documents(40, seed=5))
+    cpu = torch.device("cpu")
+    run = heldout_score(BackboneSpec(str(tmp_path / "run"), 0.1).load(), file, cpu, 20)
+    assert (run["rows"], run["length"]) == (20, 32)  # as much as the model takes
+    rows = heldout_rows(final.tokenizer, file, 20, 32)
+    direct = heldout_loss(final.masked_lm(cpu), rows, MASK, cpu)
+    assert {key: run[key] for key in direct} == direct
+    other = heldout_score(BackboneSpec(str(exported), 0.1).load(), file, cpu, 20)
+    assert other == pytest.approx(run, rel=1e-4)
+    roberta = BackboneSpec(str(save_model(tmp_path / "roberta", "roberta")), 0.1).load()
+    assert roberta.sep == 2
+    theirs = heldout_score(roberta, file, cpu, 20, 16)
+    per_character = theirs["loss@0.15"] * theirs["tokens_per_character"] / math.log(2)
+    assert theirs["bits_per_character@0.15"] == pytest.approx(per_character)
+    with pytest.raises(InputError, match="33 tokens a sequence are more than run takes"):
+        heldout_score(BackboneSpec(str(tmp_path / "run"), 0.1).load(), file, cpu, 20, 33)

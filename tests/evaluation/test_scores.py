@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crammed.evaluation.scores import bootstrap
+from crammed.evaluation.scores.bootstrap import RESAMPLES, interval, resampled_medians
+from crammed.evaluation.scores.metrics import measure
+from crammed.evaluation.scores.score import failed_json, score_json, suite_means
+from crammed.tasks.rows import Rows, TaskData
+from crammed.tasks.task import Scored, Suite, Task
+
+
+def rows_of(labels: Any, **fields: Any) -> Rows:
+    return Rows([("",)] * len(labels), np.asarray(labels, np.float32), **fields)
+
+
+def seeds_of(truth: Any, right: float, count: int, seed: int = 0) -> list[Any]:
+    """Outputs of `count` seeds that are right with this probability."""
+    draw = np.random.default_rng(seed)
+    guesses = [np.where(draw.random(len(truth)) < right, truth, 1 - truth) for _ in range(count)]
+    return [np.eye(2)[guess] for guess in guesses]
+
+
+def data_of(truth: Any, train: int = 100, **splits: int) -> TaskData:
+    rows = {"train": train, "validation": len(truth), **splits}
+    return TaskData(
+        rows_of([0] * train), {"mrpc": rows_of(truth)}, {}, ("no", "yes"), rows, None, "0" * 64
+    )
+
+
+TRUTH = np.random.default_rng(9).integers(2, size=300)
+MRPC = Task(
+    name="mrpc",
+    text=("a", "b"),
+    metric=("f1",),
+    also=("accuracy",),
+    rows={"train": 100, "validation": 300},
+)
+
+
+def test_a_score_says_everything_about_its_number() -> None:
+    trained, twin = seeds_of(TRUTH, 0.8, 5), seeds_of(TRUTH, 0.5, 3, seed=1)
+    score, medians = score_json(MRPC, "mrpc", trained, twin, data_of(TRUTH), {"train": 3})
+    assert medians is not None
+    assert len(medians) == RESAMPLES
+    f1 = [measure("f1", each, rows_of(TRUTH), ()) for each in trained]
+    accuracy = [measure("accuracy", each, rows_of(TRUTH), ()) for each in trained]
+    assert score["metric"] == "f1"
+    assert score["seeds"] == f1
+    assert score["median"] == statistics.median(f1)
+    assert score["spread"] == max(f1) - min(f1)
+    assert score["interval"][0] < score["median"] < score["interval"][1]
+    assert score["also"] == {"accuracy": statistics.median(accuracy)}
+    assert score["rows"] == {"train": 100, "validation": 300}
+    assert score["official"] is True
+    assert "official_rows" not in score
+    assert score["cut"] == {"train": 3}
+    assert len(score["untrained"]["seeds"]) == 3
+    assert score["untrained"]["interval"][1] < score["interval"][0]
+    again = score_json(MRPC, "mrpc", trained, twin, data_of(TRUTH), {"train": 3})[0]
+    assert json.loads(json.dumps(score)) == again
+
+
+def test_a_partial_split_is_told_by_its_rows() -> None:
+    outputs = seeds_of(TRUTH, 0.8, 1)
+    score, _ = score_json(MRPC, "mrpc", outputs, [], data_of(TRUTH, train=60), {})
+    assert score["official"] is False
+    assert score["rows"] == {"train": 60, "validation": 300}
+    assert score["official_rows"] == {"train": 100, "validation": 300}
+    assert "untrained" not in score
+    own = MRPC.model_copy(update={"rows": {}})
+    assert score_json(own, "mrpc", outputs, [], data_of(TRUTH), {})[0]["official"] is None
+
+
+def test_another_splits_rows_do_not_make_a_number_partial() -> None:
+    task = MRPC.model_copy(
+        update={
+            "rows": {"train": 100, "matched": 300, "diagnostic/test": 7},
+            "scored": {
+                "mrpc": Scored(split="matched"),
+                "axb": Scored(split="test", folder="diagnostic", metric=("matthews",)),
+            },
+        }
+    )
+    data = TaskData(
+        rows_of([0] * 100),
+        {"mrpc": rows_of(TRUTH), "axb": rows_of(TRUTH[:5])},
+        {},
+        ("no", "yes"),
+        {"train": 100, "matched": 300, "diagnostic/test": 5},
+        False,
+        "0" * 64,
+    )
+    assert score_json(task, "mrpc", seeds_of(TRUTH, 0.8, 1), [], data, {})[0]["official"] is True
+    axb, _ = score_json(task, "axb", seeds_of(TRUTH[:5], 0.9, 1), [], data, {})
+    assert axb["metric"] == "matthews"
+    assert axb["also"] == {}
+    assert axb["official"] is False
+    assert axb["rows"] == {"train": 100, "diagnostic/test": 5}
+
+
+def test_a_score_of_several_metrics_is_their_mean() -> None:
+    task = MRPC.model_copy(update={"metric": ("accuracy", "macro-f1"), "also": ()})
+    outputs = seeds_of(TRUTH, 0.7, 1)
+    score, _ = score_json(task, "mrpc", outputs, [], data_of(TRUTH), {})
+    assert score["metric"] == "accuracy and macro-f1"
+    assert set(score["also"]) == {"accuracy", "macro-f1"}
+    assert score["median"] == pytest.approx(statistics.fmean(score["also"].values()))
+
+
+def test_an_undefined_score_is_a_failure_with_a_reason() -> None:
+    outputs = [*seeds_of(TRUTH, 0.8, 1), np.full((300, 2), np.nan)]
+    score, medians = score_json(MRPC, "mrpc", outputs, [], data_of(TRUTH), {})
+    assert score["failed"] == "seed 2: fine-tuning diverged: its outputs are not finite"
+    assert score["metric"] == "f1"
+    assert medians is None
+    score, _ = score_json(MRPC, "mrpc", outputs[:1], outputs[1:], data_of(TRUTH), {})
+    assert "failed" not in score
+    assert "seed 1" in score["untrained"]["failed"]
+    assert failed_json(MRPC, "mrpc", "no data") == {"metric": "f1", "failed": "no data"}
+
+
+def test_intervals_hold_what_theory_says() -> None:
+    """95 % of a proportion: 1.96 standard errors on each side."""
+    truth = np.ones(2000, int)
+    guess = np.arange(2000) % 5 > 0  # 80 % right
+    outputs = [np.eye(2)[guess.astype(int)]]
+    medians = resampled_medians(("accuracy",), [outputs], rows_of(truth), (), "x", "x")[0]
+    low, high = interval(medians) or (0, 0)
+    error = 100 * (0.8 * 0.2 / 2000) ** 0.5
+    assert low == pytest.approx(80 - 1.96 * error, abs=0.35 * error)
+    assert high == pytest.approx(80 + 1.96 * error, abs=0.35 * error)
+
+
+def test_seeds_that_differ_widen_the_interval() -> None:
+    seeds = [
+        np.roll(np.eye(2)[(np.arange(900) < 900 * share).astype(int)], 3, 0)
+        for share in (0.5, 0.7, 0.9)
+    ]
+    rows = rows_of(np.ones(900))
+    one, three = (
+        interval(resampled_medians(("accuracy",), [each], rows, (), "x", "x")[0]) or [0.0, 0.0]
+        for each in (seeds[1:2], seeds)
+    )
+    assert three[1] - three[0] > 2 * (one[1] - one[0])
+
+
+def test_groups_are_drawn_whole() -> None:
+    """Ten questions of thirty answers each, all right or all wrong, are ten facts, not 300."""
+    right = np.arange(300) // 30 % 2
+    outputs = [np.eye(2)[right]]
+    rows = rows_of(np.ones(300)), rows_of(np.ones(300), groups=[str(n // 30) for n in range(300)])
+    alone, grouped = (
+        interval(resampled_medians(("accuracy",), [outputs], each, (), "x", "x")[0]) or [0.0, 0.0]
+        for each in rows
+    )
+    assert grouped[1] - grouped[0] > 3 * (alone[1] - alone[0])
+
+
+def test_how_many_weights_are_held_at_once_changes_nothing(monkeypatch: Any) -> None:
+    def medians() -> Any:
+        seeds = [seeds_of(TRUTH, 0.8, 3)]
+        return resampled_medians(("f1",), seeds, rows_of(TRUTH), (), "x", "x")[0]
+
+    whole = medians()
+    monkeypatch.setattr(bootstrap, "_MOST_WEIGHTS", 7 * len(TRUTH))
+    assert np.array_equal(medians(), whole)
+
+
+def test_resamples_on_which_a_score_is_undefined_are_left_out() -> None:
+    truth = np.array([0, 1])  # half of the resamples have one class
+    medians = resampled_medians(("f1",), [seeds_of(truth, 1.0, 2)], rows_of(truth), (), "x", "x")[0]
+    assert 0.3 < np.isnan(medians).mean() < 0.7
+    assert interval(medians) == [100.0, 100.0]
+    assert interval(np.full(3, np.nan)) is None
+
+
+def test_the_largest_task_takes_seconds() -> None:
+    truth = np.random.default_rng(0).integers(2, size=40_430)
+    began = time.process_time()
+    resampled_medians(
+        ("f1",),
+        [seeds_of(truth, 0.8, 5), seeds_of(truth, 0.7, 5)],
+        rows_of(truth),
+        (),
+        "qqp",
+        "qqp",
+    )
+    assert time.process_time() - began < 8.0
+
+
+def _number(value: float, official: bool | None = True, twin: float | None = 1.0) -> Any:
+    score = {"metric": "f1", "median": value, "official": official}
+    return score if twin is None else {**score, "untrained": {"median": twin}}
+
+
+def _suite(**means: tuple[str, ...]) -> Suite:
+    tasks = {name: MRPC.model_copy(update={"name": name}) for name in "abcd"}
+    return Suite(name="s", tasks=tasks, means=means)
+
+
+def _spread(*names: str) -> dict[str, Any]:
+    return {name: np.linspace(0, 10, RESAMPLES) for name in names}
+
+
+def test_a_whole_mean_goes_by_its_name() -> None:
+    suite = _suite(ALL=("a", "b", "c"), SOME=("a", "b"))
+    tasks = {"a": _number(60), "b": _number(70, twin=3.0), "c": _number(95)}
+    means = suite_means(suite, tasks, _spread("a", "b", "c"))
+    assert [mean["name"] for mean in means] == ["ALL", "SOME"]
+    assert means[0]["value"] == 75.0
+    assert means[0]["untrained"] == pytest.approx(5 / 3)
+    assert means[0]["interval"] == pytest.approx([0.25, 9.75], abs=0.01)
+    assert means[0]["partial"] is False
+    assert "failed" not in means[0]
+
+
+def test_a_mean_over_partial_data_says_so() -> None:
+    suite = _suite(ALL=("a", "b"))
+    tasks = {"a": _number(60), "b": _number(70, official=False, twin=None)}
+    (mean,) = suite_means(suite, tasks, _spread("a", "b"))
+    assert mean["partial"] is True
+    assert "untrained" not in mean
+    tasks["b"] = _number(70, official=None)
+    assert suite_means(suite, tasks, _spread("a", "b"))[0]["partial"] is False
+
+
+def test_a_mean_that_lacks_a_number_is_named_by_what_it_is_over() -> None:
+    suite = _suite(ALL=("a", "b", "c", "d"), SOME=("a", "d"))
+    tasks = {"a": _number(60), "b": _number(70), "c": {"metric": "f1", "failed": "why"}}
+    (mean,) = suite_means(suite, tasks, _spread("a", "b"))
+    assert mean["name"] == "mean of a, b"
+    assert mean["value"] == 65.0
+    assert mean["failed"] == ["c"]
+    assert suite_means(suite, tasks, _spread("a"))[0]["interval"] is None
+    # One number is no mean, and a mean with a name of its own is given once.
+    assert suite_means(suite, {"a": _number(60)}, _spread("a")) == []
+    named = suite_means(suite, {"a": _number(60), "d": _number(62)}, _spread("a", "d"))
+    assert [each["name"] for each in named] == ["SOME"]

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crammed.errors import InputError
+from crammed.evaluation.scores.submission import write_submission
+from crammed.tasks.task import Suite, load_suite
+
+GLUE = {
+    "CoLA.tsv": ("0", "1"),
+    "SST-2.tsv": ("0", "1"),
+    "MRPC.tsv": ("0", "1"),
+    "STS-B.tsv": (),
+    "QQP.tsv": ("0", "1"),
+    "MNLI-m.tsv": ("entailment", "neutral", "contradiction"),
+    "MNLI-mm.tsv": ("entailment", "neutral", "contradiction"),
+    "AX.tsv": ("entailment", "neutral", "contradiction"),
+    "QNLI.tsv": ("entailment", "not_entailment"),
+    "RTE.tsv": ("entailment", "not_entailment"),
+    "WNLI.tsv": ("0", "1"),
+}
+
+
+def files_in(path: Path) -> dict[str, str]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def small(suite: Suite, sizes: int) -> Suite:
+    """The suite as if every split had so many rows."""
+    tasks = {
+        name: task.model_copy(update={"rows": dict.fromkeys(task.rows, sizes)})
+        for name, task in suite.tasks.items()
+    }
+    return suite.model_copy(update={"tasks": tasks})
+
+
+def test_glues_files_are_as_its_leaderboard_wants_them(tmp_path: Path) -> None:
+    suite = small(load_suite("glue"), 2)
+    predicted: dict[str, Any] = {
+        name: ([0, 1], np.eye(2, max(1, len(labels))) * 6) for name, labels in GLUE.items()
+    }
+    predicted["STS-B.tsv"] = ([0, 1], np.array([[5.3], [-0.00049]]))
+    missing = write_submission(suite, predicted, GLUE, tmp_path / "new/glue.zip")
+    assert missing == []
+    written = files_in(tmp_path / "new/glue.zip")
+    assert written.keys() == GLUE.keys()
+    assert written["CoLA.tsv"] == "index\tprediction\n0\t0\n1\t1\n"
+    assert written["STS-B.tsv"] == "index\tprediction\n0\t5\n1\t0\n"
+    assert written["AX.tsv"] == "index\tprediction\n0\tentailment\n1\tneutral\n"
+    assert written["QNLI.tsv"] == "index\tprediction\n0\tentailment\n1\tnot_entailment\n"
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["glue.zip"]
+
+
+def test_the_suite_names_the_labels_that_the_leaderboard_wants() -> None:
+    suite = load_suite("glue")
+    named = {file: task.labels for task in suite.tasks.values() for file in task.test}
+    assert named == GLUE
+
+
+def test_what_the_leaderboard_will_miss_is_said(tmp_path: Path) -> None:
+    suite = load_suite("glue")
+    predicted = {"RTE.tsv": ([0, 1], np.eye(2))}
+    missing = write_submission(suite, predicted, GLUE, tmp_path / "glue.zip")
+    assert "RTE.tsv (2 rows instead of 3000)" in missing
+    assert {*missing} - {"RTE.tsv (2 rows instead of 3000)"} == GLUE.keys() - {"RTE.tsv"}
+    assert files_in(tmp_path / "glue.zip").keys() == {"RTE.tsv"}
+
+
+def test_superglues_files_are_as_its_leaderboard_wants_them(tmp_path: Path) -> None:
+    suite = small(load_suite("superglue"), 2)
+    labels = {file: task.labels for task in suite.tasks.values() for file in task.test}
+    labels["COPA.jsonl"] = ("0", "1")  # as reading finds them
+    predicted: dict[str, Any] = {
+        name: ([0, 1], np.eye(2, len(names))) for name, names in labels.items()
+    }
+    index = [{"paragraph": 3, "question": 8, "answer": n} for n in (4, 5)]
+    predicted["MultiRC.jsonl"] = (index, np.eye(2))
+    missing = write_submission(suite, predicted, labels, tmp_path / "superglue.zip")
+    assert missing == ["ReCoRD.jsonl"]
+    written = {
+        name: [json.loads(line) for line in text.splitlines()]
+        for name, text in files_in(tmp_path / "superglue.zip").items()
+    }
+    assert written["BoolQ.jsonl"] == [{"idx": 0, "label": "false"}, {"idx": 1, "label": "true"}]
+    assert written["WSC.jsonl"][1] == {"idx": 1, "label": "True"}
+    assert written["COPA.jsonl"][1] == {"idx": 1, "label": 1}
+    assert written["AX-g.jsonl"][1] == {"idx": 1, "label": "not_entailment"}
+    answers = [{"idx": 4, "label": 0}, {"idx": 5, "label": 1}]
+    questions = [{"idx": 8, "answers": answers}]
+    assert written["MultiRC.jsonl"] == [{"idx": 3, "passage": {"questions": questions}}]
+
+
+def suite_of(**task: Any) -> Suite:
+    """A suite of one task of the user's own, which has test files of both forms."""
+    test = {"Own.tsv": "test", "Own.jsonl": "more"}
+    return Suite.model_validate(
+        {"name": "own", "tasks": {"own": {"text": "t", "test": test, **task}}}
+    )
+
+
+def own_files(suite: Suite, outputs: Any, labels: tuple[str, ...], folder: Path) -> tuple[str, Any]:
+    """What the .tsv holds below its head, and the labels of the .jsonl."""
+    files = ("Own.tsv", "Own.jsonl")
+    predicted = {name: (list(range(len(outputs))), np.array(outputs)) for name in files}
+    write_submission(suite, predicted, dict.fromkeys(files, labels), folder / "own.zip")
+    written = files_in(folder / "own.zip")
+    rows = [json.loads(line)["label"] for line in written["Own.jsonl"].splitlines()]
+    return written["Own.tsv"].removeprefix("index\tprediction\n"), rows
+
+
+def test_values_are_limited_only_where_the_suite_says_so(tmp_path: Path) -> None:
+    suite = suite_of(kind="regression", metric="pearson")
+    outputs = [[-3.25], [123.456]]
+    table, values = own_files(suite, outputs, (), tmp_path)
+    assert table == "0\t-3.25\n1\t123.456\n"
+    assert values == [-3.25, 123.456]
+    limited = suite.model_copy(update={"between": {"Own.tsv": (0.0, 100.0)}})
+    table, values = own_files(limited, outputs, (), tmp_path)
+    assert table == "0\t0\n1\t100\n"
+    assert values == [-3.25, 123.456]
+
+
+def test_of_several_labels_all_that_are_predicted_are_written(tmp_path: Path) -> None:
+    suite = suite_of(kind="multi-label", metric="micro-f1")
+    outputs = [[2.0, -1.0, 0.5], [-1.0, -2.0, -0.5]]
+    table, values = own_files(suite, outputs, ("art", "law", "7"), tmp_path)
+    assert table == "0\tart, 7\n1\t\n"
+    assert values == [["art", 7], []]
+
+
+def test_classes_that_are_numbers_are_numbers_in_json(tmp_path: Path) -> None:
+    suite = suite_of(metric="accuracy")
+    table, values = own_files(suite, np.eye(2), ("-1", "1"), tmp_path)
+    assert table == "0\t-1\n1\t1\n"
+    assert values == [-1, 1]
+
+
+def test_a_folder_is_no_place_for_a_submission(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is a folder: name the .zip file"):
+        write_submission(load_suite("glue"), {}, {}, tmp_path)
+
+
+def test_a_submission_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="zip"):  # more predictions than rows
+        write_submission(
+            load_suite("glue"), {"RTE.tsv": ([0], np.eye(2))}, GLUE, tmp_path / "glue.zip"
+        )
+    assert not list(tmp_path.iterdir())

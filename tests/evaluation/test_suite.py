@@ -1,0 +1,415 @@
+"""A suite of tasks from data to scores: kept, resumed, compared, submitted."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from crammed.config import ComputeConfig, Protocol
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError
+from crammed.evaluation.backbones.spec import local_digest
+from crammed.evaluation.evaluation import (
+    Request,
+    compare_models,
+    default_folder,
+    evaluate,
+    load_protocol,
+    scores_folder,
+)
+from crammed.evaluation.finetuning.outputs import load, save
+from crammed.evaluation.folder import kept_outputs
+from crammed.files import write_json
+from crammed.progress import SILENT
+from support.models import untrained
+from support.tasks import write_task
+from support.text import tiny
+
+PROTOCOL = "{seeds: 2, epochs: 2, batch: 8, lr: 2e-3, max_length: 32}"
+
+
+@pytest.fixture
+def model(tmp_path: Path, corpus: Corpus) -> Path:
+    """What evaluation needs of a run directory."""
+    return make_model(tmp_path / "model", corpus, 0)
+
+
+def make_model(path: Path, corpus: Corpus, seed: int) -> Path:
+    config = tiny("crammed")
+    path.mkdir(parents=True)
+    untrained(corpus.tokenizer, config.model, seed).save(path / "final")
+    write_json(path / "config.json", config.model_dump(mode="json"))
+    return path
+
+
+@pytest.fixture
+def ask(tmp_path: Path, model: Path) -> Callable[..., Request]:
+    """A request for the model, in this process unless `jobs` says otherwise."""
+    protocol = tmp_path / "quick.yaml"
+    protocol.write_text(PROTOCOL)
+
+    def request(**values: Any) -> Request:
+        base = {
+            "model": str(model),
+            "suite": "glue",
+            "data": str(tmp_path),
+            "protocol": str(protocol),
+            "into": tmp_path / "scores",
+            "jobs": 1,
+            "compute": ComputeConfig(device="cpu"),
+        }
+        return Request(**{**base, **values})
+
+    return request
+
+
+Ask = Callable[..., Request]
+
+
+def tasks_of(result: dict[str, Any]) -> dict[str, Any]:
+    tasks: dict[str, Any] = result["suites"]["glue"]["tasks"]
+    return tasks
+
+
+def test_scores_have_seeds_intervals_and_the_twin(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "rte", rows=40, label="entailment")
+    (tmp_path / "rte" / "train.jsonl.gz").unlink()
+    rows = [
+        {"sentence1": "a harbour" if n % 2 else "a garden", "sentence2": "b", "label": n % 2}
+        for n in range(40)
+    ]
+    for split in ("train", "validation"):
+        (tmp_path / "rte" / f"{split}.jsonl.gz").unlink(missing_ok=True)
+        lines = [json.dumps(row) + "\n" for row in rows[: 40 if split == "train" else 20]]
+        (tmp_path / "rte" / f"{split}.jsonl").write_text("".join(lines))
+    write_task(tmp_path, "stsb", rows=40)
+    write_task(tmp_path, "mnli", rows=40)
+    result = evaluate(ask(), SILENT)
+    tasks = tasks_of(result)
+    assert list(tasks) == ["stsb", "mnli", "mnli-mm", "rte"]
+    rte = tasks["rte"]
+    assert len(rte["seeds"]) == len(rte["untrained"]["seeds"]) == 2
+    assert rte["median"] == pytest.approx(np.median(rte["seeds"]))
+    assert rte["rows"] == {"train": 40, "validation": 20}
+    assert rte["official"] is False
+    assert rte["official_rows"] == {"train": 2490, "validation": 277}
+    means = result["suites"]["glue"]["means"]
+    assert [mean["name"] for mean in means] == ["mean of stsb, mnli, mnli-mm, rte"]
+    assert means[0]["partial"]
+    stored = json.loads((tmp_path / "scores" / "scores.json").read_text())
+    assert stored["suites"]["glue"] == result["suites"]["glue"]
+    assert stored["protocol"]["lr"] == 2e-3
+    assert result["protocol"] == stored["protocol"]
+
+
+def test_a_learnable_task_is_learned_in_this_process_and_in_others(
+    tmp_path: Path, ask: Ask
+) -> None:
+    write_task(tmp_path, "cola")
+    (tmp_path / "long.yaml").write_text("{seeds: 2, epochs: 8, batch: 8, lr: 3e-3, max_length: 32}")
+    long = str(tmp_path / "long.yaml")
+    here = evaluate(ask(protocol=long, twin=False), SILENT)
+    assert min(tasks_of(here)["cola"]["seeds"]) > 80.0
+    assert "untrained" not in tasks_of(here)["cola"]
+    there = evaluate(ask(protocol=long, twin=False, jobs=2, into=tmp_path / "more"), SILENT)
+    for seed in (0, 1):
+        outputs = [
+            kept_outputs(tmp_path / folder, "glue", "cola", seed)["cola"]
+            for folder in ("scores", "more")
+        ]
+        np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4)
+    assert tasks_of(here)["cola"] == tasks_of(there)["cola"]
+
+
+def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    write_task(tmp_path, "sst2", rows=40)
+    first = tasks_of(evaluate(ask(), SILENT))
+    files = sorted((tmp_path / "scores" / "predictions").rglob("*.npz"))
+    assert len(files) == 8
+    before = {file: file.stat().st_mtime_ns for file in files}
+    files[0].unlink()
+    stopped = files[-1].read_bytes()
+    files[-1].write_bytes(stopped[: len(stopped) // 2])  # as a full disk leaves it
+
+    again = tasks_of(evaluate(ask(), SILENT))
+    assert again == first
+    redone = [file for file in files if file.stat().st_mtime_ns != before[file]]
+    assert redone == [files[0], files[-1]]
+
+    # Fewer seeds, fewer tasks, no twin: nothing that is there is lost, and more seeds only add.
+    assert tasks_of(evaluate(ask(seeds=1, tasks=("cola",), twin=False), SILENT)) == first
+    more = tasks_of(evaluate(ask(seeds=3, tasks=("cola",)), SILENT))
+    assert more["cola"]["seeds"][:2] == first["cola"]["seeds"]
+    assert len(more["cola"]["seeds"]) == len(more["cola"]["untrained"]["seeds"]) == 3
+    assert more["sst2"] == first["sst2"]
+
+    # Other rows are another task.
+    for file in (tmp_path / "cola").iterdir():
+        file.unlink()
+    (tmp_path / "cola").rmdir()
+    write_task(tmp_path, "cola", rows=48)
+    assert tasks_of(evaluate(ask(tasks=("cola",)), SILENT))["cola"]["rows"]["train"] == 48
+
+
+def test_a_folder_is_of_one_model_and_one_protocol(
+    tmp_path: Path, ask: Ask, corpus: Corpus
+) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    evaluate(ask(seeds=1, twin=False), SILENT)
+    other = make_model(tmp_path / "other", corpus, 1)
+    with pytest.raises(InputError, match="scores of another model, model"):
+        evaluate(ask(model=str(other)), SILENT)
+    with pytest.raises(InputError, match=r"another protocol \(epochs 2 there, 5 here"):
+        evaluate(ask(protocol="cramming"), SILENT)
+    # What a process left that was killed before it had written anything is no obstacle.
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    (killed / ".lock").touch()
+    (killed / ".evaluation.json.tmp").write_text("{")
+    evaluate(ask(seeds=1, twin=False, into=killed), SILENT)
+    (killed / "scores.json").unlink()
+    assert "cola" in tasks_of(evaluate(ask(seeds=1, twin=False, into=killed), SILENT))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("dear")
+    with pytest.raises(InputError, match="no evaluation"):
+        evaluate(ask(into=tmp_path / "full"), SILENT)
+    assert default_folder(str(other), None) == other / "evaluation"
+    assert default_folder(str(other), "bert-base") == other / "evaluation-bert-base"
+    assert default_folder("org/name", None) == Path("evaluations/org-name")
+
+
+def test_models_of_the_same_name_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name / "export").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    a, b = (default_folder(f"runs/{name}/export", None) for name in ("a", "b"))
+    assert (a, b) == (Path("evaluations/runs-a-export"), Path("evaluations/runs-b-export"))
+    assert default_folder(str(tmp_path / "runs/a/export"), None) == a
+    monkeypatch.chdir(tmp_path / "runs" / "b")
+    assert default_folder("../a/export", "mine.yaml") == Path("evaluations/a-export-mine")
+    assert default_folder("export", None) == Path("evaluations/export")
+
+
+def test_scores_of_another_model_are_not_taken_for_a_models_own(
+    tmp_path: Path, model: Path, corpus: Corpus
+) -> None:
+    described = {"model": {"name": "model", "sha256": local_digest(model)}, "protocol": {}}
+    (model / "evaluation").mkdir()
+    write_json(model / "evaluation" / "evaluation.json", described)
+    assert scores_folder(str(model), None) == model / "evaluation"
+    other = make_model(tmp_path / "other", corpus, 1)
+    shutil.copytree(model / "evaluation", other / "evaluation")
+    with pytest.raises(InputError, match=r"holds scores of another model, model, than .*other"):
+        scores_folder(str(other), None)
+
+
+def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "stsb", rows=40, label=1.0)  # constant: nothing to learn
+    write_task(tmp_path, "cola", rows=40, label=7)
+    write_task(tmp_path, "mrpc", rows=4)  # less than a batch
+    write_task(tmp_path, "rte", rows=40)
+    result = evaluate(ask(seeds=1, twin=False), SILENT)
+    tasks = tasks_of(result)
+    assert "nothing to learn" in tasks["stsb"]["failed"]
+    assert "line 1" in tasks["cola"]["failed"]
+    assert "4 training rows are less than one batch of 8" in tasks["mrpc"]["failed"]
+    assert len(tasks["rte"]["seeds"]) == 1
+    means = result["suites"]["glue"]["means"]
+    assert all("stsb" not in mean["of"] for mean in means)
+    # Mended, it takes its place.
+    for file in (tmp_path / "cola").iterdir():
+        file.unlink()
+    (tmp_path / "cola").rmdir()
+    write_task(tmp_path, "cola", rows=40)
+    assert "seeds" in tasks_of(evaluate(ask(seeds=1, twin=False), SILENT))["cola"]
+
+
+def test_a_diverged_model_has_no_score(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    (tmp_path / "wild.yaml").write_text("{seeds: 1, epochs: 2, batch: 8, lr: 1e30, max_length: 32}")
+    result = evaluate(ask(protocol=str(tmp_path / "wild.yaml"), twin=False), SILENT)
+    assert "diverged" in tasks_of(result)["cola"]["failed"]
+
+
+def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    for values, message in (
+        ({"suite": "gleu"}, "no suite 'gleu': did you mean glue"),
+        ({"tasks": ("colla",)}, "no task 'colla'; did you mean cola"),
+        ({"data": str(tmp_path / "none")}, "is no folder of tasks"),
+        ({"data": str(tmp_path / "model")}, "holds no task"),
+        ({"protocol": "crammin"}, "no protocol 'crammin': did you mean cramming"),
+        ({"submission": tmp_path / "s.zip", "suite": "docs"}, "no leaderboard"),
+        ({"model": str(tmp_path / "cola")}, "neither a finished run"),
+    ):
+        with pytest.raises(InputError, match=message):
+            evaluate(ask(**values), SILENT)
+    with pytest.raises(InputError, match="no BLiMP data at"):
+        evaluate(ask(suite="blimp", data=str(tmp_path / "none.jsonl")), SILENT)
+    assert not (tmp_path / "scores").exists()
+
+
+def test_protocols_are_files_of_one_form(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="bert-base, cramming, glue-long, superglue"):
+        load_protocol("none")
+    paper, bert = load_protocol("cramming"), load_protocol("bert-base")
+    assert (paper.epochs, paper.batch, paper.lr, paper.seeds) == (5, 16, 4e-5, 5)
+    assert (paper.warmup, paper.schedule, paper.max_length) == (0.1, "cosine", 128)
+    assert paper == Protocol()  # to which published scores are comparable
+    assert (bert.lr, bert.batch, bert.epochs) == (2e-5, 32, 5)
+    own = tmp_path / "own.yaml"
+    own.write_text("{lr: 1e-4, epoch: 3}")
+    with pytest.raises(InputError, match="epoch: no such key; did you mean epochs"):
+        load_protocol(str(own))
+
+
+def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: Corpus) -> None:
+    write_task(tmp_path, "cola", rows=64)
+    write_task(tmp_path, "sst2", rows=40)
+    other = make_model(tmp_path / "other", corpus, 1)
+    one, two = tmp_path / "scores", tmp_path / "two"
+    a = tasks_of(evaluate(ask(twin=False), SILENT))
+    b = tasks_of(evaluate(ask(model=str(other), into=two, twin=False, tasks=("cola",)), SILENT))
+    result = compare_models(one, two, "glue")
+    assert (result.a, result.b, result.notes) == ("model", "other", [])
+    entries = {entry["name"]: entry for entry in result.entries}
+    cola = entries["cola"]
+    assert cola["difference"] == pytest.approx(a["cola"]["median"] - b["cola"]["median"])
+    assert cola["interval"][0] <= cola["difference"] <= cola["interval"][1]
+    assert entries["sst2"]["why"] == "B has no score"
+    shutil.copytree(one, tmp_path / "copy")
+    same = compare_models(one, tmp_path / "copy", "glue").entries
+    assert all(entry["difference"] == 0.0 for entry in same)
+    with pytest.raises(InputError, match=r"A and B are both .*scores: name two folders"):
+        compare_models(one, tmp_path / "copy" / ".." / "scores", "glue")
+    with pytest.raises(InputError, match="holds no evaluation"):
+        compare_models(one, tmp_path / "cola", "glue")
+    with pytest.raises(InputError, match="no scores of swag"):
+        compare_models(one, two, "swag")
+
+
+def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    rows = [{"sentence": f"harbour number {n}", "idx": n} for n in range(7)]
+    (tmp_path / "cola" / "test.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    before = evaluate(ask(seeds=3, twin=False), SILENT)
+    archive = tmp_path / "submission.zip"
+    after = evaluate(ask(seeds=3, twin=False, submission=archive), SILENT)
+    assert tasks_of(before) == tasks_of(after)
+    assert {"RTE.tsv", "AX.tsv", "CoLA.tsv (7 rows instead of 1063)"} <= set(after["missing"])
+    seeds = tasks_of(after)["cola"]["seeds"]
+    middle = seeds.index(sorted(seeds)[1])
+    outputs = outputs_on_test(tmp_path / "scores", middle)
+    with zipfile.ZipFile(archive) as files:
+        assert files.namelist() == ["CoLA.tsv"]
+        lines = files.read("CoLA.tsv").decode().splitlines()
+    assert lines[0] == "index\tprediction"
+    assert lines[1:] == [f"{n}\t{best}" for n, best in enumerate(outputs.argmax(1))]
+
+
+def outputs_on_test(folder: Path, seed: int) -> NDArray[np.float32]:
+    """What the model of that seed gives on CoLA's test split, [R, 2]."""
+    found = kept_outputs(folder, "glue", "cola", seed)
+    (name,) = (name for name in found if name.startswith("test/CoLA.tsv/"))
+    return found[name]
+
+
+def test_test_rows_that_changed_are_predicted_again(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    write_task(tmp_path, "sst2", rows=40)
+    rows = [{"sentence": text, "idx": n} for n, text in enumerate(["a harbour", "garden", "b"])]
+    file = tmp_path / "cola" / "test.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    archive, folder = tmp_path / "submission.zip", tmp_path / "scores"
+    request = ask(seeds=1, twin=False, submission=archive)
+    evaluate(request, SILENT)
+    before, written = outputs_on_test(folder, 0), archive.read_bytes()
+    file.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    # Not asked for, they are no reason to fine-tune again, nor is what is kept of them.
+    done = folder / "predictions/glue/cola/trained-0.npz"
+    at = done.stat().st_mtime_ns
+    evaluate(ask(seeds=1, twin=False), SILENT)
+    evaluate(replace(request, tasks=("sst2",)), SILENT)
+    assert done.stat().st_mtime_ns == at
+    assert archive_rows(archive) == archive_rows(io.BytesIO(written))
+    evaluate(request, SILENT)
+    np.testing.assert_allclose(outputs_on_test(folder, 0), before[::-1], atol=1e-5)
+    assert [row[0] for row in archive_rows(archive)] == ["2", "1", "0"]
+
+
+def archive_rows(archive: Any) -> list[list[str]]:
+    """Rows of the submission's CoLA.tsv."""
+    with zipfile.ZipFile(archive) as files:
+        return [line.split("\t") for line in files.read("CoLA.tsv").decode().splitlines()[1:]]
+
+
+def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, ask: Ask, model: Path) -> None:
+    write_task(tmp_path, "cola", rows=64)
+    write_task(tmp_path, "sst2", rows=64)
+    command = [sys.executable, "-m", "crammed", "evaluate", str(model), "--data", str(tmp_path)]
+    command += ["--protocol", str(tmp_path / "quick.yaml"), "--into", str(tmp_path / "scores")]
+    command += ["--jobs", "2", "--device", "cpu"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "scores").rglob("trained-*.npz")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    killed = {f: f.stat().st_mtime_ns for f in (tmp_path / "scores").rglob("*trained-*.npz")}
+    tasks = tasks_of(evaluate(ask(), SILENT))
+    assert [len(entry["seeds"]) for entry in tasks.values()] == [2, 2]
+    assert all(file.stat().st_mtime_ns == at for file, at in killed.items())
+
+
+def test_an_interrupted_evaluation_stops_at_once(tmp_path: Path, ask: Ask, model: Path) -> None:
+    write_task(tmp_path, "cola", rows=96)
+    (tmp_path / "endless.yaml").write_text("{seeds: 2, epochs: 100000, batch: 8, max_length: 32}")
+    command = [sys.executable, "-m", "crammed", "evaluate", str(model), "--data", str(tmp_path)]
+    command += ["--protocol", str(tmp_path / "endless.yaml"), "--into", str(tmp_path / "scores")]
+    command += ["--jobs", "2", "--device", "cpu"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(10.0)  # long enough for both workers to be at work
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=20)
+    assert process.returncode == 75, words
+    assert "interrupted; what is finished is kept" in words
+
+
+def test_what_is_kept_is_read_back_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "kept.npz"
+    arrays: dict[str, NDArray[Any]] = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "test/B.tsv": np.ones(2),
+    }
+    save(file, arrays, {"key": "k"})
+    loaded = load(file)
+    assert loaded is not None
+    assert loaded[1] == {"key": "k"}
+    assert {name: array.tolist() for name, array in loaded[0].items()} == {
+        name: array.tolist() for name, array in arrays.items()
+    }
+    assert [path.name for path in file.parent.iterdir()] == ["kept.npz"]
+    file.write_bytes(file.read_bytes()[:100])
+    assert load(file) is None
+    assert load(tmp_path / "none.npz") is None

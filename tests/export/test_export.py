@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from crammed.config import ModelConfig
+from crammed.data.corpus import Corpus
+from crammed.data.tokenization.tokenizer import Specials, load_tokenizer, to_json, vocabulary_size
+from crammed.data.tokenization.words import WordEncoder
+from crammed.device import Device
+from crammed.errors import CrammedError, InputError
+from crammed.evaluation.fill_mask import fill_mask_examples
+from crammed.export import native
+from crammed.export.huggingface import export
+from crammed.files import sha256
+from crammed.model.encoder import SequenceClassifier
+from crammed.model.trained import load_trained, trained_model
+from crammed.progress import SILENT
+from crammed.recipe import recipe_names
+from crammed.rundir import RunDir
+from crammed.training.loop import pretrain
+from support.models import untrained
+from support.text import documents, tiny
+
+FORMATS = {
+    "crammed": "modernbert",
+    "demo": "modernbert",
+    "bert-base": "bert",
+    "bert-original": "bert",
+    "crammed-2022": "custom",
+    "crammed-2022-v1": "custom",
+    "izsak": "custom",
+}
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_every_recipe_trains_and_exports_with_equal_logits(
+    tmp_path: Path, corpus: Corpus, cpu: Device, recipe: str
+) -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    config = tiny(recipe, budget={"limit": "4updates"})
+    with RunDir.open(tmp_path / "run", config) as run:
+        trained = pretrain(config, corpus, run, cpu, SILENT)
+    final = trained_model(trained.model, config.model, 32, corpus.tokenizer)
+    done = export(final, tmp_path / "export")
+    assert done.format == FORMATS[recipe]
+    assert done.difference is not None
+    assert done.difference < 1e-5
+
+    trust = done.format == "custom"
+    tokenizer = AutoTokenizer.from_pretrained(done.path)
+    model, info = AutoModelForMaskedLM.from_pretrained(
+        done.path, trust_remote_code=trust, output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    batch = tokenizer(
+        ["The red fox counts [MASK] lanterns.", "at night"], return_tensors="pt", padding=True
+    )
+    assert ("token_type_ids" in batch) == (config.model.token_types > 0)
+    ours_tokens = corpus.tokenizer.encode("The red fox counts [MASK] lanterns.")
+    assert batch["input_ids"][0].tolist() == ours_tokens.ids
+    with torch.inference_mode():
+        theirs = model.eval()(**batch).logits
+        ours = trained.model.eval()(batch["input_ids"], mask=batch["attention_mask"].bool())
+    mask = batch["attention_mask"].bool()
+    torch.testing.assert_close(theirs[mask], ours[mask], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("recipe", ["crammed", "bert-base", "crammed-2022"])
+def test_classifiers_are_those_of_the_exported_class(
+    tmp_path: Path, corpus: Corpus, recipe: str
+) -> None:
+    """Fine-tuning here and in transformers is of the same function, head and all."""
+    from transformers import AutoModelForSequenceClassification
+
+    config = tiny(recipe).model
+    final = untrained(corpus.tokenizer, config)
+    done = export(final, tmp_path / "export")
+    theirs = AutoModelForSequenceClassification.from_pretrained(
+        done.path, num_labels=3, trust_remote_code=done.format == "custom"
+    ).eval()
+    ours = SequenceClassifier(config, final.vocab_size, 3).eval()
+    own = ours.state_dict().keys()
+    ours.load_state_dict({n: w for n, w in final.weights.items() if n in own}, strict=False)
+    pooler = theirs.bert.pooler.dense if recipe == "bert-base" else getattr(theirs, "pooler", None)
+    with torch.no_grad():
+        ours.classifier.weight.copy_(theirs.classifier.weight)
+        ours.classifier.bias.copy_(theirs.classifier.bias)
+        if pooler is not None:
+            ours.pooler.weight.copy_(pooler.weight)
+            ours.pooler.bias.copy_(pooler.bias)
+    ids = torch.randint(5, final.vocab_size, (3, 20))
+    mask = torch.arange(20).expand(3, 20) < torch.tensor([[20], [11], [4]])
+    types = (torch.arange(20).expand(3, 20) >= 10).long() * (config.token_types > 0)
+    extra: dict[str, Any] = {"token_type_ids": types} if config.token_types else {}
+    with torch.inference_mode():
+        expected = theirs(input_ids=ids, attention_mask=mask.long(), **extra).logits
+        torch.testing.assert_close(ours(ids, mask, types), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_fill_mask_pipeline_and_base_model(tmp_path: Path, corpus: Corpus) -> None:
+    from transformers import AutoModel, pipeline
+
+    for recipe in ("crammed", "crammed-2022"):
+        final = untrained(corpus.tokenizer, tiny(recipe).model)
+        done = export(final, tmp_path / recipe)
+        trust = done.format == "custom"
+        fill = pipeline("fill-mask", str(done.path), trust_remote_code=trust)
+        assert len(fill("two [MASK] at night", top_k=3)) == 3
+        hidden = AutoModel.from_pretrained(done.path, trust_remote_code=trust).eval()(
+            input_ids=torch.arange(5, 15)[None]
+        )
+        ours = final.masked_lm(torch.device("cpu")).encoder(torch.arange(5, 15)[None])
+        torch.testing.assert_close(hidden.last_hidden_state, ours, rtol=1e-5, atol=1e-5)
+
+
+def test_exported_configurations_carry_dropout_for_fine_tuning(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    keys = {"crammed": "mlp_dropout", "bert-base": "hidden_dropout_prob", "crammed-2022": "dropout"}
+    for recipe, name in keys.items():
+        done = export(untrained(corpus.tokenizer, tiny(recipe).model), tmp_path / recipe)
+        assert json.loads((done.path / "config.json").read_text())[name] == 0.1
+
+
+def test_a_format_that_cannot_hold_the_model_is_refused(tmp_path: Path, corpus: Corpus) -> None:
+    final = untrained(corpus.tokenizer, tiny("crammed-2022").model)
+    with pytest.raises(InputError, match=r"modernbert cannot hold.*positions is scaled-sinusoidal"):
+        export(final, tmp_path / "out", "modernbert")
+    assert not (tmp_path / "out").exists()
+    done = export(final, tmp_path / "out")
+    assert any("positions" in reason for reason in done.reasons)
+    with pytest.raises(InputError, match="exists already"):
+        export(final, tmp_path / "out")
+
+
+def test_a_wrong_export_is_not_left_behind(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final = untrained(corpus.tokenizer, tiny("crammed").model)
+    original = native.modernbert_config
+
+    def wrong(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
+        return {**original(config, vocab_size), "hidden_activation": "relu"}
+
+    monkeypatch.setattr(native, "modernbert_config", wrong)
+    with pytest.raises(CrammedError, match="logits differ"):
+        export(final, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_transformers_the_export_is_made_and_said_to_be_unchecked(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    done = export(untrained(corpus.tokenizer, tiny("crammed").model), tmp_path / "out")
+    assert done.difference is None
+    assert (done.path / "model.safetensors").exists()
+
+
+def test_final_models_round_trip(tmp_path: Path, corpus: Corpus) -> None:
+    final = untrained(corpus.tokenizer, tiny("crammed-2022").model)
+    final.save(tmp_path / "final")
+    again = load_trained(tmp_path)
+    assert again.config == final.config
+    assert again.weights.keys() == final.weights.keys()
+    assert all(torch.equal(again.weights[n], w) for n, w in final.weights.items())
+    with pytest.raises(InputError, match="no trained model"):
+        load_trained(tmp_path / "nowhere")
+
+
+BERT = {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}
+ROBERTA = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 119}
+
+
+def brought_tokenizer(folder: Path, special: dict[str, int]) -> Tokenizer:
+    """A word-level WordPiece tokenizer in which special tokens have these names and ids."""
+    words = sorted({word for text in documents(60) for word in text.lower().split()})
+    free = [n for n in range(len(words) + 120) if n not in special.values()]
+    vocabulary = dict(zip((*"abcdefghijklmnopqrstuvwxyz.", *words), free, strict=False)) | special
+    unknown = next(name for name in special if "unk" in name.lower())
+    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token=unknown))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return load_tokenizer(folder / "tokenizer.json")
+
+
+def brought_corpus(folder: Path, special: dict[str, int]) -> Corpus:
+    """A corpus of documents under that tokenizer, written by hand."""
+    folder.mkdir()
+    tokenizer = brought_tokenizer(folder, special)
+    (folder / "tokenizer.json").write_text(to_json(tokenizer), "utf-8")
+    sep, texts = Specials.of(tokenizer).sep, documents(60)
+    encoder = WordEncoder(tokenizer)
+    ids = [n for text in texts for n in (*encoder.encode_texts([text])[0].tolist(), sep)]
+    rows = np.array(ids[: len(ids) // 32 * 32], "<u2")
+    rows.tofile(folder / "rows-00000.bin")
+    with gzip.open(folder / "heldout.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    files = {
+        file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
+        for file in folder.iterdir()
+    }
+    manifest = {
+        "rows": len(rows) // 32,
+        "row_length": 32,
+        "vocab_size": vocabulary_size(tokenizer),
+        "files": files,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return Corpus(folder)
+
+
+@pytest.mark.parametrize("recipe", ["crammed", "bert-base", "crammed-2022"])
+@pytest.mark.parametrize("special", [BERT, ROBERTA], ids=["bert", "roberta"])
+def test_a_brought_tokenizer_keeps_its_special_tokens_through_training_and_export(
+    tmp_path: Path, cpu: Device, recipe: str, special: dict[str, int]
+) -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    corpus = brought_corpus(tmp_path / "corpus", special)
+    config = tiny(recipe, budget={"limit": "4updates"})
+    with RunDir.open(tmp_path / "run", config) as run:
+        trained = pretrain(config, corpus, run, cpu, SILENT)
+    final = trained_model(trained.model, config.model, 32, corpus.tokenizer)
+    final.save(tmp_path / "final")
+    done = export(load_trained(tmp_path), tmp_path / "export")
+    assert done.difference is not None
+
+    tokenizer = AutoTokenizer.from_pretrained(done.path)
+    model = AutoModelForMaskedLM.from_pretrained(
+        done.path, trust_remote_code=done.format == "custom"
+    )
+    parts = {
+        part: getattr(Specials.of(corpus.tokenizer), part)
+        for part in ("pad", "unk", "cls", "sep", "mask")
+    }
+    assert sorted(parts.values()) == sorted(special.values())
+    for part, number in parts.items():
+        assert getattr(tokenizer, f"{part}_token_id") == number
+        assert special[getattr(tokenizer, f"{part}_token")] == number
+    assert model.config.pad_token_id == parts["pad"]
+    assert model.config.mask_token_id == parts["mask"]
+    mask = tokenizer.mask_token
+    assert tokenizer(f"the {mask} fox")["input_ids"][2] == parts["mask"]
+    assert mask in (done.path / "README.md").read_text()
+    examples = fill_mask_examples(final, corpus.heldout, cpu)
+    assert examples
+    assert all(len(example["guesses"]) == 5 for example in examples)

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from crammed.config import DataConfig
+from crammed.data.sources import Source, open_sources
+from crammed.errors import InputError
+from crammed.formats import hub
+from crammed.formats.hub import READY, HubSet, find
+
+
+def opened(path: str, **source: Any) -> Source:
+    config = {"text_field": "elsewhere", "sources": [{"path": path, **source}]}
+    return open_sources(DataConfig.model_validate(config))[0]
+
+
+def read(path: str, **source: Any) -> list[str]:
+    return list(opened(path, **source).parts[0].documents())
+
+
+def test_ready_names_and_their_configurations() -> None:
+    assert find("wikipedia") == READY["wikipedia"]
+    german = find("wikipedia/20231101.de")
+    assert (german.repository, german.config) == ("wikimedia/wikipedia", "20231101.de")
+    validation = find("c4/realnewslike/validation")
+    assert (validation.config, validation.split) == ("realnewslike", "validation")
+
+
+def test_any_repository() -> None:
+    found = find("some/corpus")
+    assert found == HubSet("some/corpus", None, "train", text_field=None)
+    assert find("some/corpus/en").config == "en"
+    assert find("some/corpus/en/test").split == "test"
+
+
+@pytest.mark.parametrize("name", READY)
+def test_ready_sets_are_whole(name: str) -> None:
+    owner, _, repository = READY[name].repository.partition("/")
+    assert "/" not in name  # or it would be taken for a repository
+    assert owner
+    assert repository
+
+
+@pytest.mark.parametrize("name", ["some/corpus/en/test/more", "some//x", "/corpus", "c4/a/b/c"])
+def test_names_that_make_no_sense(name: str) -> None:
+    with pytest.raises(InputError, match="should be hub:NAME or hub:OWNER/REPOSITORY"):
+        find(name)
+
+
+def test_an_unknown_name_is_told_the_known_ones() -> None:
+    with pytest.raises(InputError, match=r"did you mean hub:fineweb-edu.*wikipedia.*OWNER"):
+        find("fineweb-ed")
+    with pytest.raises(InputError, match="no ready data set hub:zzz: ready are"):
+        find("zzz")
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InputError, match=r"pip install 'crammed\[data\]'"):
+        opened("hub:wikipedia")
+
+
+@pytest.fixture
+def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for repositories, which stand in for those of the hub."""
+    pytest.importorskip("datasets")
+    monkeypatch.setattr(hub, "READY", dict(READY))
+    return tmp_path
+
+
+def write_parquet(file: Path, texts: list[str], **columns: list[Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"text": texts, **columns}), file)
+
+
+def test_a_set_in_the_layout_of_the_hub(near: Path) -> None:
+    write_parquet(near / "set/data/train-00001-of-00002.parquet", ["c"])
+    write_parquet(near / "set/data/train-00000-of-00002.parquet", ["a", "b"])
+    write_parquet(near / "set/data/validation-00000-of-00001.parquet", ["v"])
+    hub.READY["mine"] = HubSet(str(near / "set"))
+    assert read("hub:mine") == ["a", "b", "c"]
+    assert read("hub:mine/default/validation") == ["v"]
+    source = opened("hub:mine")
+    assert source.name == "mine"
+    assert source.reading["text_field"] == "text"
+    part = pickle.loads(pickle.dumps(source.parts[0]))
+    assert list(part.documents()) == list(part.documents()) == ["a", "b", "c"]
+    fingerprint = json.loads(json.dumps(part.fingerprint()))
+    assert (fingerprint["name"], fingerprint["split"]) == ("mine", "train")
+    assert fingerprint["revision"]
+
+
+def test_the_pile_is_chosen_from_by_its_metadata(near: Path) -> None:
+    pytest.importorskip("zstandard")
+    names = ("Wikipedia (en)", "Github", "Gutenberg (PG-19)")
+    records = [{"text": str(n), "meta": {"pile_set_name": names[n % 3]}} for n in range(9)]
+    (near / "pile/train").mkdir(parents=True)
+    for number in range(3):
+        lines = "".join(json.dumps(r) + "\n" for r in records[3 * number : 3 * number + 3])
+        file = near / f"pile/train/{number:02d}.jsonl.zst"
+        file.write_bytes(pa.Codec("zstd").compress(lines.encode(), asbytes=True))
+    hub.READY["the-pile"] = HubSet(str(near / "pile"))
+    natural = {"meta.pile_set_name": ["Wikipedia (en)", "Gutenberg (PG-19)"]}
+    streamed = read("hub:the-pile", where=natural)
+    assert streamed == ["0", "2", "3", "5", "6", "8"]
+    folder = opened(str(near / "pile"), where=natural, text_field="text")
+    assert [text for part in folder.parts for text in part.documents()] == streamed
+
+
+def test_converted_copies_have_a_folder_for_a_configuration(near: Path) -> None:
+    write_parquet(near / "books/plain_text/train/0000.parquet", [f"s{n}" for n in range(5)])
+    write_parquet(near / "books/other/partial-train/0000.parquet", ["o"])
+    hub.READY["books"] = HubSet(
+        str(near / "books"), "plain_text", converted=True, rows_per_document=2
+    )
+    assert read("hub:books") == ["s0 s1", "s2 s3", "s4"]
+    assert read("hub:books/other") == ["o"]
+    assert opened("hub:books").reading["rows_per_document"] == 2
+
+
+def test_faults_name_the_set_and_the_row(near: Path) -> None:
+    write_parquet(near / "set/train.parquet", ["a"], number=[7], body=["b"])
+    hub.READY["mine"] = HubSet(str(near / "set"))
+    assert read("hub:mine", text_field="body") == ["b"]
+    with pytest.raises(InputError, match=r"hub:mine, row 1: no field 'title'.*text, number, body"):
+        read("hub:mine", text_field="title")
+    with pytest.raises(InputError, match="hub:mine, row 1: field 'number' is int, not text"):
+        read("hub:mine", text_field="number")
+    with pytest.raises(InputError, match=r"hub:mine/default/nothere cannot be opened: Bad split"):
+        opened("hub:mine/default/nothere")
+    with pytest.raises(
+        InputError, match=r"hub:mine/nothere cannot be opened: .*'nothere' not found"
+    ):
+        opened("hub:mine/nothere")
+
+
+def test_damage_while_streaming(near: Path) -> None:
+    write_parquet(near / "set/train-0.parquet", ["a"])
+    write_parquet(near / "set/train-1.parquet", ["b"])
+    hub.READY["mine"] = HubSet(str(near / "set"))
+    documents = opened("hub:mine").parts[0].documents()
+    assert next(documents) == "a"
+    (near / "set/train-1.parquet").write_bytes(b"no table")
+    with pytest.raises(InputError, match="hub:mine cannot be read to its end"):
+        next(documents)
+
+
+def test_other_repositories_take_the_configured_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Builder:
+        hash = "commit"
+
+        def as_streaming_dataset(self, split: str) -> list[dict[str, str]]:
+            return [{"elsewhere": f"{split} text"}]
+
+    asked: list[tuple[str, str | None]] = []
+
+    def builder(name: str, found: HubSet, revision: str | None) -> Builder:
+        asked.append((found.repository, revision))
+        return Builder()
+
+    monkeypatch.setattr(hub, "builder_of", builder)
+    assert read("hub:some/corpus/en/test") == ["test text"]
+    assert asked == [("some/corpus", None), ("some/corpus", "commit")]
+    opened("hub:bookcorpus")
+    assert asked[-1] == ("bookcorpus/bookcorpus", "refs/convert/parquet")
+
+
+def test_no_network_is_said(near: Path) -> None:
+    with pytest.raises(InputError, match="hub:some/corpus cannot be opened: Couldn't reach"):
+        opened("hub:some/corpus")
+
+
+def test_save_to_disk_as_datasets_does_it(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    train = datasets.Dataset.from_dict({"text": [f"t{n}" for n in range(7)]})
+    both = datasets.DatasetDict({"train": train, "test": train.select([6])})
+    both.save_to_disk(tmp_path / "saved", num_shards={"train": 3, "test": 1})
+    source = opened(str(tmp_path / "saved"), text_field="text")
+    texts = [text for part in source.parts for text in part.documents()]
+    assert texts == ["t6", *(f"t{n}" for n in range(7))]
+    assert len(source.parts) == 4

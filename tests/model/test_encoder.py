@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from crammed.config import ModelConfig
+from crammed.model.count import parameters, train_flops_per_token
+from crammed.model.encoder import (
+    ACTIVATIONS,
+    MaskedLM,
+    SequenceClassifier,
+    initialise,
+    rotary_table,
+    rotate,
+    sinusoidal_table,
+)
+from crammed.recipe import load_config, recipe_names
+from support.text import tiny
+
+VOCAB = 64
+
+
+def small(recipe: str = "crammed", **fields: Any) -> ModelConfig:
+    base = tiny(recipe).model.model_dump()
+    return ModelConfig.model_validate({**base, **fields})
+
+
+def random_model(
+    config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> MaskedLM:
+    """Weights far from their initial values, so that every part matters."""
+    model = MaskedLM(config, VOCAB)
+    draw = torch.Generator().manual_seed(seed)
+    initialise(model, 0.3, draw)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=draw))
+    return model.to(dtype).eval()
+
+
+def some_ids(rows: int, length: int) -> Tensor:
+    return torch.randint(5, VOCAB, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "count"),
+    [
+        ("crammed-2022", 119_589_889),
+        ("crammed-2022-v1", 119_589_889),
+        ("izsak", 337_081_344),
+        ("bert-base", 111_241_472),
+        ("bert-original", 111_241_472),
+    ],
+)
+def test_parameters_of_the_full_forms(recipe: str, count: int) -> None:
+    config = load_config(recipe)
+    assert config.tokenizer.vocab_size == 32768
+    with torch.device("meta"):
+        model = MaskedLM(config.model, 32768)
+    assert sum(p.numel() for p in model.parameters()) == count
+    assert parameters(config.model, 32768) == count
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"positions": "none"},
+    {"positions": "learned"},
+    {"positions": "sinusoidal"},
+    {"positions": "scaled-sinusoidal"},
+    {"gated": False},
+    {"norm": "post", "final_norm": False},
+    {"norm_bias": False},
+    {"linear_bias": True, "qkv_bias": True},
+    {"token_types": 2},
+    {"embedding_norm": False, "first_attention_norm": True},
+    {"head_transform": False, "classifier": "pooler", "decoder_bias": False},
+    *({"activation": name} for name in ACTIVATIONS),
+]
+
+
+@pytest.mark.parametrize("fields", VARIANTS, ids=str)
+def test_counted_parameters_are_those_of_the_module(fields: dict[str, Any]) -> None:
+    config = small(**fields)
+    model = MaskedLM(config, VOCAB)
+    assert parameters(config, VOCAB) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_counted_flops_are_pytorch_s(recipe: str) -> None:
+    config = small(recipe)
+    model = random_model(config, dtype=torch.float32)
+    ids = some_ids(3, 32)
+    positions = torch.arange(8).expand(3, 8)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(ids, positions).sum().backward()
+    assert counter.get_total_flops() == ids.numel() * train_flops_per_token(config, VOCAB, 32, 8)
+
+
+def test_flops_of_the_paper_s_encoder() -> None:
+    per_token = train_flops_per_token(load_config("crammed-2022").model, 32768, 128, 32)
+    assert per_token == pytest.approx(0.623e9, rel=1e-3)
+
+
+def naive(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[int]) -> Tensor:
+    """One row through the encoder, written out token by token and head by head."""
+    state = dict(model.named_parameters())
+    width, dim = config.width, config.head_dim
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        if f"{name}.weight" not in state:
+            return x
+        centred = x - x.mean()
+        scaled = (
+            centred / torch.sqrt((centred**2).mean() + config.norm_eps) * state[f"{name}.weight"]
+        )
+        return scaled + state[f"{name}.bias"] if f"{name}.bias" in state else scaled
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        y = state[f"{name}.weight"] @ x
+        return y + state[f"{name}.bias"] if f"{name}.bias" in state else y
+
+    def turn(x: Tensor, place: int) -> Tensor:
+        if config.positions != "rotary":
+            return x
+        y = x.clone()
+        for i in range(dim // 2):
+            angle = place / config.rotary_theta ** (2 * i / dim)
+            a, b = x[i], x[i + dim // 2]
+            y[i] = a * math.cos(angle) - b * math.sin(angle)
+            y[i + dim // 2] = b * math.cos(angle) + a * math.sin(angle)
+        return y
+
+    def attention(xs: list[Tensor], name: str) -> list[Tensor]:
+        parts = [linear(x, f"{name}.qkv").chunk(3) for x in xs]
+        outputs = [torch.zeros(width, dtype=torch.float64) for _ in xs]
+        for head in range(width // dim):
+            at = slice(head * dim, (head + 1) * dim)
+            q, k, v = ([p[i][at] for p in parts] for i in range(3))
+            for i in range(len(xs)):
+                scores = torch.stack(
+                    [turn(q[i], i) @ turn(k[j], j) / math.sqrt(dim) for j in range(len(xs))]
+                )
+                weights = scores.exp() / scores.exp().sum()
+                outputs[i][at] = sum(
+                    (w * x for w, x in zip(weights, v, strict=True)), torch.zeros(1)
+                )
+        return [linear(o, f"{name}.out") for o in outputs]
+
+    def ffn(x: Tensor, name: str) -> Tensor:
+        hidden = linear(x, f"{name}.up")
+        act = ACTIVATIONS[config.activation]
+        if config.gated:
+            half = len(hidden) // 2
+            hidden = act(hidden[:half]) * hidden[half:]
+        else:
+            hidden = act(hidden)
+        return linear(hidden, f"{name}.down")
+
+    xs = []
+    for place, (token, kind) in enumerate(zip(ids, types, strict=True)):
+        x = state["encoder.tokens.weight"][token].clone()
+        if config.positions == "learned":
+            x = x + state["encoder.positions.weight"][place]
+        elif "sinusoidal" in config.positions:
+            wave = torch.empty(width, dtype=torch.float64)
+            for i in range(0, width, 2):
+                wave[i] = math.sin(place / 10000 ** (i / width))
+                wave[i + 1] = math.cos(place / 10000 ** (i / width))
+            scale = state.get("encoder.position_scale", torch.ones(1))
+            x = x + scale * wave
+        if config.token_types:
+            x = x + state["encoder.types.weight"][kind]
+        xs.append(norm(x, "encoder.embedding_norm"))
+    for n in range(config.layers):
+        name = f"encoder.layers.{n}"
+        if config.norm == "pre":
+            inner = attention([norm(x, f"{name}.attention_norm") for x in xs], f"{name}.attention")
+            xs = [x + y for x, y in zip(xs, inner, strict=True)]
+            xs = [x + ffn(norm(x, f"{name}.ffn_norm"), f"{name}.ffn") for x in xs]
+        else:
+            inner = attention(xs, f"{name}.attention")
+            xs = [norm(x + y, f"{name}.attention_norm") for x, y in zip(xs, inner, strict=True)]
+            xs = [norm(x + ffn(x, f"{name}.ffn"), f"{name}.ffn_norm") for x in xs]
+    logits = []
+    for x in xs:
+        x = norm(x, "encoder.final_norm")
+        if config.head_transform:
+            x = norm(ACTIVATIONS[config.activation](linear(x, "head.dense")), "head.norm")
+        y = state["encoder.tokens.weight"] @ x
+        logits.append(y + state["decoder_bias"] if "decoder_bias" in state else y)
+    return torch.stack(logits)
+
+
+@pytest.mark.parametrize("fields", VARIANTS, ids=str)
+def test_equals_its_naive_twin(fields: dict[str, Any]) -> None:
+    config = small(**fields)
+    model = random_model(config)
+    ids = some_ids(1, 7)
+    types = torch.tensor([[0, 0, 0, 1, 1, 1, 1]]) * (config.token_types > 0)
+    with torch.inference_mode():
+        ours = model(ids, types=types)[0]
+        theirs = naive(model, config, ids[0].tolist(), types[0].tolist())
+    # Tables of positions are float32 in the model.
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_sparse_head_equals_the_dense_one(recipe: str) -> None:
+    model = random_model(small(recipe))
+    ids = some_ids(4, 20)
+    positions = torch.stack([torch.randperm(20)[:6] for _ in range(4)])
+    dense = model(ids)
+    sparse = model(ids, positions)
+    picked = dense.gather(1, positions[..., None].expand(-1, -1, VOCAB))
+    torch.testing.assert_close(sparse, picked)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    both = [
+        torch.autograd.grad(x.square().sum(), weights, retain_graph=True) for x in (sparse, picked)
+    ]
+    for a, b in zip(*both, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_padding_changes_nothing(recipe: str) -> None:
+    config = small(recipe)
+    for model in (
+        random_model(config),
+        SequenceClassifier(config, VOCAB, 3).double().eval(),
+    ):
+        ids = some_ids(2, 12)
+        padded = F.pad(ids, (0, 9), value=17)
+        mask = torch.arange(21).expand(2, 21) < 12
+        alone = model(ids)
+        together = model(padded, mask=mask)
+        torch.testing.assert_close(alone, together[:, :12] if together.dim() == 3 else together)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_rows_do_not_see_each_other(recipe: str) -> None:
+    model = random_model(small(recipe))
+    ids = some_ids(3, 16)
+    changed = ids.clone()
+    changed[2] = 9
+    torch.testing.assert_close(model(ids)[:2], model(changed)[:2])
+    assert not torch.allclose(model(ids)[2], model(changed)[2])
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 400), st.integers(0, 99))
+def test_rotary_keeps_norms_and_sees_only_distances(a: int, b: int, shift: int, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    q, k = torch.randn(2, 16, generator=draw, dtype=torch.float64)
+    cos, sin = (t.double() for t in rotary_table(1000, 16, 10000.0, torch.device("cpu")))
+
+    def at(x: Tensor, place: int) -> Tensor:
+        return rotate(x, (cos[place], sin[place]))
+
+    torch.testing.assert_close(at(q, a).norm(), q.norm(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        at(q, a) @ at(k, b), at(q, a + shift) @ at(k, b + shift), rtol=1e-4, atol=1e-4
+    )
+    if a > 0:
+        assert not torch.allclose(at(q, a), q)
+
+
+def test_sinusoidal_table() -> None:
+    table = sinusoidal_table(50, 8, torch.device("cpu"))
+    assert table.shape == (50, 8)
+    assert table[7, 2].item() == pytest.approx(math.sin(7 / 10000 ** (2 / 8)), abs=1e-5)
+    assert table[7, 3].item() == pytest.approx(math.cos(7 / 10000 ** (2 / 8)), abs=1e-5)
+
+
+def test_initialisation() -> None:
+    config = small("crammed-2022", linear_bias=True, width=256, head_dim=32)
+    model = MaskedLM(config, 4096)
+    initialise(model, 0.02, torch.Generator().manual_seed(0))
+    for name, parameter in model.named_parameters():
+        if "norm" in name and name.endswith("weight"):
+            assert (parameter == 1).all()
+        elif name.endswith("bias"):
+            assert (parameter == 0).all()
+        elif name.endswith("position_scale"):
+            assert parameter.item() == pytest.approx(256**-0.5)
+        else:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.03), name
+
+
+def test_dropout_acts_in_training_only() -> None:
+    config = small(dropout=0.5)
+    model = random_model(config, dtype=torch.float32)
+    ids = some_ids(2, 10)
+    assert torch.equal(model(ids), model(ids))
+    model.train()
+    assert not torch.equal(model(ids), model(ids))

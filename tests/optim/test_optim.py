@@ -1,0 +1,137 @@
+"""Muon against torch's, and which parameter goes to which optimizer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crammed.model.encoder import MaskedLM, initialise
+from crammed.optim.build import build_optimizer
+from crammed.optim.muon import Muon, orthogonalise
+from support.text import tiny
+
+
+def gradients(shape: tuple[int, int], steps: int, seed: int = 0) -> list[torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=draw) for _ in range(steps)]
+
+
+@given(st.integers(2, 40), st.integers(2, 40), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_the_iteration_makes_matrices_nearly_orthogonal(m: int, n: int, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    left, _ = torch.linalg.qr(torch.randn(m, m, generator=draw))
+    right, _ = torch.linalg.qr(torch.randn(n, n, generator=draw))
+    k = min(m, n)
+    values = torch.linspace(1.0, 0.2, k)
+    matrix = left[:, :k] @ torch.diag(values) @ right[:, :k].T
+    result = orthogonalise(matrix, torch.float32)
+    singular = torch.linalg.svdvals(result)
+    assert singular.min() > 0.6
+    assert singular.max() < 1.3
+    # Same singular vectors: what is left of the matrix is symmetric and positive.
+    aligned = left[:, :k].T @ result @ right[:, :k]
+    assert (aligned - torch.diag(aligned.diag())).abs().max() < 1e-4
+    assert aligned.diag().min() > 0.6
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (24, 8), (8, 24)])
+def test_muon_is_torchs_muon(shape: tuple[int, int]) -> None:
+    ours, theirs = (torch.nn.Parameter(torch.ones(shape)) for _ in range(2))
+    mine = Muon([{"params": [ours]}], lr=0.02, momentum=0.9, weight_decay=0.1)
+    oracle = torch.optim.Muon(
+        [theirs], lr=0.02, momentum=0.9, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+    )
+    for gradient in gradients(shape, 6):
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        mine.step()
+        oracle.step()
+    moved = (theirs - 1).detach().norm()
+    # Theirs computes in bfloat16.
+    assert (ours - theirs).detach().norm() < 0.02 * moved
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
+@pytest.mark.parametrize("shape", [(24, 16), (16, 24)])
+def test_a_batch_of_matrices_is_each_of_them(
+    shape: tuple[int, int], dtype: torch.dtype, tolerance: float
+) -> None:
+    batch = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
+    together = orthogonalise(batch, dtype)
+    for matrix, found in zip(batch, together, strict=True):
+        alone = orthogonalise(matrix, dtype)
+        assert (found - alone).norm() <= tolerance * alone.norm()
+
+
+def test_matrices_of_one_shape_go_together_and_change_nothing() -> None:
+    together = [torch.nn.Parameter(torch.ones(6, 4)) for _ in range(3)]
+    alone = [torch.nn.Parameter(torch.ones(6, 4)) for _ in range(3)]
+    optimizers = [Muon([{"params": together}], 0.1), *(Muon([{"params": [p]}], 0.1) for p in alone)]
+    for step in range(3):
+        for number, (one, other) in enumerate(zip(together, alone, strict=True)):
+            one.grad = other.grad = gradients((6, 4), 1, 10 * step + number)[0]
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_queries_keys_and_values_are_three_matrices() -> None:
+    stacked = torch.nn.Parameter(torch.ones(12, 4))
+    parts = [torch.nn.Parameter(torch.ones(4, 4)) for _ in range(3)]
+    gradient = (
+        gradients((12, 4), 1)[0] * torch.tensor([1.0, 100.0, 0.01]).repeat_interleave(4)[:, None]
+    )
+    stacked.grad = gradient
+    for part, own in zip(parts, gradient.split(4), strict=True):
+        part.grad = own.clone()
+    Muon([{"params": [stacked], "parts": 3}], 0.1).step()
+    Muon([{"params": parts}], 0.1).step()
+    torch.testing.assert_close(stacked.detach(), torch.cat([p.detach() for p in parts]))
+    # Each has its own scale: a large gradient of one does not still the others.
+    moved = (stacked.detach() - 1).reshape(3, -1).norm(dim=1)
+    assert moved.max() < 1.3 * moved.min()
+
+
+def test_muon_takes_the_layers_matrices_and_adamw_the_rest() -> None:
+    config = tiny("crammed", "optim.name=muon", "optim.matrix_lr=0.03", "optim.lr=0.004")
+    model = MaskedLM(config.model, 256)
+    optimizer = build_optimizer(model, config.optim)
+    names = {id(p): name for name, p in model.named_parameters()}
+    groups = [{names[id(p)] for p in g["params"]} for g in optimizer.param_groups]
+    assert set().union(*groups) == set(names.values())
+    assert sum(map(len, groups)) == len(names)
+    muon = set().union(
+        *(g for g, peak in zip(groups, optimizer.peaks, strict=True) if peak == 0.03)
+    )
+    assert muon == {
+        n for n in names.values() if n.startswith("encoder.layers.") and "norm" not in n
+    }
+    optimizer.set_share(0.5)
+    assert {group["lr"] for group in optimizer.param_groups} == {0.015, 0.002}
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    kept = {name: set(optimizer.state[p]) for name, p in model.named_parameters()}
+    assert kept["encoder.layers.0.ffn.up.weight"] == {"momentum"}
+    assert "exp_avg" in kept["encoder.tokens.weight"]
+    optimizer.zero_grad()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_layers_begin_as_the_identity_with_zero_outputs() -> None:
+    config = tiny("crammed", "model.zero_outputs=true").model
+    model = MaskedLM(config, 256)
+    initialise(model, 0.02, torch.Generator().manual_seed(0), zero_outputs=True)
+    plain = MaskedLM(config, 256)
+    initialise(plain, 0.02, torch.Generator().manual_seed(0))
+    x = torch.randn(2, 5, config.width)
+    for layer in model.encoder.layers:
+        assert torch.equal(layer(x, None, None), x)
+    # Nothing else differs.
+    own = dict(model.named_parameters())
+    for name, parameter in plain.named_parameters():
+        zeroed = name.endswith(("attention.out.weight", "ffn.down.weight"))
+        assert zeroed or torch.equal(parameter, own[name])

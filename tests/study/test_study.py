@@ -1,0 +1,170 @@
+"""A study: arms, seeds, budgets, and what may be said of their differences."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crammed.data.corpus import Corpus
+from crammed.doctor import TINY
+from crammed.errors import InputError
+from crammed.progress import SILENT, Progress
+from crammed.study.arms import load_study, study_names
+from crammed.study.runner import _runs, run_study
+from crammed.study.statistics import compare_arms
+
+MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
+
+
+def write(path: Path, **values: Any) -> Path:
+    base = {"base": ["crammed", *MODEL], "baseline": "plain"}
+    arms = {"plain": [], "muon": ["optim.name=muon", "optim.lr=2e-3"]}
+    path.write_text(json.dumps({**base, "arms": arms, **values}))  # JSON is YAML
+    return path
+
+
+def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None:
+    file = write(tmp_path / "s.yaml", base=["demo", "optim.lr=1e-3", "seed=1"])
+    study = load_study(str(file), corpus, "6updates")
+    recipe, *plain = study.words("plain")
+    assert recipe == "demo"
+    assert {"optim.lr=0.001", "seed=1", "model.layers=2", "batch.rows=16"} <= set(plain)
+    muon = study.words("muon")
+    assert {"optim.lr=2e-3", "seed=1", "model.layers=2", "optim.name=muon"} <= set(muon)
+    assert len({word.partition("=")[0] for word in muon}) == len(muon)
+    other = write(tmp_path / "o.yaml", base=["demo"], arms={"plain": [], "old": ["crammed-2022"]})
+    assert load_study(str(other), corpus, "6updates").words("old") == ["crammed-2022"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"baseline": "none"}, "baseline none is none of its arms"),
+        ({"arms": {"plain": []}}, "arms"),
+        ({"arms": {"plain": [], "x": ["optim.lrr=1"]}}, "arm x: .*did you mean optim.lr"),
+        ({"bass": []}, "bass: no such key; did you mean base"),
+    ],
+)
+def test_a_wrong_study_is_refused(
+    tmp_path: Path, corpus: Corpus, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        load_study(str(write(tmp_path / "s.yaml", **values)), corpus, "6updates")
+    with pytest.raises(InputError, match="cannot read study"):
+        load_study(str(tmp_path / "none.yaml"), corpus, "6updates")
+
+
+def test_a_study_runs_every_arm_and_goes_on(tmp_path: Path, corpus: Corpus) -> None:
+    study = load_study(str(write(tmp_path / "s.yaml")), corpus, "6updates")
+    out = tmp_path / "study"
+    result = run_study(study, corpus, "6updates", 2, out, 2, SILENT)
+    for name in ("plain", "muon"):
+        runs = result["arms"][name]["runs"]
+        assert sorted(runs) == ["0", "1"]
+        assert all(run["updates"] == 6 for run in runs.values()), runs
+        assert runs["0"]["loss@0.15"] != runs["1"]["loss@0.15"]
+    assert json.loads((out / "study.json").read_text()) == result
+    before = {f: f.stat().st_mtime_ns for f in out.glob("*/summary.json")}
+    again = run_study(study, corpus, "6updates", 2, out, 1, SILENT)
+    assert again["arms"] == result["arms"]
+    assert {f: f.stat().st_mtime_ns for f in out.glob("*/summary.json")} == before
+
+
+def runs(*losses: float) -> dict[str, Any]:
+    one = {"tokens": 10, "updates": 1, "parameters": 5, "seconds": 2.0}
+    made = {
+        str(n): {**one, "loss@0.15": loss, "loss@0.25": loss + 1} for n, loss in enumerate(losses)
+    }
+    return {"words": [], "runs": made}
+
+
+def test_values_of_the_corpus_are_no_values_of_an_arm(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {"plain": [], "long": ["data.cls=true"]}
+    with pytest.raises(InputError, match=r"arm long: data\.cls=true is a matter of the corpus"):
+        load_study(str(write(tmp_path / "s.yaml", arms=arms)), corpus, "6updates")
+
+
+def test_threads_that_are_asked_for_are_those_of_every_run(tmp_path: Path, corpus: Corpus) -> None:
+    file = write(tmp_path / "s.yaml", base=["crammed", *MODEL, "compute.threads=3"])
+    study = load_study(str(file), corpus, "6updates")
+    for run in _runs(study, corpus, "6updates", 1, tmp_path, 1):
+        assert [word for word in run.command if "threads=" in word] == ["compute.threads=3"]
+
+
+def test_a_study_that_is_stopped_begins_no_more_runs(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def train(run: Any) -> dict[str, Any]:
+        begun.append(run.arm)
+        time.sleep(0.2)
+        return {"failed": "stopped"}
+
+    class Stopped(BaseException):
+        """As Ctrl-C is."""
+
+    class Impatient(Progress):
+        @contextmanager
+        def task(self, label: str, total: float | None = None) -> Iterator[Any]:
+            task = SimpleNamespace(update=lambda *_: (_ for _ in ()).throw(Stopped))
+            yield task
+
+    monkeypatch.setattr("crammed.study.runner._train", train)
+    study = load_study(str(write(tmp_path / "s.yaml")), corpus, "6updates")
+    with pytest.raises(Stopped):
+        run_study(study, corpus, "6updates", 20, tmp_path / "out", 1, Impatient(None))
+    assert len(begun) <= 3
+    kept = json.loads((tmp_path / "out" / "study.json").read_text())["arms"]
+    assert len(kept["plain"]["runs"]) == 1
+    assert (
+        len(json.loads((tmp_path / "out" / "study.json").read_text())["arms"]["plain"]["runs"]) == 1
+    )
+
+
+def test_differences_have_intervals_and_the_best_is_first() -> None:
+    study = {"baseline": "base", "arms": {"base": runs(4.0, 4.1, 4.2), "new": runs(3.0, 3.1, 3.05)}}
+    new, base = compare_arms(study)
+    assert (new["arm"], base["arm"]) == ("new", "base")
+    loss = new["loss@0.15"]
+    assert loss["difference"] == pytest.approx(-1.05)
+    assert loss["interval"][0] < -1.05 < loss["interval"][1] < 0
+    assert loss["p"] < 0.01
+    assert base["loss@0.15"]["difference"] is None
+    assert new["loss@0.25"]["mean"] == pytest.approx(4.05)
+
+
+def test_one_seed_has_no_interval_and_a_failure_is_said() -> None:
+    arms = {"base": runs(4.0), "one": runs(3.0), "bad": {"words": [], "runs": {}}}
+    arms["bad"]["runs"]["0"] = {"failed": "the loss is not finite"}
+    one, base, bad = compare_arms({"baseline": "base", "arms": arms})
+    assert one["loss@0.15"]["difference"] == pytest.approx(-1.0)
+    assert one["loss@0.15"]["p"] is None
+    assert base["loss@0.15"]["deviation"] is None
+    assert bad == {"arm": "bad", "seeds": 0, "failed": "the loss is not finite"}
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_built_in_studies_are_valid(name: str, corpus: Corpus) -> None:
+    small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
+    study = load_study(name, corpus, "1m", small)
+    assert all("model.head_dim=16" in study.words(arm) for arm in study.arms)
+
+
+def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) -> None:
+    """More masks cost more, which alone would make another model of it."""
+    small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
+    for budget in ("3e11flop", "1e13flop"):
+        study = load_study("masking", corpus, budget, small)
+        shapes = {
+            tuple(word for word in study.words(arm) if word.startswith(("model.layers", "batch")))
+            for arm in study.arms
+        }
+        assert len(shapes) == 1

@@ -1,0 +1,1 @@
+"""What tests share: small text, corpora, models and tasks that they make themselves."""

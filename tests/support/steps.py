@@ -1,0 +1,38 @@
+"""One update of a tiny model by itself, for tests of formats and of what is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from crammed.budget import Work
+from crammed.config import RunConfig
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.device import Device
+from crammed.model.encoder import MaskedLM
+from crammed.optim.build import build_optimizer
+from crammed.training.build import new_model
+from crammed.training.plan import Update
+from crammed.training.step import TrainStep
+from support.text import tiny
+
+SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
+
+
+def step_with(
+    device: Device, config: RunConfig | None = None, **changes: Any
+) -> tuple[TrainStep, MaskedLM]:
+    config = config or tiny("crammed", "batch.rows=16")
+    device = dataclasses.replace(device, **changes)
+    model = new_model(config, 256, device.torch).train()
+    return TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device), model
+
+
+def rows_of(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(5, 256, (count, 32), generator=torch.Generator().manual_seed(seed))
+
+
+def update_of(count: int, number: int = 0) -> Update:
+    return Update(number, count * number, count, 0.0, 1e-3, 0.25, Work())

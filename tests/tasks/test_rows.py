@@ -1,0 +1,375 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crammed.errors import InputError
+from crammed.tasks.labels import class_number, in_order, name_of
+from crammed.tasks.read import read_task, splits_in, tasks_in
+from crammed.tasks.rows import TaskData
+from crammed.tasks.task import SplitSpec, Suite, load_suite, pieces
+from support.tasks import built_in_suites
+
+Rows = Sequence[dict[str, Any]]
+
+
+def suite_of(**fields: Any) -> Suite:
+    """A suite of one task named mine; classification of the column text by default."""
+    task = {"text": "text", "metric": "accuracy", **fields}
+    return Suite.model_validate({"name": "s", "tasks": {"mine": task}})
+
+
+def write(folder: Path, **splits: Rows) -> None:
+    for name, rows in splits.items():
+        file = folder / "mine" / f"{name}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def read(folder: Path, train: Rows, validation: Rows | None = None, **fields: Any) -> TaskData:
+    write(folder, train=train, validation=train if validation is None else validation)
+    suite = suite_of(**fields)
+    return read_task(suite.tasks["mine"], folder, suite)
+
+
+def refusal(folder: Path, train: Rows, validation: Rows | None = None, **fields: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        read(folder, train, validation, **fields)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def row(text: Any = "a", label: Any = 0, **more: Any) -> dict[str, Any]:
+    return {"text": text, "label": label, **more}
+
+
+TWO = [row("a", 0), row("b", 1)]
+
+
+def test_classes_by_number(tmp_path: Path) -> None:
+    data = read(tmp_path, [row("a", 1, idx=7), row("b", 0, idx=None)], labels=["no", "yes"])
+    assert data.train.texts == [("a",), ("b",)]
+    assert data.train.labels.tolist() == [1, 0]
+    assert data.train.labels.dtype == np.float32
+    assert data.train.index == [7, 1]
+    assert data.labels == ("no", "yes")
+    assert (data.outputs, len(data.train), data.rows) == (2, 2, {"train": 2, "validation": 2})
+    assert data.official is None
+
+
+def test_classes_by_name_are_found_in_training(tmp_path: Path) -> None:
+    data = read(tmp_path, [row("a", "yes"), row("b", "no"), row("c", "yes")])
+    assert data.labels == ("no", "yes")
+    assert data.train.labels.tolist() == [1, 0, 1]
+    assert "mine/validation.jsonl, line 1: label 'maybe' is none of no, yes" in refusal(
+        tmp_path, [row("a", "yes"), row("b", "no")], [row("c", "maybe")]
+    )
+
+
+def test_pairs_and_templates(tmp_path: Path) -> None:
+    rows = [row("a", 0, other="x", n=1), row("b", 1, other="y", n=2)]
+    data = read(tmp_path, rows, text=["{n}: {other}", "text"], group="{n}/{other}")
+    assert data.train.texts == [("1: x", "a"), ("2: y", "b")]
+    assert data.train.groups == ["1/x", "2/y"]
+
+
+def test_tables_hold_labels_as_text(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for split in ("train", "validation"):
+        table = io.StringIO()
+        csv.writer(table).writerows([("text", "label"), ('a "b", c', "1"), ("two\nlines", "0")])
+        (tmp_path / f"mine/{split}.csv").write_text(table.getvalue())
+    suite = suite_of(labels=2)
+    data = read_task(suite.tasks["mine"], tmp_path, suite)
+    assert data.train.texts == [('a "b", c',), ("two\nlines",)]
+    assert data.train.labels.tolist() == [1, 0]
+
+
+def test_several_labels_a_row(tmp_path: Path) -> None:
+    rows = [row("a", ["x", "z"]), row("b", []), row("c", "y, x")]
+    fields: dict[str, Any] = {"kind": "multi-label", "metric": "micro-f1"}
+    data = read(tmp_path, rows, **fields)
+    assert data.labels == ("x", "y", "z")
+    assert data.train.labels.tolist() == [[1, 0, 1], [0, 0, 0], [1, 1, 0]]
+    rows = [{"text": "a", "x": 1, "y": "0"}, {"text": "b", "x": False, "y": "true"}]
+    data = read(tmp_path, rows, label=["x", "y"], **fields)
+    assert data.labels == ("x", "y")
+    assert data.train.labels.tolist() == [[1, 0], [0, 1]]
+    assert "line 1: column 'y': 2 is neither 0 nor 1" in refusal(
+        tmp_path, [{"text": "a", "x": 1, "y": 2}], label=["x", "y"], **fields
+    )
+    assert "line 1: no column 'y' (it has: text, x)" in refusal(
+        tmp_path, [{"text": "a", "x": 1}], label=["x", "y"], **fields
+    )
+
+
+def test_values(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"kind": "regression", "metric": "pearson"}
+    data = read(tmp_path, [row("a", 2.5), row("b", "3"), row("c", -1)], **fields)
+    assert data.train.labels.tolist() == [2.5, 3.0, -1.0]
+    assert (data.labels, data.outputs) == ((), 1)
+    for wrong, words in ((float("nan"), "no finite number"), ("x", "no number"), (None, "no num")):
+        assert f"line 2: label {wrong!r} is {words}" in refusal(
+            tmp_path, [row("a", 1.0), row("b", wrong)], **fields
+        )
+    assert "every label is 1: there is nothing to learn" in refusal(
+        tmp_path, [row("a", 1.0), row("b", 1.0)], **fields
+    )
+
+
+def test_words_and_their_labels(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"kind": "tokens", "metric": "span-f1", "text": "words"}
+    rows: Rows = [
+        {"words": ["Ada", "Lovelace", "wrote"], "label": ["B-PER", "I-PER", "O"]},
+        {"words": "She did", "label": "O O"},
+    ]
+    data = read(tmp_path, rows, **fields)
+    assert data.labels == ("B-PER", "I-PER", "O")
+    assert data.train.texts == [("Ada", "Lovelace", "wrote"), ("She", "did")]
+    assert data.train.labels.tolist() == [0, 1, 2, 2, 2]
+    assert len(data.train) == 2
+    numbered = [{"words": ["a", "b", "c"], "label": [1, -100, 0]}]
+    data = read(tmp_path, numbered, labels=["O", "B-X"], **fields)
+    assert data.train.labels.tolist() == [1, -1, 0]
+    as_text = [{"words": "a b c d", "label": "1 -100 0 -1"}]  # as tables hold them
+    data = read(tmp_path, as_text, kind="tokens", metric="accuracy", text="words")
+    assert data.labels == ("0", "1")
+    assert data.train.labels.tolist() == [1, -1, 0, -1]
+    data = read(
+        tmp_path, as_text, labels=["-1", "0", "1"], kind="tokens", metric="accuracy", text="words"
+    )
+    assert data.train.labels.tolist() == [2, -1, 1, 0]
+    assert "line 1: 2 words, but 1 labels" in refusal(
+        tmp_path, [{"words": ["a", "b"], "label": ["O"]}], **fields
+    )
+    assert "line 1: column 'words' holds no words" in refusal(
+        tmp_path, [{"words": "", "label": ["O"]}], **fields
+    )
+    assert "span-f1 needs labels O, B-... and I-..., not '0'" in refusal(
+        tmp_path, numbered, **fields
+    )
+    assert "no word has a label" in refusal(
+        tmp_path, [{"words": ["a"], "label": [-100]}], labels=["O", "B-X"], **fields
+    )
+
+
+def test_choices_from_columns_and_from_a_list(tmp_path: Path) -> None:
+    rows = [row("a", 1, x="p", y="q", q="Why"), row("b", 0, x="r", y="s", q="How")]
+    fields: dict[str, Any] = {"kind": "choice", "choices": ["{q} {x}", "y"]}
+    data = read(tmp_path, rows, **fields)
+    assert data.train.texts == [("a", "Why p"), ("a", "q"), ("b", "How r"), ("b", "s")]
+    assert data.train.labels.tolist() == [1, 0]
+    assert (data.train.choices, len(data.train), data.outputs) == (2, 2, 1)
+    assert data.labels == ("0", "1")
+    listed = [row("a", "B", all=["p", "q", "r"]), row("b", "C", all=["s", "t", "u"])]
+    fields = {"kind": "choice", "choices": "all", "choice_text": "So {choice}"}
+    fields["labels"] = ["A", "B", "C"]
+    data = read(tmp_path, listed, **fields)
+    assert data.train.texts[:3] == [("a", "So p"), ("a", "So q"), ("a", "So r")]
+    assert data.train.labels.tolist() == [1, 2]
+    fewer = [row("b", "A", all=["s", "t"])]
+    assert "validation.jsonl, line 1: 2 answers, but other rows have 3" in refusal(
+        tmp_path, listed, fewer, **fields
+    )
+    assert "train.jsonl, line 1: 2 answers, but the task names 3 labels" in refusal(
+        tmp_path, fewer, **fields
+    )
+    assert "column 'all' holds a str, no list of texts" in refusal(
+        tmp_path, [row("a", "A", all="p q")], **fields
+    )
+    assert "holds fewer than two answers" in refusal(tmp_path, [row("a", "A", all=["p"])], **fields)
+
+
+@pytest.mark.parametrize("form", [int, str, float])
+def test_minus_one_is_a_class_where_it_is_named(tmp_path: Path, form: Any) -> None:
+    rows = [row("a", form(-1)), row("b", form(0)), row("c", form(1))]
+    data = read(tmp_path, rows, labels=[-1, 0, 1])
+    assert data.train.labels.tolist() == [0, 1, 2]
+    with pytest.raises(InputError, match="if -1 is a class, name all classes in `labels`"):
+        read(tmp_path, rows)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"label": 0}, "no column 'text' (it has: label); is it the data of another task?"),
+        ({"text": "a"}, "no column 'label' (it has: text)"),
+        (row(3), "column 'text' holds a int, not text"),
+        (row(None), "column 'text' holds nothing, not text"),
+        (row("a", 2), "label 2 is none of 0, 1"),
+        (row("a", 0.5), "label 0.5 is neither a name nor a whole number"),
+        (row("a", [1]), "label [1] is neither a name"),
+        (row("a", -1), "label -1 says that the row has none; this split needs labels"),
+        (row("a", None), "label None says that the row has none"),
+    ],
+)
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_wrong_row_is_named(
+    tmp_path: Path, wrong: dict[str, Any], words: str, split: str
+) -> None:
+    both = {"train": TWO, "validation": TWO, split: [*TWO, wrong]}
+    said = refusal(tmp_path, both["train"], both["validation"], labels=2)
+    assert f"mine/{split}.jsonl, line 3: {words}" in said
+
+
+def test_a_wrong_row_is_named_while_labels_are_collected(tmp_path: Path) -> None:
+    assert "train.jsonl, line 2: label [1] is neither a name" in refusal(
+        tmp_path, [row("a", 0), row("b", [1])]
+    )
+
+
+def test_splits_that_teach_or_test_nothing_are_refused(tmp_path: Path) -> None:
+    same = [row("a", 1), row("b", 1)]
+    assert "train.jsonl: every label is yes: there is nothing to learn" in refusal(
+        tmp_path, same, labels=["no", "yes"]
+    )
+    assert "train.jsonl holds no rows" in refusal(tmp_path, [], labels=2)
+    assert "validation.jsonl holds no rows" in refusal(tmp_path, TWO, [])
+    assert "train.jsonl holds no rows" in refusal(tmp_path, [], kind="choice", choices="all")
+
+
+def test_damage_is_named_with_its_line(tmp_path: Path) -> None:
+    write(tmp_path, train=TWO, validation=TWO)
+    suite = suite_of()
+    with (tmp_path / "mine/train.jsonl").open("a") as file:
+        file.write('{"text": ')
+    with pytest.raises(InputError, match=r"mine/train.jsonl, line 3: not valid JSON"):
+        read_task(suite.tasks["mine"], tmp_path, suite)
+    (tmp_path / "mine/train.jsonl").unlink()
+    whole = gzip.compress(json.dumps(row()).encode() * 100)
+    (tmp_path / "mine/train.jsonl.gz").write_bytes(whole[:-12])
+    with pytest.raises(InputError, match=r"train.jsonl.gz cannot be read to its end"):
+        read_task(suite.tasks["mine"], tmp_path, suite)
+
+
+def test_scored_splits_that_are_missing_are_left_out_unless_all_are(tmp_path: Path) -> None:
+    write(tmp_path, train=TWO, validation=TWO)
+    suite = suite_of(scored={"a": "validation", "b": "other"}, labels=2)
+    assert read_task(suite.tasks["mine"], tmp_path, suite).scored.keys() == {"a"}
+    suite = suite_of(scored={"b": "other"}, labels=2)
+    with pytest.raises(InputError, match=r"task mine: .*mine has no other split, as .jsonl"):
+        read_task(suite.tasks["mine"], tmp_path, suite)
+    (tmp_path / "mine/train.jsonl").unlink()
+    with pytest.raises(InputError, match=r"holds no task of suite s, .* in folders mine"):
+        tasks_in(suite, tmp_path)
+
+
+def test_a_scored_split_has_columns_and_a_folder_of_its_own(tmp_path: Path) -> None:
+    write(tmp_path, train=TWO)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/test.jsonl").write_text(json.dumps({"words": "c", "label": 1}) + "\n")
+    at = {"folder": "more", "split": "test", "text": "words"}
+    suite = suite_of(scored={"n": at}, labels=2, rows={"train": 2, "more/test": 1})
+    data = read_task(suite.tasks["mine"], tmp_path, suite)
+    assert data.scored["n"].texts == [("c",)]
+    assert data.rows == {"train": 2, "more/test": 1}
+    assert data.official is True
+
+
+def test_official_sizes_decide_what_is_official(tmp_path: Path) -> None:
+    assert read(tmp_path, TWO, rows={"train": 2, "validation": 2}).official is True
+    assert read(tmp_path, TWO, rows={"train": 3, "validation": 2}).official is False
+    assert read(tmp_path, TWO, rows={"train": 2}).official is None
+
+
+def test_test_splits_need_no_labels(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {
+        "test": {"Mine.tsv": "test"},
+        "rows": {"train": 2, "validation": 2, "test": 9},
+    }
+    write(tmp_path, test=[{"text": "c"}, row("d", -1, idx=5)])
+    data = read(tmp_path, TWO, **fields)
+    assert data.test["Mine.tsv"].texts == [("c",), ("d",)]
+    assert np.isnan(data.test["Mine.tsv"].labels).all()
+    assert data.test["Mine.tsv"].index == [0, 5]
+    assert (data.official, data.rows["test"]) == (True, 2)
+    suite = suite_of(**fields)
+    without = read_task(suite.tasks["mine"], tmp_path, suite, test=False)
+    assert without.test == {}
+    assert without.sha256 == data.sha256
+    assert without.test_sha256 == {}
+    write(tmp_path, test=[{"text": "d"}, {"text": "c"}])
+    other = read_task(suite.tasks["mine"], tmp_path, suite)
+    assert other.sha256 == data.sha256
+    assert other.test_sha256 != data.test_sha256
+    assert len(splits_in(suite, tmp_path)) == 3
+
+
+def test_other_data_has_another_digest(tmp_path: Path) -> None:
+    first = read(tmp_path, TWO).sha256
+    assert read(tmp_path, TWO).sha256 == first
+    assert read(tmp_path, TWO, [*TWO, row("c", 1)]).sha256 != first
+
+
+def test_halves_of_characters_do_not_reach_a_tokenizer(tmp_path: Path) -> None:
+    data = read(tmp_path, [row("a\ud83d", 0), row("b", 1)])
+    data.train.texts[0][0].encode()
+
+
+@given(st.lists(st.text(min_size=1).filter(lambda n: not n.isdigit()), min_size=2, unique=True))
+def test_a_name_is_its_place_among_the_names(names: list[str]) -> None:
+    names = [name for name in names if name_of(name) == name and name != "-1"]
+    assert [class_number(name, names) for name in names] == list(range(len(names)))
+
+
+@given(st.sets(st.integers(0, 300), min_size=2))
+def test_numbers_that_are_names_are_taken_as_names(numbers: set[int]) -> None:
+    names = in_order(map(name_of, numbers))
+    assert list(names) == [str(number) for number in sorted(numbers)]
+    for form in (int, float, str, lambda n: f"{n}.0"):
+        assert [class_number(form(n), names) for n in sorted(numbers)] == list(range(len(names)))
+
+
+@pytest.mark.parametrize(
+    ("value", "names", "place"),
+    [
+        (True, ("false", "true"), 1),
+        (True, ("False", "True"), 1),
+        (False, ("true", "false"), 1),
+        (True, ("0", "1"), 1),
+        (False, ("no", "yes"), 0),
+        ("1", ("no", "yes"), 1),
+    ],
+)
+def test_truth_as_a_label(value: Any, names: tuple[str, ...], place: int) -> None:
+    assert class_number(value, names) == place
+
+
+def test_truth_is_no_label_among_three() -> None:
+    with pytest.raises(ValueError, match="label True is none of a, b, c"):
+        class_number(True, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("name", built_in_suites())
+def test_every_built_in_task_reads_rows_of_its_columns(tmp_path: Path, name: str) -> None:
+    suite = load_suite(name)
+    for task in suite.tasks.values():
+        for at in (SplitSpec(split="train"), *task.numbers.values(), *task.test.values()):
+            templates = (*(at.text or task.text), task.group or task.text[0])
+            if task.kind == "choice":
+                listed = len(task.choices) == 1
+                templates += (task.choice_text, *(() if listed else task.choices))
+            columns = {column for each in templates for _, column in pieces(each) if column}
+            rows: list[dict[str, Any]] = [dict.fromkeys(columns, f"text {n}") for n in range(3)]
+            for number, each in enumerate(rows):
+                each[task.label[0]] = task.labels[number % 2] if task.labels else number % 2
+                if task.kind == "choice" and len(task.choices) == 1:
+                    each[task.choices[0]] = list("pqrs")
+            file = tmp_path / (at.folder or task.folders[0]) / f"{at.split}.jsonl"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        data = read_task(task, tmp_path, suite)
+        assert data.scored.keys() == task.numbers.keys()
+        assert data.test.keys() == task.test.keys()
+        assert set(data.rows.values()) == {3}
+        assert data.train.labels.tolist() == [0, 1, 0]

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from crammed.errors import InputError
+from crammed.tasks.task import Kind, Suite, Task, load_suite, pieces
+from support.tasks import built_in_suites
+
+
+def written(folder: Path, text: str) -> str:
+    (folder / "mine.yaml").write_text(text, "utf-8")
+    return str(folder / "mine.yaml")
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(InputError) as caught:
+        load_suite(written(folder, text))
+    return str(caught.value)
+
+
+def task_refusal(folder: Path, **fields: str) -> str:
+    """What is said about one task of these fields."""
+    fields = {"text": "words", "metric": "accuracy", **fields}
+    return refusal(folder, f"tasks: {{a: {{{', '.join(f'{k}: {v}' for k, v in fields.items())}}}}}")
+
+
+def test_the_built_in_suites_are_whole() -> None:
+    assert built_in_suites() == ["docs", "glue", "race", "superglue", "swag"]
+    for name in built_in_suites():
+        suite = load_suite(name)
+        assert suite.name == name
+        for task in suite.tasks.values():
+            places = (*task.numbers.values(), *task.test.values())
+            if task.rows:
+                assert {"train", *(place.key for place in places)} == task.rows.keys()
+
+
+def test_glue_is_the_papers() -> None:
+    suite = load_suite("glue")
+    numbers = {n: task for task in suite.tasks.values() for n in task.numbers}
+    assert len(suite.tasks) == 9
+    assert len(numbers) == 10
+    metrics = {name: task.metric for name, task in numbers.items()}
+    assert metrics == {
+        **dict.fromkeys(("sst2", "mnli", "mnli-mm", "qnli", "rte", "wnli"), ("accuracy",)),
+        **dict.fromkeys(("mrpc", "qqp"), ("f1",)),
+        "cola": ("matthews",),
+        "stsb": ("pearson",),
+    }
+    assert set(suite.means["GLUE"]) == numbers.keys() - {"wnli"}
+    assert set(suite.means["GLUE without CoLA"]) == set(suite.means["GLUE"]) - {"cola"}
+    assert set(suite.means["GLUE-5"]) == {"cola", "sst2", "mrpc", "stsb", "rte"}
+    files = [file for task in suite.tasks.values() for file in task.test]
+    assert len(files) == 11
+    assert all(file.endswith(".tsv") for file in files)
+
+
+def test_superglue_scores_its_diagnostic_sets_by_the_model_of_rte() -> None:
+    suite = load_suite("superglue")
+    numbers = suite.tasks["rte"].numbers
+    assert (numbers["axb"].metric, numbers["axb"].text) == (
+        ("matthews",),
+        ("sentence1", "sentence2"),
+    )
+    assert numbers["axg"].key == "axg/test"
+    assert suite.left_out == ("ReCoRD.jsonl",)
+    assert suite.tasks["wsc"].folders == ("wsc.fixed", "wsc")
+
+
+def test_one_word_stands_for_a_list_and_a_number_for_names(tmp_path: Path) -> None:
+    suite = load_suite(
+        written(tmp_path, "tasks: {a: {text: words, metric: f1, labels: 2, scored: {b: dev}}}")
+    )
+    task = suite.tasks["a"]
+    assert (suite.name, task.name) == ("mine", "a")
+    assert (task.text, task.metric, task.label) == (("words",), ("f1",), ("label",))
+    assert task.labels == ("0", "1")
+    assert task.numbers["b"].split == "dev"
+    assert task.folders == ("a",)
+    again = Suite.model_validate(suite.model_dump(mode="json"))
+    assert again == suite
+
+
+def test_a_task_without_scored_splits_has_one_number() -> None:
+    task = Task(name="a", text=("words",), metric=("accuracy",))
+    assert {name: at.key for name, at in task.numbers.items()} == {"a": "validation"}
+
+
+def test_templates_come_apart() -> None:
+    assert pieces("word") == [("", "word")]
+    assert pieces("{a}: {b c}!") == [("", "a"), (": ", "b c"), ("!", None)]
+    assert pieces("{{{a}}}") == [("{", None), ("", "a"), ("}", None)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"metrc": "accuracy"}, "tasks.a.metrc: no such key; did you mean tasks.a.metric?"),
+        ({"metric": "acc"}, "tasks.a.metric.0: input should be 'accuracy'"),
+        ({"kind": "choise"}, "tasks.a.kind: input should be 'classification', 'multi-label'"),
+        ({"text": "[a, b, c]"}, "tasks.a.text: value should have at most 2 items, not 3"),
+        ({"text": "'{a'"}, "tasks.a.text: template '{a': expected '}'"),
+        ({"text": "'{}'"}, "must name columns, as in {question}"),
+        ({"text": "'{a!r}'"}, "must name columns"),
+        ({"metric": "pearson"}, "tasks.a: metric pearson is not for kind classification"),
+        ({"metric": "f1", "labels": "3"}, "metric f1 is of two labels, not 3"),
+        ({"metric": "group-f1"}, "group-f1 needs group"),
+        ({"labels": "1"}, "labels must be two or more different names"),
+        ({"labels": "0"}, "labels must be two or more different names"),
+        ({"labels": "[a, a]"}, "labels must be two or more different names"),
+        ({"label": "[a, b]"}, "kind classification has one column in label"),
+        ({"choices": "answers"}, "kind classification has no choices"),
+        ({"kind": "choice"}, "kind choice needs choices"),
+        ({"kind": "choice", "choices": "'{a}'"}, "a template for each answer"),
+        ({"kind": "choice", "choices": "a", "choice_text": "b"}, "needs {choice} in it"),
+        ({"kind": "choice", "choices": "a", "text": "[a, b]"}, "takes one column in text, not 2"),
+        ({"kind": "tokens", "text": "'{a} {b}'"}, "takes a column in text, no template"),
+        ({"kind": "tokens", "test": "{A.tsv: test}"}, "kind tokens has no test: a submission has"),
+        ({"kind": "regression", "labels": "2", "metric": "pearson"}, "regression has no labels"),
+        ({"kind": "multi-label", "label": "[a, b]", "labels": "3"}, "3 labels for 2 columns"),
+        ({"name": "b"}, "tasks.a.name: leave it out"),
+        ({"scored": "{a: {splt: b}}"}, "did you mean tasks.a.scored.a.split?"),
+        ({"scored": "{a: {text: [b, c]}}"}, "validation has 2 texts, but the task 1"),
+        ({"scored": "{b/c: dev}"}, "'b/c' must be letters, digits"),
+        ({"test": "{a.txt: test}"}, "test file a.txt must end in .tsv or .jsonl"),
+        ({"rows": "{train: 0}"}, "tasks.a.rows.train: input should be greater than 0, not 0"),
+    ],
+)
+def test_faults_of_a_task_are_named(tmp_path: Path, fields: dict[str, str], words: str) -> None:
+    assert words in task_refusal(tmp_path, **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tasks: {}", "tasks: dictionary should have at least 1 item"),
+        ("tasks: {a: 3}", "tasks.a: must be a section of keys, not 3"),
+        ("hub: x", "tasks: is missing"),
+        ("- a", "must be a YAML mapping"),
+        ("{a", "is not valid YAML"),
+        (
+            "tasks: {a: {text: b, metric: f1}}\nmeans: {all: [aa]}",
+            "no number 'aa'; did you mean a?",
+        ),
+        (
+            "tasks: {a: {text: b, metric: f1, test: {A.tsv: t}}}\nbetween: {B.tsv: [0, 1]}",
+            "between: no test file 'B.tsv'; did you mean A.tsv?",
+        ),
+        (
+            "tasks: {a: {text: b, metric: f1, scored: {n: x}}, c: {text: b, metric: f1, scored: "
+            "{n: x}}}",
+            "two tasks give the number n",
+        ),
+    ],
+)
+def test_faults_of_a_suite_are_named(tmp_path: Path, text: str, words: str) -> None:
+    assert words in refusal(tmp_path, text)
+
+
+def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
+    text = refusal(tmp_path, "tasks: {a: {txt: b, metric: acc}}")
+    assert "3 faults" in text
+    assert "tasks.a.text: is missing" in text
+
+
+def test_an_unknown_suite_is_told_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no suite 'gleu': did you mean glue\?.*superglue"):
+        load_suite("gleu")
+    with pytest.raises(InputError, match=r"cannot read suite .*none.yaml: No such file"):
+        load_suite(str(tmp_path / "none.yaml"))
+
+
+def test_unknown_tasks_are_told_the_known_ones() -> None:
+    suite = load_suite("glue")
+    assert [task.name for task in suite.select(["rte", "cola"])] == ["rte", "cola"]
+    with pytest.raises(InputError, match=r"suite glue: no task 'stb'; did you mean stsb\?"):
+        suite.select(["stb"])
+
+
+def test_the_examples_of_the_documentation_load(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
+    examples = re.findall(r"```yaml\n(tasks:.*?)```", page.read_text("utf-8"), re.DOTALL)
+    kinds = {t.kind for e in examples for t in load_suite(written(tmp_path, e)).tasks.values()}
+    assert kinds == set(get_args(Kind))

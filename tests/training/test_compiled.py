@@ -1,0 +1,145 @@
+"""The compiled step: one graph, no more shapes than announced, the numbers of the eager one."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crammed.device import Device, can_compile_for_cpu
+from crammed.errors import InputError
+from crammed.training.step import MOST_SHAPES
+from support.steps import rows_of, step_with, update_of
+from support.text import tiny
+
+BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
+
+
+def quickly(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+    """Trace as for a GPU, fullgraph and all, but do not generate code."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
+
+
+def graphs_kept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The code of every graph that is traced from now on."""
+    graphs: list[str] = []
+
+    def note(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        graphs.append(graph.code)
+        return graph
+
+    quickly(monkeypatch, note)
+    return graphs
+
+
+FORMATS: list[dict[str, Any]] = [
+    {"dtype": FLOAT32},
+    {"dtype": BFLOAT16},
+    {"dtype": FLOAT16},
+    {"dtype": BFLOAT16, "fp8": True},
+    {"dtype": BFLOAT16, "recomputes": True},
+    {"dtype": BFLOAT16, "fp8": True, "recomputes": True},
+]
+
+
+@pytest.mark.parametrize("changes", FORMATS, ids=lambda c: "-".join(map(str, c.values())))
+def test_every_format_traces_into_one_graph(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    quickly(monkeypatch, "aot_eager")
+    both = []
+    for compiled in (False, True):
+        config = tiny("crammed", "model.layers=1")
+        step, _ = step_with(cpu, config, compile=compiled, microbatch_rows=8, **changes)
+        step.prepare([12], [0.25])
+        loss = step.gradients(rows_of(12), update_of(12))
+        gradients = [p.grad.flatten() for p in step.parameters if p.grad is not None]
+        both.append((loss.item(), torch.cat(gradients)))
+    assert both[0][0] == pytest.approx(both[1][0], rel=1e-3)
+    assert (both[0][1] - both[1][1]).norm() < 0.02 * both[0][1].norm()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_a_seed_is_no_constant_of_the_compiled_step(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch, dropout: float
+) -> None:
+    graphs = graphs_kept(monkeypatch)
+    for seed in (0, 1, 2**40 + 5):
+        config = tiny("crammed", f"seed={seed}", f"model.dropout={dropout}")
+        step, _ = step_with(cpu, config, compile=True)
+        step.gradients(rows_of(8), update_of(8))
+        torch._dynamo.reset()  # as a new process would be
+    assert len(graphs) == 3
+    assert len(set(graphs)) == 1
+
+
+def test_as_many_shapes_as_a_ramp_has_may_be_compiled(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = graphs_kept(monkeypatch)
+    config = tiny("crammed", "model.layers=1")
+    step, _ = step_with(cpu, config, compile=True, microbatch_rows=9)
+    rates = [0.1, 0.2]
+    step.prepare(range(1, 10), rates)
+    assert 8 < len(graphs) == 10 <= MOST_SHAPES  # of 1, 2, 4, 8 and 9 rows; PyTorch compiles eight
+    for rate in rates:
+        step.gradients(rows_of(9 + 7), dataclasses.replace(update_of(16), mask_rate=rate))
+    assert len(graphs) == 10  # nothing is compiled later
+
+
+@given(st.integers(1, 3000), st.integers(1, 64), st.sampled_from([16, 512]), st.booleans())
+def test_any_growing_batch_has_few_shapes(
+    cpu: Device, rows: int, quantums: int, most: int, ramp: bool
+) -> None:
+    quantum = max(1, rows // quantums)
+    counts = {*range(quantum, rows, quantum), rows} if ramp else {rows}
+    config = tiny("crammed", "model.layers=1")
+    step, _ = step_with(cpu, config, compile=True, microbatch_rows=most)
+    step._compile_for = lambda *_: None  # type: ignore[method-assign]
+    step.prepare(counts, [0.25])
+    split = {count: step._microbatches(count) for count in counts}
+    assert all(sum(sizes) == count for count, sizes in split.items())
+    assert len({size for sizes in split.values() for size in sizes}) <= (11 if ramp else 2)
+    assert all(len(sizes) <= count // most + 10 for count, sizes in split.items())
+
+
+def test_more_shapes_than_can_be_compiled_are_refused(cpu: Device) -> None:
+    step, _ = step_with(cpu, tiny("crammed"), compile=True)
+    with pytest.raises(InputError, match=r"lower masking\.stages"):
+        step.prepare(range(1, 10), [n / 32 for n in range(1, 32)])
+
+
+def test_what_a_growing_batch_leaves_over_is_of_one_shape(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = graphs_kept(monkeypatch)
+    config = tiny("crammed", "model.layers=1")
+    compiled, _ = step_with(cpu, config, compile=True, microbatch_rows=16)
+    compiled.prepare(range(4, 65, 4), [0.25])
+    assert len(graphs) == 2  # of 16 rows, and of 4
+    eager, _ = step_with(cpu, config, microbatch_rows=16)
+    for rows in (4, 28, 64):
+        losses = [step.gradients(rows_of(rows), update_of(rows)) for step in (compiled, eager)]
+        torch.testing.assert_close(*losses)
+    assert len(graphs) == 2
+    for one, other in zip(compiled.parameters, eager.parameters, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(not can_compile_for_cpu(), reason="no C++ compiler or Python headers")
+def test_what_the_compiler_makes_for_a_cpu_in_16_bits_computes_the_same(cpu: Device) -> None:
+    config = tiny("crammed", "model.layers=1")
+    found = {}
+    for compiled in (False, True):
+        step, _ = step_with(cpu, config, compile=compiled, dtype=BFLOAT16)
+        loss = step.gradients(rows_of(8), update_of(8))
+        found[compiled] = [loss, *(p.grad for p in step.parameters if p.grad is not None)]
+    assert len(found[True]) == len(found[False]) > 10
+    for compiled_value, value in zip(found[True], found[False], strict=True):
+        assert (compiled_value - value).norm() <= 0.05 * value.norm() + 1e-6

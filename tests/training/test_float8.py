@@ -1,0 +1,128 @@
+"""8-bit products beside products of the same rounded numbers in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from crammed.model.encoder import MaskedLM, initialise
+from crammed.training.float8 import Float8Linear, quantised
+from crammed.training.precision import training_twin
+from support.text import tiny
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """As `quantised` and back, in float64."""
+    most = torch.finfo(dtype).max
+    scale = most / x.abs().max().float()
+    return (x.float() * scale).clamp(-most, most).to(dtype).double() / scale.double()
+
+
+class _Slow(torch.autograd.Function):
+    """The twin: nothing but the rounding is in 8 bits."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return (rounded(x, E4M3) @ rounded(weight, E4M3).T).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        g = rounded(gradients[0], E5M2)
+        return (g @ rounded(weight, E4M3)).to(x.dtype), (g.T @ rounded(x, E4M3)).to(weight.dtype)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2])
+@given(st.integers(-30, 30), st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_quantising_uses_the_whole_range_at_any_size(
+    dtype: torch.dtype, exponent: int, seed: int
+) -> None:
+    x = torch.randn(16, 32, generator=torch.Generator().manual_seed(seed)) * 2.0**exponent
+    few, by = quantised(x, dtype)
+    assert few.dtype == dtype
+    assert few.float().abs().max() == torch.finfo(dtype).max
+    again = few.float() * by
+    bits = 3 if dtype == E4M3 else 2
+    # Half of the last bit, or of the smallest number that the format has.
+    smallest = torch.finfo(dtype).smallest_normal * 2.0**-bits * by
+    assert ((again - x).abs() <= x.abs() * 2.0 ** -(bits + 1) * 1.01 + smallest).all()
+
+
+@pytest.mark.parametrize("value", [0.0, torch.inf, torch.nan])
+def test_zeros_stay_zeros_and_what_is_not_finite_is_seen(value: float) -> None:
+    few, by = quantised(torch.tensor([[value, 1e-30 if value == 0.0 else 1.0]]), E4M3)
+    again = few.float() * by
+    if value == 0.0:
+        assert again.abs().max() < 1e-12
+    else:
+        assert not again.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(32,), (3, 16), (5, 7), (1, 1), (2, 3, 4)])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_linear_layer_and_its_gradients_are_the_twins(
+    shape: tuple[int, ...], bias: bool, dtype: torch.dtype
+) -> None:
+    draw = torch.Generator().manual_seed(len(shape))
+    layer = Float8Linear(48, 80, bias=bias)
+    nn.init.normal_(layer.weight, 0.0, 0.02, generator=draw)
+    x = torch.randn(*shape, 48, generator=draw).to(dtype)
+    out = torch.randn(*shape, 80, generator=draw).to(dtype) * 1e-4
+    fast, slow = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y = layer(fast)
+    y.backward(out)
+    weight = layer.weight.detach().clone().requires_grad_()
+    expected: Tensor = _Slow.apply(slow.flatten(0, -2), weight)  # type: ignore[no-untyped-call]
+    expected = expected.unflatten(0, shape)
+    if layer.bias is not None:
+        expected = expected + layer.bias.detach().to(dtype)
+    expected.backward(out)
+    tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    assert y.dtype == dtype
+    for ours, theirs in ((y, expected), (fast.grad, slow.grad), (layer.weight.grad, weight.grad)):
+        assert ours is not None
+        assert theirs is not None
+        assert ours.shape == theirs.shape
+        assert (ours - theirs).norm() <= tolerance * theirs.norm()
+    if layer.bias is not None:
+        assert layer.bias.grad is not None
+        assert (layer.bias.grad - out.float().flatten(0, -2).sum(0)).norm() < 1e-2 * out.norm()
+
+
+def test_the_layers_products_are_in_8_bits_and_nothing_else() -> None:
+    model = MaskedLM(tiny("crammed", "model.layers=2").model, 256)
+    twin = training_twin(model, torch.bfloat16, fp8=True)
+    found = {name for name, module in twin.named_modules() if isinstance(module, Float8Linear)}
+    assert found == {
+        f"encoder.layers.{n}.{product}"
+        for n in range(2)
+        for product in ("attention.qkv", "attention.out", "ffn.up", "ffn.down")
+    }
+
+
+def test_the_gradient_points_where_the_exact_one_does() -> None:
+    model = MaskedLM(tiny("crammed", "model.layers=4", "model.width=64").model, 256)
+    initialise(model, 0.04, torch.Generator().manual_seed(0))
+    ids = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
+    positions = torch.arange(8).expand(16, 8)
+    found = []
+    for twin in (model, training_twin(model, torch.bfloat16, fp8=True)):
+        model.zero_grad()
+        loss = F.cross_entropy(twin(ids, positions).float().flatten(0, 1), ids[:, :8].flatten())
+        loss.backward()
+        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        found.append((loss.item(), torch.cat(gradients)))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-2)
+    assert F.cosine_similarity(found[0][1], found[1][1], dim=0) > 0.99
+    assert (found[1][1] - found[0][1]).norm() < 0.1 * found[0][1].norm()

@@ -1,0 +1,324 @@
+"""Every benchmark runs, in miniature, and says what it promises."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.data.corpus import Corpus
+from crammed.doctor import TINY
+from support.models import save_model
+from support.tasks import write_task
+from support.text import documents, write_jsonl
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def _prose(count: int, seed: int) -> list[str]:
+    """Documents that quality rules do not take offence at."""
+    draw = random.Random(seed)
+    words = ["the", "of", "and", "to"] * 100
+    words += ["".join(draw.choices("aeioulnrst", k=draw.randint(3, 8))) for _ in range(3000)]
+    return [
+        "\n".join(" ".join(draw.choices(words, k=12)) + "." for _ in range(12))
+        for _ in range(count)
+    ]
+
+
+def test_prepare(tmp_path: Path) -> None:
+    pytest.importorskip("rensa")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(2):
+        write_jsonl(folder / f"{number}.jsonl", _prose(300, seed=number))
+    out = tmp_path / "result.json"
+    command = [sys.executable, str(BENCHMARKS / "prepare.py"), str(folder)]
+    options = ["--small", str(folder / "0.jsonl"), "--identity", "--out", str(out)]
+    subprocess.run([*command, *options], check=True, capture_output=True)
+    runs = {run["what"]: run for run in json.loads(out.read_text())["runs"]}
+    assert runs["identity"] == {"what": "identity", "documents": 600, "differing": 0}
+    trained, given = runs["all, tokenizer trained"], runs["all, tokenizer given"]
+    assert (trained["tokens"], trained["rows"]) == (given["tokens"], given["rows"])
+    assert trained["megabytes"] > 1.9 * runs["small, tokenizer trained"]["megabytes"]
+    assert given["peak_memory_megabytes"] > 50
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_finetune(tmp_path: Path, steps: int) -> None:
+    pytest.importorskip("transformers")
+    data, out = tmp_path / "glue", tmp_path / "result.json"
+    for task in ("cola", "mrpc"):
+        write_task(data, task, rows=80)
+    model = save_model(tmp_path / "bert", "bert")
+    command = [sys.executable, str(BENCHMARKS / "finetune.py"), str(model), "--data", str(data)]
+    command += ["--tasks", "cola,mrpc", "--seeds", "2", "--limit", "64", "--out", str(out)]
+    command += ["--plain-steps", str(steps)] if steps else []
+    subprocess.run(command, check=True, capture_output=True)
+    result = json.loads(out.read_text())
+    assert result["rows"] == {"cola": 64, "mrpc": 64}
+    assert len(result["plain_runs"]) == (2 if steps else 4)
+    updates = 5 * (64 // 16)
+    assert {run["updates"] for run in result["plain_runs"]} == {steps or updates}
+    for task, metric in (("cola", "matthews"), ("mrpc", "f1")):
+        assert len(result["ours"]["scores"][task]["seeds"]) == 2
+        plain = [run for run in result["plain_runs"] if run["task"] == task]
+        assert steps or all(metric in run["scores"] for run in plain)
+    assert result["times_faster"] == result["plain_seconds"] / result["ours"]["seconds"]
+    if steps:
+        each = sum(run["updates_seconds"] / steps for run in result["plain_runs"])
+        assert result["plain_seconds"] == pytest.approx(2 * updates * each)
+
+
+SMALL = ["model.layers=2", "model.width=32", "model.head_dim=16", "tokenizer.vocab_size=512"]
+
+
+def _run(script: str, *words: str) -> dict[str, Any]:
+    """What a benchmark prints, which is what it writes too."""
+    done = _do(script, *words)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def _do(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / script), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
+    """The table that a page shows of a result."""
+    (folder / "tools").mkdir()
+    shutil.copy(BENCHMARKS.parent / "tools" / "benchmark_tables.py", folder / "tools")
+    made = folder / "benchmarks" / "results"
+    made.mkdir(parents=True)
+    make = runpy.run_path(str(folder / "tools" / "benchmark_tables.py"))[f"{kind}_table"]
+    assert make(["no.json"]) == "Not measured yet.\n"
+    (made / "result.json").write_text(json.dumps(result))
+    table: str = make(["no.json", "result.json"])
+    head, rule, *rows = table.splitlines()
+    columns = head.count("|")
+    assert {line.count("|") for line in (rule, *rows[:-2])} == {columns}
+    assert result["device"] in rows[-1]
+    return table
+
+
+def test_step(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    out = tmp_path / "new" / "result.json"
+    variant = "optim.name=muon compute.microbatch_rows=2"
+    options = ["--rows", "5", "--updates", "2", "--rounds", "3", "--variant", variant]
+    options += ["--variant", "compute.fp8=on"]
+    result = _run("step.py", "bert-base", *SMALL, *options, "--out", str(out))
+    assert result == json.loads(out.read_text())
+    assert result["rounds"] == 3
+    assert "needs an NVIDIA GPU" in result["failed"]["compute.fp8=on"]
+    loops = result["loops"]
+    assert list(loops) == ["ours", variant, "plain, every position", "plain, masked positions"]
+    for loop in loops.values():
+        assert 0 < loop["fastest"] <= loop["seconds"] <= loop["slowest"]
+        assert loop["tokens_per_second"] == pytest.approx(5 * 128 / loop["seconds"])
+        assert loop["times_ours"] > 0
+    assert loops["ours"]["times_ours"] == 1.0
+    assert (loops["ours"]["microbatch_rows"], loops[variant]["microbatch_rows"]) == (5, 2)
+    assert result["overrides"] == SMALL
+    table, times = _table("step", result, tmp_path), loops[variant]["times_ours"]
+    assert f"| {variant} | 5 | {loops[variant]['tokens_per_second']:,.0f} | {times:.2f} |" in table
+
+
+def test_optimizer(tmp_path: Path) -> None:
+    result = _run("optimizer.py", "crammed", *SMALL, "batch.rows=64", "--updates", "2")
+    ways = result["ways"]
+    assert set(ways) >= {"clipping", "AdamW, fused", "Muon, ours", "Muon, PyTorch's"}
+    for way in ways.values():
+        whole = way["seconds"] + result["gradients_seconds"]
+        assert way["share_of_update"] == pytest.approx(way["seconds"] / whole)
+    # PyTorch's multiplies in bfloat16, which the iteration makes larger.
+    assert 0 < result["muon_differs_from_torch"] < 0.2
+    assert "| Muon, ours | " in _table("optimizer", result, tmp_path)
+
+
+def test_loader(corpus: Corpus, tmp_path: Path) -> None:
+    small = ["model.layers=2", "model.width=32", "model.head_dim=16"]
+    options = ["--corpus", str(corpus.path), "--rows", "4,16", "--seconds", "0.1"]
+    result = _run("loader.py", "crammed", *small, *options)
+    assert set(result["read"]) == {"4", "16"}
+    for entry in (*result["read"].values(), result["mask"], result["training"]):
+        assert entry["tokens_per_second"] == entry["rows_per_second"] * corpus.row_length > 0
+    slowest = min(entry["rows_per_second"] for entry in result["read"].values())
+    share = result["training"]["rows_per_second"] / slowest
+    assert result["read_share_of_training"] == pytest.approx(share)
+    assert "| read 16 rows | " in _table("loader", result, tmp_path)
+
+
+def test_profile_step(tmp_path: Path) -> None:
+    result = _run("profile_step.py", "crammed", *SMALL, "--updates", "2", "--top", "5")
+    assert len(result["top"]) == 5
+    assert sum(result["groups"].values()) == pytest.approx(result["kernel_seconds"])
+    assert set(result["groups"]) >= {"matrix products", "attention", "norms", "optimizer", "loss"}
+    assert "matrix products" in _table("profile", result, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "group"),
+    [
+        ("nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_NNT", "matrix products"),
+        ("triton_tem_fused_addmm_3", "matrix products"),
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm>", "matrix products"),
+        ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<cutlass>", "attention"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob", "attention"),
+        ("triton_poi_fused__scaled_dot_product_flash_attention_clone_2", "elementwise"),
+        ("triton_red_fused_add_native_layer_norm_backward_7", "norms"),
+        ("triton_red_fused__log_softmax_nll_loss_forward_1", "loss"),
+        ("Memcpy HtoD (Pinned -> Device)", "copies"),
+        ("void at::native::vectorized_elementwise_kernel<4>", "elementwise"),
+        ("ncclDevKernel_AllReduce_Sum", "other"),
+    ],
+)
+def test_kernels_are_known_by_their_names(
+    kernel: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    assert importlib.import_module("profile_step").group_of(kernel) == group
+
+
+def test_plan_accuracy(corpus: Corpus, tmp_path: Path) -> None:
+    own = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
+    options = ["--corpus", str(corpus.path), "--budgets", "3s,40updates", "--seconds", "1"]
+    result = _run("plan_accuracy.py", "crammed", *own, *options)
+    timed, counted = result["runs"]
+    assert timed["ratio"] == pytest.approx(timed["tokens"] / timed["predicted_tokens"])
+    assert timed["accounts"]["step"] > 1.0
+    assert (counted["ratio"], counted["within"]) == (1.0, True)
+    assert "| 40updates | " in _table("plan", result, tmp_path)
+
+
+def test_end_to_end(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
+    options = ["--data", str(text), "--budget", "12updates"]
+    result = _run("end_to_end.py", "crammed", *TINY, *options)
+    assert sum(result["seconds"].values()) == pytest.approx(result["wall_seconds"])
+    assert all(seconds >= 0 for seconds in result["seconds"].values()), result["seconds"]
+    for account in ("start", "prepare", "step", "heldout", "export", "report"):
+        assert result["seconds"][account] > 0, account
+    assert result["tokens"] == 12 * 8 * 32
+    assert "prepare " in _table("end_to_end", result, tmp_path)
+
+
+def test_speed_on_a_gpu_in_several_calls(tmp_path: Path) -> None:
+    words = ["--out", str(tmp_path), "--shape", "bert-base", "--tokens", "512", "--rounds", "1"]
+    words += ["--variant", "optim.name=muon"]
+    words += [part for value in (*SMALL, "batch.rows=8") for part in ("--set", value)]
+    first = _do("gpu/speed.py", *words, "--minutes", "0.0001")
+    assert first.returncode == 75, first.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["step-bert-base.json"]
+    step = (tmp_path / "step-bert-base.json").read_text()
+    assert list(json.loads(step)["loops"]) == ["ours", "optim.name=muon"]
+    second = _do("gpu/speed.py", *words)
+    made = {file.name for file in tmp_path.iterdir()}
+    assert {"profile-bert-base.json", "optimizer-bert-base.json"} <= made
+    assert (second.returncode == 0) == ("floor-bert-base.json" in made), second.stdout
+    if second.returncode == 0:
+        floor = json.loads((tmp_path / "floor-bert-base.json").read_text())
+        assert "| bert-base model.layers=2 " in _table("floor", floor, tmp_path)
+    assert (tmp_path / "step-bert-base.json").read_text() == step
+    broken = _do("gpu/speed.py", *words, "--set", "model.width=33", "--out", str(tmp_path / "b"))
+    assert broken.returncode == 1
+    assert "multiple of head_dim" in (tmp_path / "b" / "step-bert-base.txt").read_text()
+
+
+def test_files_are_carried_in_trips(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    sizes = {"a": 300_000, "b": 1_000_000, "empty": 0, "c": 524_288}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(draw.randbytes(size))
+    files = [str(tmp_path / name) for name in sizes]
+    cut, there = tmp_path / "cut", tmp_path / "there"
+    limits = ["--part-mib", "0.25", "--trip-mib", "0.75"]
+    assert _do("gpu/carry.py", "split", *files, "--to", str(cut), *limits).returncode == 0
+    trips = sorted(cut.iterdir())
+    assert len(trips) == 3
+    for trip in trips:
+        parts = [file for file in trip.iterdir() if file.name != "manifest.json"]
+        assert sum(file.stat().st_size for file in parts) <= 0.75 * 2**20
+    damaged = next(file for file in trips[1].iterdir() if file.name != "manifest.json")
+    whole = damaged.read_bytes()
+    damaged.write_bytes(b"x" + whole[1:])
+    refused = _do("gpu/carry.py", "join", str(trips[1]), "--to", str(there))
+    assert refused.returncode == 1
+    assert "is damaged" in refused.stderr
+    damaged.write_bytes(whole)
+    said = [_do("gpu/carry.py", "join", str(trip), "--to", str(there)) for trip in trips[::-1]]
+    assert ["waiting" in one.stdout for one in said] == [True, True, False], said
+    for name in sizes:
+        assert (there / name).read_bytes() == (tmp_path / name).read_bytes()
+    assert {file.name for file in there.iterdir()} == set(sizes)
+
+
+def test_budget_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
+    out = tmp_path / "out"
+    command = [sys.executable, str(BENCHMARKS / "budget_run.py"), "crammed", *TINY]
+    command += ["--budget", "12updates", "--text", str(text), "--out", str(out)]
+    command += ["--heldout", str(text)]
+    subprocess.run(command, check=True, capture_output=True)
+    first = json.loads((out / "RESULT.json").read_text())["stages"]
+    assert list(first) == ["prepare", "pretrain", "heldout"]
+    assert first["pretrain"]["result"]["updates"] == 12
+    curves = json.loads((out / "RESULT.json").read_text())["curves"]
+    assert curves["heldout"][-1]["tokens"] == curves["training"][-1]["tokens"] == 12 * 8 * 32
+    measured = first["pretrain"]["result"]["heldout"]["loss@0.15"]
+    assert curves["heldout"][-1]["loss@0.15"] == measured
+    assert len(curves["heldout"]) > 5
+    glue = write_task(tmp_path / "glue", "rte", rows=40)
+    command += ["--glue", str(glue), "--tasks", "rte", "--seeds", "1"]
+    subprocess.run(command, check=True, capture_output=True)
+    stages = json.loads((out / "RESULT.json").read_text())["stages"]
+    assert {name: stages[name] for name in first} == first
+    scores = stages["glue"]["result"]["suites"]["glue"]
+    assert scores["tasks"]["rte"]["official"] is False
+    other = subprocess.run([*command, "--seed", "1"], capture_output=True, text=True, check=False)
+    assert other.returncode == 2
+    assert "another run" in other.stderr
+
+
+def test_budget_run_outlives_the_command_that_started_it(tmp_path: Path, corpus: Corpus) -> None:
+    out = tmp_path / "out"
+    own = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
+    words = ["crammed", *own, "--budget", "6s", "--corpus", str(corpus.path), "--out", str(out)]
+    began = _do("budget_run.py", *words, "--detach", "--wait", "2s")
+    assert began.returncode == 75, began.stderr
+    assert "still at pretrain" in began.stderr
+    busy = _do("budget_run.py", *words)
+    assert busy.returncode == 2
+    assert "in use" in busy.stderr
+    ended = _do("budget_run.py", *words, "--detach", "--wait", "2m")
+    assert ended.returncode == 0, ended.stderr
+    # On a slow machine it was done before this command could begin to wait for it.
+    assert "pretrain  done" in ended.stdout or "all stages are done" in ended.stdout
+    result = json.loads((out / "RESULT.json").read_text())
+    assert result["begun"] == {"pretrain": 1}
+    seconds = [point["charged_s"] for point in result["curves"]["heldout"]]
+    assert seconds == sorted(seconds)
+    assert 4 < seconds[-1] <= 6
+    again = _do("budget_run.py", *words, "--detach")
+    assert again.returncode == 0
+    assert "all stages are done" in again.stdout
+    failing = _do("budget_run.py", *words, "--heldout", "nothing.jsonl", "--detach", "--wait", "1m")
+    assert failing.returncode == 1
+    assert "stopped before heldout was done" in failing.stderr
+    assert "nothing.jsonl" in failing.stdout
+
+
+def test_a_wait_for_nothing_is_refused(tmp_path: Path) -> None:
+    refused = _do("budget_run.py", "crammed", "--out", str(tmp_path / "o"), "--wait", "1m")
+    assert refused.returncode == 2
+    assert "--detach" in refused.stderr

@@ -1,0 +1,160 @@
+"""The tables of README and docs say what the records say, and the README's words are true."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.data.corpus import Corpus
+from crammed.device import Device
+from crammed.files import write_json
+from crammed.pipeline import train_and_export
+from crammed.progress import SILENT
+from crammed.rundir import RunDir
+from support.text import tiny
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "records.py"
+
+
+def _tables(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(root / "tools" / "records.py"), "tables", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    for name in ("tools", "records", "docs"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
+    shutil.copy(ROOT / "README.md", tmp_path)
+    return tmp_path
+
+
+def test_a_page_that_names_no_result_is_refused(copy: Path) -> None:
+    page = copy / "docs" / "evaluation.md"
+    page.write_text(page.read_text("utf-8").replace("finetune-cpu.json", "gone.json"), "utf-8")
+    result = _tables(copy, "--check")
+    assert result.returncode == 1
+    assert "a page names gone.json" in result.stderr
+
+
+def test_a_page_shows_a_study(copy: Path) -> None:
+    runs: dict[str, Any] = {
+        arm: {"runs": {str(n): {"loss@0.15": loss + n / 100, "loss@0.25": loss + 0.1, "tokens": 5e5,
+                                "seconds": 60.0} for n in range(2)}}
+        for arm, loss in (("adamw", 4.0), ("muon", 3.5))
+    }  # fmt: skip
+    runs["broken"] = {"runs": {"0": {"failed": "it crashed"}}}
+    study = {"budget": "5e5tok", "baseline": "adamw", "arms": runs}
+    folder = copy / "records" / "any"
+    folder.mkdir()
+    made = {"environment": {"cores": 2, "commit": "abc"}}
+    (folder / "study.json").write_text(json.dumps({**study, **made}), "utf-8")
+    page = copy / "docs" / "any.md"
+    page.write_text("<!-- study: any -->\n<!-- end of study -->\n", "utf-8")
+    assert _tables(copy).returncode == 0
+    text = page.read_text("utf-8")
+    assert text.index("| muon | 2 | 3.505 ± 0.007 |") < text.index("| adamw | 2 | 4.005 ± 0.007 |")
+    assert "| -0.500 (-0.5" in text
+    assert "| broken | 0 | it crashed |" in text
+
+
+def test_a_run_evaluated_by_two_protocols_keeps_the_scores_of_both(
+    copy: Path, corpus: Corpus, cpu: Device
+) -> None:
+    config = tiny("crammed", budget={"limit": "2updates"})
+    with RunDir.open(copy / "run", config) as run:
+        train_and_export(run, corpus, cpu, SILENT)
+    values = {"metric": "accuracy", "seeds": [60.0], "median": 60.0, "official": True}
+    for folder, suite in (("evaluation", "glue"), ("evaluation-superglue", "superglue")):
+        (copy / "run" / folder).mkdir()
+        scores = {"schema": 2, "suites": {suite: {"tasks": {f"{suite}-task": values}}}}
+        write_json(copy / "run" / folder / "scores.json", scores)
+    tool, record = copy / "tools" / "records.py", copy / "records" / "both"
+    command = [sys.executable, str(tool), "add", str(copy / "run"), str(record)]
+    subprocess.run([*command, "--command", "typed", "--corpus", str(corpus.path)], check=True)
+    page = copy / "docs" / "both.md"
+    page.write_text("<!-- records: both -->\n<!-- end of records -->\n", "utf-8")
+    assert _tables(copy).returncode == 0
+    text = page.read_text("utf-8")
+    assert "glue-task 60.0, one seed; superglue-task 60.0, one seed" in text
+    assert str(copy) not in (record / "run.json").read_text("utf-8")  # data by name and hash
+
+
+def test_tables_are_current() -> None:
+    result = _tables(ROOT, "--check")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_changed_number_is_noticed_and_put_right(copy: Path) -> None:
+    readme = copy / "README.md"
+    right = readme.read_text("utf-8")
+    table = right[right.index("<!-- records:") : right.index("<!-- end of records -->")]
+    number = re.findall(r"\d\.\d{3} \(", table)[-1]
+    readme.write_text(right.replace(number, "0.001 ("), "utf-8")
+    result = _tables(copy, "--check")
+    assert result.returncode == 1
+    assert "README.md" in result.stderr
+    assert _tables(copy).returncode == 0
+    assert readme.read_text("utf-8") == right
+
+
+def test_records_of_today_read_like_those_of_old(copy: Path) -> None:
+    (file,) = (copy / "records").glob("*/demo.json")
+    record = json.loads(file.read_text("utf-8"))
+    old = record["scores"]
+    record["scores"] = {"schema": 2, "suites": {"docs": {"tasks": old["tasks"], "means": []}}}
+    file.write_text(json.dumps(record), "utf-8")
+    before = (copy / "README.md").read_text("utf-8")
+    assert _tables(copy).returncode == 0
+    assert (copy / "README.md").read_text("utf-8") == before
+
+    tasks = record["scores"]["suites"]["docs"]["tasks"]
+    tasks["docs-order"] = {"metric": "accuracy", "failed": "no data"}
+    tasks["docs-package"] = {**tasks["docs-package"], "seeds": [50.0], "median": 50.0}
+    tasks["docs-package"] |= {"official": False, "untrained": {"failed": "constant"}}
+    record["scores"]["suites"]["blimp"] = {"blimp": 61.25, "official": True}
+    file.write_text(json.dumps(record), "utf-8")
+    assert _tables(copy).returncode == 0
+    page = (copy / "README.md").read_text("utf-8")
+    assert "docs-package 50.0, one seed, partial; docs-order failed; BLiMP 61.2" in page
+
+
+def test_readme_names_what_exists() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    targets = re.findall(r"^make (\w+)", text, re.MULTILINE)
+    assert {"demo", "test"} <= set(targets)
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert all(f"\n{target}:" in makefile for target in targets)
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (ROOT / link).exists(), link
+    rooms = re.findall(r"^((?:src|records)/\S*(?:, \S+)*)  ", text, re.MULTILINE)
+    assert len(rooms) > 5
+    for first, *others in (room.split(", ") for room in rooms):
+        assert (ROOT / first).exists(), first
+        folder = (ROOT / first).parent
+        assert all((folder / other).exists() for other in others), others
+
+
+def test_readme_commands_parse() -> None:
+    from crammed.cli.app import app
+
+    text = (ROOT / "README.md").read_text("utf-8")
+    commands = re.findall(r"^(?:\.venv/bin/)?crammed (\w+)(.*)$", text, re.MULTILINE)
+    assert commands
+    verbs = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
+    for verb, rest in commands:
+        assert verb in verbs, verb
+        shown = subprocess.run(
+            [sys.executable, "-m", "crammed", verb, "--help"], capture_output=True, text=True
+        ).stdout
+        for option in re.findall(r"--[\w-]+", rest):
+            assert option in shown, f"{verb} {option}"
