@@ -23,7 +23,6 @@ from typing import Annotated, Any
 import typer
 
 import benchmark_tables
-from crammed.data.corpus import Corpus
 from crammed.device import known_peak
 from crammed.errors import InputError
 from crammed.files import read_json, write_json, write_text
@@ -51,12 +50,18 @@ def add(
     run: Path,
     record: Path,
     command: Annotated[str, typer.Option(help="The command, with variables in place of folders.")],
-    corpus: Annotated[Path | None, typer.Option(help="Its corpus, if not in RUN.")] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Its corpus, if not in RUN; a manifest will do.")
+    ] = None,
 ) -> None:
     """Keep the finished run RUN in the folder RECORD."""
     summary = read_json(run / "summary.json")
     if summary is None:
         raise InputError(f"{run} holds no finished run")
+    folder = corpus or run / "corpus"
+    manifest = read_json(folder / "manifest.json")
+    if manifest is None:
+        raise InputError(f"{folder} holds no manifest.json: name the run's corpus with --corpus")
     config = read_config(run).model_dump(mode="json")
     # Data is identified by name and hash; its path on one machine means nothing elsewhere.
     config["data"]["sources"] = summary["corpus"]["sources"]
@@ -65,7 +70,7 @@ def add(
         "command": command,
         "environment": read_json(run / "env.json"),
         "config": config,
-        "sources": Corpus(corpus or run / "corpus").manifest["sources"],
+        "sources": manifest["sources"],
         "summary": summary,
         "events": stages,
         "scores": _scores_of(run),
