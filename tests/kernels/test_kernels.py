@@ -28,7 +28,7 @@ from crammed.kernels.gate import gate
 from crammed.model.encoder import ACTIVATIONS, MaskedLM, initialise
 from crammed.optim.build import build_optimizer
 from crammed.recipe import load_config
-from crammed.training.precision import training_twin
+from crammed.training.precision import training_copy
 
 VOCAB = 64
 sizes = st.integers(1, 12)
@@ -161,7 +161,7 @@ def test_in_training_the_stream_has_16_bits() -> None:
     model = MaskedLM(small(), VOCAB)
     initialise(model, 0.3)
     seen: list[torch.dtype] = []
-    twin = training_twin(fused(model)[0], torch.bfloat16)
+    twin = training_copy(fused(model)[0], torch.bfloat16)
     first = twin.get_submodule("encoder.layers.0")
     first.get_submodule("ffn_norm").register_forward_pre_hook(lambda *_: pytest.fail("not fused"))
     first.get_submodule("attention_norm").register_forward_pre_hook(

@@ -18,13 +18,13 @@ from crammed.config import ModelConfig
 from crammed.kernels import add_norm as add_norms
 from crammed.kernels import cross_entropy as cross_entropies
 from crammed.kernels import gate as gates
-from crammed.kernels.add_norm import add_norm, add_norm_twin
-from crammed.kernels.cross_entropy import cross_entropy, cross_entropy_twin
+from crammed.kernels.add_norm import add_norm, add_norm_reference
+from crammed.kernels.cross_entropy import cross_entropy, cross_entropy_reference
 from crammed.kernels.encoder import fused
-from crammed.kernels.gate import gate, gate_twin
+from crammed.kernels.gate import gate, gate_reference
 from crammed.kernels.jit import INTERPRETED
 from crammed.model.encoder import ACTIVATIONS, MaskedLM, initialise
-from crammed.training.precision import training_twin
+from crammed.training.precision import training_copy
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -89,7 +89,7 @@ def test_add_norm(rows: int, width: int, stream: torch.dtype, biased: bool) -> N
 
         total, normed = of(add_norm)(*inputs)
         assert (total.dtype, normed.dtype) == (stream, branch)
-        against_double(of(add_norm), of(add_norm_twin), *inputs, coarsest=branch)
+        against_double(of(add_norm), of(add_norm_reference), *inputs, coarsest=branch)
 
 
 @pytest.mark.parametrize("used", [0, 1])
@@ -97,7 +97,7 @@ def test_add_norm_where_one_output_is_used(used: int) -> None:
     inputs = [drawn(2, 5, 64), drawn(2, 5, 64, dtype=torch.bfloat16), drawn(64)]
     against_double(
         lambda x, b, w: (add_norm(x, b, w, None, 1e-6)[used],),
-        lambda x, b, w: (add_norm_twin(x, b, w, None, 1e-6)[used],),
+        lambda x, b, w: (add_norm_reference(x, b, w, None, 1e-6)[used],),
         *inputs,
         coarsest=torch.bfloat16,
     )
@@ -124,7 +124,7 @@ def test_gate(activation: str, rows: int, hidden: int, dtype: torch.dtype) -> No
     up = (2 * drawn(rows, 2 * hidden).detach()).to(dtype).requires_grad_()
     against_double(
         lambda x: (gate(x, activation),),
-        lambda x: (gate_twin(x, activation),),
+        lambda x: (gate_reference(x, activation),),
         up,
         coarsest=dtype,
     )
@@ -136,7 +136,7 @@ def test_gate_of_large_values() -> None:
         up = torch.tensor([[-1e4, -90.0, 90.0, 1e4] + [1.0] * 4], device=DEVICE, requires_grad=True)
         against_double(
             lambda x, name=activation: (gate(x, name),),
-            lambda x, name=activation: (gate_twin(x, name),),
+            lambda x, name=activation: (gate_reference(x, name),),
             up,
             coarsest=torch.float32,
         )
@@ -149,7 +149,7 @@ def test_cross_entropy(rows: int, vocab: int, dtype: torch.dtype) -> None:
     labels = torch.randint(vocab, (rows,), device=DEVICE)
     labels[rows // 2 + 1 :: 2] = -100
     ours, exact = cross_entropy(logits, labels), logits.detach().double().requires_grad_()
-    right = cross_entropy_twin(exact, labels)
+    right = cross_entropy_reference(exact, labels)
     assert ours.dtype == torch.float32
     assert_near(ours, right)
     (0.37 * ours).backward()
@@ -223,7 +223,7 @@ def test_a_fused_model_learns_as_the_plain_one(fields: dict[str, Any], backend: 
     model = MaskedLM(ModelConfig.model_validate({**SHAPE, **fields}), 64)
     initialise(model, 0.1)
     model.to(DEVICE)
-    loss, gradients = loss_and_gradients(model, cross_entropy_twin, None, half=False)
+    loss, gradients = loss_and_gradients(model, cross_entropy_reference, None, half=False)
     fast, reason = fused(model)
     assert reason.startswith("fused kernels on"), reason
     fast_loss, fast_gradients = loss_and_gradients(fast, cross_entropy, backend, half=False)
@@ -232,7 +232,7 @@ def test_a_fused_model_learns_as_the_plain_one(fields: dict[str, Any], backend: 
     for name, gradient in gradients.items():
         assert error({name: fast_gradients[name]}, {name: gradient}) < 1e-3, name
     # With 16-bit products both differ from float32, ours by as much as the plain model.
-    half_loss, half_gradients = loss_and_gradients(model, cross_entropy_twin, None, half=True)
+    half_loss, half_gradients = loss_and_gradients(model, cross_entropy_reference, None, half=True)
     fast_loss, fast_gradients = loss_and_gradients(fast, cross_entropy, backend, half=True)
     assert (fast_loss - half_loss).abs() / loss < 0.01
     coarse, fine = error(fast_gradients, gradients), error(half_gradients, gradients)
@@ -242,11 +242,11 @@ def test_a_fused_model_learns_as_the_plain_one(fields: dict[str, Any], backend: 
 def test_the_twin_of_training_in_bfloat16() -> None:
     model = MaskedLM(ModelConfig.model_validate({**SHAPE, **MODELS[1]}), 64)
     initialise(model, 0.1)
-    fast = training_twin(fused(model.to(DEVICE))[0], torch.bfloat16)
+    fast = training_copy(fused(model.to(DEVICE))[0], torch.bfloat16)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     renamed = {name: names[id(parameter)] for name, parameter in fast.named_parameters()}
-    _, gradients = loss_and_gradients(model, cross_entropy_twin, None, half=False)
-    _, half_gradients = loss_and_gradients(model, cross_entropy_twin, None, half=True)
+    _, gradients = loss_and_gradients(model, cross_entropy_reference, None, half=False)
+    _, half_gradients = loss_and_gradients(model, cross_entropy_reference, None, half=True)
     _, fast_gradients = loss_and_gradients(fast, cross_entropy, "aot_eager", half=False)
     fast_gradients = {renamed[name]: gradient for name, gradient in fast_gradients.items()}
     coarse, fine = error(fast_gradients, gradients), error(half_gradients, gradients)

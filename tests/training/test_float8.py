@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.training.float8 import Float8Linear, quantised
-from crammed.training.precision import training_twin
+from crammed.training.precision import training_copy
 from support.text import tiny
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -102,7 +102,7 @@ def test_a_linear_layer_and_its_gradients_are_the_twins(
 
 def test_the_layers_products_are_in_8_bits_and_nothing_else() -> None:
     model = MaskedLM(tiny("crammed", "model.layers=2").model, 256)
-    twin = training_twin(model, torch.bfloat16, fp8=True)
+    twin = training_copy(model, torch.bfloat16, fp8=True)
     found = {name for name, module in twin.named_modules() if isinstance(module, Float8Linear)}
     assert found == {
         f"encoder.layers.{n}.{product}"
@@ -117,7 +117,7 @@ def test_the_gradient_points_where_the_exact_one_does() -> None:
     ids = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
     positions = torch.arange(8).expand(16, 8)
     found = []
-    for twin in (model, training_twin(model, torch.bfloat16, fp8=True)):
+    for twin in (model, training_copy(model, torch.bfloat16, fp8=True)):
         model.zero_grad()
         loss = F.cross_entropy(twin(ids, positions).float().flatten(0, 1), ids[:, :8].flatten())
         loss.backward()

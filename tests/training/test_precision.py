@@ -27,7 +27,7 @@ from crammed.training import recorder
 from crammed.training.checkpoint import Checkpoints
 from crammed.training.loop import Trained, pretrain
 from crammed.training.plan import Update
-from crammed.training.precision import LossScale, recompute, training_twin
+from crammed.training.precision import LossScale, recompute, training_copy
 from crammed.training.step import TrainStep, moved
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
@@ -94,14 +94,14 @@ def test_loss_and_gradients_are_as_near_as_those_of_autocast(
 
     _, beside = loss_and_gradients(model, autocast)
     whole_beside, _ = errors(beside, exact)
-    loss, found = loss_and_gradients(model, training_twin(model, BFLOAT16))
+    loss, found = loss_and_gradients(model, training_copy(model, BFLOAT16))
     assert all(x.dtype == FLOAT32 for x in found.values())
     whole, worst = errors(found, exact)
     assert abs(loss - exact_loss) < 2e-3
     assert whole < 2 * whole_beside
     assert worst < 0.05
     # Three more bits in float16: the scale keeps the small ones.
-    loss, found = loss_and_gradients(model, training_twin(model, FLOAT16), scale=2.0**10)
+    loss, found = loss_and_gradients(model, training_copy(model, FLOAT16), scale=2.0**10)
     assert abs(loss - exact_loss) < 5e-4
     whole_float16, worst = errors(found, exact)
     assert whole_float16 < whole / 2
@@ -112,14 +112,14 @@ def test_loss_and_gradients_are_as_near_as_those_of_autocast(
 def test_in_float32_nothing_changes(recipe: str, overrides: tuple[str, ...]) -> None:
     model = model_of(recipe, *overrides)
     plain = loss_and_gradients(model, model)
-    assert loss_and_gradients(model, training_twin(model, FLOAT32))[0] == plain[0]
-    for name, gradient in loss_and_gradients(model, training_twin(model, FLOAT32))[1].items():
+    assert loss_and_gradients(model, training_copy(model, FLOAT32))[0] == plain[0]
+    for name, gradient in loss_and_gradients(model, training_copy(model, FLOAT32))[1].items():
         assert torch.equal(gradient, plain[1][name])
 
 
 def test_every_activation_is_in_the_format_from_the_embedding_to_the_logits() -> None:
     model = model_of("crammed")
-    twin = training_twin(model, BFLOAT16)
+    twin = training_copy(model, BFLOAT16)
     seen: dict[str, torch.dtype] = {}
 
     def note(name: str, module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
@@ -136,7 +136,7 @@ def test_every_activation_is_in_the_format_from_the_embedding_to_the_logits() ->
 def test_a_twin_shares_the_parameters_and_leaves_the_model_alone() -> None:
     model = model_of("crammed").eval()
     kinds = [type(module) for module in model.modules()]
-    twin = training_twin(model, BFLOAT16, fp8=True)
+    twin = training_copy(model, BFLOAT16, fp8=True)
     assert {id(p) for p in twin.parameters()} == {id(p) for p in model.parameters()}
     assert [type(module) for module in model.modules()] == kinds
     assert twin.training
@@ -147,7 +147,7 @@ def test_a_twin_shares_the_parameters_and_leaves_the_model_alone() -> None:
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
 def test_recomputed_gradients_are_the_same(dropout: str, dtype: torch.dtype) -> None:
     model = model_of("crammed-2022", f"model.dropout={dropout}")
-    twin = training_twin(model, dtype)
+    twin = training_copy(model, dtype)
     both = []
     for again in (False, True):
         if again:
@@ -161,7 +161,7 @@ def test_recomputed_gradients_are_the_same(dropout: str, dtype: torch.dtype) -> 
 
 def test_recomputing_keeps_less() -> None:
     model = model_of("crammed")
-    twin = training_twin(model, FLOAT32)
+    twin = training_copy(model, FLOAT32)
 
     def kept() -> int:
         sizes: list[int] = []
