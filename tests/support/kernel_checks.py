@@ -21,9 +21,9 @@ from crammed.kernels import gate as gates
 from crammed.kernels.add_norm import add_norm, add_norm_reference
 from crammed.kernels.cross_entropy import cross_entropy, cross_entropy_reference
 from crammed.kernels.encoder import fused
-from crammed.kernels.gate import gate, gate_reference
+from crammed.kernels.gate import ACTIVATION_NAMES, gate, gate_reference
 from crammed.kernels.jit import INTERPRETED
-from crammed.model.encoder import ACTIVATIONS, MaskedLM, initialise
+from crammed.model.encoder import MaskedLM, initialise
 from crammed.training.precision import training_copy
 
 CUDA = torch.cuda.is_available()
@@ -55,13 +55,13 @@ def assert_near(ours: Tensor, exact: Tensor, dtype: torch.dtype | None = None) -
 
 def against_double(
     ours: Callable[..., tuple[Tensor, ...]],
-    twin: Callable[..., tuple[Tensor, ...]],
+    reference: Callable[..., tuple[Tensor, ...]],
     *inputs: Tensor,
     coarsest: torch.dtype,
 ) -> None:
     """Outputs, and gradients of a random combination of them."""
     exact = [each.detach().double().requires_grad_(each.requires_grad) for each in inputs]
-    outputs, expected = ours(*inputs), twin(*exact)
+    outputs, expected = ours(*inputs), reference(*exact)
     slopes = [torch.randn_like(each) for each in outputs]
     torch.autograd.backward(outputs, slopes)
     torch.autograd.backward(expected, [each.double() for each in slopes])
@@ -117,7 +117,7 @@ def test_the_norm_is_that_of_the_stored_total() -> None:
     assert_near(normed, F.layer_norm(total.double(), (64,), eps=1e-6))
 
 
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("activation", ACTIVATION_NAMES)
 @pytest.mark.parametrize(("rows", "hidden"), [(37, 96), (3, 1000)])
 @pytest.mark.parametrize("dtype", BOTH)
 def test_gate(activation: str, rows: int, hidden: int, dtype: torch.dtype) -> None:
@@ -132,7 +132,7 @@ def test_gate(activation: str, rows: int, hidden: int, dtype: torch.dtype) -> No
 
 def test_gate_of_large_values() -> None:
     """No NaN where an exponential overflows, in value or slope."""
-    for activation in ACTIVATIONS:
+    for activation in ACTIVATION_NAMES:
         up = torch.tensor([[-1e4, -90.0, 90.0, 1e4] + [1.0] * 4], device=DEVICE, requires_grad=True)
         against_double(
             lambda x, name=activation: (gate(x, name),),
@@ -239,7 +239,7 @@ def test_a_fused_model_learns_as_the_plain_one(fields: dict[str, Any], backend: 
     assert coarse < ROUNDING * fine
 
 
-def test_the_twin_of_training_in_bfloat16() -> None:
+def test_the_training_copy_in_bfloat16() -> None:
     model = MaskedLM(ModelConfig.model_validate({**SHAPE, **MODELS[1]}), 64)
     initialise(model, 0.1)
     fast = training_copy(fused(model.to(DEVICE))[0], torch.bfloat16)
