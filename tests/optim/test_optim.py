@@ -109,7 +109,7 @@ def test_muon_takes_the_layers_matrices_and_adamw_the_rest() -> None:
     assert muon == {
         n for n in names.values() if n.startswith("encoder.layers.") and "norm" not in n
     }
-    optimizer.set_share(0.5)
+    optimizer.set_factor(0.5)
     assert {group["lr"] for group in optimizer.param_groups} == {0.015, 0.002}
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
