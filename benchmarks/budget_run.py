@@ -63,7 +63,7 @@ def main(
     detach: Annotated[bool, typer.Option("--detach", help="Work in a process of its own.")] = False,
     wait: Annotated[str | None, typer.Option(help="Watch that process for so long: 9m.")] = None,
 ) -> None:
-    budget, folder = BUDGETS.get(budget, budget), out / "run"
+    spent, folder = Budget.parse(BUDGETS.get(budget, budget)), out / "run"
     stages: Stages = []
     if corpus is None:
         corpus = out / "corpus"
@@ -71,7 +71,16 @@ def main(
         words_of_run = [word for word in words if not _of_data(word)]
     else:
         words_of_run = words
-    given = ["--corpus", str(corpus), "--budget", budget, "--seed", str(seed), "--out", str(folder)]
+    given = [
+        "--corpus",
+        str(corpus),
+        "--budget",
+        spent.text,
+        "--seed",
+        str(seed),
+        "--out",
+        str(folder),
+    ]
     stages.append(("pretrain", ["pretrain", *words_of_run, *given]))
     for name, file in (("heldout", heldout), ("blimp", blimp)):
         if file is not None:
@@ -81,9 +90,8 @@ def main(
         stages.append(("glue", ["evaluate", str(folder), "--data", str(glue), *options]))
     if wait is not None and not detach:
         raise InputError("--wait watches what --detach started: give both")
-    Budget.parse(budget)
     out.mkdir(parents=True, exist_ok=True)
-    result = Result(out, words, budget, seed)
+    result = Result(out, words, spent, seed)
     if detach:
         _watch(result, stages, Budget.parse(wait or "1s"))
         return
@@ -108,10 +116,15 @@ def _prepare(words: list[str], text: list[Path], tokenizer: Path | None, corpus:
 class Result:
     """The file of results; a stage that is in it is not done again."""
 
-    def __init__(self, out: Path, words: list[str], budget: str, seed: int) -> None:
+    def __init__(self, out: Path, words: list[str], budget: Budget, seed: int) -> None:
         self.out = out
-        self._budget = Budget.parse(budget)
-        self._described = {"name": "budget_run", "words": words, "budget": budget, "seed": seed}
+        self._budget = budget
+        self._described = {
+            "name": "budget_run",
+            "words": words,
+            "budget": budget.text,
+            "seed": seed,
+        }
         self._read()
 
     def _read(self) -> None:

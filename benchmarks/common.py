@@ -10,25 +10,26 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import typer
 
 from crammed.budget import Work
 from crammed.config import RunConfig
+from crammed.config.optim import OptimizerConfig
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
 from crammed.errors import CrammedError, InputError
 from crammed.model.count import parameters
-from crammed.model.encoder import MaskedLM, initialise
-from crammed.optim.build import Optimizers, build_optimizer
 from crammed.recipe import load_config
 from crammed.rundir import environment
+from crammed.sizing import with_values
+from crammed.training.build import build
 from crammed.training.plan import Update
-from crammed.training.step import TrainStep
 
 Json = dict[str, Any]
+Options = TypeVar("Options", bound=OptimizerConfig)
 
 SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
 
@@ -50,6 +51,14 @@ def config_of(words: Sequence[str] | None, default: str = "crammed") -> RunConfi
     """The configuration that the words of a command line ask for."""
     recipe, overrides = recipe_of(words, default)
     return load_config(recipe, overrides)
+
+
+def options_of(config: RunConfig, kind: type[Options]) -> Options:
+    """The options of one optimizer, with the recipe's values where its own optimizer has them."""
+    name = kind.model_fields["name"].default
+    options = with_values(config, {"optim.name": name}).optim
+    assert isinstance(options, kind)
+    return options
 
 
 def described(name: str, config: RunConfig, words: Sequence[str] | None, device: Device) -> Json:
@@ -82,11 +91,8 @@ class Training:
 
     def __init__(self, config: RunConfig, device: Device, rows: int | None = None) -> None:
         self.config = config
-        self.model = MaskedLM(config.model, config.tokenizer.vocab_size)
-        initialise(self.model, config.model.init_std, torch.Generator().manual_seed(0))
-        self.model.to(device.torch).train()
-        self.optimizer: Optimizers = build_optimizer(self.model, config.optim)
-        self.step = TrainStep(self.model, self.optimizer, config, SPECIALS, device)
+        self.step = build(config, config.tokenizer.vocab_size, SPECIALS, device)
+        self.model, self.optimizer = self.step.model, self.step.optimizer
         began = time.perf_counter()
         self.step.prepare([rows or config.batch.rows], [config.masking.rate])
         device.synchronize()
@@ -96,14 +102,14 @@ class Training:
 
     def gradients(self, number: int) -> torch.Tensor:
         """Forward and backward of one update; its loss, on the device."""
-        optim, rate = self.config.optim, self.config.masking.rate
-        plan = Update(number, number * self.rows, self.rows, 0.0, optim.lr, rate, Work())
+        rate = self.config.masking.rate
+        plan = Update(number, number * self.rows, self.rows, 1.0, rate, Work())
         return self.step.gradients(random_rows(self.config, self.rows, number), plan)
 
     def update(self, number: int) -> None:
         """A whole update."""
         self.gradients(number)
-        self.step.apply(self.config.optim.lr)
+        self.step.apply(1.0)
 
 
 def summary(seconds: Iterable[float]) -> dict[str, float]:

@@ -21,8 +21,8 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from common import Json, Training, config_of, described, finish, run, summary
-from crammed.config import OptimConfig
+from common import Json, Training, config_of, described, finish, options_of, run, summary
+from crammed.config import AdamWConfig, MuonConfig, RunConfig
 from crammed.device import choose_device
 from crammed.optim.build import build_optimizer
 from crammed.optim.muon import Muon
@@ -48,7 +48,7 @@ def main(
         if number < WARM + updates - 1:
             training.optimizer.zero_grad()
     gradients = summary(took[WARM:])["seconds"] * config.batch.rows / training.rows
-    ways = _ways(training.model, config.optim)
+    ways = _ways(training.model, config)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(WARM + updates):
         for name, step in ways.items():
@@ -75,8 +75,9 @@ def _shared(values: Json, gradients: float) -> Json:
     return {**values, "share_of_update": values["seconds"] / (gradients + values["seconds"])}
 
 
-def _ways(model: nn.Module, optim: OptimConfig) -> dict[str, Callable[[], object]]:
+def _ways(model: nn.Module, config: RunConfig) -> dict[str, Callable[[], object]]:
     """Steps by their names, each on parameters of its own with the gradients of `model`."""
+    optim = options_of(config, AdamWConfig)
     clip = optim.clip or 1.0
     parameters = list(model.parameters())
 
@@ -92,7 +93,8 @@ def _ways(model: nn.Module, optim: OptimConfig) -> dict[str, Callable[[], object
     ):
         own = list(_copy(model).parameters())
         ways[name] = torch.optim.AdamW(own, lr=1e-6, betas=betas, eps=optim.eps, **kind).step
-    as_muon = optim.model_copy(update={"name": "muon", "lr": 1e-6, "matrix_lr": 1e-6})
+    slow = {"lr": 1e-6, "matrix_lr": 1e-6}
+    as_muon = options_of(config, MuonConfig).model_copy(update=slow)
     ways["Muon, ours"] = build_optimizer(_copy(model), as_muon).step
     ways["Muon, one parameter at a time"] = _apart(_copy(model), as_muon)
     if hasattr(torch.optim, "Muon"):
@@ -108,14 +110,14 @@ def _copy(model: nn.Module) -> nn.Module:
     return twin
 
 
-def _split(model: nn.Module, optim: OptimConfig) -> tuple[list[Tensor], list[Json]]:
+def _split(model: nn.Module, optim: MuonConfig) -> tuple[list[Tensor], list[Json]]:
     """Parameters that AdamW updates in recipes with Muon, and Muon's groups."""
     groups = build_optimizer(model, optim).param_groups
     rest = [p for group in groups if "parts" not in group for p in group["params"]]
     return rest, [group for group in groups if "parts" in group]
 
 
-def _apart(model: nn.Module, optim: OptimConfig) -> Callable[[], object]:
+def _apart(model: nn.Module, optim: MuonConfig) -> Callable[[], object]:
     rest, groups = _split(model, optim)
     adam = torch.optim.AdamW(rest, lr=optim.lr, fused=True)
     each = [
@@ -132,7 +134,7 @@ def _apart(model: nn.Module, optim: OptimConfig) -> Callable[[], object]:
     return step
 
 
-def _torchs(model: nn.Module, optim: OptimConfig) -> Callable[[], object]:
+def _torchs(model: nn.Module, optim: MuonConfig) -> Callable[[], object]:
     rest, groups = _split(model, optim)
     adam = torch.optim.AdamW(rest, lr=optim.lr, fused=True)
     theirs = torch_muon([p for group in groups for p in group["params"]], optim)
@@ -144,7 +146,7 @@ def _torchs(model: nn.Module, optim: OptimConfig) -> Callable[[], object]:
     return step
 
 
-def torch_muon(matrices: list[Tensor], optim: OptimConfig) -> torch.optim.Optimizer:
+def torch_muon(matrices: list[Tensor], optim: MuonConfig) -> torch.optim.Optimizer:
     """PyTorch's Muon with the settings that ours has built in."""
     made: torch.optim.Optimizer = torch.optim.Muon(
         matrices,
@@ -161,7 +163,7 @@ def muon_difference(model: nn.Module) -> float:
 
     Of matrices that stand alone; PyTorch's knows no queries, keys and values in one.
     """
-    optim = OptimConfig(name="muon", matrix_lr=1.0)
+    optim = MuonConfig(matrix_lr=1.0)
     ours, theirs = _copy(model), _copy(model)
     groups = _split(ours, optim)[1]
     alone = {id(p) for group in groups if group["parts"] == 1 for p in group["params"]}

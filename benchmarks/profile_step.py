@@ -53,7 +53,7 @@ def main(
     config = config_of(words)
     device = choose_device(config.compute)
     training = Training(config, device)
-    lr, took = config.optim.lr, []
+    took = []
     for number in range(WARM + updates):
         device.synchronize()
         began = time.perf_counter()
@@ -63,7 +63,7 @@ def main(
     kernels: list[Json] = []
     for number in range(updates):
         kernels += _kernels(device, partial(training.gradients, number), None)
-        kernels += _kernels(device, partial(training.step.apply, lr), "optimizer")
+        kernels += _kernels(device, partial(training.step.apply, 1.0), "optimizer")
     together = _together(kernels, updates)
     busy = sum(kernel["seconds"] for kernel in together)
     whole = summary(took[WARM:])["seconds"]

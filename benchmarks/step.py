@@ -33,11 +33,12 @@ from common import (
     described,
     finish,
     joules,
+    options_of,
     random_rows,
     run,
     summary,
 )
-from crammed.config import RunConfig
+from crammed.config import AdamWConfig, RunConfig
 from crammed.data.masking import Masker, predicted_positions
 from crammed.device import Device, choose_device
 from crammed.files import write_json
@@ -197,7 +198,7 @@ def _plain_loop(
 ) -> Loop:
     from transformers import BertConfig, BertForMaskedLM
 
-    shape, optim = config.model, config.optim
+    shape, optim = config.model, options_of(config, AdamWConfig)
     model = BertForMaskedLM(
         BertConfig(
             vocab_size=config.tokenizer.vocab_size,

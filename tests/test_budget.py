@@ -28,7 +28,7 @@ from support.text import FakeClock
     ],
 )
 def test_parse(text: str, kind: str, limit: float) -> None:
-    assert Budget.parse(text) == Budget(kind, limit)  # type: ignore[arg-type]
+    assert Budget.parse(text) == Budget(kind, limit, text)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_nonsense_is_refused_with_an_example(text: str) -> None:
     ("kind", "expected"), [("time", 0.3), ("tokens", 0.5), ("updates", 0.02), ("flops", 0.7)]
 )
 def test_progress_counts_the_budget_s_own_unit(kind: str, expected: float) -> None:
-    budget = Budget(kind, 100.0)  # type: ignore[arg-type]
+    budget = Budget(kind, 100.0, "100")  # type: ignore[arg-type]
     work = Work(updates=2, rows=1, tokens=50, flops=70.0)
     assert budget.progress(work, charged_seconds=30.0) == pytest.approx(expected)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crammed.budget import Budget
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_rows
@@ -221,7 +220,7 @@ def _summary(
         "recipe": config.recipe,
         "identity": config.identity(),
         "seed": config.seed,
-        "budget": str(Budget.parse(config.budget.limit)),
+        "budget": str(config.budget.limit),
         "u": trained.u,
         "charged_seconds": trained.charged_seconds,
         "accounts": trained.accounts,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from crammed.config import RunConfig
-from crammed.config.yamlfile import Loader, explain, names_in, read_yaml
+from crammed.config.choice import overlaid
+from crammed.config.yamlfile import Loader, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.sizing import follow_budget, nominal_speed
 
@@ -30,20 +30,7 @@ def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if base_name is None:
         return values
     base = _read_recipe(str(base_name), (*seen, recipe))
-    return _merge(base, values)
-
-
-def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `change` laid over it; another schedule shape starts from its own defaults."""
-    merged = dict(base)
-    for key, value in change.items():
-        old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            fresh = "shape" in value and value["shape"] != old.get("shape")
-            merged[key] = dict(value) if fresh else _merge(old, value)
-        else:
-            merged[key] = value
-    return merged
+    return overlaid(base, values, RunConfig)
 
 
 def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -85,11 +72,11 @@ def load_config(
     Raises:
         InputError: an unknown recipe, key or value; one line a fault, all faults at once.
     """
-    values = _merge(_read_recipe(recipe), _parse_overrides(overrides))
-    values = _merge(values, fixed or {})
+    values = overlaid(_read_recipe(recipe), _parse_overrides(overrides), RunConfig)
+    values = overlaid(values, fixed or {}, RunConfig)
     values.setdefault("recipe", Path(recipe).stem)
     following = values.pop("follows_budget", [])
-    config = parse_config(values, recipe)
+    config = validated(RunConfig, values, f"recipe {recipe}")
     keys = [key for key in following if not _is_set(values, key)]
     if not keys:
         return config
@@ -99,15 +86,3 @@ def load_config(
 def _is_set(values: Mapping[str, Any], key: str) -> bool:
     section, _, name = key.partition(".")
     return name in values.get(section, {})
-
-
-def parse_config(values: Mapping[str, Any], origin: str) -> RunConfig:
-    """Validate plain values, such as a run's config.json.
-
-    Raises:
-        InputError: naming `origin` and every fault.
-    """
-    try:
-        return RunConfig.model_validate(dict(values))
-    except ValidationError as error:
-        raise InputError(f"recipe {origin}: {explain(error, RunConfig)}") from error

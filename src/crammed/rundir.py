@@ -34,9 +34,10 @@ from typing import Any
 
 import crammed
 from crammed.config import RunConfig
+from crammed.config.migration import migrate
+from crammed.config.yamlfile import validated
 from crammed.errors import InputError
 from crammed.files import disk_faults, read_json, write_json
-from crammed.recipe import parse_config
 
 
 def default_out(config: RunConfig, data_name: str, last: str) -> Path:
@@ -189,16 +190,17 @@ def _ends_in_newline(file: Any) -> bool:
 
 
 def read_config(path: Path) -> RunConfig:
-    """The configuration of the run in `path`.
+    """The configuration of the run in `path`, also where an older version saved it.
 
     Raises:
         InputError: there is none, or this version cannot read it.
     """
+    file = path / "config.json"
     try:
-        values = json.loads((path / "config.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        values = migrate(json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path} holds no run: no readable config.json") from error
-    return parse_config(values, str(path / "config.json"))
+    return validated(RunConfig, values, str(file))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from crammed.budget import Budget
 from crammed.config import ComputeConfig, RunConfig
+from crammed.config.choice import overlaid
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters, train_flops_per_token
@@ -184,7 +184,7 @@ def _in_shape(
 
 def tokens(config: RunConfig, speed: float) -> float:
     """How many tokens the budget pays for, at `speed` FLOP/s."""
-    budget = Budget.parse(config.budget.limit)
+    budget = config.budget.limit
     if budget.kind == "tokens":
         return budget.limit
     if budget.kind == "updates":  # tokens = updates x batch, and the batch follows the tokens
@@ -207,7 +207,7 @@ def expected_tokens(config: RunConfig) -> float:
     Raises:
         InputError: this machine has no such device.
     """
-    budget = Budget.parse(config.budget.limit)
+    budget = config.budget.limit
     if budget.kind == "updates":
         return budget.limit * config.batch.rows * config.data.row_length
     return tokens(config, nominal_speed(config.compute))
@@ -215,7 +215,7 @@ def expected_tokens(config: RunConfig) -> float:
 
 def expected_seconds(config: RunConfig) -> float:
     """How long it takes at that speed; of a budget in time, all of it. Raises as above."""
-    budget = Budget.parse(config.budget.limit)
+    budget = config.budget.limit
     if budget.kind == "time":
         return budget.limit
     return expected_tokens(config) * _flops_per_token(config) / nominal_speed(config.compute)
@@ -245,8 +245,8 @@ def vocabulary(width: int) -> int:
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """`config` with dotted keys replaced, validated anew."""
-    plain = config.model_dump(mode="json")
+    change: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")
-        plain[section][name] = value
-    return RunConfig.model_validate(plain)
+        change.setdefault(section, {})[name] = value
+    return RunConfig.model_validate(overlaid(config.model_dump(mode="json"), change, RunConfig))

@@ -177,7 +177,7 @@ def test_recipes_are_listed_and_shown() -> None:
         (("crammed", "model.wdth=3"), "did you mean model.width?"),
         (("crammed", "batch.rows=none"), "batch.rows"),
         (("crammed", "--budget", "0h"), "leaves nothing"),
-        (("crammed", "--budget", "lots"), "is not one"),
+        (("crammed", "--budget", "lots"), "is not a budget"),
         (("crammed", "izsak"), "one recipe at a time"),
         (("crammed", "--tasks", "rta", "--glue", "."), "no task rta"),
         (("crammed", "compute.device=cuda"), "this machine has none"),

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from crammed.config import RunConfig
 from crammed.errors import InputError
-from crammed.recipe import load_config, parse_config, recipe_names
+from crammed.recipe import load_config, recipe_names
 from crammed.schedule import Cosine, Triangle
 
 
@@ -23,7 +23,7 @@ def test_built_in_recipes_resolve_and_round_trip(name: str) -> None:
     config = load_config(name)
     assert config.recipe == name
     assert config.description
-    again = parse_config(config.model_dump(mode="json"), "saved")
+    again = RunConfig.model_validate(config.model_dump(mode="json"))
     assert again == config
     assert again.identity() == config.identity()
 
@@ -77,7 +77,7 @@ def test_several_faults_are_reported_at_once_with_path_and_allowed_values() -> N
         ("schedule.warmup=0.1", "schedule.warmup: no such key"),
         ("batch.rows=0", "batch.rows: input should be greater than 0, not 0"),
         ("batch.rows=8.5", "batch.rows: input should be a valid integer"),
-        ("budget.limit=soon", "budget.limit: budget 'soon' is not one"),
+        ("budget.limit=soon", "budget.limit: 'soon' is not a budget"),
         ("data.row_length=256", "longer than model.max_length"),
         ("masking.rate=0.95", "above 0.9"),
         ("model=3", "model: must be a section"),

@@ -26,13 +26,8 @@ from crammed.optim.build import build_optimizer
 from crammed.progress import SILENT
 from crammed.rundir import RunDir, read_lines, read_metrics
 from crammed.training.build import new_model
-from crammed.training.loop import (
-    FEWEST_HELDOUT_ROWS,
-    MOST_HELDOUT_ROWS,
-    Trained,
-    pretrain,
-    rows_on_the_way,
-)
+from crammed.training.heldout import FEWEST_ROWS, MOST_ROWS, rows_on_the_way
+from crammed.training.loop import Trained, pretrain
 from crammed.training.plan import Planner, Update
 from crammed.training.step import TrainStep
 from support.steps import SPECIALS
@@ -40,7 +35,7 @@ from support.text import FakeClock, tiny
 
 
 def update(rows: int = 12, first: int = 0, rate: float = 0.25) -> Update:
-    return Update(0, first, rows, 0.0, 1e-3, rate, Work(1, rows, rows * 32, 1.0))
+    return Update(0, first, rows, 1.0, rate, Work(1, rows, rows * 32, 1.0))
 
 
 def gradients_with(
@@ -99,7 +94,7 @@ def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
         before = [p.detach().clone() for p in model.parameters()]
         step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, cpu)
         step.gradients(rows, update(6))
-        applied = step.apply(0.5)
+        applied = step.apply(500.0)
         assert applied is not None
         norm = applied.item()
         assert all(p.grad is None for p in model.parameters())
@@ -419,7 +414,7 @@ def test_the_planner_stops_before_an_update_that_would_not_fit() -> None:
         assert not planner.room_for(11.1)
         clock.now += 1.1
         assert planner.next(Work()) is None
-    assert planner.budget == Budget("time", 100.0)
+    assert planner.budget == Budget("time", 100.0, "100s")
 
 
 def test_metrics_carry_what_the_report_needs(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
@@ -438,7 +433,7 @@ def test_a_short_run_measures_on_few_rows_and_a_long_one_on_no_more_than_needed(
         rows_on_the_way(tiny("crammed", f"budget.limit={n}updates", "data.heldout_rows=2000"))
         for n in (1, 1000, 10_000, 10**9)
     ]
-    assert found[0] == FEWEST_HELDOUT_ROWS
-    assert found[-1] == MOST_HELDOUT_ROWS
+    assert found[0] == FEWEST_ROWS
+    assert found[-1] == MOST_ROWS
     assert found == sorted(found)
     assert rows_on_the_way(tiny("crammed", "data.heldout_rows=7")) == 7

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crammed.budget import Budget
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +32,13 @@ DataOption = Annotated[
     ),
 ]
 BudgetOption = Annotated[
-    str | None, typer.Option("--budget", help="90m, 24h, 2e9tok, 500updates or 1e18flop.")
+    Budget | None,
+    typer.Option(
+        "--budget",
+        parser=Budget.parse,
+        metavar="BUDGET",
+        help="90m, 24h, 2e9tok, 500updates or 1e18flop.",
+    ),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of everything random.")]
 CorpusOption = Annotated[
@@ -43,7 +50,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 def configure(
     words: list[str] | None,
     fixed: dict[str, Any],
-    budget: str | None,
+    budget: Budget | None,
     seed: int | None,
     data: list[str] | None,
     corpus_dir: Path | None,
@@ -51,13 +58,11 @@ def configure(
     needs_data: bool = True,
 ) -> tuple[RunConfig, Corpus | None]:
     """The resolved configuration, and the corpus where a ready one is given."""
-    from crammed.budget import Budget
     from crammed.data.corpus import Corpus
     from crammed.recipe import load_config
 
     recipe, overrides = _recipe_and_overrides(words or [])
     if budget is not None:
-        Budget.parse(budget)
         fixed["budget"] = {"limit": budget}
     if seed is not None:
         fixed["seed"] = seed
@@ -111,14 +116,9 @@ def shown_progress() -> Progress:
 
 
 def compute_config(device: str, dtype: str) -> ComputeConfig:
-    from pydantic import ValidationError
-
     from crammed.config import ComputeConfig
-    from crammed.config.yamlfile import explain
+    from crammed.config.yamlfile import validated
 
     if dtype == "float16":
         raise InputError("--dtype float16: fine-tuning has no loss scale for it; try bfloat16")
-    try:
-        return ComputeConfig.model_validate({"device": device, "dtype": dtype})
-    except ValidationError as error:
-        raise InputError(explain(error, ComputeConfig)) from error
+    return validated(ComputeConfig, {"device": device, "dtype": dtype})

@@ -105,7 +105,8 @@ def plan(
     """Measure this device for 20 seconds, and say what the budget will buy on it."""
     from crammed.device import choose_device
     from crammed.sizing import seconds_a_shape
-    from crammed.training.forecast import forecast, measure
+    from crammed.training.forecast import forecast
+    from crammed.training.measure import measure
 
     config, opened = configure(words, {}, budget, None, None, corpus, needs_data=False)
     device = choose_device(config.compute, seconds_a_shape(config))
@@ -134,7 +135,6 @@ def study(
     as_json: JsonOption = False,
 ) -> None:
     """Train arms that differ in a few values at equal budgets, and compare their losses."""
-    from crammed.budget import Budget
     from crammed.data.corpus import Corpus
     from crammed.evaluation.scores.table import show
     from crammed.study.arms import load_study
@@ -143,7 +143,6 @@ def study(
 
     if corpus is None or budget is None or out is None:
         raise InputError("a study needs --corpus CORPUS_DIR, --budget and --out DIR")
-    Budget.parse(budget)
     opened = Corpus(corpus)
     loaded = load_study(name, opened, budget, words or [])
     with shown_progress() as progress:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 from rich.text import Text
 
 from crammed.config import ComputeConfig, Protocol
-from crammed.config.yamlfile import explain, read_yaml
+from crammed.config.yamlfile import read_section
 from crammed.device import Device, choose_device
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
@@ -134,11 +133,7 @@ def load_protocol(name: str) -> Protocol:
     Raises:
         InputError: no such protocol, or faults in it.
     """
-    values = read_yaml("protocol", name, _PROTOCOLS)
-    try:
-        return Protocol.model_validate(values)
-    except ValidationError as error:
-        raise InputError(f"protocol {name}: {explain(error, Protocol)}") from error
+    return read_section("protocol", name, _PROTOCOLS, Protocol)
 
 
 _PROTOCOLS = resources.files("crammed") / "evaluation" / "protocols"

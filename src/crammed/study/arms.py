@@ -20,10 +20,11 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from crammed.budget import Budget
 from crammed.config import RunConfig, Section
-from crammed.config.yamlfile import explain, names_in, read_yaml
+from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.recipe import load_config
@@ -49,7 +50,7 @@ def study_names() -> list[str]:
     return names_in(_folder())
 
 
-def load_study(name: str, corpus: Corpus, budget: str, words: Sequence[str] = ()) -> Study:
+def load_study(name: str, corpus: Corpus, budget: Budget, words: Sequence[str] = ()) -> Study:
     """Read a study and check every arm on the corpus and the budget that it is for.
 
     Args:
@@ -59,10 +60,7 @@ def load_study(name: str, corpus: Corpus, budget: str, words: Sequence[str] = ()
     Raises:
         InputError: it cannot be read, or an arm is no valid configuration.
     """
-    try:
-        study = Study.model_validate(read_yaml("study", name, _folder()))
-    except ValidationError as error:
-        raise InputError(f"study {name}: {explain(error, Study)}") from error
+    study = read_section("study", name, _folder(), Study)
     if study.baseline not in study.arms:
         raise InputError(f"study {name}: baseline {study.baseline} is none of its arms")
     fixed = {**corpus.settings(), "budget": {"limit": budget}}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.files import read_json, write_json
 from crammed.progress import Progress
@@ -29,7 +30,7 @@ class _Run:
 def run_study(
     study: Study,
     corpus: Corpus,
-    budget: str,
+    budget: Budget,
     seeds: int,
     out: Path,
     jobs: int,
@@ -46,7 +47,7 @@ def run_study(
     result: dict[str, Any] = {
         "environment": environment(),
         "corpus": corpus.sha256,
-        "budget": budget,
+        "budget": budget.text,
         "jobs": jobs,
         "baseline": study.baseline,
         "arms": {arm: {"words": study.words(arm), "runs": {}} for arm in study.arms},
@@ -67,7 +68,7 @@ def run_study(
 
 
 def _runs(
-    study: Study, corpus: Corpus, budget: str, seeds: int, out: Path, jobs: int
+    study: Study, corpus: Corpus, budget: Budget, seeds: int, out: Path, jobs: int
 ) -> Iterator[_Run]:
     """Seeds in the outer loop, so that a study that is cut short has whole seeds."""
     threads = f"compute.threads={max(1, cores() // jobs)}"
@@ -75,7 +76,7 @@ def _runs(
         for arm in study.arms:
             words = joined((threads, *study.words(arm)))
             command = [sys.executable, "-m", "crammed", "pretrain", *words]
-            command += ["--corpus", str(corpus.path), "--budget", budget]
+            command += ["--corpus", str(corpus.path), "--budget", budget.text]
             command += ["--seed", str(seed), "--out", str(out / f"{arm}-{seed}"), "--json"]
             yield _Run(arm, seed, command)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from crammed.config import PositiveInt, Section
-from crammed.config.yamlfile import explain, read_yaml
+from crammed.config.yamlfile import read_section
 from crammed.errors import InputError
 
 Kind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
@@ -291,11 +291,7 @@ def load_suite(name: str) -> Suite:
     Raises:
         InputError: no such suite, or faults in it, a line each.
     """
-    values = {"name": Path(name).stem, **read_yaml("suite", name, _SUITES)}
-    try:
-        return Suite.model_validate(values)
-    except ValidationError as error:
-        raise InputError(f"suite {name}: {explain(error, Suite)}") from error
+    return read_section("suite", name, _SUITES, Suite, {"name": Path(name).stem})
 
 
 _SUITES = resources.files("crammed") / "tasks" / "suites"
