@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed.budget import ACCOUNTS, Account, Budget, Ledger, Pace, Work, format_seconds
+from crammed.config import RunConfig
 from crammed.errors import InputError
 from support.text import FakeClock
 
@@ -38,6 +39,16 @@ def test_parse(text: str, kind: str, limit: float) -> None:
 def test_nonsense_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError, match=r"budget.*(24h|whole number)"):
         Budget.parse(text)
+
+
+@pytest.mark.parametrize("text", ["60m", " 1h", "1.50h", "2.0e3 updates", "7e2tok"])
+def test_a_budget_is_saved_as_it_was_typed(text: str) -> None:
+    config = RunConfig.model_validate({"recipe": "any", "budget": {"limit": text}})
+    assert config.budget.limit == Budget.parse(text)
+    assert config.model_dump(mode="json")["budget"]["limit"] == text
+    assert RunConfig.model_validate(config.model_dump(mode="json")) == config
+    parsed = {"recipe": "any", "budget": {"limit": Budget.parse(text)}}
+    assert RunConfig.model_validate(parsed).identity() == config.identity()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Recipes: complete configurations as files, and single values over them."""
+"""Recipes: complete configurations in files, and overrides that change single values."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """``["a.b=1", "a.c=x"]`` as nested values."""
+    """``["a.b=1", "a.c=x"]`` becomes ``{"a": {"b": 1, "c": "x"}}``."""
     nested: dict[str, Any] = {}
     for override in overrides:
         path, _, text = override.partition("=")
         try:
             value = yaml.load(text, Loader) if text else ""
         except yaml.YAMLError as error:
-            raise InputError(f"cannot read the value of {override!r}") from error
+            raise InputError(f"the value in {override!r} is not valid YAML") from error
         at = nested
         *parents, leaf = path.split(".")
         for parent in parents:
             at = at.setdefault(parent, {})
             if not isinstance(at, dict):
-                raise InputError(f"{override!r} sets a value inside another override's value")
+                raise InputError(f"{override!r} sets a key in what another override sets whole")
         if leaf in at:
             raise InputError(f"{path} is set twice")
         at[leaf] = value
@@ -61,16 +61,19 @@ def load_config(
     speed: float | None = None,
     rows: int | None = None,
 ) -> RunConfig:
-    """Resolve a recipe, its overrides and what the command line fixes (nested values).
+    """Resolve a recipe.
 
-    What the recipe lists under ``follows_budget`` and nobody sets follows from the budget.
+    Keys that the recipe lists under ``follows_budget``, and that nothing sets, follow from the
+    budget.
 
     Args:
-        speed: FLOP/s of the device to follow; None asks this machine.
-        rows: of the corpus; None if there is none yet.
+        overrides: ``key.path=value`` each.
+        fixed: values by section that the options of the command line set.
+        speed: FLOP/s of the device that follows; None asks this machine.
+        rows: number of rows in the corpus; None if there is no corpus yet.
 
     Raises:
-        InputError: an unknown recipe, key or value; one line a fault, all faults at once.
+        InputError: an unknown recipe, key or value; all faults at once, a line each.
     """
     values = overlaid(_read_recipe(recipe), _parse_overrides(overrides), RunConfig)
     values = overlaid(values, fixed or {}, RunConfig)

@@ -3,9 +3,9 @@
 config.json     the resolved configuration, saved before anything else
 env.json        versions and machine
 corpus/         the prepared corpus (`crammed run`), unless one was given
-metrics.jsonl   one object a log point
+metrics.jsonl   one object for each log point
 events.jsonl    stages, held-out measurements, checkpoints, resumes
-heartbeat.json  seconds charged at the last log point: what a crash may have destroyed
+heartbeat.json  seconds charged by the last log point, some of which a crash may have destroyed
 checkpoints/    while training
 final/          weights, configuration and tokenizer of the trained model
 export/         the same as a Hugging Face folder

@@ -157,7 +157,7 @@ def test_the_papers_day_buys_a_model_near_the_papers_size() -> None:
     asked = load_config("crammed-2022", [], {"budget": {"limit": "24h"}})
     best = best_size(candidates(asked, 32768, None, 9_000_000_000))
     assert (best["layers"], best["width"]) == (22, 768)
-    assert "20 tokens a parameter of its layers" in best["why"]
+    assert "20 tokens per parameter of its layers" in best["why"]
 
 
 def test_the_verb_prints_it() -> None:

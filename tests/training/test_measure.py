@@ -11,6 +11,7 @@ from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.device import Device, choose_device
 from crammed.progress import SILENT
+from crammed.training.build import new_model
 from crammed.training.measure import Speed, measure
 from crammed.training.step import TrainStep
 from support.costs import play_costs
@@ -37,6 +38,24 @@ def test_measuring_finds_what_things_take(
         assert getattr(found, name) == pytest.approx(getattr(truth, name)), name
     assert found.checkpoint == pytest.approx(truth.checkpoint + truth.log)  # with a heartbeat each
     assert (found.low, found.high) == pytest.approx((1.0, 1.0))
+
+
+def test_what_is_measured_is_what_a_run_trains(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same weights, zeros included, on a corpus that is not there yet."""
+    asked = config("model.zero_outputs=true", "seed=3", budget="60s")
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def look(step: TrainStep, *_: object) -> None:
+        seen.append({name: p.detach().clone() for name, p in step.model.named_parameters()})
+
+    monkeypatch.setattr(TrainStep, "prepare", look)
+    measure(asked, None, cpu, 0.0, SILENT)
+    trained = dict(new_model(asked, 256, cpu.torch).named_parameters())
+    assert seen[0].keys() == trained.keys()
+    assert all(torch.equal(weight, trained[name]) for name, weight in seen[0].items())
+    assert not seen[0]["encoder.layers.0.ffn.down.weight"].any()
 
 
 def test_measuring_reads_onwards(

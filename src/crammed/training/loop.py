@@ -1,9 +1,9 @@
 """Pretraining, top to bottom.
 
-From the command line to ``backward()`` a run passes four files: `crammed.pipeline` calls `pretrain`
-here, `pretrain` calls `crammed.training.step`, and that runs `crammed.model.encoder`. Beside them,
-`plan` decides what each update is, `agenda` what is due between two of them, and `build` makes the
-model and its optimizer.
+From the command line to ``backward()`` a run passes four files: `crammed.cli.training` calls
+`crammed.pipeline`, which calls `pretrain` here, which calls `crammed.training.step`. Beside them,
+`plan` decides what each update is and `agenda` what is due between two of them, and `build` makes
+the model, its optimizer and the step.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ def pretrain(
             norm = step.apply(update.factor)
             work += update.cost
             planner.finished(update)
-
             between.recorder.add(update, loss, norm)
             between.do_what_is_due(work, planner.progress(work))
             if signals:
