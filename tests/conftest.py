@@ -7,7 +7,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,24 @@ from crammed.data.corpus import Corpus
 from crammed.data.preparation import prepare
 from crammed.device import Device, choose_device
 from crammed.progress import SILENT
+from support import command
 from support.text import documents, tiny, write_jsonl
 
 torch.set_num_threads(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One server for all of xdist's processes, which begins while they collect the tests."""
+    if command.FORKS and config.getoption("numprocesses", None):
+        command.start_server()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_core() -> Iterator[None]:
+    """Data workers, each of which imports for seconds, only where a test asks for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("crammed.data.engine.cores", lambda: 1)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,13 @@ import pytest
 import torch
 
 from crammed.config import ComputeConfig
-from crammed.device import COMPILE_SECONDS_ON_CPU, choose_device, cpu_flags, native_half
+from crammed.device import (
+    COMPILE_SECONDS_ON_CPU,
+    Device,
+    choose_device,
+    cpu_flags,
+    native_half,
+)
 from crammed.errors import InputError
 from crammed.evaluation.evaluation import numerics_of
 
@@ -30,9 +36,10 @@ def card(
 
 @pytest.fixture
 def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let this machine have no GPU, and a processor with these flags."""
+    """Let this machine have no GPU, and a processor with these flags: 1 FLOP/s a bit."""
 
     def install(*flags: str) -> None:
+        monkeypatch.setattr("crammed.device._measured_peak", lambda _, dtype: 8.0 * dtype.itemsize)
         for module in (torch.cuda, torch.mps):
             monkeypatch.setattr(module, "is_available", lambda: False)
         monkeypatch.setattr("crammed.device.cpu_flags", lambda: frozenset(flags))
@@ -103,8 +110,14 @@ def test_a_processor_trains_in_bfloat16_where_it_multiplies_it(
     assert device.dtype == expected
     assert numerics_of(device).dtype == FLOAT32
     assert not device.compile
-    assert device.peak_source == "measured"
+    assert (device.peak, device.peak_source) == (8.0 * expected.itemsize, "measured")
     assert (native_half(device.torch) == BFLOAT16) == (expected == BFLOAT16)
+
+
+def test_this_processor_is_measured(cpu: Device) -> None:
+    assert cpu.peak_source == "measured"
+    assert cpu.peak is not None
+    assert cpu.peak > 1e8
 
 
 def test_this_processors_flags_are_read() -> None:

@@ -140,9 +140,7 @@ def test_evaluations_are_compared_extended_and_reported(tmp_path: Path) -> None:
     # The folder takes scores of the model that it is of, by the protocol that it has.
     copied(tmp_path, "protocol.yaml")
     again = ("--suite", "heldout", "--data", "corpus/heldout.jsonl.gz", "--into", "evaluation")
-    crammed(
-        tmp_path, "evaluate", "finished/export", *again, "--protocol", "protocol.yaml", *ON_CPU
-    )
+    crammed(tmp_path, "evaluate", "finished/export", *again, "--protocol", "protocol.yaml", *ON_CPU)
     suites = read(tmp_path / "evaluation" / "scores.json")["suites"]
     assert suites == close(read(FIXTURES / "evaluation" / "scores.json")["suites"], 1e-4)
 

@@ -5,10 +5,8 @@ import gzip
 import io
 import json
 import math
-import os
-import subprocess
+import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +22,7 @@ from crammed.data.tokenization.tokenizer import CLS, SEP, letters_lost
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT, Progress
+from support.command import dying, python
 from support.text import documents, sentences, tiny, write_jsonl
 
 
@@ -213,43 +212,38 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, text_file: P
     assert made[0].sha256 == made[1].sha256
 
 
-def _prepare_in_a_process(
-    out: Path, text: Path, *words: str, **environment: str
-) -> subprocess.Popen[bytes]:
-    script = (
-        "import sys; from crammed.data import shards; shards.SHARD_CHARACTERS = 20_000\n"
-        "from crammed.cli.app import main; main()"
-    )
-    command = [sys.executable, "-c", script, "prepare", *TINY, "compute.workers=1", *words]
-    return subprocess.Popen(
-        [*command, "--data", str(text), "--out", str(out)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **environment},
-    )
+SMALL_SHARDS = "from crammed.data import shards; shards.SHARD_CHARACTERS = 20_000"
+
+
+def _words(out: Path, text: Path) -> list[str]:
+    """Of a command that prepares several shards in one process."""
+    given = ["--data", str(text), "--out", str(out)]
+    return ["prepare", *TINY, "compute.workers=1", *given]
+
+
+def _prepare_in_a_process(out: Path, text: Path, **environment: str) -> None:
+    code = f"{SMALL_SHARDS}\nfrom crammed.cli.app import main; main()"
+    done = python("-c", code, *_words(out, text), **environment)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_hash_seed_does_not_matter(tmp_path: Path, text_file: Path) -> None:
     for seed in ("1", "2"):
-        assert _prepare_in_a_process(tmp_path / seed, text_file, PYTHONHASHSEED=seed).wait() == 0
+        _prepare_in_a_process(tmp_path / seed, text_file, PYTHONHASHSEED=seed)
     assert Corpus(tmp_path / "1").sha256 == Corpus(tmp_path / "2").sha256
 
 
 def test_a_killed_preparation_goes_on_and_gives_the_same(tmp_path: Path, text_file: Path) -> None:
-    assert _prepare_in_a_process(tmp_path / "whole", text_file).wait() == 0
-    killed_at = set()
+    _prepare_in_a_process(tmp_path / "whole", text_file)
+    work = tmp_path / ".out.preparing"
     for stage in ("clean", "pack"):
-        process = _prepare_in_a_process(tmp_path / "out", text_file)
-        work = tmp_path / ".out.preparing"
-        while process.poll() is None and not list(work.rglob(f"00001.{stage}.json")):
-            time.sleep(0.002)
-        process.kill()
-        process.wait()
-        if not (tmp_path / "out").exists():
-            killed_at.add(stage)
-    assert "clean" in killed_at
-    if not (tmp_path / "out").exists():
-        assert _prepare_in_a_process(tmp_path / "out", text_file).wait() == 0
+        place = dying(f"crammed.data.shards:{stage}", call=3, first=SMALL_SHARDS)
+        killed = python(*place, *_words(tmp_path / "out", text_file))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert not (tmp_path / "out").exists()
+        assert list(work.rglob(f"00001.{stage}.json"))
+        assert not list(work.rglob(f"00002.{stage}.json"))
+    _prepare_in_a_process(tmp_path / "out", text_file)
     assert Corpus(tmp_path / "out").sha256 == Corpus(tmp_path / "whole").sha256
     assert not (tmp_path / ".out.preparing").exists()
 

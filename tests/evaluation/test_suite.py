@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
+import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,6 +33,7 @@ from crammed.evaluation.finetuning.outputs import load, save
 from crammed.evaluation.folder import kept_outputs
 from crammed.files import write_json
 from crammed.progress import SILENT
+from support.command import PATIENCE, started, wait_for
 from support.models import untrained
 from support.tasks import write_task
 from support.text import tiny
@@ -364,16 +362,10 @@ def archive_rows(archive: Any) -> list[list[str]]:
 def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, ask: Ask, model: Path) -> None:
     write_task(tmp_path, "cola", rows=64)
     write_task(tmp_path, "sst2", rows=64)
-    command = [sys.executable, "-m", "crammed", "evaluate", str(model), "--data", str(tmp_path)]
-    command += ["--protocol", str(tmp_path / "quick.yaml"), "--into", str(tmp_path / "scores")]
-    command += ["--jobs", "2", "--device", "cpu"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "scores").rglob("trained-*.npz")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    command = ["evaluate", str(model), "--data", str(tmp_path), "--into", str(tmp_path / "scores")]
+    command += ["--protocol", str(tmp_path / "quick.yaml"), "--jobs", "2", "--device", "cpu"]
+    with started("-m", "crammed", *command) as process:
+        wait_for(lambda: list((tmp_path / "scores").rglob("trained-*.npz")), process)
     killed = {f: f.stat().st_mtime_ns for f in (tmp_path / "scores").rglob("*trained-*.npz")}
     tasks = tasks_of(evaluate(ask(), SILENT))
     assert [len(entry["seeds"]) for entry in tasks.values()] == [2, 2]
@@ -383,17 +375,17 @@ def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, ask: Ask, model: P
 def test_an_interrupted_evaluation_stops_at_once(tmp_path: Path, ask: Ask, model: Path) -> None:
     write_task(tmp_path, "cola", rows=96)
     (tmp_path / "endless.yaml").write_text("{seeds: 2, epochs: 100000, batch: 8, max_length: 32}")
-    command = [sys.executable, "-m", "crammed", "evaluate", str(model), "--data", str(tmp_path)]
-    command += ["--protocol", str(tmp_path / "endless.yaml"), "--into", str(tmp_path / "scores")]
-    command += ["--jobs", "2", "--device", "cpu"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    time.sleep(10.0)  # long enough for both workers to be at work
-    process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=20)
-    assert process.returncode == 75, words
-    assert "interrupted; what is finished is kept" in words
+    often = "import crammed.progress; crammed.progress.SECONDS_BETWEEN_LINES = 0.0"
+    code = f"{often}; from crammed.cli.app import main; main()"
+    command = ["evaluate", str(model), "--data", str(tmp_path), "--into", str(tmp_path / "scores")]
+    command += ["--protocol", str(tmp_path / "endless.yaml"), "--jobs", "2", "--device", "cpu"]
+    said = tmp_path / "said.txt"
+    with started("-c", code, *command, errors=said) as process:
+        wait_for(lambda: re.search(r"^fine-tuning +\d+ %", said.read_text(), re.M), process)
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE)
+    assert process.returncode == 75, said.read_text()
+    assert "interrupted; what is finished is kept" in said.read_text()
 
 
 def test_what_is_kept_is_read_back_or_not_at_all(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from crammed.data.masking import predicted_positions  # noqa: E402
 from crammed.model.count import train_flops_per_token  # noqa: E402
 from crammed.recipe import load_config, recipe_names  # noqa: E402
 from floor import FORWARD, INPUT, WEIGHT, attention_flops, products, traffic  # noqa: E402
+from support.command import python  # noqa: E402
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
@@ -70,8 +70,8 @@ def test_a_narrower_stream_moves_less() -> None:
 
 
 def run(script: str, *words: str) -> tuple[dict[str, Any], str]:
-    command = [sys.executable, str(BENCHMARKS / script), *words]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = python(BENCHMARKS / script, *words)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
 

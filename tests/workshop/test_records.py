@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from crammed.progress import SILENT
 from crammed.recipe import load_config
 from crammed.rundir import RunDir
 from crammed.study.arms import Study
+from support.command import crammed, python
 from support.text import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,8 +29,7 @@ TOOL = ROOT / "tools" / "records.py"
 
 
 def _tables(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(root / "tools" / "records.py"), "tables", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return python(root / "tools" / "records.py", "tables", *words)
 
 
 RECORDS = sorted(path.parent for path in (ROOT / "records").glob("*/README.md"))
@@ -110,8 +109,9 @@ def test_a_run_evaluated_by_two_protocols_keeps_the_scores_of_both(
     manifest = copy / "corpus"  # of a run from another machine, whose rows stayed there
     manifest.mkdir()
     shutil.copy(corpus.path / "manifest.json", manifest)
-    command = [sys.executable, str(tool), "add", str(copy / "run"), str(record)]
-    subprocess.run([*command, "--command", "typed", "--corpus", str(manifest)], check=True)
+    options = ("--command", "typed", "--corpus", manifest)
+    added = python(tool, "add", copy / "run", record, *options)
+    assert added.returncode == 0, added.stderr
     page = copy / "docs" / "both.md"
     page.write_text("<!-- records: both -->\n<!-- end of records -->\n", "utf-8")
     assert _tables(copy).returncode == 0
@@ -184,8 +184,6 @@ def test_readme_commands_parse() -> None:
     verbs = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
     for verb, rest in commands:
         assert verb in verbs, verb
-        shown = subprocess.run(
-            [sys.executable, "-m", "crammed", verb, "--help"], capture_output=True, text=True
-        ).stdout
+        shown = crammed(verb, "--help").stdout
         for option in re.findall(r"--[\w-]+", rest):
             assert option in shown, f"{verb} {option}"

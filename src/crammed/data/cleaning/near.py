@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from crammed.data.cleaning.downstream import words
 from crammed.errors import InputError
@@ -149,6 +147,9 @@ def near_duplicates(bands: Sequence[_Hashes]) -> list[NDArray[np.bool_]]:
         for band in range(bands[0].shape[1])
     ]
     one, other = np.concatenate(links, axis=1)
+    from scipy.sparse import coo_array  # takes longer to import than all else that workers need
+    from scipy.sparse.csgraph import connected_components
+
     graph = coo_array((np.ones(len(one), np.bool_), (one, other)), shape=(total, total))
     _, groups = connected_components(graph, directed=False)
     repeats = np.ones(total, np.bool_)
