@@ -22,9 +22,9 @@ from torch import Tensor
 import crammed.kernels.add_norm as add_norms
 from crammed.config import ComputeConfig
 from crammed.device import choose_device
-from crammed.kernels.add_norm import add_norm, add_norm_twin
-from crammed.kernels.cross_entropy import cross_entropy, cross_entropy_twin
-from crammed.kernels.gate import gate, gate_twin
+from crammed.kernels.add_norm import add_norm, add_norm_reference
+from crammed.kernels.cross_entropy import cross_entropy, cross_entropy_reference
+from crammed.kernels.gate import gate, gate_reference
 from crammed.kernels.jit import available
 from crammed.rundir import environment
 from timing import copy_bandwidth, median_seconds
@@ -73,7 +73,7 @@ def cases(tokens: int, device: torch.device) -> Iterator[Case]:
                 (tokens, width),
                 f"stream {str(stream).removeprefix('torch.')}, branch bfloat16",
                 lambda x, b, w, c: add_norm(x, b, w, c, 1e-12),
-                lambda x, b, w, c: add_norm_twin(x, b, w, c, 1e-12),
+                lambda x, b, w, c: add_norm_reference(x, b, w, c, 1e-12),
                 inputs,
                 elements * (2 * stream.itemsize + 4),
                 elements * (3 * stream.itemsize + 2 + apart),
@@ -85,7 +85,7 @@ def cases(tokens: int, device: torch.device) -> Iterator[Case]:
                 (tokens, up),
                 "bfloat16",
                 lambda x, name=activation: (gate(x, name),),
-                lambda x, name=activation: (gate_twin(x, name),),
+                lambda x, name=activation: (gate_reference(x, name),),
                 (drawn(tokens, up, dtype=half),),
                 tokens * up * 3,
                 tokens * up * 5,
@@ -98,7 +98,7 @@ def cases(tokens: int, device: torch.device) -> Iterator[Case]:
             (rows, vocab),
             "bfloat16",
             lambda x, y=labels: (cross_entropy(x, y),),
-            lambda x, y=labels: (cross_entropy_twin(x, y),),
+            lambda x, y=labels: (cross_entropy_reference(x, y),),
             (drawn(rows, vocab, dtype=half),),
             rows * vocab * 2,
             rows * vocab * 4,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import sys
@@ -148,12 +149,13 @@ def test_a_wrong_export_is_not_left_behind(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     final = untrained(corpus.tokenizer, tiny("crammed").model)
-    original = native.modernbert_config
+    original = native.FORMATS["modernbert"]
 
     def wrong(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
-        return {**original(config, vocab_size), "hidden_activation": "relu"}
+        return {**original.config(config, vocab_size), "hidden_activation": "relu"}
 
-    monkeypatch.setattr(native, "modernbert_config", wrong)
+    changed = dataclasses.replace(original, config=wrong)
+    monkeypatch.setitem(native.FORMATS, "modernbert", changed)
     with pytest.raises(CrammedError, match="logits differ"):
         export(final, tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Updates behind the kernels of `crammed.kernels`, whose twins run here, are those without."""
+"""Updates with `crammed.kernels`, whose references run here, are those without."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_fused_update_is_the_plain_one(cpu: Device, dtype: torch.dtype, tolera
     for fused in (False, True):
         device = dataclasses.replace(cpu, dtype=dtype, fused=fused, microbatch_rows=8)
         step = step_of(config, device)
-        assert isinstance(step._twin.encoder, FusedEncoder) is fused
+        assert isinstance(step._model.encoder, FusedEncoder) is fused
         losses.append(step.gradients(rows, update))
         gradients.append(
             torch.cat([p.grad.flatten() for p in step.parameters if p.grad is not None])

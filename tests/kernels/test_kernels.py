@@ -1,4 +1,4 @@
-"""Twins, fallbacks and sharing; then the kernels themselves, interpreted and compiled for a GPU."""
+"""References, fallbacks, sharing; then the kernels themselves, interpreted and compiled."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from crammed.config import ModelConfig
 from crammed.errors import InputError
 from crammed.kernels import add_norm as add_norms
 from crammed.kernels import cross_entropy as cross_entropies
+from crammed.kernels import encoder as fused_encoder
 from crammed.kernels import gate as gates
 from crammed.kernels import jit
 from crammed.kernels.add_norm import add_norm
 from crammed.kernels.cross_entropy import cross_entropy
 from crammed.kernels.encoder import FusedMaskedLM, fused
 from crammed.kernels.gate import gate
-from crammed.model.encoder import ACTIVATIONS, MaskedLM, initialise
+from crammed.model.blocks import Norm
+from crammed.model.encoder import MaskedLM, initialise
+from crammed.model.feedforward import FeedForward
 from crammed.optim.build import build_optimizer
 from crammed.recipe import load_config
-from crammed.training.precision import training_twin
+from crammed.training.precision import training_copy
+from support.variants import VARIANTS, VOCAB, random_model
 
-VOCAB = 64
 sizes = st.integers(1, 12)
 
 
@@ -78,7 +81,7 @@ def test_cross_entropy_is_its_formula(rows: int, vocab: int, seed: int) -> None:
     torch.testing.assert_close(logits.grad, right)
 
 
-def test_twins_keep_formats() -> None:
+def test_references_keep_formats() -> None:
     x, branch = torch.randn(3, 8), torch.randn(3, 8, dtype=torch.bfloat16)
     weight = torch.ones(8)
     total, normed = add_norm(x, branch, weight, None, 1e-6)
@@ -114,45 +117,66 @@ def model_of(config: ModelConfig) -> MaskedLM:
     return model.double()
 
 
-COVERED: list[dict[str, Any]] = [
-    {},
-    {"first_attention_norm": False, "head_transform": True, "decoder_bias": True},
-    {"embedding_norm": False, "final_norm": False, "norm_bias": False},
-    {"gated": False, "linear_bias": True, "qkv_bias": True, "positions": "learned"},
-    *({"activation": name} for name in ACTIVATIONS),
-]
-
-
-@pytest.mark.parametrize("fields", COVERED, ids=str)
-def test_a_fused_model_is_the_plain_one(fields: dict[str, Any]) -> None:
-    model = model_of(small(**fields))
-    twin, reason = fused(model)
-    assert isinstance(twin, FusedMaskedLM)
+@pytest.mark.parametrize("config", VARIANTS)
+def test_a_fused_model_is_the_plain_one_or_refused(config: ModelConfig) -> None:
+    model = random_model(config)
+    made, reason = fused(model)
+    if made is model:
+        assert reason.startswith("fused kernels off: ")
+        assert config.norm == "post", "kernels that refuse more than they did"
+        return
+    assert isinstance(made, FusedMaskedLM)
     assert reason.startswith("fused kernels on: norms with residuals")
-    assert ("gates" in reason) == fields.get("gated", True)
+    assert ("gates" in reason) == config.gated
     ids, places = torch.randint(VOCAB, (2, 12)), torch.arange(5).expand(2, 5)
     labels = torch.randint(VOCAB, (10,))
     gradients = []
-    for each in (model, twin):
+    for each in (model, made):
         loss = cross_entropy(each(ids, places).flatten(0, 1), labels)
-        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+        found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        gradients.append([torch.zeros(1) if each is None else each for each in found])
     for ours, plain in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9)
     mask = torch.arange(12) < torch.tensor([[12], [7]])
-    torch.testing.assert_close(twin(ids, None, mask), model(ids, None, mask))
+    torch.testing.assert_close(made(ids, None, mask), model(ids, None, mask))
+
+
+class _OtherNorm(Norm):
+    """A norm that the kernels do not compute."""
+
+    def normalise(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return x * weight
+
+
+class _OtherFeedForward(FeedForward):
+    """A feed-forward block that the kernels do not compute."""
+
+
+def test_what_the_kernels_do_not_know_they_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("layers.1.attention_norm", "layers.0.ffn_norm", "final_norm"):
+        model = model_of(small())
+        model.encoder.set_submodule(place, _OtherNorm(32, 1e-6, bias=True))
+        assert fused(model) == (model, "fused kernels off: they are for LayerNorm, not _OtherNorm")
+    model = model_of(small())
+    model.encoder.set_submodule("layers.1.ffn", _OtherFeedForward(small()))
+    assert fused(model) == (model, "fused kernels off: they do not know _OtherFeedForward")
+    model = model_of(small())
+    monkeypatch.setattr(fused_encoder, "ACTIVATION_NAMES", ("silu",))
+    assert fused(model) == (model, "fused kernels off: they do not know the activation gelu")
+    assert fused(model_of(small(gated=False)))[1].startswith("fused kernels on")
 
 
 def test_parameters_are_shared_by_name_and_order() -> None:
     model = model_of(small())
     model.eval()
-    twin, _ = fused(model)
-    assert not twin.training
-    pairs = zip(model.named_parameters(), twin.named_parameters(), strict=True)
+    made, _ = fused(model)
+    assert not made.training
+    pairs = zip(model.named_parameters(), made.named_parameters(), strict=True)
     for (name, parameter), (same_name, same) in pairs:
         assert name == same_name
         assert parameter is same
     config = load_config("crammed", ["optim.name=muon"]).optim
-    groups = [build_optimizer(each, config).param_groups for each in (model, twin)]
+    groups = [build_optimizer(each, config).param_groups for each in (model, made)]
     for ours, plain in zip(*groups, strict=True):
         assert [id(p) for p in ours["params"]] == [id(p) for p in plain["params"]]
 
@@ -161,13 +185,13 @@ def test_in_training_the_stream_has_16_bits() -> None:
     model = MaskedLM(small(), VOCAB)
     initialise(model, 0.3)
     seen: list[torch.dtype] = []
-    twin = training_twin(fused(model)[0], torch.bfloat16)
-    first = twin.get_submodule("encoder.layers.0")
+    copy = training_copy(fused(model)[0], torch.bfloat16)
+    first = copy.get_submodule("encoder.layers.0")
     first.get_submodule("ffn_norm").register_forward_pre_hook(lambda *_: pytest.fail("not fused"))
     first.get_submodule("attention_norm").register_forward_pre_hook(
         lambda _, inputs: seen.append(inputs[0].dtype)
     )
-    logits = twin(torch.randint(VOCAB, (2, 12)))
+    logits = copy(torch.randint(VOCAB, (2, 12)))
     assert seen == [torch.bfloat16]
     assert logits.dtype == torch.bfloat16
 
@@ -195,11 +219,11 @@ def test_no_kernel_runs_on_a_cpu() -> None:
 
 
 def test_the_fused_model_compiles_without_a_break() -> None:
-    twin, _ = fused(model_of(small()))
+    made, _ = fused(model_of(small()))
     torch._dynamo.reset()
-    step = torch.compile(twin, fullgraph=True, dynamic=False, backend="aot_eager")
+    step = torch.compile(made, fullgraph=True, dynamic=False, backend="aot_eager")
     ids = torch.randint(VOCAB, (2, 12))
-    torch.testing.assert_close(step(ids), twin(ids))
+    torch.testing.assert_close(step(ids), made(ids))
 
 
 @pytest.mark.timeout(900)  # a process of its own: half a minute, more on a busy machine
@@ -280,7 +304,7 @@ def test_kernels_compile_for_a_gpu(
     total, normed, mean, rstd = add_norms._add_norm(x, branch, weight, weight, 1e-12)
     add_norms._add_norm_backward(total, normed, total, weight, mean, rstd, True)
     up = torch.ones(64, 3072, dtype=torch.bfloat16)
-    names = ACTIVATIONS if stream == torch.bfloat16 else ["gelu"]
+    names = gates.ACTIVATION_NAMES if stream == torch.bfloat16 else ["gelu"]
     for activation in names:
         hidden = gates._gate(up, activation)
         gates._gate_backward(hidden, up, activation)

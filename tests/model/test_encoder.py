@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -13,42 +12,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from crammed.config import ModelConfig
+from crammed.model.blocks import ACTIVATIONS
 from crammed.model.count import parameters, train_flops_per_token
-from crammed.model.encoder import (
-    ACTIVATIONS,
-    MaskedLM,
-    SequenceClassifier,
-    initialise,
-    rotary_table,
-    rotate,
-    sinusoidal_table,
-)
+from crammed.model.encoder import MaskedLM, SequenceClassifier, initialise
+from crammed.model.positions import rotary_table, rotate, sinusoidal_table
 from crammed.recipe import load_config, recipe_names
-from support.text import tiny
-
-VOCAB = 64
-
-
-def small(recipe: str = "crammed", **fields: Any) -> ModelConfig:
-    base = tiny(recipe).model.model_dump()
-    return ModelConfig.model_validate({**base, **fields})
-
-
-def random_model(
-    config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float64
-) -> MaskedLM:
-    """Weights far from their initial values, so that every part matters."""
-    model = MaskedLM(config, VOCAB)
-    draw = torch.Generator().manual_seed(seed)
-    initialise(model, 0.3, draw)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=draw))
-    return model.to(dtype).eval()
-
-
-def some_ids(rows: int, length: int) -> Tensor:
-    return torch.randint(5, VOCAB, (rows, length), generator=torch.Generator().manual_seed(1))
+from support.variants import VARIANTS, VOCAB, configuration, random_model, some_ids
 
 
 @pytest.mark.parametrize(
@@ -70,33 +39,9 @@ def test_parameters_of_the_full_forms(recipe: str, count: int) -> None:
     assert parameters(config.model, 32768) == count
 
 
-VARIANTS: list[dict[str, Any]] = [
-    {},
-    {"positions": "none"},
-    {"positions": "learned"},
-    {"positions": "sinusoidal"},
-    {"positions": "scaled-sinusoidal"},
-    {"gated": False},
-    {"norm": "post", "final_norm": False},
-    {"norm_bias": False},
-    {"linear_bias": True, "qkv_bias": True},
-    {"token_types": 2},
-    {"embedding_norm": False, "first_attention_norm": True},
-    {"head_transform": False, "classifier": "pooler", "decoder_bias": False},
-    *({"activation": name} for name in ACTIVATIONS),
-]
-
-
-@pytest.mark.parametrize("fields", VARIANTS, ids=str)
-def test_counted_parameters_are_those_of_the_module(fields: dict[str, Any]) -> None:
-    config = small(**fields)
-    model = MaskedLM(config, VOCAB)
-    assert parameters(config, VOCAB) == sum(p.numel() for p in model.parameters())
-
-
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_counted_flops_are_pytorch_s(recipe: str) -> None:
-    config = small(recipe)
+    config = configuration(recipe)
     model = random_model(config, dtype=torch.float32)
     ids = some_ids(3, 32)
     positions = torch.arange(8).expand(3, 8)
@@ -110,7 +55,7 @@ def test_flops_of_the_paper_s_encoder() -> None:
     assert per_token == pytest.approx(0.623e9, rel=1e-3)
 
 
-def naive(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[int]) -> Tensor:
+def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[int]) -> Tensor:
     """One row through the encoder, written out token by token and head by head."""
     state = dict(model.named_parameters())
     width, dim = config.width, config.head_dim
@@ -157,7 +102,7 @@ def naive(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[int]
 
     def ffn(x: Tensor, name: str) -> Tensor:
         hidden = linear(x, f"{name}.up")
-        act = ACTIVATIONS[config.activation]
+        act = ACTIVATIONS[config.activation].function
         if config.gated:
             half = len(hidden) // 2
             hidden = act(hidden[:half]) * hidden[half:]
@@ -194,28 +139,27 @@ def naive(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[int]
     for x in xs:
         x = norm(x, "encoder.final_norm")
         if config.head_transform:
-            x = norm(ACTIVATIONS[config.activation](linear(x, "head.dense")), "head.norm")
+            x = norm(ACTIVATIONS[config.activation].function(linear(x, "head.dense")), "head.norm")
         y = state["encoder.tokens.weight"] @ x
         logits.append(y + state["decoder_bias"] if "decoder_bias" in state else y)
     return torch.stack(logits)
 
 
-@pytest.mark.parametrize("fields", VARIANTS, ids=str)
-def test_equals_its_naive_twin(fields: dict[str, Any]) -> None:
-    config = small(**fields)
+@pytest.mark.parametrize("config", VARIANTS)
+def test_equals_its_reference(config: ModelConfig) -> None:
     model = random_model(config)
     ids = some_ids(1, 7)
     types = torch.tensor([[0, 0, 0, 1, 1, 1, 1]]) * (config.token_types > 0)
     with torch.inference_mode():
         ours = model(ids, types=types)[0]
-        theirs = naive(model, config, ids[0].tolist(), types[0].tolist())
+        theirs = reference(model, config, ids[0].tolist(), types[0].tolist())
     # Tables of positions are float32 in the model.
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_sparse_head_equals_the_dense_one(recipe: str) -> None:
-    model = random_model(small(recipe))
+    model = random_model(configuration(recipe))
     ids = some_ids(4, 20)
     positions = torch.stack([torch.randperm(20)[:6] for _ in range(4)])
     dense = model(ids)
@@ -232,11 +176,12 @@ def test_sparse_head_equals_the_dense_one(recipe: str) -> None:
 
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_padding_changes_nothing(recipe: str) -> None:
-    config = small(recipe)
+    config = configuration(recipe)
     for model in (
         random_model(config),
         SequenceClassifier(config, VOCAB, 3).double().eval(),
     ):
+        initialise(model, 0.3, torch.Generator().manual_seed(0))
         ids = some_ids(2, 12)
         padded = F.pad(ids, (0, 9), value=17)
         mask = torch.arange(21).expand(2, 21) < 12
@@ -247,7 +192,7 @@ def test_padding_changes_nothing(recipe: str) -> None:
 
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_rows_do_not_see_each_other(recipe: str) -> None:
-    model = random_model(small(recipe))
+    model = random_model(configuration(recipe))
     ids = some_ids(3, 16)
     changed = ids.clone()
     changed[2] = 9
@@ -281,7 +226,7 @@ def test_sinusoidal_table() -> None:
 
 
 def test_initialisation() -> None:
-    config = small("crammed-2022", linear_bias=True, width=256, head_dim=32)
+    config = configuration("crammed-2022", linear_bias=True, width=256, head_dim=32)
     model = MaskedLM(config, 4096)
     initialise(model, 0.02, torch.Generator().manual_seed(0))
     for name, parameter in model.named_parameters():
@@ -296,7 +241,7 @@ def test_initialisation() -> None:
 
 
 def test_dropout_acts_in_training_only() -> None:
-    config = small(dropout=0.5)
+    config = configuration(dropout=0.5)
     model = random_model(config, dtype=torch.float32)
     ids = some_ids(2, 10)
     assert torch.equal(model(ids), model(ids))

@@ -7,10 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crammed.config import ModelConfig, OptimConfig
+from crammed.model.blocks import Norm
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.build import build_optimizer
 from crammed.optim.muon import Muon, orthogonalise
 from support.text import tiny
+from support.variants import VARIANTS, choices, random_model, some_ids
 
 
 def gradients(shape: tuple[int, int], steps: int, seed: int = 0) -> list[torch.Tensor]:
@@ -121,16 +124,38 @@ def test_muon_takes_the_layers_matrices_and_adamw_the_rest() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_layers_begin_as_the_identity_with_zero_outputs() -> None:
+@pytest.mark.parametrize("name", choices(OptimConfig)["name"])
+@pytest.mark.parametrize("config", VARIANTS)
+def test_every_parameter_is_trained_once_and_decays_as_it_should(
+    config: ModelConfig, name: str
+) -> None:
+    optim = tiny("crammed", f"optim.name={name}", "optim.weight_decay=0.5").optim
+    model = random_model(config, dtype=torch.float32)
+    optimizer = build_optimizer(model, optim)
+    names = {id(p): n for n, p in model.named_parameters()}
+    where = [(names[id(p)], g) for g in optimizer.param_groups for p in g["params"]]
+    assert sorted(n for n, _ in where) == sorted(names.values())
+    groups = dict(where)
+    for at, module in model.named_modules():
+        for own, parameter in module.named_parameters(prefix=at, recurse=False):
+            in_layer = own.startswith("encoder.layers.")
+            matrix = parameter.ndim > 1
+            kept = isinstance(module, Norm) or own.endswith("bias")
+            assert groups[own]["weight_decay"] == (0.0 if kept else 0.5), own
+            assert ("momentum" in groups[own]) == (name == "muon" and in_layer and matrix), own
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    model(some_ids(4)).square().mean().backward()
+    optimizer.step()
+    for n, parameter in model.named_parameters():
+        assert parameter.grad is None or not torch.equal(parameter, before[n]), n
+
+
+def test_zero_outputs_change_nothing_else() -> None:
     config = tiny("crammed", "model.zero_outputs=true").model
     model = MaskedLM(config, 256)
     initialise(model, 0.02, torch.Generator().manual_seed(0), zero_outputs=True)
     plain = MaskedLM(config, 256)
     initialise(plain, 0.02, torch.Generator().manual_seed(0))
-    x = torch.randn(2, 5, config.width)
-    for layer in model.encoder.layers:
-        assert torch.equal(layer(x, None, None), x)
-    # Nothing else differs.
     own = dict(model.named_parameters())
     for name, parameter in plain.named_parameters():
         zeroed = name.endswith(("attention.out.weight", "ffn.down.weight"))

@@ -18,13 +18,13 @@ from crammed.config import ModelConfig
 from crammed.kernels import add_norm as add_norms
 from crammed.kernels import cross_entropy as cross_entropies
 from crammed.kernels import gate as gates
-from crammed.kernels.add_norm import add_norm, add_norm_twin
-from crammed.kernels.cross_entropy import cross_entropy, cross_entropy_twin
+from crammed.kernels.add_norm import add_norm, add_norm_reference
+from crammed.kernels.cross_entropy import cross_entropy, cross_entropy_reference
 from crammed.kernels.encoder import fused
-from crammed.kernels.gate import gate, gate_twin
+from crammed.kernels.gate import ACTIVATION_NAMES, gate, gate_reference
 from crammed.kernels.jit import INTERPRETED
-from crammed.model.encoder import ACTIVATIONS, MaskedLM, initialise
-from crammed.training.precision import training_twin
+from crammed.model.encoder import MaskedLM, initialise
+from crammed.training.precision import training_copy
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -55,13 +55,13 @@ def assert_near(ours: Tensor, exact: Tensor, dtype: torch.dtype | None = None) -
 
 def against_double(
     ours: Callable[..., tuple[Tensor, ...]],
-    twin: Callable[..., tuple[Tensor, ...]],
+    reference: Callable[..., tuple[Tensor, ...]],
     *inputs: Tensor,
     coarsest: torch.dtype,
 ) -> None:
     """Outputs, and gradients of a random combination of them."""
     exact = [each.detach().double().requires_grad_(each.requires_grad) for each in inputs]
-    outputs, expected = ours(*inputs), twin(*exact)
+    outputs, expected = ours(*inputs), reference(*exact)
     slopes = [torch.randn_like(each) for each in outputs]
     torch.autograd.backward(outputs, slopes)
     torch.autograd.backward(expected, [each.double() for each in slopes])
@@ -89,7 +89,7 @@ def test_add_norm(rows: int, width: int, stream: torch.dtype, biased: bool) -> N
 
         total, normed = of(add_norm)(*inputs)
         assert (total.dtype, normed.dtype) == (stream, branch)
-        against_double(of(add_norm), of(add_norm_twin), *inputs, coarsest=branch)
+        against_double(of(add_norm), of(add_norm_reference), *inputs, coarsest=branch)
 
 
 @pytest.mark.parametrize("used", [0, 1])
@@ -97,7 +97,7 @@ def test_add_norm_where_one_output_is_used(used: int) -> None:
     inputs = [drawn(2, 5, 64), drawn(2, 5, 64, dtype=torch.bfloat16), drawn(64)]
     against_double(
         lambda x, b, w: (add_norm(x, b, w, None, 1e-6)[used],),
-        lambda x, b, w: (add_norm_twin(x, b, w, None, 1e-6)[used],),
+        lambda x, b, w: (add_norm_reference(x, b, w, None, 1e-6)[used],),
         *inputs,
         coarsest=torch.bfloat16,
     )
@@ -117,14 +117,14 @@ def test_the_norm_is_that_of_the_stored_total() -> None:
     assert_near(normed, F.layer_norm(total.double(), (64,), eps=1e-6))
 
 
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("activation", ACTIVATION_NAMES)
 @pytest.mark.parametrize(("rows", "hidden"), [(37, 96), (3, 1000)])
 @pytest.mark.parametrize("dtype", BOTH)
 def test_gate(activation: str, rows: int, hidden: int, dtype: torch.dtype) -> None:
     up = (2 * drawn(rows, 2 * hidden).detach()).to(dtype).requires_grad_()
     against_double(
         lambda x: (gate(x, activation),),
-        lambda x: (gate_twin(x, activation),),
+        lambda x: (gate_reference(x, activation),),
         up,
         coarsest=dtype,
     )
@@ -132,11 +132,11 @@ def test_gate(activation: str, rows: int, hidden: int, dtype: torch.dtype) -> No
 
 def test_gate_of_large_values() -> None:
     """No NaN where an exponential overflows, in value or slope."""
-    for activation in ACTIVATIONS:
+    for activation in ACTIVATION_NAMES:
         up = torch.tensor([[-1e4, -90.0, 90.0, 1e4] + [1.0] * 4], device=DEVICE, requires_grad=True)
         against_double(
             lambda x, name=activation: (gate(x, name),),
-            lambda x, name=activation: (gate_twin(x, name),),
+            lambda x, name=activation: (gate_reference(x, name),),
             up,
             coarsest=torch.float32,
         )
@@ -149,7 +149,7 @@ def test_cross_entropy(rows: int, vocab: int, dtype: torch.dtype) -> None:
     labels = torch.randint(vocab, (rows,), device=DEVICE)
     labels[rows // 2 + 1 :: 2] = -100
     ours, exact = cross_entropy(logits, labels), logits.detach().double().requires_grad_()
-    right = cross_entropy_twin(exact, labels)
+    right = cross_entropy_reference(exact, labels)
     assert ours.dtype == torch.float32
     assert_near(ours, right)
     (0.37 * ours).backward()
@@ -223,7 +223,7 @@ def test_a_fused_model_learns_as_the_plain_one(fields: dict[str, Any], backend: 
     model = MaskedLM(ModelConfig.model_validate({**SHAPE, **fields}), 64)
     initialise(model, 0.1)
     model.to(DEVICE)
-    loss, gradients = loss_and_gradients(model, cross_entropy_twin, None, half=False)
+    loss, gradients = loss_and_gradients(model, cross_entropy_reference, None, half=False)
     fast, reason = fused(model)
     assert reason.startswith("fused kernels on"), reason
     fast_loss, fast_gradients = loss_and_gradients(fast, cross_entropy, backend, half=False)
@@ -232,21 +232,21 @@ def test_a_fused_model_learns_as_the_plain_one(fields: dict[str, Any], backend: 
     for name, gradient in gradients.items():
         assert error({name: fast_gradients[name]}, {name: gradient}) < 1e-3, name
     # With 16-bit products both differ from float32, ours by as much as the plain model.
-    half_loss, half_gradients = loss_and_gradients(model, cross_entropy_twin, None, half=True)
+    half_loss, half_gradients = loss_and_gradients(model, cross_entropy_reference, None, half=True)
     fast_loss, fast_gradients = loss_and_gradients(fast, cross_entropy, backend, half=True)
     assert (fast_loss - half_loss).abs() / loss < 0.01
     coarse, fine = error(fast_gradients, gradients), error(half_gradients, gradients)
     assert coarse < ROUNDING * fine
 
 
-def test_the_twin_of_training_in_bfloat16() -> None:
+def test_the_training_copy_in_bfloat16() -> None:
     model = MaskedLM(ModelConfig.model_validate({**SHAPE, **MODELS[1]}), 64)
     initialise(model, 0.1)
-    fast = training_twin(fused(model.to(DEVICE))[0], torch.bfloat16)
+    fast = training_copy(fused(model.to(DEVICE))[0], torch.bfloat16)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     renamed = {name: names[id(parameter)] for name, parameter in fast.named_parameters()}
-    _, gradients = loss_and_gradients(model, cross_entropy_twin, None, half=False)
-    _, half_gradients = loss_and_gradients(model, cross_entropy_twin, None, half=True)
+    _, gradients = loss_and_gradients(model, cross_entropy_reference, None, half=False)
+    _, half_gradients = loss_and_gradients(model, cross_entropy_reference, None, half=True)
     _, fast_gradients = loss_and_gradients(fast, cross_entropy, "aot_eager", half=False)
     fast_gradients = {renamed[name]: gradient for name, gradient in fast_gradients.items()}
     coarse, fine = error(fast_gradients, gradients), error(half_gradients, gradients)

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from crammed.config import ModelConfig
 from crammed.model.encoder import MaskedLM, initialise
-from crammed.training.float8 import Float8Linear, quantised
-from crammed.training.precision import training_twin
+from crammed.training.float8 import Float8Linear, check_widths, quantised
+from crammed.training.precision import training_copy
 from support.text import tiny
+from support.variants import VARIANTS, VOCAB, some_ids
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -27,7 +29,7 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _Slow(torch.autograd.Function):
-    """The twin: nothing but the rounding is in 8 bits."""
+    """The reference implementation: nothing but the rounding is in 8 bits."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -71,12 +73,12 @@ def test_zeros_stay_zeros_and_what_is_not_finite_is_seen(value: float) -> None:
 @pytest.mark.parametrize("shape", [(32,), (3, 16), (5, 7), (1, 1), (2, 3, 4)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_linear_layer_and_its_gradients_are_the_twins(
+def test_a_linear_layer_and_its_gradients_are_those_of_the_reference(
     shape: tuple[int, ...], bias: bool, dtype: torch.dtype
 ) -> None:
     draw = torch.Generator().manual_seed(len(shape))
     layer = Float8Linear(48, 80, bias=bias)
-    nn.init.normal_(layer.weight, 0.0, 0.02, generator=draw)
+    layer.start(0.02, draw)
     x = torch.randn(*shape, 48, generator=draw).to(dtype)
     out = torch.randn(*shape, 80, generator=draw).to(dtype) * 1e-4
     fast, slow = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -100,15 +102,24 @@ def test_a_linear_layer_and_its_gradients_are_the_twins(
         assert (layer.bias.grad - out.float().flatten(0, -2).sum(0)).norm() < 1e-2 * out.norm()
 
 
-def test_the_layers_products_are_in_8_bits_and_nothing_else() -> None:
-    model = MaskedLM(tiny("crammed", "model.layers=2").model, 256)
-    twin = training_twin(model, torch.bfloat16, fp8=True)
-    found = {name for name, module in twin.named_modules() if isinstance(module, Float8Linear)}
-    assert found == {
-        f"encoder.layers.{n}.{product}"
-        for n in range(2)
-        for product in ("attention.qkv", "attention.out", "ffn.up", "ffn.down")
-    }
+@pytest.mark.parametrize("config", VARIANTS)
+def test_the_layers_products_are_in_8_bits_and_nothing_else(config: ModelConfig) -> None:
+    model = MaskedLM(config, VOCAB)
+    copy = training_copy(model, torch.bfloat16, fp8=True)
+    found = {name for name, module in copy.named_modules() if isinstance(module, Float8Linear)}
+    layers = model.encoder.layers.named_modules(prefix="encoder.layers")
+    assert found == {name for name, module in layers if isinstance(module, nn.Linear)}
+    assert not any(isinstance(module, Float8Linear) for module in model.modules())
+
+
+@pytest.mark.parametrize("config", VARIANTS)
+def test_every_model_is_near_in_8_bits(config: ModelConfig) -> None:
+    model = MaskedLM(config, VOCAB)
+    initialise(model, 0.1, torch.Generator().manual_seed(0))
+    check_widths(model)
+    ids, places = some_ids(8), torch.arange(5).expand(8, 5)
+    exact, near = model(ids, places), training_copy(model, torch.bfloat16, fp8=True)(ids, places)
+    assert (near.float() - exact).norm() < 0.2 * exact.norm()
 
 
 def test_the_gradient_points_where_the_exact_one_does() -> None:
@@ -117,9 +128,9 @@ def test_the_gradient_points_where_the_exact_one_does() -> None:
     ids = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
     positions = torch.arange(8).expand(16, 8)
     found = []
-    for twin in (model, training_twin(model, torch.bfloat16, fp8=True)):
+    for each in (model, training_copy(model, torch.bfloat16, fp8=True)):
         model.zero_grad()
-        loss = F.cross_entropy(twin(ids, positions).float().flatten(0, 1), ids[:, :8].flatten())
+        loss = F.cross_entropy(each(ids, positions).float().flatten(0, 1), ids[:, :8].flatten())
         loss.backward()
         gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         found.append((loss.item(), torch.cat(gradients)))

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from crammed.budget import Work
 from crammed.device import Device, is_out_of_memory
 from crammed.errors import InputError
-from crammed.model.encoder import MaskedLM, initialise
+from crammed.model.encoder import Layer, MaskedLM, initialise
 from crammed.optim.build import build_optimizer
 from crammed.training.memory import LEAST_TOKENS, MOST_TOKENS, SHARE, fitting_rows
 from crammed.training.plan import Update
-from crammed.training.precision import RecomputedLayer
 from crammed.training.step import TrainStep
 from support.steps import SPECIALS
 from support.text import tiny
@@ -93,7 +92,7 @@ def limited(step: TrainStep, most: int) -> list[int]:
 
 def recomputes(step: TrainStep) -> bool:
     """Whether all layers do; never only some of them."""
-    found = {module.on for module in step._twin.modules() if isinstance(module, RecomputedLayer)}
+    found = {module.recompute for module in step._model.modules() if isinstance(module, Layer)}
     assert len(found) == 1
     return found.pop()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save_file
 
+from crammed.config import ModelConfig
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import CrammedError, InputError
 from crammed.export import native
@@ -59,15 +60,13 @@ def export(
         raise InputError(f"{out} exists already: choose another --to")
     chosen, reasons = _choose(final, wanted)
     with new_folder(out) as folder:
-        if chosen == "modernbert":
-            config = native.modernbert_config(final.config, final.vocab_size)
-            weights = native.modernbert_weights(final.weights, final.config)
-        elif chosen == "bert":
-            config = native.bert_config(final.config, final.vocab_size)
-            weights = native.bert_weights(final.weights, final.config)
-        else:
+        if chosen == "custom":
             config, weights = _custom_config(final), final.weights
             _copy_code(folder)
+        else:
+            kind = native.FORMATS[chosen]
+            config = kind.config(final.config, final.vocab_size)
+            weights = kind.weights(final.weights, final.config)
         ids = native.special_ids(Specials.of(final.tokenizer))
         write_json(folder / "config.json", {**config, **ids})
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -78,30 +77,27 @@ def export(
 
 
 def _choose(final: TrainedModel, wanted: Format) -> tuple[str, list[str]]:
-    obstacles = {
-        "modernbert": native.modernbert_obstacles(final.config),
-        "bert": native.bert_obstacles(final.config),
-        "custom": [],
-    }
-    if wanted != "auto":
-        if obstacles[wanted]:
-            raise InputError(f"{wanted} cannot hold this model: {'; '.join(obstacles[wanted])}")
-        return wanted, []
+    """The format to write, and why not those before it."""
     reasons: list[str] = []
-    for name, found in obstacles.items():
-        if not found:
+    for name, kind in native.FORMATS.items():
+        obstacles = kind.obstacles(final.config)
+        if name == wanted and obstacles:
+            raise InputError(f"{name} cannot hold this model: {'; '.join(obstacles)}")
+        if name == wanted or (wanted == "auto" and not obstacles):
             return name, reasons
-        reasons.append(f"not {name}: {'; '.join(found)}")
-    raise AssertionError("custom code holds every model")
+        if wanted == "auto":
+            reasons.append(f"not {name}: {'; '.join(obstacles)}")
+    return "custom", reasons
 
 
 def _custom_config(final: TrainedModel) -> dict[str, Any]:
+    """Everything that the encoder may read of a `ModelConfig`: its fields and its properties."""
     fields = final.config.model_dump(mode="json", exclude={"max_length"})
+    derived = [name for name, kind in vars(ModelConfig).items() if isinstance(kind, property)]
     return {
         **fields,
+        **{name: getattr(final.config, name) for name in derived},
         "max_position_embeddings": final.config.max_length,
-        "ffn_width": final.config.ffn_width,
-        "ffn_hidden": final.config.ffn_hidden,
         "dropout": native.FINETUNE_DROPOUT,
         "architectures": ["CrammedForMaskedLM"],
         "model_type": "crammed",
@@ -120,13 +116,17 @@ def _custom_config(final: TrainedModel) -> dict[str, Any]:
 
 
 def _copy_code(folder: Path) -> None:
+    """Copy the class for transformers, the encoder, and what the encoder imports."""
     package = resources.files("crammed")
-    for source, name in (
-        (package / "export" / "modeling_crammed.py", "modeling_crammed.py"),
-        (package / "model" / "encoder.py", "encoder_crammed.py"),
-    ):
-        with resources.as_file(source) as path:
-            shutil.copyfile(path, folder / name)
+    (folder / "modeling_crammed.py").write_text(
+        (package / "export" / "modeling_crammed.py").read_text("utf-8"), "utf-8"
+    )
+    names = ["encoder"]
+    for name in names:
+        text = (package / "model" / f"{name}.py").read_text("utf-8")
+        (folder / f"{name}.py").write_text(text, "utf-8")
+        imported = re.findall(r"^from \.(\w+) import", text, re.MULTILINE)
+        names += [other for other in imported if other not in names]
 
 
 def _write_tokenizer(final: TrainedModel, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """The encoder as transformers sees it, for models that no built-in class holds.
 
-Copied beside an exported model together with the encoder itself; needs torch and transformers.
+Copied beside an exported model together with the encoder's files; needs torch and transformers.
 """
 
 from typing import Any
@@ -15,13 +15,12 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 
-from .encoder_crammed import (
-    Encoder,
-    MaskedLM,
-    SequenceClassifier,
-    TokenClassifier,
-    initialise,
-)
+# Old versions of transformers copy only the files that this one imports itself.
+from .attention import Attention  # noqa: F401
+from .blocks import Block  # noqa: F401
+from .encoder import Encoder, MaskedLM, SequenceClassifier, TokenClassifier
+from .feedforward import FeedForward  # noqa: F401
+from .positions import Positions  # noqa: F401
 
 
 class CrammedConfig(PretrainedConfig):
@@ -51,7 +50,8 @@ class CrammedPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
 
     def _init_weights(self, module: nn.Module) -> None:
-        initialise(module, self.config.init_std)
+        if hasattr(module, "start"):
+            module.start(self.config.init_std)
 
 
 class CrammedModel(CrammedPreTrainedModel):
@@ -78,6 +78,8 @@ class CrammedModel(CrammedPreTrainedModel):
 
 class CrammedForMaskedLM(CrammedPreTrainedModel):
     """Logits over the vocabulary; the decoder is the token embedding itself."""
+
+    start = MaskedLM.start
 
     def __init__(self, config: CrammedConfig) -> None:
         super().__init__(config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,44 +11,94 @@ from torch import Tensor
 
 from crammed.config import ModelConfig
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.errors import CrammedError
+from crammed.model.blocks import ACTIVATIONS
+from crammed.model.positions import POSITIONS
 
 FINETUNE_DROPOUT = 0.1
 """Dropout that exported configurations carry, whatever pretraining used."""
 
-_ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}
+
+class _Any(Container[Any]):
+    """Every value of a field that holds a number."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
 
 
-def activation_name(config: ModelConfig) -> str:
-    """The activation as transformers calls it."""
-    return _ACTIVATIONS.get(config.activation, config.activation)
+ANY = _Any()
+BOTH = (True, False)
+Holds = Mapping[str, Container[Any]]
+"""The values of each field of `ModelConfig` that a format holds. Of a field that is not named it
+holds the default, so that what nobody has thought of is exported with custom code."""
+
+NUMBERS: Holds = dict.fromkeys(
+    ("layers", "width", "head_dim", "ffn_ratio", "norm_eps", "max_length", "init_std", "dropout"),
+    ANY,
+)
+KNOWN_ACTIVATIONS = tuple(name for name, kind in ACTIVATIONS.items() if kind.transformers)
+
+MODERNBERT: Holds = {
+    **NUMBERS,
+    "gated": (True,),
+    "activation": KNOWN_ACTIVATIONS,
+    "norm": ("pre",),
+    "norm_bias": BOTH,
+    "embedding_norm": (True,),
+    "first_attention_norm": (False,),
+    "final_norm": (True,),
+    "linear_bias": BOTH,
+    "qkv_bias": BOTH,
+    "positions": tuple(name for name, kind in POSITIONS.items() if "modernbert" in kind.native),
+    "rotary_theta": ANY,
+    "token_types": (0,),
+    "head_transform": (True,),
+    "decoder_bias": BOTH,
+    "ffn_dropout": ("hidden",),
+    "zero_outputs": BOTH,
+    "classifier": ("head-transform",),
+    "pooler_width": ANY,
+}
+BERT: Holds = {
+    **NUMBERS,
+    "gated": (False,),
+    "activation": KNOWN_ACTIVATIONS,
+    "norm": ("post",),
+    "norm_bias": (True,),
+    "embedding_norm": (True,),
+    "first_attention_norm": (True,),
+    "final_norm": (False,),
+    "linear_bias": (True,),
+    "qkv_bias": (True,),
+    "positions": tuple(name for name, kind in POSITIONS.items() if "bert" in kind.native),
+    "rotary_theta": ANY,
+    "token_types": ANY,
+    "head_transform": (True,),
+    "decoder_bias": (True,),
+    "ffn_dropout": ("residual",),
+    "zero_outputs": BOTH,
+    "classifier": ("pooler",),
+    "pooler_width": ANY,
+}
 
 
-def _unmet(config: ModelConfig, wanted: dict[str, Any]) -> list[str]:
-    return [
-        f"model.{name} is {getattr(config, name)}, not {value}"
-        for name, value in wanted.items()
-        if getattr(config, name) != value
-    ]
+def _unmet(config: ModelConfig, holds: Holds) -> list[str]:
+    """The fields whose values a format does not hold, a reason each."""
+    reasons = []
+    for name, field in ModelConfig.model_fields.items():
+        value, held = getattr(config, name), holds.get(name, (field.default,))
+        if value not in held:
+            named = " or ".join(map(str, held)) if isinstance(held, tuple) else str(held)
+            reasons.append(f"model.{name} is {value}, not {named}")
+    return reasons
 
 
 def modernbert_obstacles(config: ModelConfig) -> list[str]:
     """Why ModernBERT cannot hold the model; empty where it can."""
-    return _unmet(
-        config,
-        {
-            "positions": "rotary",
-            "norm": "pre",
-            "gated": True,
-            "embedding_norm": True,
-            "first_attention_norm": False,
-            "final_norm": True,
-            "head_transform": True,
-            "token_types": 0,
-            "qkv_bias": config.linear_bias,
-            "ffn_dropout": "hidden",
-            "classifier": "head-transform",
-        },
-    )
+    obstacles = _unmet(config, MODERNBERT)
+    if config.qkv_bias != config.linear_bias:
+        obstacles.append(f"model.qkv_bias is {config.qkv_bias}, not {config.linear_bias}")
+    return obstacles
 
 
 def modernbert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
@@ -61,7 +113,7 @@ def modernbert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "intermediate_size": config.ffn_hidden,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
-        "hidden_activation": activation_name(config),
+        "hidden_activation": ACTIVATIONS[config.activation].transformers,
         "max_position_embeddings": config.max_length,
         "initializer_range": config.init_std,
         "norm_eps": float(config.norm_eps),
@@ -80,7 +132,7 @@ def modernbert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "classifier_dropout": FINETUNE_DROPOUT,
         "classifier_pooling": "cls",
         "classifier_bias": config.linear_bias,
-        "classifier_activation": activation_name(config),
+        "classifier_activation": ACTIVATIONS[config.activation].transformers,
         "decoder_bias": config.decoder_bias,
         "tie_word_embeddings": True,
     }
@@ -108,24 +160,7 @@ def modernbert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[
 
 def bert_obstacles(config: ModelConfig) -> list[str]:
     """Why BERT cannot hold the model; empty where it can."""
-    obstacles = _unmet(
-        config,
-        {
-            "positions": "learned",
-            "norm": "post",
-            "gated": False,
-            "embedding_norm": True,
-            "first_attention_norm": True,
-            "final_norm": False,
-            "head_transform": True,
-            "linear_bias": True,
-            "qkv_bias": True,
-            "norm_bias": True,
-            "decoder_bias": True,
-            "ffn_dropout": "residual",
-            "classifier": "pooler",
-        },
-    )
+    obstacles = _unmet(config, BERT)
     if config.token_types == 0:
         obstacles.append("model.token_types is 0")
     if config.pooler_width not in (None, config.width):
@@ -143,7 +178,7 @@ def bert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
         "intermediate_size": config.ffn_hidden,
-        "hidden_act": activation_name(config),
+        "hidden_act": ACTIVATIONS[config.activation].transformers,
         "hidden_dropout_prob": FINETUNE_DROPOUT,
         "attention_probs_dropout_prob": FINETUNE_DROPOUT,
         "max_position_embeddings": config.max_length,
@@ -155,7 +190,7 @@ def bert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
 
 
 def bert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Our parameters under BERT's names; the fused product falls apart into three."""
+    """Our parameters under BERT's names; the fused product is split into three."""
     split: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if ".attention.qkv." in name:
@@ -197,9 +232,33 @@ def special_ids(specials: Specials) -> dict[str, int]:
 
 
 def _rename(weights: dict[str, Tensor], prefixes: dict[str, str]) -> dict[str, Tensor]:
-    """Replace each name's prefix; every name must have exactly one."""
+    """Replace the prefix of each name; every name must have exactly one."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        (prefix,) = [p for p in prefixes if name.startswith(p)]
-        renamed[prefixes[prefix] + name.removeprefix(prefix)] = tensor.to(torch.float32)
+        found = [prefix for prefix in prefixes if name.startswith(prefix)]
+        if len(found) != 1:
+            raise CrammedError(f"the format has no place for {name}: not exported")
+        renamed[prefixes[found[0]] + name.removeprefix(found[0])] = tensor.to(torch.float32)
     return renamed
+
+
+@dataclass(frozen=True)
+class NativeFormat:
+    """A class built into transformers.
+
+    Attributes:
+        obstacles: why it cannot hold a model; empty where it can.
+        config: its config.json, for a model and a vocabulary size.
+        weights: our parameters under its names.
+    """
+
+    obstacles: Callable[[ModelConfig], list[str]]
+    config: Callable[[ModelConfig, int], dict[str, Any]]
+    weights: Callable[[dict[str, Tensor], ModelConfig], dict[str, Tensor]]
+
+
+FORMATS = {
+    "modernbert": NativeFormat(modernbert_obstacles, modernbert_config, modernbert_weights),
+    "bert": NativeFormat(bert_obstacles, bert_config, bert_weights),
+}
+"""The built-in classes, the better ones first."""

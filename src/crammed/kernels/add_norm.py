@@ -48,10 +48,10 @@ def add_norm(
     if runs_on(x) and x.shape[-1] <= WIDEST:
         total, normed, _, _ = _add_norm(x, branch, weight, bias, eps)
         return total, normed
-    return add_norm_twin(x, branch, weight, bias, eps)
+    return add_norm_reference(x, branch, weight, bias, eps)
 
 
-def add_norm_twin(
+def add_norm_reference(
     x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
     """The same in plain PyTorch."""

@@ -41,10 +41,10 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         losses, _ = _cross_entropy(logits, labels)
         total: Tensor = losses.sum()
         return total
-    return cross_entropy_twin(logits, labels)
+    return cross_entropy_reference(logits, labels)
 
 
-def cross_entropy_twin(logits: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy_reference(logits: Tensor, labels: Tensor) -> Tensor:
     """The same in plain PyTorch."""
     precise = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(logits.to(precise), labels, reduction="sum")

@@ -1,6 +1,6 @@
-"""The encoder behind fused kernels: the same parameters, names and results.
+"""The encoder with fused kernels: the same parameters, names and results.
 
-Every residual addition waits for the norm that follows it, and is done in the same pass.
+Every residual addition waits for the norm that follows it, and both are done in one pass.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from crammed.kernels.add_norm import WIDEST, add_norm
-from crammed.kernels.gate import gate
+from crammed.kernels.gate import ACTIVATION_NAMES, gate
 from crammed.kernels.jit import available
-from crammed.model.encoder import Encoder, EncoderConfig, FeedForward, Layer, MaskedLM
+from crammed.model.blocks import Config, LayerNorm
+from crammed.model.encoder import Encoder, Layer, MaskedLM
+from crammed.model.feedforward import FeedForward
+from crammed.model.positions import Tables
 
 
 class FusedFeedForward(FeedForward):
-    """A gated feed-forward layer with activation and gate in one pass."""
+    """A feed-forward block with activation and gate, where it has one, in one pass."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.activation_name = config.activation
 
@@ -31,20 +34,18 @@ class FusedFeedForward(FeedForward):
 class FusedEncoder(Encoder):
     """A pre-norm encoder without dropout on its residual branches."""
 
-    def __init__(self, config: EncoderConfig, vocab_size: int) -> None:
+    def __init__(self, config: Config, vocab_size: int) -> None:
         super().__init__(config, vocab_size)
         for layer in self.layers:
             assert isinstance(layer, Layer)
             layer.ffn = FusedFeedForward(config)
 
-    def through_layers(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, mask: Tensor | None
-    ) -> Tensor:
+    def through_layers(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
         branch: Tensor | None = None
         for layer in self.layers:
             assert isinstance(layer, Layer)
             x, normed = _add_norm(x, branch, layer.attention_norm)
-            branch = layer.attention(normed, rotary, mask)
+            branch = layer.attention(normed, tables, mask)
             x, normed = _add_norm(x, branch, layer.ffn_norm)
             branch = layer.ffn(normed)
         return _add_norm(x, branch, self.final_norm)[1]
@@ -54,7 +55,7 @@ def _add_norm(x: Tensor, branch: Tensor | None, norm: nn.Module) -> tuple[Tensor
     """The stream with `branch` added, and what `norm` makes of it."""
     if branch is None:
         return x, norm(x)
-    if not isinstance(norm, nn.LayerNorm):
+    if not isinstance(norm, LayerNorm):
         total = x + branch
         return total, norm(total)
     return add_norm(x, branch, norm.weight, norm.bias, norm.eps)
@@ -63,36 +64,50 @@ def _add_norm(x: Tensor, branch: Tensor | None, norm: nn.Module) -> tuple[Tensor
 class FusedMaskedLM(MaskedLM):
     """A masked language model with a `FusedEncoder`."""
 
-    def __init__(self, config: EncoderConfig, vocab_size: int) -> None:
+    def __init__(self, config: Config, vocab_size: int) -> None:
         super().__init__(config, vocab_size)
         self.encoder = FusedEncoder(config, vocab_size)
 
 
 def fused(model: MaskedLM) -> tuple[MaskedLM, str]:
-    """`model` behind fused kernels, and a line that says so; or `model` itself, and why.
+    """`model` with fused kernels, and a line that says so; or `model` itself, and why.
 
-    The parameters are those of `model`, not copies: an optimizer or a checkpoint of either is one
-    of both. On a CPU the kernels' twins run.
+    The parameters are those of `model`, not copies: an optimizer or a checkpoint of one is also one
+    of the other. On a CPU the kernels' reference implementations run.
     """
     config, embedding = model.encoder.config, model.encoder.tokens
     device = embedding.weight.device
-    refusal = _refusal(config, device)
+    refusal = _refusal(model, device)
     if refusal is not None:
         return model, f"fused kernels off: {refusal}"
     with torch.device("meta"):
-        twin = FusedMaskedLM(config, embedding.num_embeddings)
-    twin.load_state_dict(model.state_dict(keep_vars=True), assign=True)
-    twin.train(model.training)
+        made = FusedMaskedLM(config, embedding.num_embeddings)
+    made.load_state_dict(model.state_dict(keep_vars=True), assign=True)
+    made.train(model.training)
     what = "norms with residuals" + (", gates" if config.gated else "")
-    how = "Triton" if available(device) else "their twins in plain PyTorch"
-    return twin, f"fused kernels on: {what}; {how}"
+    how = "Triton" if available(device) else "their reference implementations in PyTorch"
+    return made, f"fused kernels on: {what}; {how}"
 
 
-def _refusal(config: EncoderConfig, device: torch.device) -> str | None:
-    if config.norm != "pre":
-        return "they are for pre-norm layers"
-    if config.dropout:
-        return "they are for branches without dropout"
+def _refusal(model: MaskedLM, device: torch.device) -> str | None:
+    """Why the kernels do not suit the model; None where they do.
+
+    They suit what is named here, and nothing else: what they do not know they refuse.
+    """
+    encoder, config = model.encoder, model.encoder.config
+    norms: list[nn.Module] = [encoder.final_norm]
+    for layer in encoder.layers:
+        if type(layer) is not Layer or not layer.pre:
+            return "they are for pre-norm layers"
+        if type(layer.ffn) is not FeedForward:
+            return f"they do not know {type(layer.ffn).__name__}"
+        if layer.drop_attention.p or layer.drop_ffn.p:
+            return "they are for branches without dropout"
+        norms += [layer.attention_norm, layer.ffn_norm]
+    if unknown := {type(norm) for norm in norms} - {LayerNorm, nn.Identity}:
+        return f"they are for LayerNorm, not {' or '.join(kind.__name__ for kind in unknown)}"
+    if config.gated and config.activation not in ACTIVATION_NAMES:
+        return f"they do not know the activation {config.activation}"
     if config.width > WIDEST:
         return f"a row of {config.width} is wider than {WIDEST}"
     if device.type == "cuda" and not available(device):

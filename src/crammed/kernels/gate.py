@@ -13,8 +13,10 @@ from torch import Tensor
 
 from crammed.errors import InputError
 from crammed.kernels.jit import jit, power_of_two, runs_on, tl
-from crammed.model.encoder import ACTIVATIONS
+from crammed.model.blocks import ACTIVATIONS
 
+ACTIVATION_NAMES = ("gelu", "gelu_tanh", "relu", "relu2", "silu")
+"""What the kernel knows of `crammed.model.blocks.ACTIVATIONS`."""
 _TILE = 2048
 
 
@@ -23,7 +25,7 @@ def gate(up: Tensor, activation: str) -> Tensor:
 
     Args:
         up: [..., 2 H].
-        activation: a name of `crammed.model.encoder.ACTIVATIONS`.
+        activation: one of `ACTIVATION_NAMES`.
 
     Returns:
         [..., H] in the format of `up`.
@@ -31,20 +33,21 @@ def gate(up: Tensor, activation: str) -> Tensor:
     Raises:
         InputError: an unknown activation, or a width that cannot be halved.
     """
-    if activation not in ACTIVATIONS:
-        raise InputError(f"unknown activation {activation}: try one of {', '.join(ACTIVATIONS)}")
+    if activation not in ACTIVATION_NAMES:
+        known = ", ".join(ACTIVATION_NAMES)
+        raise InputError(f"unknown activation {activation}: try one of {known}")
     if up.shape[-1] % 2:
         raise InputError(f"a gate cannot halve {up.shape[-1]} features: try an even number")
     if runs_on(up):
         hidden: Tensor = _gate(up, activation)
         return hidden
-    return gate_twin(up, activation)
+    return gate_reference(up, activation)
 
 
-def gate_twin(up: Tensor, activation: str) -> Tensor:
+def gate_reference(up: Tensor, activation: str) -> Tensor:
     """The same in plain PyTorch."""
     active, passed = up.chunk(2, dim=-1)
-    return ACTIVATIONS[activation](active) * passed
+    return ACTIVATIONS[activation].function(active) * passed
 
 
 @jit

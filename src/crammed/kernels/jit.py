@@ -1,4 +1,4 @@
-"""Triton, where there is one. Without it this package still imports, and the twins run."""
+"""Triton, where it is installed. Without it the references in plain PyTorch run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def available(device: torch.device) -> bool:
 
 
 def runs_on(x: Tensor) -> bool:
-    """Whether a kernel rather than its twin computes on `x`; a constant under torch.compile."""
+    """Whether a kernel computes on `x`, not its reference; a constant under torch.compile."""
     return triton is not None and (x.is_cuda or INTERPRETED) and x.dtype in DTYPES
 
 

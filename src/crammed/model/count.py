@@ -1,42 +1,45 @@
-"""What a model costs: parameters and training FLOPs, from its configuration alone."""
+"""What a model costs: parameters and training FLOPs, from its configuration alone.
+
+A model of shapes without storage is built and asked; nothing here knows what it consists of. Plans
+ask before every update and rules of size about many shapes, so answers are kept.
+"""
 
 from __future__ import annotations
 
-from crammed.model.encoder import EncoderConfig
+from functools import lru_cache
+
+import torch
+
+from crammed.config import ModelConfig
+from crammed.model.blocks import Block, Linear
+from crammed.model.encoder import MaskedLM, products_of
 
 
-def block_matrix_parameters(config: EncoderConfig) -> int:
-    """Weights of the layers' four products, without biases."""
-    attention = 4 * config.width**2
-    ffn = config.width * (config.ffn_width + config.ffn_hidden)
-    return config.layers * (attention + ffn)
+@lru_cache(maxsize=8)
+def _outline(config: ModelConfig, vocab_size: int) -> MaskedLM:
+    with torch.device("meta"):
+        return MaskedLM(config, vocab_size)
 
 
-def parameters(config: EncoderConfig, vocab_size: int) -> int:
+@lru_cache(maxsize=256)
+def block_matrix_parameters(config: ModelConfig) -> int:
+    """Weights of the products that the layers' blocks declare, without biases.
+
+    Raises:
+        TypeError: a layer has a matrix that no block declares.
+    """
+    return sum(product.linear.weight.numel() for product in products_of(_outline(config, 1)))
+
+
+@lru_cache(maxsize=256)
+def parameters(config: ModelConfig, vocab_size: int) -> int:
     """All parameters of the masked language model; the tied decoder counts once."""
-    width, norm = config.width, config.width * (2 if config.norm_bias else 1)
-    total = vocab_size * width + config.token_types * width
-    if config.positions == "learned":
-        total += config.max_length * width
-    elif config.positions == "scaled-sinusoidal":
-        total += 1
-    total += block_matrix_parameters(config)
-    if config.qkv_bias:
-        total += config.layers * 3 * width
-    if config.linear_bias:
-        total += config.layers * (width + config.ffn_width + width)
-    norms = 2 * config.layers + config.embedding_norm + config.final_norm
-    norms -= not config.first_attention_norm
-    if config.head_transform:
-        norms += 1
-        total += width * width + (width if config.linear_bias else 0)
-    if config.decoder_bias:
-        total += vocab_size
-    return total + norms * norm
+    return sum(parameter.numel() for parameter in _outline(config, vocab_size).parameters())
 
 
+@lru_cache(maxsize=256)
 def train_flops_per_token(
-    config: EncoderConfig, vocab_size: int, length: int, predicted: int
+    config: ModelConfig, vocab_size: int, length: int, predicted: int
 ) -> float:
     """FLOPs of forward and backward for one token of a row; products and attention only.
 
@@ -46,10 +49,13 @@ def train_flops_per_token(
     Args:
         length: tokens of a row.
         predicted: positions of a row that the sparse head predicts.
+
+    Raises:
+        TypeError: a layer has a matrix that no block declares.
     """
-    head = vocab_size * config.width
-    if config.head_transform:
-        head += config.width**2
+    model = _outline(config, vocab_size)
+    head = model.encoder.tokens.weight.numel()
+    head += sum(part.weight.numel() for part in model.head.modules() if isinstance(part, Linear))
     products = block_matrix_parameters(config) + head * predicted / length
-    attention = 2 * config.layers * length * config.width
-    return 6.0 * (products + attention)
+    blocks = [part for part in model.encoder.modules() if isinstance(part, Block)]
+    return 6.0 * (products + sum(block.mixing(length) for block in blocks))

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from crammed.config import OptimConfig
-from crammed.model.encoder import Attention, FeedForward
+from crammed.model.blocks import Norm
+from crammed.model.encoder import products_of
 from crammed.optim.muon import Muon
 
 State = dict[str, Tensor]
@@ -81,11 +82,12 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
     gradient, as BERT's original optimizer did. `muon` takes the matrices of the layers, and AdamW
     the rest.
     """
-    matrices = dict(_matrices(model)) if config.name == "muon" else {}
+    declared, undecayed = _matrices(model), _undecayed(model)
+    matrices = declared if config.name == "muon" else {}
     rest = [(n, p) for n, p in model.named_parameters() if n not in matrices]
     groups = [
-        {"params": [p for n, p in rest if _decays(n)], "weight_decay": config.weight_decay},
-        {"params": [p for n, p in rest if not _decays(n)], "weight_decay": 0.0},
+        {"params": [p for n, p in rest if n not in undecayed], "weight_decay": config.weight_decay},
+        {"params": [p for n, p in rest if n in undecayed], "weight_decay": 0.0},
     ]
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
     betas = (config.beta1, config.beta2)
@@ -102,16 +104,17 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
     return Optimizers(adam, muon)
 
 
-def _matrices(model: nn.Module) -> Iterator[tuple[str, int]]:
-    """Names of the layers' matrices, and how many lie upon one another in each."""
-    for name, module in model.named_modules():
-        if isinstance(module, Attention):
-            yield f"{name}.qkv.weight", 3
-            yield f"{name}.out.weight", 1
-        elif isinstance(module, FeedForward):
-            yield f"{name}.up.weight", 2 if module.gated else 1
-            yield f"{name}.down.weight", 1
+def _matrices(model: nn.Module) -> dict[str, int]:
+    """Names of the layers' matrices, and how many lie stacked in each.
+
+    Raises:
+        TypeError: a layer has a matrix that no block declares.
+    """
+    return {f"{name}.weight": matrices for name, _, matrices in products_of(model)}
 
 
-def _decays(name: str) -> bool:
-    return not any(part.endswith(("bias", "norm")) for part in name.split("."))
+def _undecayed(model: nn.Module) -> set[str]:
+    """Names of the parameters without weight decay: biases and everything in a norm."""
+    norms = [(at, norm) for at, norm in model.named_modules() if isinstance(norm, Norm)]
+    inside = {name for at, norm in norms for name, _ in norm.named_parameters(prefix=at)}
+    return inside | {name for name, _ in model.named_parameters() if name.endswith("bias")}

@@ -1,7 +1,7 @@
-"""Matrix products in 8 bits: e4m3 forward, e5m2 for gradients, one scale a tensor.
+"""Matrix products in 8 bits: e4m3 forward, e5m2 for gradients, one scale for each tensor.
 
-The split of formats is Micikevicius et al. 2022 (section 3.1); scales come from the tensors
-themselves, each time. Nothing but the products is in 8 bits: what goes in and comes out is not.
+The split of formats is that of Micikevicius et al. 2022 (section 3.1). Scales are computed from the
+tensors themselves, each time. Only the products are in 8 bits; their inputs and outputs are not.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from crammed.errors import InputError
+from crammed.model.blocks import Linear
+from crammed.model.encoder import products_of
+
 MULTIPLE = 16
-"""Of the dimensions of a product, as the hardware wants."""
+"""The hardware multiplies matrices whose dimensions are multiples of this."""
 _TINY = 1e-12
 
 
@@ -67,8 +71,8 @@ class _Product(torch.autograd.Function):
         return of_x, of_weight.to(ctx.weight_dtype)
 
 
-class Float8Linear(nn.Linear):
-    """A linear layer whose three products are in 8 bits; both widths are multiples of 16."""
+class Float8Linear(Linear):
+    """A linear layer with its three products in 8 bits; both widths are multiples of 16."""
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
@@ -78,3 +82,17 @@ class Float8Linear(nn.Linear):
         product: Tensor = _Product.apply(rows, self.weight)  # type: ignore[no-untyped-call]
         y = product[:count].reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias.to(y.dtype)
+
+
+def check_widths(model: nn.Module) -> None:
+    """Check that the products of the layers can be in 8 bits.
+
+    Raises:
+        InputError: a dimension is not a multiple of `MULTIPLE`.
+    """
+    for name, linear, _ in products_of(model):
+        if linear.in_features % MULTIPLE or linear.out_features % MULTIPLE:
+            raise InputError(
+                f"compute.fp8=on: {name} is {linear.in_features} x {linear.out_features}, not "
+                f"multiples of {MULTIPLE}: change model.width or model.ffn_ratio, or leave fp8 off"
+            )

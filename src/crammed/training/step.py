@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crammed.config import ModelConfig, RunConfig
+from crammed.config import RunConfig
 from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device, is_out_of_memory
@@ -21,10 +21,10 @@ from crammed.kernels.encoder import fused
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM
 from crammed.optim.build import Optimizers
-from crammed.training.float8 import MULTIPLE
+from crammed.training.float8 import check_widths
 from crammed.training.memory import LEAST_TOKENS, fitting_rows
 from crammed.training.plan import Update
-from crammed.training.precision import LossScale, recompute, training_twin
+from crammed.training.precision import LossScale, recompute, training_copy
 
 T = TypeVar("T")
 MOST_PIECES = 8
@@ -64,10 +64,10 @@ class TrainStep:
         device: Device,
     ) -> None:
         if device.fp8:
-            _check_widths(config.model)
-        behind = _fused(model, device) if device.fused else model
-        self._twin = training_twin(behind, device.dtype, fp8=device.fp8)
-        self._twin.encoder.keep_rotary(config.data.row_length, device.torch, device.dtype)
+            check_widths(model)
+        source = _fused(model, device) if device.fused else model
+        self._model = training_copy(source, device.dtype, fp8=device.fp8)
+        self._model.encoder.keep_tables(config.data.row_length)
         self._optimizer = optimizer
         self._config = config
         self._device = device
@@ -97,7 +97,7 @@ class TrainStep:
     def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """Summed cross-entropy of one microbatch [B, S] with `count` predictions a row."""
         masked = self._mask(rows, numbers, count)
-        logits = self._twin(masked.ids, masked.positions).flatten(0, 1)
+        logits = self._model(masked.ids, masked.positions).flatten(0, 1)
         labels = masked.labels.flatten()
         if self._device.fused:
             return cross_entropy(logits, labels)
@@ -137,7 +137,7 @@ class TrainStep:
 
     def _recompute(self) -> None:
         self._recomputes = True
-        recompute(self._twin)
+        recompute(self._model)
 
     def _peak(self, rows: int) -> int:
         """Bytes that a microbatch of so many rows takes; not compiled, which takes less."""
@@ -298,19 +298,13 @@ class TrainStep:
 
 
 def _fused(model: MaskedLM, device: Device) -> MaskedLM:
-    """The model behind our kernels."""
+    """The model with our kernels."""
     if device.recomputes:
-        raise InputError("compute.kernels=triton: its layers cannot recompute; leave one of both")
-    behind, words = fused(model)
-    if behind is model:
+        raise InputError(
+            "compute.kernels=triton cannot recompute layers: set compute.recompute=off or leave "
+            "compute.kernels out"
+        )
+    made, words = fused(model)
+    if made is model:
         raise InputError(f"compute.kernels=triton: {words}; leave it out")
-    return behind
-
-
-def _check_widths(model: ModelConfig) -> None:
-    """Raise an `InputError` where a product of the layers does not suit 8 bits."""
-    for what, width in (("model.width", model.width), ("the feed-forward width", model.ffn_hidden)):
-        if width % MULTIPLE:
-            raise InputError(
-                f"compute.fp8=on: {what} is {width}, no multiple of {MULTIPLE}; leave it off"
-            )
+    return made

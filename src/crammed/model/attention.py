@@ -1,0 +1,43 @@
+"""Blocks that mix the tokens of a row. Copied beside exported models (`blocks` says how)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from .blocks import Block, Config, Linear
+from .positions import POSITIONS, Tables
+
+
+class Attention(Block):
+    """Bidirectional softmax attention over [B, S, D] (Vaswani et al. 2017)."""
+
+    # Queries, keys and values in this order, as in ModernBERT's Wqkv.
+    products = {"qkv": 3, "out": 1}  # noqa: RUF012
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.width: int = config.width
+        self.head_dim = config.head_dim
+        self.dropout = config.dropout
+        self.places = POSITIONS[config.positions](config)
+        self.qkv = Linear(config.width, 3 * config.width, bias=config.qkv_bias)
+        self.out = Linear(config.width, config.width, bias=config.linear_bias)
+
+    def mixing(self, length: int) -> int:
+        """Scores and weighted sums of values."""
+        return 2 * length * self.width
+
+    def forward(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+        """Mix.
+
+        Args:
+            tables: what the positions prepared for rows of this length.
+            mask: [B, 1, 1, S], True where a token may be attended to; None where all may.
+        """
+        q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
+        q, k, mask = self.places.attend(q, k, mask, tables)
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        output: Tensor = self.out(y.transpose(1, 2).flatten(-2))
+        return output

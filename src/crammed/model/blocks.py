@@ -1,0 +1,164 @@
+"""What an encoder is built from: leaf modules, norms, activations, and the blocks of a layer.
+
+A leaf follows the number format of its input: weights may stay in float32 while activations are in
+16 bits (Micikevicius et al. 2018, section 3.1). Every module with parameters of its own says in
+`start` how they begin; `crammed.model.encoder.initialise` finds those that nobody set.
+
+The files that `crammed.model.encoder` imports are copied beside an exported model that has no
+built-in class in transformers. They need nothing but PyTorch and import each other relatively.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Config = Any
+"""A `crammed.config.ModelConfig`, whose fields say what each choice does. Beside an exported model
+it is a `PretrainedConfig` with the same fields, and neither can be imported here."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An elementwise function between two products.
+
+    Attributes:
+        transformers: its name in transformers. None: no built-in class of transformers has it.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    transformers: str | None = None
+
+
+ACTIVATIONS = {
+    "gelu": Activation(F.gelu, "gelu"),
+    "gelu_tanh": Activation(lambda x: F.gelu(x, approximate="tanh"), "gelu_pytorch_tanh"),
+    "relu": Activation(F.relu, "relu"),
+    "relu2": Activation(lambda x: F.relu(x).square(), "relu2"),
+    "silu": Activation(F.silu, "silu"),
+}
+"""The values of `model.activation`."""
+
+
+class Linear(nn.Linear):
+    """A linear layer that computes in the number format of its input."""
+
+    def reset_parameters(self) -> None:
+        """Draw nothing: `start` or a checkpoint sets the parameters."""
+
+    def start(self, std: float, generator: torch.Generator | None = None) -> None:
+        """Weights N(0, std), biases 0."""
+        nn.init.normal_(self.weight, 0.0, std, generator=generator)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias)
+
+
+class Embedding(nn.Embedding):
+    """A table of vectors, read in its own number format.
+
+    So the gradient of a frequent token is a sum in that format.
+    """
+
+    def reset_parameters(self) -> None:
+        """Draw nothing: `start` or a checkpoint sets the parameters."""
+
+    def start(self, std: float, generator: torch.Generator | None = None) -> None:
+        """Weights N(0, std)."""
+        nn.init.normal_(self.weight, 0.0, std, generator=generator)
+
+
+class Norm(nn.Module):
+    """Base of the norms over the last dimension: from and to the number format of its input.
+
+    A norm computes in float32, or in float64 where its input is. Weight decay leaves its
+    parameters alone.
+    """
+
+    def __init__(self, width: int, eps: float, *, bias: bool) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if bias else None
+
+    def start(self, std: float, generator: torch.Generator | None = None) -> None:
+        """Weights 1, biases 0."""
+        nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Autocast chooses the format itself, another one on each kind of device. It keeps norms
+        # in float32 where it can, and a cast back to the input's format would undo that.
+        if torch.is_autocast_enabled(x.device.type):
+            return self.normalise(x, self.weight, self.bias)
+        # PyTorch's own 16-bit norms add up the weights' gradients in 16 bits on a CPU.
+        precise = torch.promote_types(x.dtype, torch.float32)
+        bias = None if self.bias is None else self.bias.to(precise)
+        return self.normalise(x.to(precise), self.weight.to(precise), bias).to(x.dtype)
+
+    def normalise(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The norm of x [..., D], with parameters in the format to compute in."""
+        raise NotImplementedError
+
+
+class LayerNorm(Norm):
+    """Mean 0 and variance 1 (Ba et al. 2016)."""
+
+    def normalise(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.layer_norm(x, weight.shape, weight, bias, self.eps)
+
+
+def norm_of(config: Config) -> Norm:
+    """A new norm of the kind that the model has everywhere."""
+    return LayerNorm(config.width, config.norm_eps, bias=config.norm_bias)
+
+
+class Product(NamedTuple):
+    """A matrix product of a layer.
+
+    Attributes:
+        name: of `linear`, dotted, as in `named_modules`.
+        matrices: how many of equal size lie stacked in the weight.
+    """
+
+    name: str
+    linear: Linear
+    matrices: int
+
+
+class Block(nn.Module):
+    """Base of what a layer puts on its residual stream: [B, S, D] to [B, S, D].
+
+    A block declares its matrix products here, and nothing else has to know them: the numbers of
+    parameters and FLOPs, the matrices that Muon takes, the products that may be in 8 bits and the
+    weights that `zero_outputs` sets to zero all follow from the declaration.
+
+    Attributes:
+        products: the names of its `Linear` submodules, and how many matrices of equal size lie
+            stacked in each: 3 where queries, keys and values share one. The last product writes
+            the output.
+    """
+
+    products: dict[str, int]
+
+    def mixing(self, length: int) -> int:
+        """Multiply-adds for one token beside `products`, in rows of `length` tokens."""
+        return 0
+
+    def declared(self, name: str) -> Iterator[Product]:
+        """The products, in a block that has this dotted name."""
+        for own, matrices in self.products.items():
+            linear = self.get_submodule(own)
+            full = f"{name}.{own}" if name else own
+            if not isinstance(linear, Linear) or linear.out_features % matrices:
+                raise TypeError(f"{full} is declared as {matrices} stacked products: {linear}")
+            yield Product(full, linear, matrices)

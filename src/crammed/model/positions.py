@@ -1,0 +1,146 @@
+"""How the places of tokens enter an encoder. Copied beside exported models (`blocks` says how)."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .blocks import Config, Embedding
+
+Tables = tuple[Tensor, ...]
+"""What `Positions.tables` prepares for every layer of a pass."""
+
+
+class Positions:
+    """Base of the position encodings, and the value `none`: places do not enter at all.
+
+    It is not a module: its parameters belong to the encoder, under the encoder's names.
+
+    Attributes:
+        native: the formats of `crammed.export.native` whose class computes the same.
+    """
+
+    native: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, config: Config) -> None:
+        pass
+
+    def register(self, encoder: nn.Module) -> None:
+        """Give the encoder the parameters that belong to the positions."""
+
+    def start(self, encoder: nn.Module, std: float, generator: torch.Generator | None) -> None:
+        """Set the encoder's own parameters that `register` gave it; modules start themselves."""
+
+    def embed(self, encoder: nn.Module, x: Tensor) -> Tensor:
+        """Embeddings [B, S, D] with the places in them."""
+        return x
+
+    def tables(self, length: int, device: torch.device) -> Tables:
+        """What `attend` needs in rows of `length`, float32; the same for every layer."""
+        return ()
+
+    def attend(
+        self, q: Tensor, k: Tensor, mask: Tensor | None, tables: Tables
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Queries and keys [B, H, S, K] and the mask of `Attention`, with the places in them.
+
+        The mask may come back as numbers that are added to the scores, [B or 1, H, S, S].
+        """
+        return q, k, mask
+
+
+class LearnedPositions(Positions):
+    """A learned vector for each place is added to the embeddings (Devlin et al. 2019)."""
+
+    native = frozenset({"bert"})
+
+    def __init__(self, config: Config) -> None:
+        self._shape = config.max_length, config.width
+
+    def register(self, encoder: nn.Module) -> None:
+        encoder.positions = Embedding(*self._shape)
+
+    def embed(self, encoder: nn.Module, x: Tensor) -> Tensor:
+        table = encoder.get_parameter("positions.weight")
+        return x + table[: x.shape[1]]
+
+
+def sinusoidal_table(length: int, width: int, device: torch.device) -> Tensor:
+    """Interleaved sines and cosines of Vaswani et al. 2017, [length, width] float32."""
+    place = torch.arange(length, device=device, dtype=torch.float32)[:, None]
+    pair = torch.arange(0, width, 2, device=device, dtype=torch.float32)
+    angle = place * torch.exp(pair * (-math.log(10000.0) / width))
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :width]
+
+
+class SinusoidalPositions(Positions):
+    """Sines and cosines are added to the embeddings (Vaswani et al. 2017, section 3.5)."""
+
+    def __init__(self, config: Config) -> None:
+        self._width = config.width
+
+    def embed(self, encoder: nn.Module, x: Tensor) -> Tensor:
+        return x + sinusoidal_table(x.shape[1], self._width, x.device).to(x.dtype)
+
+
+class ScaledSinusoidalPositions(SinusoidalPositions):
+    """Sines and cosines times one learned number, which starts at D ** -0.5."""
+
+    def register(self, encoder: nn.Module) -> None:
+        encoder.position_scale = nn.Parameter(torch.empty(1))
+
+    def start(self, encoder: nn.Module, std: float, generator: torch.Generator | None) -> None:
+        nn.init.constant_(encoder.get_parameter("position_scale"), self._width**-0.5)
+
+    def embed(self, encoder: nn.Module, x: Tensor) -> Tensor:
+        scale = encoder.get_parameter("position_scale")
+        table = sinusoidal_table(x.shape[1], self._width, x.device)
+        return x + (scale * table).to(x.dtype)
+
+
+def rotary_table(
+    length: int, head_dim: int, theta: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary angles, each [length, head_dim] float32, halves repeated."""
+    exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
+    place = torch.arange(length, device=device, dtype=torch.float32)
+    angle = torch.outer(place, 1.0 / theta**exponent)
+    angle = torch.cat((angle, angle), dim=-1)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, table: Tables) -> Tensor:
+    """Rotary position embedding (Su et al. 2021) of x [..., S, K], rotate-half layout."""
+    cos, sin = (part.to(x.dtype) for part in table)
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class RotaryPositions(Positions):
+    """Queries and keys are turned by angles that grow with the place (Su et al. 2021)."""
+
+    native = frozenset({"modernbert"})
+
+    def __init__(self, config: Config) -> None:
+        self._head_dim, self._theta = config.head_dim, config.rotary_theta
+
+    def tables(self, length: int, device: torch.device) -> Tables:
+        return rotary_table(length, self._head_dim, self._theta, device)
+
+    def attend(
+        self, q: Tensor, k: Tensor, mask: Tensor | None, tables: Tables
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        return rotate(q, tables), rotate(k, tables), mask
+
+
+POSITIONS: dict[str, type[Positions]] = {
+    "none": Positions,
+    "learned": LearnedPositions,
+    "sinusoidal": SinusoidalPositions,
+    "scaled-sinusoidal": ScaledSinusoidalPositions,
+    "rotary": RotaryPositions,
+}
+"""The values of `model.positions`."""

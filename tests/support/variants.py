@@ -1,0 +1,120 @@
+"""Small models with every value that the configuration lets one choose.
+
+The values are read from the types of `ModelConfig`'s fields, so that a value that someone adds is
+tested by everything that goes over `VARIANTS`, and fails where a part of it was forgotten.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+from torch import Tensor
+
+from crammed.config import ModelConfig
+from crammed.model.encoder import MaskedLM, initialise
+from support.text import tiny
+
+VOCAB = 64
+LENGTH = 16
+COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
+    ("norm", "post"): {"final_norm": False},
+    ("final_norm", True): {"norm": "pre"},
+    ("head_transform", False): {"classifier": "pooler"},
+    ("classifier", "head-transform"): {"head_transform": True},
+}
+"""What else must be set for a value to be valid."""
+NUMBERS: list[dict[str, Any]] = [{"token_types": 2}, {"pooler_width": 48}, {"ffn_ratio": 3.0}]
+"""Values of other fields that change what the model consists of."""
+
+
+def choices(section: type[BaseModel]) -> dict[str, tuple[Any, ...]]:
+    """The fields of a section that have a list of values, and the values."""
+    found = {name: tuple(_values(field.annotation)) for name, field in section.model_fields.items()}
+    return {name: values for name, values in found.items() if values}
+
+
+def _values(annotation: Any) -> Iterator[Any]:
+    if annotation is bool:
+        yield from (True, False)
+    elif get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif get_origin(annotation) in (Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from _values(part)
+
+
+CHOICES = choices(ModelConfig)
+
+
+def configuration(recipe: str = "crammed", **fields: Any) -> ModelConfig:
+    """The model of a tiny recipe with these values, and what they need beside them."""
+    base = tiny(recipe).model.model_dump()
+    needed: dict[str, Any] = {}
+    for pair in fields.items():
+        needed |= COMPANIONS.get(pair, {}) if isinstance(pair[1], str | bool) else {}
+    try:
+        return ModelConfig.model_validate({**base, **needed, **fields})
+    except ValidationError as error:
+        raise AssertionError(f"name in COMPANIONS what {fields} needs: {error}") from error
+
+
+EVERY_VALUE: list[dict[str, Any]] = [
+    *({name: value} for name, values in CHOICES.items() for value in values),
+    *NUMBERS,
+]
+
+
+def variants(recipe: str = "crammed", **fixed: Any) -> list[Any]:
+    """`EVERY_VALUE` as parameters of a test: configurations that differ in it from a recipe."""
+    return [
+        pytest.param(
+            configuration(recipe, **fixed, **fields),
+            id=",".join(f"{name}={value}" for name, value in fields.items()),
+        )
+        for fields in EVERY_VALUE
+        if not fixed.keys() & fields.keys()
+    ]
+
+
+VARIANTS = variants(dropout=0.0)
+
+
+@st.composite
+def any_model(draw: st.DrawFn) -> ModelConfig:
+    """Any combination of the choices, in any small shape."""
+    fields: dict[str, Any] = {name: draw(st.sampled_from(v)) for name, v in CHOICES.items()}
+    for pair in list(fields.items()):
+        fields |= COMPANIONS.get(pair, {})
+    head_dim = 2 * draw(st.integers(1, 4))
+    shape = {
+        "layers": draw(st.integers(1, 3)),
+        "head_dim": head_dim,
+        "width": head_dim * draw(st.integers(1, 3)),
+        "ffn_ratio": float(draw(st.sampled_from([2, 4]))),
+        "max_length": LENGTH,
+        "token_types": draw(st.integers(0, 2)),
+    }
+    return ModelConfig.model_validate({**fields, **shape})
+
+
+def random_model(
+    config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> MaskedLM:
+    """Weights far from their initial values, so that every part matters."""
+    model = MaskedLM(config, VOCAB)
+    generator = torch.Generator().manual_seed(seed)
+    initialise(model, 0.3, generator)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model.to(dtype).eval()
+
+
+def some_ids(rows: int, length: int = LENGTH) -> Tensor:
+    return torch.randint(5, VOCAB, (rows, length), generator=torch.Generator().manual_seed(1))
