@@ -19,7 +19,7 @@ from crammed.device import (
     native_half,
 )
 from crammed.errors import InputError
-from crammed.evaluation.evaluation import numerics_of
+from crammed.evaluation.finetuning.engine import Numerics
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -66,7 +66,7 @@ def test_a_gpu_gets_the_16_bits_that_it_has(
     card(monkeypatch, capability)
     device = choose_device(ComputeConfig())
     assert device.dtype == expected
-    assert numerics_of(device).dtype == tuning
+    assert Numerics.on(device).dtype == tuning
     assert device.compile
     assert device.fits_microbatch
     assert device.recomputes is None
@@ -108,7 +108,7 @@ def test_a_processor_trains_in_bfloat16_where_it_multiplies_it(
     processor(*flags)
     device = choose_device(ComputeConfig())
     assert device.dtype == expected
-    assert numerics_of(device).dtype == FLOAT32
+    assert Numerics.on(device).dtype == FLOAT32
     assert not device.compile
     assert (device.peak, device.peak_source) == (8.0 * expected.itemsize, "measured")
     assert (native_half(device.torch) == BFLOAT16) == (expected == BFLOAT16)

@@ -14,6 +14,7 @@ import pytest
 
 from crammed.cli.app import _spread_data, app
 from crammed.doctor import TINY
+from crammed.study.arms import study_names
 from support.command import crammed, python
 from support.tasks import write_task
 from support.text import documents, write_jsonl
@@ -173,6 +174,15 @@ def test_recipes_are_listed_and_shown() -> None:
     shown = crammed("recipes", "izsak")
     assert "337,081,344 parameters" in shown.stdout
     assert "recipe: izsak" in shown.stdout
+
+
+def test_studies_are_listed_and_unknown_ones_refused() -> None:
+    listed = json.loads(crammed("study", "--json").stdout)
+    assert sorted(listed) == study_names()
+    assert all(study["description"] for study in listed.values())
+    assert listed["schedules"]["baseline"] in listed["schedules"]["arms"]
+    assert "choose one of ablation, masking" in refusal("study", "all")
+    assert "a study needs --corpus" in refusal("study", "masking")
 
 
 @pytest.mark.parametrize(

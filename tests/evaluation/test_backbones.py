@@ -168,7 +168,7 @@ def parameters(model: nn.Module) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("every_token", [False, True])
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
-def test_the_untrained_twin_shares_only_the_shape_and_the_head(
+def test_the_untrained_model_shares_only_the_shape_and_the_head(
     load: Load, name: str, every_token: bool
 ) -> None:
     encoder = load(name)
@@ -177,8 +177,8 @@ def test_the_untrained_twin_shares_only_the_shape_and_the_head(
         torch.manual_seed(seed + trained)  # what was drawn before is of no matter
         return parameters(encoder.classifier(2, seed, trained=trained, every_token=every_token))
 
-    trained, twin, other = made(5, True), made(5, False), made(6, True)
-    same = {key for key in trained if torch.equal(trained[key], twin[key])}
+    trained, fresh, other = made(5, True), made(5, False), made(6, True)
+    same = {key for key in trained if torch.equal(trained[key], fresh[key])}
     assert any("classifier" in key and key.endswith("weight") for key in same)
     assert not any("embed" in key or "tokens." in key or "layer" in key for key in same)
     changed = {key for key in trained if not torch.equal(trained[key], other[key])}
@@ -223,13 +223,13 @@ def test_a_classifier_that_the_folder_brings_is_not_taken(tmp_path: Path) -> Non
     folder = save_model(tmp_path / "bert", "bert", "AutoModelForSequenceClassification")
     encoder = BackboneSpec(str(folder), 0.1).load()
     own = encoder.classifier(2, 0, trained=True, every_token=False)
-    twin = encoder.classifier(2, 0, trained=False, every_token=False)
+    fresh = encoder.classifier(2, 0, trained=False, every_token=False)
     assert torch.equal(
-        parameters(own)["model.classifier.weight"], parameters(twin)["model.classifier.weight"]
+        parameters(own)["model.classifier.weight"], parameters(fresh)["model.classifier.weight"]
     )
     assert not torch.equal(
         parameters(own)["model.bert.pooler.dense.weight"],
-        parameters(twin)["model.bert.pooler.dense.weight"],
+        parameters(fresh)["model.bert.pooler.dense.weight"],
     )
 
 
@@ -340,7 +340,7 @@ def test_lengths_and_sizes_are_those_of_the_model(
     assert encoder.max_length == 40  # RoBERTa: of 42 positions
     model = AutoModelForMaskedLM.from_pretrained(folders[name])
     assert encoder.parameters == sum(p.numel() for p in model.parameters())
-    with pytest.raises(InputError, match=f"41 tokens.*more than {name} takes.*40"):
+    with pytest.raises(InputError, match=f"41 tokens are too long for {name}: .*40"):
         encoder.tokenize(TEXTS, 41, words=False)
     longest = encoder.tokenize([("fox " * 99,)], 40, words=False)
     ids, _ = row(longest, 0)
@@ -465,15 +465,15 @@ def broken(folder: Path, what: str) -> None:
         ("no tokenizer", "holds no tokenizer"),
         ("no weights", "holds no weights"),
         ("damaged weights", "model of bert cannot be loaded"),
-        ("other weights", r"do not fit its config.json: they lack encoder\.layer\.2.* more"),
+        ("other weights", r"do not match its config.json: they lack encoder\.layer\.2.* more"),
         ("other width", "of bert"),
         ("no config", r"neither a finished run .* nor a Hugging Face folder"),
         ("damaged config", "not a JSON object"),
         ("no model type", "no model_type"),
         ("unknown model type", r"configuration of bert cannot be loaded.*bort"),
-        ("remote code", r"bert brings Python code of its own.*--trust-remote-code"),
+        ("remote code", r"bert comes with Python code of its own.*--trust-remote-code"),
         ("no padding", "has no padding token"),
-        ("other tokenizer", "ids up to 349, but the model has 150 embeddings"),
+        ("other tokenizer", "ids up to 349, but the model has only 150 embeddings"),
     ],
 )
 def test_what_is_wrong_with_a_folder_is_said_in_one_line(
@@ -489,11 +489,11 @@ def test_what_is_wrong_with_a_folder_is_said_in_one_line(
 def test_models_that_are_nowhere_are_said_to_be(
     tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InputError, match=r"no such model: .*/none"):
+    with pytest.raises(InputError, match=r"no such run directory or Hugging Face folder: .*/none"):
         BackboneSpec(str(tmp_path / "none"), 0.1).load()
-    with pytest.raises(InputError, match=r"no such model: some/model is no folder here.*hub"):
+    with pytest.raises(InputError, match=r"no such model: some/model is not a folder.*hub"):
         BackboneSpec("some/model", 0.1).load()
-    with pytest.raises(InputError, match="name the run directory"):
+    with pytest.raises(InputError, match="type the run directory"):
         BackboneSpec(str(folders["crammed"] / "final"), 0.1).load()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match=r"pip install 'crammed\[hf\]'"):

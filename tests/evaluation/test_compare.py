@@ -93,7 +93,7 @@ def test_other_rows_and_given_reasons_are_not_compared() -> None:
     a, b = {"a": number(80), "b": number(70)}, {"a": number(78, rows=9), "b": number(7)}
     entries = compare(SUITE, a, b, {}, {"b": "another protocol"})
     assert entries == [
-        {"name": "a", "why": "other numbers of rows"},
+        {"name": "a", "why": "different numbers of rows"},
         {"name": "b", "why": "another protocol"},
     ]
 

@@ -123,5 +123,5 @@ def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -
     theirs = heldout_score(roberta, file, cpu, 20, 16)
     per_character = theirs["loss@0.15"] * theirs["tokens_per_character"] / math.log(2)
     assert theirs["bits_per_character@0.15"] == pytest.approx(per_character)
-    with pytest.raises(InputError, match="33 tokens a sequence are more than run takes"):
+    with pytest.raises(InputError, match="sequences of 33 tokens are too long for run"):
         heldout_score(BackboneSpec(str(tmp_path / "run"), 0.1).load(), file, cpu, 20, 33)

@@ -45,8 +45,8 @@ MRPC = Task(
 
 
 def test_a_score_says_everything_about_its_number() -> None:
-    trained, twin = seeds_of(TRUTH, 0.8, 5), seeds_of(TRUTH, 0.5, 3, seed=1)
-    score, medians = score_json(MRPC, "mrpc", trained, twin, data_of(TRUTH), {"train": 3})
+    trained, untrained = seeds_of(TRUTH, 0.8, 5), seeds_of(TRUTH, 0.5, 3, seed=1)
+    score, medians = score_json(MRPC, "mrpc", trained, untrained, data_of(TRUTH), {"train": 3})
     assert medians is not None
     assert len(medians) == RESAMPLES
     f1 = [measure("f1", each, rows_of(TRUTH), ()) for each in trained]
@@ -63,7 +63,7 @@ def test_a_score_says_everything_about_its_number() -> None:
     assert score["cut"] == {"train": 3}
     assert len(score["untrained"]["seeds"]) == 3
     assert score["untrained"]["interval"][1] < score["interval"][0]
-    again = score_json(MRPC, "mrpc", trained, twin, data_of(TRUTH), {"train": 3})[0]
+    again = score_json(MRPC, "mrpc", trained, untrained, data_of(TRUTH), {"train": 3})[0]
     assert json.loads(json.dumps(score)) == again
 
 
@@ -195,9 +195,9 @@ def test_the_largest_task_takes_seconds() -> None:
     assert time.process_time() - began < 8.0
 
 
-def _number(value: float, official: bool | None = True, twin: float | None = 1.0) -> Any:
+def _number(value: float, official: bool | None = True, untrained: float | None = 1.0) -> Any:
     score = {"metric": "f1", "median": value, "official": official}
-    return score if twin is None else {**score, "untrained": {"median": twin}}
+    return score if untrained is None else {**score, "untrained": {"median": untrained}}
 
 
 def _suite(**means: tuple[str, ...]) -> Suite:
@@ -211,7 +211,7 @@ def _spread(*names: str) -> dict[str, Any]:
 
 def test_a_whole_mean_goes_by_its_name() -> None:
     suite = _suite(ALL=("a", "b", "c"), SOME=("a", "b"))
-    tasks = {"a": _number(60), "b": _number(70, twin=3.0), "c": _number(95)}
+    tasks = {"a": _number(60), "b": _number(70, untrained=3.0), "c": _number(95)}
     means = suite_means(suite, tasks, _spread("a", "b", "c"))
     assert [mean["name"] for mean in means] == ["ALL", "SOME"]
     assert means[0]["value"] == 75.0
@@ -223,7 +223,7 @@ def test_a_whole_mean_goes_by_its_name() -> None:
 
 def test_a_mean_over_partial_data_says_so() -> None:
     suite = _suite(ALL=("a", "b"))
-    tasks = {"a": _number(60), "b": _number(70, official=False, twin=None)}
+    tasks = {"a": _number(60), "b": _number(70, official=False, untrained=None)}
     (mean,) = suite_means(suite, tasks, _spread("a", "b"))
     assert mean["partial"] is True
     assert "untrained" not in mean

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from crammed.errors import InputError
-from crammed.evaluation.scores.submission import write_submission
+from crammed.evaluation.submission import write_submission
 from crammed.tasks.task import Suite, load_suite
 
 GLUE = {

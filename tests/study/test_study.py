@@ -51,7 +51,7 @@ def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"baseline": "none"}, "baseline none is none of its arms"),
+        ({"baseline": "none"}, "baseline none is not one of its arms"),
         ({"arms": {"plain": []}}, "arms"),
         ({"arms": {"plain": [], "x": ["optim.lrr=1"]}}, "arm x: .*did you mean optim.lr"),
         ({"bass": []}, "bass: no such key; did you mean base"),
@@ -95,7 +95,7 @@ def runs(*losses: float) -> dict[str, Any]:
 
 def test_values_of_the_corpus_are_no_values_of_an_arm(tmp_path: Path, corpus: Corpus) -> None:
     arms = {"plain": [], "long": ["data.cls=true"]}
-    with pytest.raises(InputError, match=r"arm long: data\.cls=true is a matter of the corpus"):
+    with pytest.raises(InputError, match=r"arm long: data\.cls=true is a property of the corpus"):
         load_study(str(write(tmp_path / "s.yaml", arms=arms)), corpus, BUDGET)
 
 

@@ -60,6 +60,11 @@ def trained_model(
     return TrainedModel(config, model.encoder.tokens.num_embeddings, row_length, tok, weights)
 
 
+def has_trained_model(run: Path) -> bool:
+    """Whether a folder is a run directory whose training is finished."""
+    return (run / "final" / "config.json").is_file()
+
+
 def load_trained(run: Path) -> TrainedModel:
     """The trained model of a run directory.
 

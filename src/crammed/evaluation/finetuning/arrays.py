@@ -1,4 +1,4 @@
-"""What fine-tuned models predict, kept in files that are complete or absent."""
+"""Named arrays with a description in one .npz file, which is complete or absent."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from numpy.typing import NDArray
 
 from crammed.files import disk_faults
 
-Outputs = dict[str, NDArray[np.float32]]
+Arrays = dict[str, NDArray[Any]]
 
 
-def save(file: Path, arrays: dict[str, NDArray[Any]], about: dict[str, Any]) -> None:
-    """Write arrays and what they are; the file appears complete or not at all."""
+def save_arrays(file: Path, arrays: Arrays, about: dict[str, Any]) -> None:
+    """Write arrays and a description of them; the file appears complete or not at all.
+
+    Args:
+        about: the description, which must be JSON.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
     aside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     with disk_faults(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -31,8 +38,8 @@ def save(file: Path, arrays: dict[str, NDArray[Any]], about: dict[str, Any]) -> 
             aside.unlink(missing_ok=True)
 
 
-def load(file: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-    """What `save` wrote, or None where there is nothing that can be read."""
+def load_arrays(file: Path) -> tuple[Arrays, dict[str, Any]] | None:
+    """What `save_arrays` wrote, or None if there is no readable file."""
     try:
         with np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
