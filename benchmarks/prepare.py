@@ -35,8 +35,6 @@ from crammed.data.preparation import prepare
 from crammed.data.sources import open_sources
 from crammed.data.tokenization.words import WordEncoder, split
 from crammed.progress import Progress
-from crammed.recipe import load_config
-from crammed.rundir import environment
 
 PLAIN_CHARACTERS = 20_000_000
 MEGA = 1e6
@@ -87,6 +85,8 @@ def _set_size(process: str) -> int:
 
 
 def _config(data: Path, *overrides: str) -> RunConfig:
+    from crammed.recipe import load_config  # imports PyTorch, which the workers do without
+
     words = ["data.orders=[sentence-length]", *overrides]
     return load_config("crammed", words, {"data": {"sources": [str(data)]}})
 
@@ -218,6 +218,8 @@ def main(
         ]
         if identity:
             runs.append(_identity(tokenizer, data))
+    from crammed.rundir import environment
+
     result = {
         "name": "prepare",
         "environment": environment(),

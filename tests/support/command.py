@@ -47,7 +47,7 @@ def python(
 
 
 def dying(at: str, call: int = 1, first: str = "") -> list[str]:
-    """Words that replace ``-m crammed``: it is killed, as by ``kill -9``, where it calls a function.
+    """Words in place of ``-m crammed`` that make it die, as by ``kill -9``, in calling a function.
 
     Args:
         at: the function, ``module:name`` or ``module:class.name``.
@@ -157,8 +157,8 @@ class _Forked:
         line = json.dumps(request).encode() + b"\n"
         sent = socket.send_fds(self._server, [line], [out, error])
         self._server.sendall(line[sent:])
-        self._answers = self._server.makefile("r")
-        self.pid = int(self._answers.readline())
+        self._answers = b""
+        self.pid = self._answer()
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
@@ -169,12 +169,7 @@ class _Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end."""
         if self.returncode is None:
-            self._server.settimeout(timeout)
-            try:
-                self.returncode = int(self._server.recv(16))
-            except TimeoutError:
-                assert timeout is not None
-                raise subprocess.TimeoutExpired(self.args, timeout) from None
+            self.returncode = self._answer(timeout)
             self._server.close()
         return self.returncode
 
@@ -192,6 +187,19 @@ class _Forked:
     def kill(self) -> None:
         """End it at once."""
         self.send_signal(signal.SIGKILL)
+
+    def _answer(self, timeout: float | None = None) -> int:
+        self._server.settimeout(timeout)
+        while b"\n" not in self._answers:
+            try:
+                more = self._server.recv(64)
+            except TimeoutError:
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(self.args, timeout) from None
+            assert more, "the server that forks commands is gone"
+            self._answers += more
+        answer, _, self._answers = self._answers.partition(b"\n")
+        return int(answer)
 
     def _written(self, file: IO[bytes] | None) -> Any:
         if file is None:
