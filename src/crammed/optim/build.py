@@ -75,12 +75,15 @@ class _States(MutableMapping[Tensor, State]):
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
-    """The optimizer, with weight decay on everything but biases and norms.
+    """Build the optimizer, with weight decay on everything but biases and norms.
 
-    Embeddings and the scale of sinusoidal positions are decayed, as in the reference
-    implementation. `adamw` decouples the decay (Loshchilov and Hutter 2019), `adam` adds it to the
+    Embeddings and the scale of sinusoidal positions decay too, as in the reference implementation
+    of the paper. `adamw` decouples the decay (Loshchilov and Hutter 2019), `adam` adds it to the
     gradient, as BERT's original optimizer did. `muon` takes the matrices of the layers, and AdamW
     the rest.
+
+    Raises:
+        TypeError: a layer has a matrix that no block declares.
     """
     declared, undecayed = _matrices(model), _undecayed(model)
     matrices = declared if config.name == "muon" else {}
