@@ -196,6 +196,12 @@ def test_every_value_of_a_choice_changes_something(name: str) -> None:
         assert one != other
 
 
+@pytest.mark.parametrize("config", VARIANTS)
+def test_shapes_can_be_computed_without_storage(config: ModelConfig) -> None:
+    with torch.device("meta"):
+        assert MaskedLM(config, VOCAB)(torch.zeros(2, 8, dtype=torch.int64)).shape == (2, 8, VOCAB)
+
+
 # --- number formats
 
 
