@@ -9,8 +9,6 @@ scores.json                           every score so far
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from numpy.typing import NDArray
 from crammed.config import Protocol
 from crammed.errors import InputError
 from crammed.evaluation.finetuning.outputs import Outputs, load, save
-from crammed.files import disk_faults, read_json, write_json
+from crammed.files import FolderLock, read_json, write_json
 from crammed.tasks.rows import Rows
 
 SCHEMA = 2
@@ -48,14 +46,7 @@ class EvaluationFolder:
             raise InputError(f"{folder} holds something that is no evaluation: choose another")
         if found is not None:
             _refuse_other(folder, found, model, settings)
-        with disk_faults(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise InputError(f"{folder} is in use by another process: wait for it") from error
+        self._lock = FolderLock(folder)
         self._created = found is None
         if found is None:
             write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})
@@ -66,7 +57,7 @@ class EvaluationFolder:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._created and kind is InputError and not self.scores()["suites"]:
             shutil.rmtree(self.folder)  # nothing was evaluated in it
-        os.close(self._lock)
+        self._lock.release()
 
     @property
     def _scores_file(self) -> Path:
