@@ -1,10 +1,10 @@
-"""Numbers for people."""
+"""Numbers as people read them."""
 
 from __future__ import annotations
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """``1234567`` -> ``1.23 M``; small numbers keep three digits."""
+    """Three significant digits and an SI prefix: ``1234567`` gives ``1.23 M``."""
     if value is None:
         return "unknown"
     for factor, letter in (
