@@ -18,4 +18,4 @@ def uniform(text: str, digest_size: int = 8) -> float:
         digest_size: bytes of the BLAKE2b digest that is read as a fraction.
     """
     digest = hashlib.blake2b(text.encode(), digest_size=digest_size).digest()
-    return int.from_bytes(digest, "big") / 256**digest_size
+    return int.from_bytes(digest, "big") / (1 << 8 * digest_size)

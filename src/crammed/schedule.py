@@ -146,7 +146,7 @@ class Polynomial(_WarmedUp):
     power: Annotated[float, Field(gt=0.0)] = 1.0
 
     def body(self, u: float) -> float:
-        return _line(self.after(u), 0.0) ** self.power
+        return math.pow(_line(self.after(u), 0.0), self.power)
 
 
 class Cosine(_WarmedUp):
