@@ -33,7 +33,7 @@ FLOORS = (
     ("device",),
     ("config", "progress"),
     ("files", "workers", "budget", "schedule"),
-    ("errors", "keys", "quantity", "quiet", "__init__"),
+    ("errors", "hints", "keys", "quantity", "quiet", "__init__"),
 )
 FLOOR = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 PUBLIC_FUNCTIONS = {"run", "load", "prepare", "pretrain", "evaluate", "adapt"}

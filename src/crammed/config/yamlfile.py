@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
@@ -15,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from crammed.config import Section
 from crammed.errors import InputError
+from crammed.hints import did_you_mean
 from crammed.schedule import Curve, Schedule
 
 
@@ -63,9 +63,7 @@ def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise InputError(f"{kind} {name} is not UTF-8 text") from error
     else:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        choices = ", ".join(names)
+        hint, choices = did_you_mean(name, names), ", ".join(names)
         raise InputError(f"no {kind} {name!r}: {hint}choose one of {choices}, or a .yaml file")
     try:
         values = yaml.load(text, Loader)
@@ -99,10 +97,9 @@ def _explain(fault: ErrorDetails, root: type[Section]) -> str:
     if fault["type"] == "extra_forbidden":
         key = location[-1]
         keys = sorted(getattr(section, "model_fields", {}))
-        near = difflib.get_close_matches(key, keys, 1)
-        where = ".".join((*shown, key))
-        better = f"did you mean {'.'.join((*shown, near[0]))}? " if near else ""
-        return f"{where}: no such key; {better}keys here: {', '.join(keys)}"
+        prefix = "".join(f"{part}." for part in shown)
+        hint = did_you_mean(key, keys, prefix)
+        return f"{prefix}{key}: no such key; {hint}keys here: {', '.join(keys)}"
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "union_tag_invalid":
         message = f"shape must be one of {fault['ctx']['expected_tags']}"
