@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crammed.data import shards
+from crammed.data import shard_cleaning, shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparation import prepare
 from crammed.data.tokenization.tokenizer import CLS, SEP, letters_lost
@@ -155,7 +155,7 @@ def test_a_damaged_corpus_is_noticed(tmp_path: Path, text_file: Path) -> None:
     rows.write_bytes(content[:-2])
     with pytest.raises(InputError, match="damaged"):
         Corpus(made.path)
-    with pytest.raises(InputError, match="no prepared corpus"):
+    with pytest.raises(InputError, match="is not a corpus"):
         Corpus(tmp_path / "elsewhere")
 
 
@@ -252,13 +252,13 @@ def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first = write_jsonl(tmp_path / "first.jsonl", documents(200))
     second = write_jsonl(tmp_path / "second.jsonl", documents(200, seed=1))
     cleaned: list[int] = []
-    clean = shards.clean
+    clean_shard = shard_cleaning.clean_shard
 
-    def noting(job: shards.CleanJob) -> shards.Cleaned:
+    def noting(job: shard_cleaning.CleanJob) -> shard_cleaning.Cleaned:
         cleaned.append(len(job.texts))
-        return clean(job)
+        return clean_shard(job)
 
-    monkeypatch.setattr(shards, "clean", noting)
+    monkeypatch.setattr(shard_cleaning, "clean_shard", noting)
 
     def make(name: str, *files: Path, work: Path | None = None) -> Corpus:
         config = tiny("crammed", "compute.workers=1", data={"sources": list(map(str, files))})

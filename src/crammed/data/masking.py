@@ -1,7 +1,7 @@
-"""Masking on the device: a fixed number of positions a row, drawn by hash of (seed, row, position).
+"""Masking on the device: a fixed number of positions in each row, drawn by keyed hashes.
 
-A row's masks depend on its number in the stream alone, so they are the same whatever the
-microbatch, the worker count, the device or the restarts. Fixed counts keep every shape static.
+Apart from the seed, a row's masks depend on its number in the stream alone: not on the microbatch,
+the number of workers, the device or restarts. Fixed counts keep every shape static.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOW = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """What the model sees and what it must predict.
+    """The rows that the model sees, and what it must predict.
 
     Attributes:
         ids: [B, S] token ids after corruption.
@@ -34,7 +34,7 @@ class MaskedRows:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A 32-bit integer hash on int64 values; both factors are small enough not to overflow."""
+    """A 32-bit integer hash of int64 values; the factors are too small to overflow."""
     x = (((x >> 16) ^ x) * 0x45D9F3B) & _LOW
     x = (((x >> 16) ^ x) * 0x45D9F3B) & _LOW
     return (x >> 16) ^ x
@@ -44,8 +44,8 @@ def keyed_bits(word: int | Tensor, rows: Tensor, columns: int) -> Tensor:
     """32 uniform bits for each (row number, column): [B, columns] int64 in [0, 2**32).
 
     Args:
-        word: the key of the draw, from `crammed.keys.key`; as a tensor [] int64 it is no constant
-            of a compiled function, which then serves every seed.
+        word: the key of the draw, from `crammed.keys.key`. As a tensor, [] int64, it is not a
+            constant of a compiled function, which then serves every seed.
         rows: [B] int64 row numbers in the stream, at least 0.
     """
     column = torch.arange(columns, device=rows.device)
@@ -56,22 +56,22 @@ def keyed_bits(word: int | Tensor, rows: Tensor, columns: int) -> Tensor:
 
 
 def predicted_positions(rate: float, length: int) -> int:
-    """Positions to predict in a row of `length` tokens."""
+    """Number of positions to predict in a row of `length` tokens."""
     return max(1, round(rate * length))
 
 
 class Masker:
     """Chooses positions of each row and corrupts them.
 
-    With "80-10-10" (Devlin et al. 2019), in the random order of choice, the first 80 % become
-    [MASK], the next 10 % a random ordinary token and the rest stay. Special tokens may be chosen,
-    as in the reference implementation.
+    The chosen positions come in random order. With "80-10-10" (Devlin et al. 2019), the first 80 %
+    become [MASK], the next 10 % a random ordinary token, and the rest stay. Special tokens may be
+    chosen, as in the public code of Geiping and Goldstein 2022.
 
     Args:
+        corruption: what the chosen positions become; "all-mask" makes all of them [MASK].
         mask_id: id of [MASK].
         specials: ids that are never drawn as random tokens.
-        device: where the rows will be; the CPU's key serves everywhere, but only here without
-            being copied each time.
+        device: where the rows will be, to save copying the keys for every call.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Masker:
         """
         length = rows.shape[1]
         bits = keyed_bits(self._which, numbers, length)
-        # Adding the position to the scaled bits breaks ties without favouring any device's sort.
+        # Adding the position to the scaled bits breaks ties, so that every device sorts alike.
         order = bits * length + torch.arange(length, device=rows.device)
         positions = order.argsort(dim=1)[:, :count]
         labels = rows.gather(1, positions)
@@ -109,7 +109,7 @@ class Masker:
         else:
             ordinary = self._vocab_size - len(self._specials)
             drawn = keyed_bits(self._what, numbers, count) % ordinary
-            for special in self._specials:  # skip over them, in ascending order
+            for special in self._specials:  # skip them, in ascending order
                 drawn = drawn + (drawn >= special)
             masked, random = round(0.8 * count), round(0.9 * count)
             parts = (
