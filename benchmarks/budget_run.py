@@ -111,8 +111,8 @@ class Result:
     def __init__(self, out: Path, words: list[str], budget: Budget, seed: int) -> None:
         self.out = out
         self._budget = budget
-        run = {"words": words, "budget": budget.text, "seed": seed}
-        self._described = {"name": "budget_run", **run}
+        asked = {"words": words, "budget": budget.text, "seed": seed}
+        self._described = {"name": "budget_run", **asked}
         self._read()
 
     def _read(self) -> None:
