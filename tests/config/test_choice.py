@@ -7,8 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
-from crammed.config import AdamConfig, AdamWConfig, MuonConfig, RunConfig
+from crammed.config import RunConfig
 from crammed.config.choice import choices_of
+from crammed.config.optim import AdamConfig, AdamWConfig, MuonConfig
 from crammed.errors import InputError
 from crammed.recipe import load_config
 from crammed.schedule import Cosine, Triangle

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from crammed.config import AdamWConfig, RunConfig
+from crammed.config import RunConfig
+from crammed.config.optim import AdamWConfig
 from crammed.errors import InputError
 from crammed.recipe import load_config, recipe_names
 from crammed.schedule import Cosine, Triangle

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crammed.budget import Budget, Ledger, Work
-from crammed.config import AdamConfig, AdamWConfig, RunConfig
+from crammed.config import RunConfig
+from crammed.config.optim import AdamConfig, AdamWConfig
 from crammed.data.corpus import Corpus
 from crammed.data.masking import Masker
 from crammed.device import Device

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crammed.config import MuonConfig
+from crammed.config.optim import MuonConfig
 from crammed.device import native_half
 from crammed.optim.adam import adamw_of
 from crammed.optim.parameters import Parameters
