@@ -236,8 +236,11 @@ def test_the_hash_seed_does_not_matter(tmp_path: Path, text_file: Path) -> None:
 def test_a_killed_preparation_goes_on_and_gives_the_same(tmp_path: Path, text_file: Path) -> None:
     _prepare_in_a_process(tmp_path / "whole", text_file)
     work = tmp_path / ".out.preparing"
-    for stage in ("clean", "pack"):
-        place = dying(f"crammed.data.shards:{stage}", call=3, first=SMALL_SHARDS)
+    for stage, function in (
+        ("clean", "shard_cleaning:clean_shard"),
+        ("pack", "shard_packing:pack_shard"),
+    ):
+        place = dying(f"crammed.data.{function}", call=3, first=SMALL_SHARDS)
         killed = python(*place, *_words(tmp_path / "out", text_file))
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert not (tmp_path / "out").exists()

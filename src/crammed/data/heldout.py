@@ -2,7 +2,7 @@
 
 The model's own tokenizer reads documents in pieces of 20,000 characters, [SEP] follows each
 document, and rows without padding come in a fixed shuffled order. `crammed.model.heldout` then
-hides exactly round(rate x length) positions of each row behind [MASK], at rates of 15 % and 25 %.
+replaces exactly round(rate x length) tokens of each row by [MASK], at rates of 15 % and 25 %.
 Loss is in nats per masked token; bits per character compare models with different tokenizers.
 """
 

@@ -120,7 +120,7 @@ def _join(
     special: Specials,
     cls: bool,
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """The tokens of the documents with these numbers in a row, and where each document begins."""
+    """The tokens of the documents with these numbers, joined, and where each document begins."""
     before = np.array([special.cls] if cls else [], np.uint32)
     after = np.array([special.sep], np.uint32)
     begins = np.concatenate([[0], ends])

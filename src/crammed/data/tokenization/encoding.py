@@ -54,7 +54,7 @@ class CorpusTokenizer:
         self._starts: NDArray[np.int32] = np.zeros(1, np.int32)
 
     def encode_chunks(self, text: ChunkedText) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Ids of all documents in a row, and their number up to the end of each document, [D].
+        """Ids of all documents, joined, and their number up to the end of each document, [D].
 
         Raises:
             ValueError: the tokenizer is not of this kind (see `takes_chunks`).
