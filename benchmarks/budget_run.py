@@ -71,16 +71,8 @@ def main(
         words_of_run = [word for word in words if not _of_data(word)]
     else:
         words_of_run = words
-    given = [
-        "--corpus",
-        str(corpus),
-        "--budget",
-        spent.text,
-        "--seed",
-        str(seed),
-        "--out",
-        str(folder),
-    ]
+    given = ["--corpus", str(corpus), "--budget", spent.text, "--seed", str(seed)]
+    given += ["--out", str(folder)]
     stages.append(("pretrain", ["pretrain", *words_of_run, *given]))
     for name, file in (("heldout", heldout), ("blimp", blimp)):
         if file is not None:
@@ -119,12 +111,8 @@ class Result:
     def __init__(self, out: Path, words: list[str], budget: Budget, seed: int) -> None:
         self.out = out
         self._budget = budget
-        self._described = {
-            "name": "budget_run",
-            "words": words,
-            "budget": budget.text,
-            "seed": seed,
-        }
+        asked = {"words": words, "budget": budget.text, "seed": seed}
+        self._described = {"name": "budget_run", **asked}
         self._read()
 
     def _read(self) -> None:

@@ -22,7 +22,8 @@ import typer
 from torch import Tensor, nn
 
 from common import Json, Training, config_of, described, finish, options_of, run, summary
-from crammed.config import AdamWConfig, MuonConfig, RunConfig
+from crammed.config import RunConfig
+from crammed.config.optim import AdamWConfig, MuonConfig
 from crammed.device import choose_device
 from crammed.optim.build import build_optimizer
 from crammed.optim.muon import Muon

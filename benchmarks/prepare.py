@@ -33,7 +33,8 @@ from crammed.data.engine import open_engine
 from crammed.data.ingest import cut_into_shards
 from crammed.data.preparation import prepare
 from crammed.data.sources import open_sources
-from crammed.data.tokenization.words import WordEncoder, split
+from crammed.data.tokenization.chunks import cut_into_chunks
+from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.progress import Progress
 
 PLAIN_CHARACTERS = 20_000_000
@@ -145,7 +146,7 @@ def _plain(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
             for at in range(0, len(texts), 1000)
         ]
     )
-    ours = _seconds(lambda: WordEncoder(tokenizer).encode(split(texts)))
+    ours = _seconds(lambda: CorpusTokenizer(tokenizer).encode_chunks(cut_into_chunks(texts)))
     result = {
         "what": "the tokenizers library, and words first on one core",
         "megabytes": size / MEGA,
@@ -165,8 +166,8 @@ def _seconds(work: Callable[[], Any]) -> float:
 def _differing(job: tuple[str, list[str]]) -> tuple[int, int]:
     """Documents, and how many of them the two paths cut differently."""
     tokenizer, texts = job
-    encoder = WordEncoder(Tokenizer.from_str(tokenizer))
-    fast, slow = encoder.encode(split(texts)), encoder.encode_texts(texts)
+    encoder = CorpusTokenizer(Tokenizer.from_str(tokenizer))
+    fast, slow = encoder.encode_chunks(cut_into_chunks(texts)), encoder.encode_texts(texts)
     if np.array_equal(fast[0], slow[0]) and np.array_equal(fast[1], slow[1]):
         return len(texts), 0
     documents = zip(np.split(fast[0], fast[1][:-1]), np.split(slow[0], slow[1][:-1]), strict=True)

@@ -38,7 +38,8 @@ from common import (
     run,
     summary,
 )
-from crammed.config import AdamWConfig, RunConfig
+from crammed.config import RunConfig
+from crammed.config.optim import AdamWConfig
 from crammed.data.masking import Masker, predicted_positions
 from crammed.device import Device, choose_device
 from crammed.files import write_json

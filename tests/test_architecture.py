@@ -32,7 +32,7 @@ FLOORS = (
     ("formats",),
     ("device",),
     ("config", "progress"),
-    ("files", "workers", "budget", "schedule"),
+    ("extras", "files", "workers", "budget", "schedule"),
     ("errors", "hints", "keys", "quantity", "quiet", "__init__"),
 )
 FLOOR = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}

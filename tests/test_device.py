@@ -71,7 +71,7 @@ def test_a_gpu_gets_the_16_bits_that_it_has(
     assert device.fits_microbatch
     assert device.recomputes is None
     name = str(expected).removeprefix("torch.")
-    assert any(reason.startswith(f"{name}: the device has it") for reason in device.reasons)
+    assert any(reason.startswith(f"{name}: the device supports it") for reason in device.reasons)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_gpu_compiles_where_triton_can(
     device = choose_device(ComputeConfig())
     assert device.compile == compiled
     assert compiled or any("it needs gcc and Python's header" in each for each in device.reasons)
-    assert choose_device(ComputeConfig(compile="on")).compile  # as asked
+    assert choose_device(ComputeConfig(compile="on")).compile  # as configured
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_format_that_is_asked_for_is_taken(
     device = choose_device(ComputeConfig(dtype=asked))
     assert device.dtype == getattr(torch, asked)
     assert device.tuning_dtype == (BFLOAT16 if asked == "bfloat16" else FLOAT32)
-    assert f"{asked}: as asked" in device.reasons
+    assert f"{asked}: as configured" in device.reasons
 
 
 def test_8_bits_need_a_gpu_that_has_them(
@@ -175,8 +175,8 @@ def test_8_bits_need_a_gpu_that_has_them(
         ("auto", COMPILE_SECONDS_ON_CPU - 1, True, False, "too short"),
         ("auto", COMPILE_SECONDS_ON_CPU, True, True, "long enough"),
         ("auto", COMPILE_SECONDS_ON_CPU, False, False, "python3-dev"),
-        ("off", 1e9, True, False, "as asked"),
-        ("on", 1.0, True, True, "as asked"),
+        ("off", 1e9, True, False, "as configured"),
+        ("on", 1.0, True, True, "as configured"),
     ],
 )
 def test_a_processor_compiles_for_runs_long_enough(

@@ -119,8 +119,8 @@ def test_a_finished_run_is_shown_and_evaluated_further(tmp_path: Path) -> None:
     assert weights_sha256(final) == weights_sha256(FIXTURES / "finished" / "final")
     assert "text.jsonl.gz" in report.read_text("utf-8")
 
-    one_more = ("--tasks", "rte", "--seeds", "3", "--no-twin", "--jobs", "1", *ON_CPU, "--json")
-    printed = crammed(tmp_path, "evaluate", "finished", "--data", "glue", *one_more)
+    more = ("--tasks", "rte", "--seeds", "3", "--no-untrained", "--jobs", "1", *ON_CPU, "--json")
+    printed = crammed(tmp_path, "evaluate", "finished", "--data", "glue", *more)
     scores = json.loads(printed)["suites"]["glue"]["tasks"]
     assert scores["rte"]["seeds"][:2] == close(tasks["rte"]["seeds"])
     assert len(scores["rte"]["seeds"]) == 3

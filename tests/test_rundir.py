@@ -40,7 +40,7 @@ def test_the_same_configuration_opens_again_and_another_is_refused(tmp_path: Pat
 
 def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(InputError, match="no run"):
+    with pytest.raises(InputError, match="not a run"):
         RunDir.open(tmp_path, tiny())
     with pytest.raises(InputError, match="is a file"):
         RunDir.open(tmp_path / "thesis.tex", tiny())

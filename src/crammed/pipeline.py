@@ -12,10 +12,10 @@ from typing import Any
 
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
+from crammed.data.demo_tasks import write_tasks
 from crammed.data.heldout import heldout_rows
 from crammed.data.manifest import changed_files
 from crammed.data.preparation import prepare
-from crammed.data.python_docs import write_tasks
 from crammed.data.sources import open_sources
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device, choose_device

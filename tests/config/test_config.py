@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from crammed.config import RunConfig
+from crammed.config.optim import AdamWConfig
 from crammed.errors import InputError
 from crammed.recipe import load_config, recipe_names
 from crammed.schedule import Cosine, Triangle
@@ -30,8 +31,9 @@ def test_built_in_recipes_resolve_and_round_trip(name: str) -> None:
 
 def test_the_paper_s_recipe_is_exact() -> None:
     config = load_config("crammed-2022")
-    assert (config.optim.lr, config.optim.beta1, config.optim.beta2) == (1e-3, 0.9, 0.98)
-    assert (config.optim.eps, config.optim.weight_decay, config.optim.clip) == (1e-12, 0.01, 0.5)
+    assert config.optim == AdamWConfig(
+        lr=1e-3, beta1=0.9, beta2=0.98, eps=1e-12, weight_decay=0.01, clip=0.5
+    )
     assert (config.batch.rows, config.batch.ramp, config.batch.ramp_quantum) == (8192, 0.6, 128)
     assert config.schedule == Triangle(start=0.25, falling=0.25)
     assert (config.masking.rate, config.masking.corruption) == (0.25, "80-10-10")
@@ -46,7 +48,7 @@ def test_overrides_change_single_values() -> None:
     assert config.model.heads == 4
     assert config.model.ffn_width == 1024
     assert config.optim.clip is None
-    assert config.optim.beta2 == 0.98
+    assert config.optim == AdamWConfig(lr=5e-4, clip=None)
 
 
 def test_another_shape_of_schedule_starts_from_its_own_defaults() -> None:

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crammed.config import CleanConfig
-from crammed.data.cleaning.downstream import SHORTEST, Downstream, words
+from crammed.data.cleaning.downstream import SHORTEST, Downstream, normalised_words
 from crammed.data.cleaning.steps import Cleaner, normalise
 from crammed.errors import InputError
 from support.text import sentences
@@ -345,12 +345,12 @@ def normal(text: str) -> str:
 
 @given(st.text(st.characters(codec="ascii")))
 def test_words_of_ascii_text_are_those_of_any_text(text: str) -> None:
-    assert words(text) == words(f"{text} é")[:-1]
+    assert normalised_words(text) == normalised_words(f"{text} é")[:-1]
 
 
 def test_words_are_letters_and_digits() -> None:
     expected = ["it", "s", "snake", "case", "naïve", "3", "5", "été"]
-    assert words("It's snake_case, naïve 3.5 — ÉTÉ!") == expected
+    assert normalised_words("It's snake_case, naïve 3.5 — ÉTÉ!") == expected
 
 
 def test_a_folder_without_tasks_is_an_error(tmp_path: Path) -> None:

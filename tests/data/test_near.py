@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crammed.data.cleaning.downstream import words
+from crammed.data.cleaning.downstream import normalised_words
 from crammed.data.cleaning.near import (
     FEWEST_USED,
     PERMUTATIONS,
@@ -32,7 +32,10 @@ def repeats(texts: list[str], jaccard: float = 0.8) -> list[bool]:
 
 
 def jaccard_index(one: str, other: str) -> float:
-    sets = [{tuple(w[n : n + 5]) for n in range(len(w) - 4)} for w in (words(one), words(other))]
+    sets = [
+        {tuple(w[n : n + 5]) for n in range(len(w) - 4)}
+        for w in (normalised_words(one), normalised_words(other))
+    ]
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crammed.data import shards
+from crammed.data import shard_cleaning, shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparation import prepare
 from crammed.data.tokenization.tokenizer import CLS, SEP, letters_lost
@@ -155,7 +155,7 @@ def test_a_damaged_corpus_is_noticed(tmp_path: Path, text_file: Path) -> None:
     rows.write_bytes(content[:-2])
     with pytest.raises(InputError, match="damaged"):
         Corpus(made.path)
-    with pytest.raises(InputError, match="no prepared corpus"):
+    with pytest.raises(InputError, match="is not a corpus"):
         Corpus(tmp_path / "elsewhere")
 
 
@@ -236,8 +236,11 @@ def test_the_hash_seed_does_not_matter(tmp_path: Path, text_file: Path) -> None:
 def test_a_killed_preparation_goes_on_and_gives_the_same(tmp_path: Path, text_file: Path) -> None:
     _prepare_in_a_process(tmp_path / "whole", text_file)
     work = tmp_path / ".out.preparing"
-    for stage in ("clean", "pack"):
-        place = dying(f"crammed.data.shards:{stage}", call=3, first=SMALL_SHARDS)
+    for stage, function in (
+        ("clean", "shard_cleaning:clean_shard"),
+        ("pack", "shard_packing:pack_shard"),
+    ):
+        place = dying(f"crammed.data.{function}", call=3, first=SMALL_SHARDS)
         killed = python(*place, *_words(tmp_path / "out", text_file))
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert not (tmp_path / "out").exists()
@@ -252,13 +255,13 @@ def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first = write_jsonl(tmp_path / "first.jsonl", documents(200))
     second = write_jsonl(tmp_path / "second.jsonl", documents(200, seed=1))
     cleaned: list[int] = []
-    clean = shards.clean
+    clean_shard = shard_cleaning.clean_shard
 
-    def noting(job: shards.CleanJob) -> shards.Cleaned:
+    def noting(job: shard_cleaning.CleanJob) -> shard_cleaning.Cleaned:
         cleaned.append(len(job.texts))
-        return clean(job)
+        return clean_shard(job)
 
-    monkeypatch.setattr(shards, "clean", noting)
+    monkeypatch.setattr(shard_cleaning, "clean_shard", noting)
 
     def make(name: str, *files: Path, work: Path | None = None) -> Corpus:
         config = tiny("crammed", "compute.workers=1", data={"sources": list(map(str, files))})

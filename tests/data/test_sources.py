@@ -44,7 +44,7 @@ def test_globs(tmp_path: Path) -> None:
     assert read(tmp_path / "*") == ["a.txt", "b.txt", "deep/c.txt"]
     assert read(tmp_path / "**" / "*.txt") == ["a.txt", "b.txt", "deep/c.txt"]
     assert "no such data" in refusal(tmp_path / "*.jsonl")
-    assert "fits no file of a known format" in refusal(tmp_path / "*.md")
+    assert "matches no file of a known format" in refusal(tmp_path / "*.md")
     (tmp_path / "odd[1].txt").write_text("a name, not a glob")
     assert read(tmp_path / "odd[1].txt") == ["a name, not a glob"]
 
@@ -101,7 +101,7 @@ def test_a_terminal_is_no_standard_input(
 ) -> None:
     pipe(b"text")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    assert "nothing comes from standard input" in refusal("-")
+    assert "standard input is a terminal" in refusal("-")
 
 
 def test_what_a_source_carries(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from crammed.config import TokenizerConfig
 from crammed.data.tokenization import training as train_tokenizer
+from crammed.data.tokenization.chunks import cut_into_chunks
+from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import (
     SPECIALS,
     Specials,
@@ -23,7 +25,6 @@ from crammed.data.tokenization.tokenizer import (
     vocabulary_size,
 )
 from crammed.data.tokenization.training import train_from_texts, train_from_words
-from crammed.data.tokenization.words import WordEncoder, split
 from crammed.errors import InputError
 from support.text import documents
 
@@ -42,7 +43,7 @@ LANGUAGES = {
 
 
 def words_of(texts: list[str]) -> dict[str, int]:
-    words = split(texts)
+    words = cut_into_chunks(texts)
     return dict(zip(words.unique, words.counts.tolist(), strict=True))
 
 
@@ -136,21 +137,21 @@ def test_other_languages_and_code_are_known_and_come_back(kind: str, language: s
     tokenizer = trained(
         [text] * 20, kind=kind, vocab_size=512, lowercase=False, strip_accents=False
     )
-    encoder = WordEncoder(tokenizer)
+    encoder = CorpusTokenizer(tokenizer)
     ids, _ = encoder.encode_texts([text])
     assert SPECIALS.index("[UNK]") not in ids
     back = tokenizer.decode(ids.tolist())
     assert "".join(back.split()) == "".join(tokenizer.normalizer.normalize_str(text).split())
     assert plain_ids(tokenizer, text) == ids.tolist()
-    if encoder.words_first:
-        assert encoder.encode(split([text]))[0].tolist() == ids.tolist()
+    if encoder.takes_chunks:
+        assert encoder.encode_chunks(cut_into_chunks([text]))[0].tolist() == ids.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_that_looks_like_special_tokens_stays_text(kind: str) -> None:
     texts = [f"{text} [ MASK or UNK or SEP or CLS or PAD ]" for text in documents(60)]
     tokenizer = trained(texts, kind=kind, lowercase=False)
-    encoder = WordEncoder(tokenizer)
+    encoder = CorpusTokenizer(tokenizer)
     ids, _ = encoder.encode_texts(["a [MASK] of [SEP] in [UNK]", "[PAD][CLS]"])
     assert min(ids) > 4
     assert tokenizer.encode("[MASK]", add_special_tokens=False).ids == [4]
@@ -271,7 +272,7 @@ def test_a_tokenizer_without_a_mask_or_none_at_all_is_refused(tmp_path: Path) ->
     with pytest.raises(InputError, match="no tokenizer at"):
         load_tokenizer(tmp_path / "nowhere.json")
     (tmp_path / "other.json").write_text('{"model": {}}')
-    with pytest.raises(InputError, match=r"is no tokenizer\.json"):
+    with pytest.raises(InputError, match=r"is not a tokenizer\.json"):
         load_tokenizer(tmp_path / "other.json")
 
 

@@ -148,7 +148,8 @@ def test_every_parameter_is_trained_once_and_decays_as_it_should(
     model(some_ids(4)).square().mean().backward()
     optimizer.step()
     for n, parameter in model.named_parameters():
-        assert parameter.grad is None or not torch.equal(parameter, before[n]), n
+        assert parameter.grad is not None, f"{n} does nothing"
+        assert not torch.equal(parameter, before[n]), n
 
 
 def test_zero_outputs_change_nothing_else() -> None:

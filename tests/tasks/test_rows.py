@@ -71,7 +71,7 @@ def test_classes_by_name_are_found_in_training(tmp_path: Path) -> None:
     data = read(tmp_path, [row("a", "yes"), row("b", "no"), row("c", "yes")])
     assert data.labels == ("no", "yes")
     assert data.train.labels.tolist() == [1, 0, 1]
-    assert "mine/validation.jsonl, line 1: label 'maybe' is none of no, yes" in refusal(
+    assert "mine/validation.jsonl, line 1: label 'maybe' is not one of no, yes" in refusal(
         tmp_path, [row("a", "yes"), row("b", "no")], [row("c", "maybe")]
     )
 
@@ -118,7 +118,11 @@ def test_values(tmp_path: Path) -> None:
     data = read(tmp_path, [row("a", 2.5), row("b", "3"), row("c", -1)], **fields)
     assert data.train.labels.tolist() == [2.5, 3.0, -1.0]
     assert (data.labels, data.outputs) == ((), 1)
-    for wrong, words in ((float("nan"), "no finite number"), ("x", "no number"), (None, "no num")):
+    for wrong, words in (
+        (float("nan"), "not a finite number"),
+        ("x", "not a number"),
+        (None, "not a n"),
+    ):
         assert f"line 2: label {wrong!r} is {words}" in refusal(
             tmp_path, [row("a", 1.0), row("b", wrong)], **fields
         )
@@ -184,7 +188,7 @@ def test_choices_from_columns_and_from_a_list(tmp_path: Path) -> None:
     assert "train.jsonl, line 1: 2 answers, but the task names 3 labels" in refusal(
         tmp_path, fewer, **fields
     )
-    assert "column 'all' holds a str, no list of texts" in refusal(
+    assert "column 'all' holds a str, not a list of texts" in refusal(
         tmp_path, [row("a", "A", all="p q")], **fields
     )
     assert "holds fewer than two answers" in refusal(tmp_path, [row("a", "A", all=["p"])], **fields)
@@ -202,15 +206,15 @@ def test_minus_one_is_a_class_where_it_is_named(tmp_path: Path, form: Any) -> No
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"label": 0}, "no column 'text' (it has: label); is it the data of another task?"),
+        ({"label": 0}, "no column 'text' (it has: label); is this the data of another task?"),
         ({"text": "a"}, "no column 'label' (it has: text)"),
         (row(3), "column 'text' holds a int, not text"),
         (row(None), "column 'text' holds nothing, not text"),
-        (row("a", 2), "label 2 is none of 0, 1"),
+        (row("a", 2), "label 2 is not one of 0, 1"),
         (row("a", 0.5), "label 0.5 is neither a name nor a whole number"),
         (row("a", [1]), "label [1] is neither a name"),
-        (row("a", -1), "label -1 says that the row has none; this split needs labels"),
-        (row("a", None), "label None says that the row has none"),
+        (row("a", -1), "label -1 means that the row has none, but this split needs labels"),
+        (row("a", None), "label None means that the row has none"),
     ],
 )
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -346,7 +350,7 @@ def test_truth_as_a_label(value: Any, names: tuple[str, ...], place: int) -> Non
 
 
 def test_truth_is_no_label_among_three() -> None:
-    with pytest.raises(ValueError, match="label True is none of a, b, c"):
+    with pytest.raises(ValueError, match="label True is not one of a, b, c"):
         class_number(True, ("a", "b", "c"))
 
 

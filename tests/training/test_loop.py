@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from crammed.budget import Budget, Ledger, Work
 from crammed.config import RunConfig
+from crammed.config.optim import AdamConfig, AdamWConfig
 from crammed.data.corpus import Corpus
 from crammed.data.masking import Masker
 from crammed.device import Device
@@ -126,6 +127,7 @@ def test_decay_is_on_matrices_embeddings_and_the_position_scale_only() -> None:
 @pytest.mark.parametrize("name", ["adamw", "adam"])
 def test_optimizers_equal_their_formulas(name: str) -> None:
     config = tiny("crammed", f"optim.name={name}", "optim.weight_decay=0.1").optim
+    assert isinstance(config, AdamWConfig | AdamConfig)
     layer = torch.nn.Linear(3, 2, bias=False).double()
     optimizer = build_optimizer(layer, config)
     weight = layer.weight.detach().clone()

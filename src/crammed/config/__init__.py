@@ -19,7 +19,7 @@ from crammed.config.corpus import (
 )
 from crammed.config.finetuning import FinetuneConfig, Protocol
 from crammed.config.model import ModelConfig
-from crammed.config.optim import AdamConfig, AdamWConfig, MuonConfig, OptimConfig
+from crammed.config.optim import OptimConfig
 from crammed.config.run_config import RunConfig
 from crammed.config.training import (
     BatchConfig,
@@ -32,8 +32,6 @@ from crammed.config.training import (
 )
 
 __all__ = [
-    "AdamConfig",
-    "AdamWConfig",
     "BatchConfig",
     "Beta",
     "BudgetConfig",
@@ -44,7 +42,6 @@ __all__ = [
     "FinetuneConfig",
     "MaskingConfig",
     "ModelConfig",
-    "MuonConfig",
     "Names",
     "OptimConfig",
     "OrderConfig",

@@ -9,8 +9,6 @@ scores.json                           every score so far
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 from pathlib import Path
@@ -24,7 +22,7 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
-from crammed.files import disk_faults, read_json, write_json
+from crammed.files import FolderLock, read_json, write_json
 from crammed.model.trained import has_trained_model
 from crammed.tasks.rows import Rows
 
@@ -100,14 +98,7 @@ class EvaluationFolder:
             raise InputError(f"{folder} is not an evaluation folder: choose another")
         if found is not None:
             _refuse_other(folder, found, model, settings)
-        with disk_faults(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise InputError(f"{folder} is in use by another process: wait for it") from error
+        self._lock = FolderLock(folder)
         self._created = found is None
         if found is None:
             write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})
@@ -118,7 +109,7 @@ class EvaluationFolder:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._created and kind is InputError and not self.scores()["suites"]:
             shutil.rmtree(self.path)  # nothing was evaluated in it
-        os.close(self._lock)
+        self._lock.release()
 
     def save_gold(self, suite: str, name: str, rows: Rows, about: dict[str, Any]) -> None:
         """Keep the labels that the outputs of a score are compared with.

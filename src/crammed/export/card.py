@@ -18,7 +18,7 @@ print(fill("A sentence with one {mask} in it."))
 
 
 def model_card(final: TrainedModel, format: str, summary: dict[str, Any] | None) -> str:
-    """Markdown that says what the model is, how it came to be and how to load it."""
+    """Markdown that says what the model is, how it was trained and how to load it."""
     config = final.config
     trust = ", trust_remote_code=True" if format == "custom" else ""
     mask = final.tokenizer.id_to_token(Specials.of(final.tokenizer).mask)

@@ -27,12 +27,12 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """An exported model.
 
     Attributes:
-        format: the class family it loads as.
-        reasons: why not the better ones.
-        difference: largest logit difference, or None where transformers is not installed.
+        format: the family of classes that it loads as.
+        reasons: why it is not one of the better formats.
+        difference: the largest difference of logits; None where transformers is not installed.
     """
 
     path: Path
@@ -46,18 +46,18 @@ def export(
 ) -> Exported:
     """Write the model to the new folder `out`.
 
-    `auto` takes the first that fits of ModernBERT, BERT and custom code (which loads with
-    ``trust_remote_code=True``).
+    `auto` takes the first of ModernBERT, BERT and custom code that can hold the model. Custom code
+    loads with ``trust_remote_code=True``.
 
     Args:
         summary: the run's summary, for the model card.
 
     Raises:
-        InputError: the wanted format cannot hold the model, or `out` is in the way.
+        InputError: the wanted format cannot hold the model, or `out` exists.
         CrammedError: the exported model does not compute what ours does.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists already: choose another --to")
+        raise InputError(f"{out} exists already: name another folder with --to")
     chosen, reasons = _choose(final, wanted)
     with new_folder(out) as folder:
         if chosen == "custom":
@@ -148,9 +148,12 @@ def _write_tokenizer(final: TrainedModel, folder: Path) -> None:
 
 
 def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
-    """Largest logit difference between the folder's model, loaded by transformers, and ours.
+    """Compare the logits of the folder's model, loaded by transformers, with those of ours.
 
-    Two rows of different lengths, so that padding is part of the check. None without transformers.
+    Two rows of different lengths make padding part of the check.
+
+    Returns:
+        The largest difference; None where transformers is not installed.
 
     Raises:
         CrammedError: the difference is above `TOLERANCE`.
@@ -175,6 +178,7 @@ def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
     difference = float((theirs - ours)[mask.bool()].abs().max())
     if not difference <= TOLERANCE:
         raise CrammedError(
-            f"the exported model's logits differ from ours by {difference:.3g}: not exported"
+            f"the exported model's logits differ from the trained model's by {difference:.3g}: "
+            "not exported"
         )
     return difference

@@ -96,9 +96,10 @@ class Norm(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Autocast chooses the format itself, another one on each kind of device. It keeps norms
-        # in float32 where it can, and a cast back to the input's format would undo that.
-        if torch.is_autocast_enabled(x.device.type):
+        # Autocast has its own rule for norms on each kind of device. Where it leaves their output
+        # in float32, a cast back to the input's format would undo that.
+        kind = x.device.type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             return self.normalise(x, self.weight, self.bias)
         # PyTorch's own 16-bit norms add up the weights' gradients in 16 bits on a CPU.
         precise = torch.promote_types(x.dtype, torch.float32)

@@ -1,7 +1,7 @@
-"""Held-out masked-language-model loss at fixed rows and fixed masks.
+"""Held-out masked-language-model loss on fixed rows with fixed masks.
 
-Exactly round(rate x length) positions of a row are replaced by `[MASK]`, at 15 % and at 25 %. Loss
-is in nats per masked token; bits per character compare models with different tokenizers.
+Exactly round(rate x length) positions of a row are replaced by `[MASK]`, at rates of 15 % and 25 %.
+Loss is in nats per masked token; bits per character compare models with different tokenizers.
 `crammed.data.heldout` cuts the rows.
 """
 
@@ -20,7 +20,7 @@ from crammed.device import is_out_of_memory
 
 RATES = (0.15, 0.25)
 _TOKENS = 8192
-"""Tokens that are read at a time."""
+"""Tokens of one forward pass."""
 
 SparseLogits = Callable[[Tensor, Tensor], Tensor]
 """(ids [B, S], positions [B, N]) -> logits [B, N, V]."""
@@ -29,9 +29,9 @@ SparseLogits = Callable[[Tensor, Tensor], Tensor]
 def heldout_loss(
     logits: SparseLogits, rows: HeldoutRows, mask_id: int, device: torch.device
 ) -> dict[str, float]:
-    """Loss and bits per character at each rate, as ``loss@0.15`` and so on.
+    """Measure loss and bits per character at each rate, as ``loss@0.15`` and so on.
 
-    Where memory runs out, a rate begins again with half as many rows at a time.
+    When memory runs out, a rate starts again with half as many rows at a time.
     """
     result: dict[str, float] = {}
     count_rows, length = rows.ids.shape
@@ -56,7 +56,7 @@ def _summed(
     device: torch.device,
     batch: int,
 ) -> float | None:
-    """Cross-entropy summed over all positions; None where so many rows are too much for memory."""
+    """Cross-entropy summed over all positions; None if `batch` rows do not fit into memory."""
     total = 0.0
     try:
         with torch.inference_mode():

@@ -19,11 +19,11 @@ from crammed.model.encoder import MaskedLM
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained encoder.
+    """A trained masked language model and its tokenizer.
 
     Attributes:
+        row_length: tokens of the rows that it was trained on.
         weights: the parameters of `MaskedLM` by name, on the CPU.
-        row_length: length of the rows it was trained on.
     """
 
     config: ModelConfig
@@ -55,7 +55,7 @@ class TrainedModel:
 def trained_model(
     model: MaskedLM, config: ModelConfig, row_length: int, tok: Tokenizer
 ) -> TrainedModel:
-    """What training leaves, on the CPU."""
+    """A model of memory as one that can be saved, with its weights on the CPU."""
     weights = {n: p.detach().cpu().contiguous() for n, p in model.named_parameters()}
     return TrainedModel(config, model.encoder.tokens.num_embeddings, row_length, tok, weights)
 
@@ -66,17 +66,17 @@ def has_trained_model(run: Path) -> bool:
 
 
 def load_trained(run: Path) -> TrainedModel:
-    """The trained model of a run directory.
+    """Read the trained model of a run directory.
 
     Raises:
-        InputError: there is none.
+        InputError: the folder holds none.
     """
     folder = run / "final"
     try:
         values = json.loads((folder / "config.json").read_text("utf-8"))
     except OSError as error:
         raise InputError(
-            f"{run} holds no trained model: it is no run directory, or its run is not finished"
+            f"{run} holds no trained model: name a run directory whose run is finished"
         ) from error
     return TrainedModel(
         config=ModelConfig.model_validate(values["model"]),

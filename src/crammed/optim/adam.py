@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from crammed.config import AdamConfig, AdamWConfig, MuonConfig
+from crammed.config.optim import AdamConfig, AdamWConfig, MuonConfig
 from crammed.optim.parameters import Group, Parameters
 
 

@@ -88,6 +88,9 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
 
     Embeddings and the scale of sinusoidal positions are decayed, as in the reference
     implementation (Geiping and Goldstein 2022); biases and norms are not.
+
+    Raises:
+        TypeError: a layer has a matrix that no block declares.
     """
     named = dict(model.named_parameters())
     decayed = named.keys() - _undecayed(model)

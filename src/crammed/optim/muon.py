@@ -1,9 +1,9 @@
 """Muon: momentum whose matrices are made nearly orthogonal before they are applied.
 
-Keller Jordan et al. 2024, with the step size that has the root mean square of AdamW's (Liu et al.
-2025, section 2.2), so that one learning rate and one weight decay serve both. All matrices of one
-shape go through the iteration as one batch on a GPU, where a dozen layers are a dozen times fewer,
-larger products; parameter by parameter on a CPU, where that is faster.
+Jordan et al. 2024, with steps scaled to the root mean square of AdamW's (Liu et al. 2025, section
+2.2), so that one learning rate and one weight decay serve both. On a GPU all matrices of one shape
+go through the iteration as one batch, which makes fewer and larger products; on a CPU they go one
+parameter after the other, which is faster there.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crammed.config import MuonConfig
+from crammed.config.optim import MuonConfig
 from crammed.device import native_half
 from crammed.optim.adam import adamw_of
 from crammed.optim.parameters import Parameters
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic; they trade exact orthogonality for speed: singular values end near one."""
+"""Of the quintic polynomial. They trade exact orthogonality for speed: singular values end near
+one."""
 ITERATIONS = 5
 _TINY = 1e-7
 
@@ -57,9 +58,9 @@ class Muon(torch.optim.Optimizer):
     """Muon with Nesterov momentum and decoupled weight decay.
 
     Args:
-        parameters: groups whose parameters are matrices; ``parts`` says how many matrices of equal
-            size lie one upon the other in each (3 where queries, keys and values share one).
-        lr: of an update whose root mean square is about 0.2, as AdamW's is.
+        parameters: groups whose parameters are matrices. ``parts`` of a group says how many
+            matrices of equal size lie stacked in each (3 where queries, keys and values share one).
+        lr: learning rate; it multiplies updates with a root mean square of about 0.2, as AdamW's.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def _batches(entries: list[tuple[Tensor, Tensor]]) -> list[list[tuple[Tensor, Tensor]]]:
-    """What goes through the iteration together: all of one shape, on a CPU those of a parameter."""
+    """What goes through the iteration together: all of one shape; on a CPU, one parameter."""
     on_cpu = entries[0][1].device.type == "cpu"
     return [[entry] for entry in entries] if on_cpu else [entries]
 

@@ -1,10 +1,10 @@
-"""Number formats of training: the trained weights stay float32, what is computed need not.
+"""Number formats of training: weights and gradients stay float32, activations need not.
 
-A model's activations are in one format from the embedding's norm to the logits, so the residual
-stream and the norms move half the bytes in a 16-bit format (autocast leaves them in float32).
-Weights are cast where they are used and stay float32 masters (Micikevicius et al. 2018, section
-3.1), and so do their gradients, which are added up in float32. The embedding tables are read in
-float32, so that the gradient of a frequent token is a float32 sum; losses are float32.
+Activations are in one format from the embedding norm to the logits. In a 16-bit format the residual
+stream and the norms then move half the bytes, where autocast leaves them in float32. Weights are
+float32 masters (Micikevicius et al. 2018, section 3.1): modules cast them to the format of their
+input, and gradients are added up in float32. The embedding tables are read in float32, so that the
+gradient of a frequent token is a float32 sum. Losses are float32.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ def recompute(model: MaskedLM) -> None:
 
 
 class LossScale:
-    """Lifts small gradients into float16's range (Micikevicius et al. 2018, section 3.2).
+    """Lifts small gradients into the range of float16 (Micikevicius et al. 2018, section 3.2).
 
-    Starts high; halves when a gradient is not finite, doubles after long enough without. It is a
-    number on the host, because whether an update is skipped must be known there anyway.
+    It starts high, halves when a gradient is not finite, and doubles after `GROWS_AFTER` finite
+    updates in a row. It is a number on the host, which has to know anyway whether an update is
+    skipped.
     """
 
     FIRST = 2.0**16
@@ -64,9 +65,9 @@ class LossScale:
             self._finite = 0
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """The values that a checkpoint keeps."""
         return {"value": self.value, "finite": self._finite}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Take over the values of a checkpoint."""
         self.value, self._finite = float(state["value"]), int(state["finite"])

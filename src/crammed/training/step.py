@@ -31,10 +31,10 @@ from crammed.training.precision import LossScale, recompute, training_copy
 
 T = TypeVar("T")
 MOST_PIECES = 8
-"""The rows left over after whole microbatches are split into pieces that are at least such a
-fraction of a microbatch."""
+"""Rows left over after whole microbatches are split into equal pieces if a microbatch has no more
+pieces of that size than these."""
 MOST_RESTS = 2
-"""If there are no more sizes than these for the rows left over, they are not split."""
+"""Rows left over are not split if a run has no more different numbers of them than these."""
 MOST_SHAPES = 64
 """Shapes that a process may compile; PyTorch's own limit is eight, too few for mask stages."""
 

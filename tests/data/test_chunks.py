@@ -4,15 +4,19 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from crammed.config import TokenizerConfig
-from crammed.data.tokenization import words
+from crammed.data.tokenization import counts as counts_module
+from crammed.data.tokenization import encoding
+from crammed.data.tokenization.chunks import cut_into_chunks
+from crammed.data.tokenization.counts import total_counts
+from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.training import train_from_texts, train_from_words
-from crammed.data.tokenization.words import WordEncoder, split
 from support.text import documents
 
 TEXTS = [
@@ -29,16 +33,16 @@ AWKWARD = (
 DOCUMENT = st.text() | st.text(st.sampled_from(AWKWARD) | st.characters(max_codepoint=0x7F))
 
 
-def encoder(lowercase: bool, strip_accents: bool, ascii_only: bool) -> WordEncoder:
+def corpus_tokenizer(lowercase: bool, strip_accents: bool, ascii_only: bool) -> CorpusTokenizer:
     config = TokenizerConfig(
         vocab_size=400, lowercase=lowercase, strip_accents=strip_accents, ascii_only=ascii_only
     )
-    chunks = split(TEXTS)
+    chunks = cut_into_chunks(TEXTS)
     counts = zip(chunks.unique, chunks.counts.tolist(), strict=True)
-    return WordEncoder(train_from_words(counts, config))
+    return CorpusTokenizer(train_from_words(counts, config))
 
 
-ENCODERS = [encoder(*options) for options in OPTIONS]
+TOKENIZERS = [corpus_tokenizer(*options) for options in OPTIONS]
 
 
 def same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
@@ -51,17 +55,17 @@ def same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
 @example(["a" * 101, "b" * 250 + "!", "[MASK][CLS] [ MASK ]", ""])
 @example(["a\x0bb\x0cc\x85d\u2028e\xa0f", ",\u0301\u0323x", "国\u0301\u0323,a\u0301"])
 @settings(max_examples=150, deadline=None)
-def test_words_first_gives_the_ids_of_the_ordinary_path(texts: list[str]) -> None:
-    chunks = split(texts)
-    for each in ENCODERS:
-        assert each.words_first
-        assert same(each.encode(chunks), each.encode_texts(texts))
+def test_chunks_give_the_ids_of_the_ordinary_path(texts: list[str]) -> None:
+    chunks = cut_into_chunks(texts)
+    for each in TOKENIZERS:
+        assert each.takes_chunks
+        assert same(each.encode_chunks(chunks), each.encode_texts(texts))
 
 
 @given(st.lists(DOCUMENT, max_size=6))
 @settings(max_examples=100, deadline=None)
 def test_chunks_are_the_text(texts: list[str]) -> None:
-    chunks = split(texts)
+    chunks = cut_into_chunks(texts)
     begins = [0, *chunks.ends.tolist()][: len(texts)]
     for text, begin, end in zip(texts, begins, chunks.ends.tolist(), strict=True):
         assert "".join(chunks.unique[code] for code in chunks.codes[begin:end]) == text
@@ -70,25 +74,25 @@ def test_chunks_are_the_text(texts: list[str]) -> None:
 
 
 def test_chunks_are_words_with_the_space_before_and_single_punctuation() -> None:
-    chunks = split(["The cat,  sat.", "the 国a天"])
+    chunks = cut_into_chunks(["The cat,  sat.", "the 国a天"])
     assert chunks.unique == ["The", " cat", ",", "  sat", ".", "the", " ", "国a", "天"]
     assert chunks.ends.tolist() == [5, 9]
 
 
 def test_text_looks_like_special_tokens_but_is_none() -> None:
-    for each in ENCODERS:
-        ids, _ = each.encode(split(["[MASK] [SEP][CLS] [PAD]"]))
+    for each in TOKENIZERS:
+        ids, _ = each.encode_chunks(cut_into_chunks(["[MASK] [SEP][CLS] [PAD]"]))
         assert len(ids) > 8
         assert not set(ids.tolist()) & {0, 2, 3, 4}
 
 
 def test_what_is_known_is_forgotten_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "MOST_KNOWN", 50)
-    each = encoder(lowercase=True, strip_accents=True, ascii_only=False)
+    monkeypatch.setattr(encoding, "MOST_KNOWN", 50)
+    each = corpus_tokenizer(lowercase=True, strip_accents=True, ascii_only=False)
     for at in range(0, 80, 10):
         texts = TEXTS[at : at + 10]
-        assert same(each.encode(split(texts)), each.encode_texts(texts))
-        assert len(each._numbers) <= 50 + len(split(texts).unique)
+        assert same(each.encode_chunks(cut_into_chunks(texts)), each.encode_texts(texts))
+        assert len(each._numbers) <= 50 + len(cut_into_chunks(texts).unique)
 
 
 def bert(**changes: Any) -> Tokenizer:
@@ -102,7 +106,7 @@ def bert(**changes: Any) -> Tokenizer:
 
 
 def test_only_tokenizers_that_cut_at_words_take_the_fast_path() -> None:
-    assert WordEncoder(bert()).words_first
+    assert CorpusTokenizer(bert()).takes_chunks
     odd = normalizers.Sequence(
         [normalizers.BertNormalizer(), normalizers.Replace(Regex("a b"), "c")]
     )
@@ -116,19 +120,19 @@ def test_only_tokenizers_that_cut_at_words_take_the_fast_path() -> None:
         {"pre_tokenizer": None},
         {"model": models.BPE()},
     ):
-        assert not WordEncoder(bert(**change)).words_first
+        assert not CorpusTokenizer(bert(**change)).takes_chunks
     with_phrase = bert()
     with_phrase.add_tokens(["a b"])
-    assert not WordEncoder(with_phrase).words_first
+    assert not CorpusTokenizer(with_phrase).takes_chunks
     bpe = train_from_texts(lambda: TEXTS, TokenizerConfig(kind="bpe", vocab_size=300))
     with pytest.raises(ValueError, match="use encode_texts"):
-        WordEncoder(bpe).encode(split(TEXTS))
+        CorpusTokenizer(bpe).encode_chunks(cut_into_chunks(TEXTS))
 
 
 def test_the_ordinary_path_gives_the_librarys_ids() -> None:
     tokenizer = train_from_texts(lambda: TEXTS, TokenizerConfig(kind="bpe", vocab_size=300))
     tokenizer.enable_truncation(3)
-    ids, ends = WordEncoder(tokenizer).encode_texts(["the old sailor", "", "naïve"])
+    ids, ends = CorpusTokenizer(tokenizer).encode_texts(["the old sailor", "", "naïve"])
     tokenizer.no_truncation()
     expected = [
         tokenizer.encode(text, add_special_tokens=False).ids
@@ -143,6 +147,23 @@ def test_hidden_special_tokens_keep_every_id() -> None:
     """A piece of the vocabulary that is special cannot be found, even by WordPiece on its own."""
     tokenizer = bert(pre_tokenizer=pre_tokenizers.WhitespaceSplit(), normalizer=None)
     tokenizer.add_special_tokens(["[X]"])  # behind the vocabulary
-    ids, _ = WordEncoder(tokenizer).encode_texts(["a [UNK] [X] a"])
+    ids, _ = CorpusTokenizer(tokenizer).encode_texts(["a [UNK] [X] a"])
     assert ids.tolist() == [1, 0, 0, 1]
-    assert WordEncoder(tokenizer).vocab_size == 3
+    assert CorpusTokenizer(tokenizer).vocab_size == 3
+
+
+def test_counts_of_shards_add_up() -> None:
+    shards = [cut_into_chunks(TEXTS[at : at + 20]) for at in range(0, 80, 20)]
+    tables = [pa.table({"chunk": each.unique, "count": each.counts}) for each in shards]
+    whole = cut_into_chunks(TEXTS[:80])
+    expected = dict(zip(whole.unique, whole.counts.tolist(), strict=True))
+    assert dict(total_counts(tables)) == expected
+
+
+def test_the_rarest_chunks_are_forgotten_if_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(counts_module, "MOST_CHUNKS", 8)
+    often = pa.table({"chunk": ["a", "b"], "count": [5, 9]})
+    rare = [pa.table({"chunk": [f"{n}", f"{n}!"], "count": [1, 1]}) for n in range(20)]
+    assert dict(total_counts([often, *rare, often])) == {"a": 10, "b": 18}
