@@ -237,7 +237,7 @@ def test_a_killed_preparation_goes_on_and_gives_the_same(tmp_path: Path, text_fi
     _prepare_in_a_process(tmp_path / "whole", text_file)
     work = tmp_path / ".out.preparing"
     for stage, function in (
-        ("clean", "ingest:clean_shard"),
+        ("clean", "shard_cleaning:clean_shard"),
         ("pack", "preparation:pack_shard"),
     ):
         place = dying(f"crammed.data.{function}", call=3, first=SMALL_SHARDS)
