@@ -37,7 +37,7 @@ def corpus(tmp_path: Path) -> Corpus:
     )
 
 
-def test_everything_the_manifest_says(corpus: Corpus) -> None:
+def test_everything_in_the_manifest_is_described(corpus: Corpus) -> None:
     words = dict(describe_corpus(corpus))
     assert words["sources"].splitlines() == [
         "web: 3 documents, 3 k characters (75.0 %)",
@@ -53,7 +53,7 @@ def test_everything_the_manifest_says(corpus: Corpus) -> None:
     assert words["orders"] == "random, fragments, rare-first"
 
 
-def test_a_corpus_of_an_older_version_says_less(tmp_path: Path) -> None:
+def test_a_corpus_of_an_older_version_is_described(tmp_path: Path) -> None:
     steps = [{"step": "empty", "kept": 9, "dropped": 1}]
     old = write_corpus(tmp_path / "corpus", numbered_files([3]), steps=steps)
     words = dict(describe_corpus(old))

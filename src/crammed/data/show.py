@@ -40,7 +40,7 @@ def describe_corpus(corpus: Corpus) -> list[tuple[str, str]]:
             "tokens",
             [
                 f"{quantity(manifest['tokens'])} in {corpus.rows:,} rows of {corpus.row_length}; "
-                f"{manifest['tokens'] / packed:.3f} a character"
+                f"{manifest['tokens'] / packed:.3f} per character"
             ],
         ),
         ("vocabulary", [_vocabulary(corpus)]),
