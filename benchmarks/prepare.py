@@ -36,8 +36,6 @@ from crammed.data.sources import open_sources
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.progress import Progress
-from crammed.recipe import load_config
-from crammed.rundir import environment
 
 PLAIN_CHARACTERS = 20_000_000
 MEGA = 1e6
@@ -88,6 +86,8 @@ def _set_size(process: str) -> int:
 
 
 def _config(data: Path, *overrides: str) -> RunConfig:
+    from crammed.recipe import load_config  # imports PyTorch, which the workers do without
+
     words = ["data.orders=[sentence-length]", *overrides]
     return load_config("crammed", words, {"data": {"sources": [str(data)]}})
 
@@ -219,6 +219,8 @@ def main(
         ]
         if identity:
             runs.append(_identity(tokenizer, data))
+    from crammed.rundir import environment
+
     result = {
         "name": "prepare",
         "environment": environment(),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
+
+_code_of_models = tempfile.TemporaryDirectory(prefix="crammed-tests-")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_MODULES_CACHE"] = _code_of_models.name
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support import command
 
 FIXTURES = Path(__file__).parent / "fixtures" / "2026-11-21"
 NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
@@ -34,11 +33,7 @@ def copied(to: Path, *names: str) -> None:
 
 def python(cwd: Path, *words: str) -> str:
     """What a command of this interpreter prints, with `cwd` as its working directory."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    env["HF_MODULES_CACHE"] = str(cwd / "modules")  # where transformers puts code of models
-    done = subprocess.run(
-        [sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False
-    )
+    done = command.python(*words, cwd=cwd)
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stderr}"
     return done.stdout
 
@@ -112,8 +107,8 @@ def test_a_finished_run_is_shown_and_evaluated_further(tmp_path: Path) -> None:
     copied(tmp_path, "finished", "text.jsonl.gz", "glue")
     summary = read(FIXTURES / "finished" / "summary.json")
     tasks = read(FIXTURES / "finished" / "evaluation" / "scores.json")["suites"]["glue"]["tasks"]
-    command = read(FIXTURES / "EXPECTED.json")["run"]
-    result = json.loads(crammed(tmp_path, *command, "--out", "finished", "--json"))
+    words = read(FIXTURES / "EXPECTED.json")["run"]
+    result = json.loads(crammed(tmp_path, *words, "--out", "finished", "--json"))
     assert {name: result[name] for name in ("heldout", "tokens", "parameters", "corpus")} == {
         name: summary[name] for name in ("heldout", "tokens", "parameters", "corpus")
     }
@@ -189,7 +184,7 @@ def test_a_corpus_is_whole_and_shown(tmp_path: Path) -> None:
 
 def test_a_study_goes_on_where_it_was(tmp_path: Path) -> None:
     copied(tmp_path, "study", "study.yaml", "corpus")
-    command = read(FIXTURES / "EXPECTED.json")["study"]
-    result = json.loads(crammed(tmp_path, *command, "--jobs", "2", "--out", "study", "--json"))
+    words = read(FIXTURES / "EXPECTED.json")["study"]
+    result = json.loads(crammed(tmp_path, *words, "--jobs", "2", "--out", "study", "--json"))
     assert result["arms"] == read(FIXTURES / "study" / "study.json")["arms"]
     assert {row["arm"]: row["seeds"] for row in result["compared"]} == {"plain": 2, "muon": 2}

@@ -61,7 +61,7 @@ def test_a_run_of_an_older_version_is_opened_with_the_same_command(tmp_path: Pat
 @pytest.mark.parametrize("text", ["", "[1, 2]", '"words"', "{", "null"])
 def test_what_is_no_configuration_is_no_run(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(InputError, match=r"holds no run: no readable config\.json"):
+    with pytest.raises(InputError, match=r"is not a run: it has no readable config\.json"):
         read_config(tmp_path)
 
 

@@ -223,7 +223,7 @@ def _words(out: Path, text: Path) -> list[str]:
 
 def _prepare_in_a_process(out: Path, text: Path, **environment: str) -> None:
     code = f"{SMALL_SHARDS}\nfrom crammed.cli.app import main; main()"
-    done = python("-c", code, *_words(out, text), **environment)
+    done = python("-c", code, *_words(out, text), env=environment)
     assert done.returncode == 0, done.stderr
 
 

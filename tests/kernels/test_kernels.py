@@ -32,7 +32,7 @@ from crammed.model.feedforward import FeedForward
 from crammed.optim.build import build_optimizer
 from crammed.recipe import load_config
 from crammed.training.precision import training_copy
-from support.variants import VARIANTS, VOCAB, random_model
+from support.variants import VARIANTS, VOCAB, configuration, random_model
 
 sizes = st.integers(1, 12)
 
@@ -123,7 +123,6 @@ def test_a_fused_model_is_the_plain_one_or_refused(config: ModelConfig) -> None:
     made, reason = fused(model)
     if made is model:
         assert reason.startswith("fused kernels off: ")
-        assert config.norm == "post", "kernels that refuse more than they did"
         return
     assert isinstance(made, FusedMaskedLM)
     assert reason.startswith("fused kernels on: norms with residuals")
@@ -139,6 +138,12 @@ def test_a_fused_model_is_the_plain_one_or_refused(config: ModelConfig) -> None:
         torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9)
     mask = torch.arange(12) < torch.tensor([[12], [7]])
     torch.testing.assert_close(made(ids, None, mask), model(ids, None, mask))
+
+
+@pytest.mark.parametrize("recipe", ["crammed", "crammed-2022"])
+@pytest.mark.parametrize("fields", [{}, {"gated": False}, {"positions": "learned"}], ids=str)
+def test_the_kernels_suit_the_main_recipes(recipe: str, fields: dict[str, Any]) -> None:
+    assert fused(random_model(configuration(recipe, **fields)))[1].startswith("fused kernels on")
 
 
 class _OtherNorm(Norm):

@@ -16,14 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
+from types import MappingProxyType
 from typing import IO, Any
 
 FORKS = sys.platform == "linux" and os.environ.get("CRAMMED_TESTS_FORK", "1") == "1"
 PATIENCE = 250.0
 """Seconds after which a command is taken to hang; none takes nearly so long."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 _ADDRESS = "CRAMMED_TESTS_SERVER"
 _OPTIONS = {"stdin", "stdout", "stderr", "text", "cwd", "env", "start_new_session"}
 _READ_AT_START = ("PYTHONHASHSEED", "TRITON_INTERPRET", "RAYON_NUM_THREADS")
@@ -31,23 +33,27 @@ _READ_AT_START = ("PYTHONHASHSEED", "TRITON_INTERPRET", "RAYON_NUM_THREADS")
 
 
 def crammed(
-    *words: str | Path, cwd: Path | None = None, **environment: str
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
     """``crammed`` with these words."""
-    return python("-m", "crammed", *words, cwd=cwd, **environment)
+    return python("-m", "crammed", *words, cwd=cwd, env=env)
 
 
 def python(
-    *words: str | Path, cwd: Path | None = None, **environment: str
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
-    """``python`` with these words: ``-m MODULE``, ``-c CODE`` or a file, and its arguments."""
-    with started(*words, cwd=cwd, **environment) as process:
+    """``python`` with these words: ``-m MODULE``, ``-c CODE`` or a file, and its arguments.
+
+    Args:
+        env: variables besides those of this process.
+    """
+    with started(*words, cwd=cwd, env=env) as process:
         out, error = process.communicate(timeout=PATIENCE)
     return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
 
 def dying(at: str, call: int = 1, first: str = "") -> list[str]:
-    """Words that replace ``-m crammed``: it is killed, as by ``kill -9``, where it calls a function.
+    """Words in place of ``-m crammed`` that make it die, as by ``kill -9``, in calling a function.
 
     Args:
         at: the function, ``module:name`` or ``module:class.name``.
@@ -74,7 +80,10 @@ main()
 
 @contextlib.contextmanager
 def started(
-    *words: str | Path, cwd: Path | None = None, errors: Path | None = None, **environment: str
+    *words: str | Path,
+    cwd: Path | None = None,
+    errors: Path | None = None,
+    env: Mapping[str, str] = NOTHING,
 ) -> Iterator[subprocess.Popen[str]]:
     """The same while it runs; what still runs at the end is killed.
 
@@ -87,7 +96,7 @@ def started(
         stderr=PIPE if errors is None else errors.open("w"),
         text=True,
         cwd=cwd,
-        env={**os.environ, **environment},
+        env={**os.environ, **env},
     )
     try:
         yield process
@@ -157,8 +166,8 @@ class _Forked:
         line = json.dumps(request).encode() + b"\n"
         sent = socket.send_fds(self._server, [line], [out, error])
         self._server.sendall(line[sent:])
-        self._answers = self._server.makefile("r")
-        self.pid = int(self._answers.readline())
+        self._answers = b""
+        self.pid = self._answer()
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
@@ -169,12 +178,7 @@ class _Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end."""
         if self.returncode is None:
-            self._server.settimeout(timeout)
-            try:
-                self.returncode = int(self._server.recv(16))
-            except TimeoutError:
-                assert timeout is not None
-                raise subprocess.TimeoutExpired(self.args, timeout) from None
+            self.returncode = self._answer(timeout)
             self._server.close()
         return self.returncode
 
@@ -192,6 +196,19 @@ class _Forked:
     def kill(self) -> None:
         """End it at once."""
         self.send_signal(signal.SIGKILL)
+
+    def _answer(self, timeout: float | None = None) -> int:
+        self._server.settimeout(timeout)
+        while b"\n" not in self._answers:
+            try:
+                more = self._server.recv(64)
+            except TimeoutError:
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(self.args, timeout) from None
+            assert more, "the server that forks commands is gone"
+            self._answers += more
+        answer, _, self._answers = self._answers.partition(b"\n")
+        return int(answer)
 
     def _written(self, file: IO[bytes] | None) -> Any:
         if file is None:

@@ -2,12 +2,11 @@
 
 Importing PyTorch, transformers and matplotlib takes a process far longer than what a test asks of
 it. This server has imported them. What it forks is a process like any other: with a process id,
-signals, environment, folder, output and exit code of its own, and what is to be
-done at exit.
+signals, environment, folder, output and exit code of its own.
 
-A request is one line of JSON, ``{"command": [...], "cwd": ..., "env": {...}}``, with the
-descriptors of standard output and error; the answers are the process id, and when it ended, its exit
-code, negative for a signal.
+A request is one line of JSON, ``{"command": [...], "cwd": ..., "env": {...}, "session": ...}``, and
+comes with the descriptors of standard output and error. The server answers with the process id at
+once, and with the exit code, negative for a signal, when the process has ended.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ IMPORTED = (
     "matplotlib.backends.backend_svg",
     "pandas",
     "scipy.stats",
-    "sklearn.metrics",
     "torch._dynamo",
     "transformers.models.modernbert.modeling_modernbert",
 )
@@ -117,7 +115,7 @@ def _run(request: dict[str, Any]) -> None:
 
 
 def end(code: int) -> NoReturn:
-    """The interpreter's end without its last part: taking all those modules to pieces."""
+    """As the interpreter ends, but for taking all those modules to pieces."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -6,9 +6,8 @@ the number of workers, the device or restarts. Fixed counts keep every shape sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -63,12 +62,11 @@ def predicted_positions(rate: float, length: int) -> int:
 class Masker:
     """Chooses positions of each row and corrupts them.
 
-    The chosen positions come in random order. With "80-10-10" (Devlin et al. 2019), the first 80 %
-    become [MASK], the next 10 % a random ordinary token, and the rest stay. Special tokens may be
-    chosen, as in the public code of Geiping and Goldstein 2022.
+    The chosen positions come in random order. Special tokens may be chosen, as in the public code
+    of Geiping and Goldstein 2022.
 
     Args:
-        corruption: what the chosen positions become; "all-mask" makes all of them [MASK].
+        corruption: what the chosen positions become, one of `CORRUPTIONS`.
         mask_id: id of [MASK].
         specials: ids that are never drawn as random tokens.
         device: where the rows will be, to save copying the keys for every call.
@@ -77,7 +75,7 @@ class Masker:
     def __init__(
         self,
         seed: int,
-        corruption: Literal["80-10-10", "all-mask"],
+        corruption: str,
         mask_id: int,
         specials: Sequence[int],
         vocab_size: int,
@@ -86,8 +84,8 @@ class Masker:
         self._which, self._what = (
             torch.tensor(key(seed, purpose), device=device) for purpose in ("mask", "random-token")
         )
-        self._corruption = corruption
-        self._mask_id = mask_id
+        self._corrupt = CORRUPTIONS[corruption]
+        self.mask_id = mask_id
         self._specials = sorted(specials)
         self._vocab_size = vocab_size
 
@@ -104,18 +102,37 @@ class Masker:
         order = bits * length + torch.arange(length, device=rows.device)
         positions = order.argsort(dim=1)[:, :count]
         labels = rows.gather(1, positions)
-        if self._corruption == "all-mask":
-            replaced = torch.full_like(labels, self._mask_id)
-        else:
-            ordinary = self._vocab_size - len(self._specials)
-            drawn = keyed_bits(self._what, numbers, count) % ordinary
-            for special in self._specials:  # skip them, in ascending order
-                drawn = drawn + (drawn >= special)
-            masked, random = round(0.8 * count), round(0.9 * count)
-            parts = (
-                torch.full_like(labels[:, :masked], self._mask_id),
-                drawn[:, masked:random],
-                labels[:, random:],
-            )
-            replaced = torch.cat(parts, dim=1)
+        replaced = self._corrupt(self, labels, numbers)
         return MaskedRows(rows.scatter(1, positions, replaced), positions, labels)
+
+    def random_tokens(self, numbers: Tensor, count: int) -> Tensor:
+        """Ordinary tokens, [B, count], drawn by the number of the row."""
+        drawn = keyed_bits(self._what, numbers, count) % (self._vocab_size - len(self._specials))
+        for special in self._specials:  # skip them, in ascending order
+            drawn = drawn + (drawn >= special)
+        return drawn
+
+
+def _mostly_masked(masker: Masker, labels: Tensor, numbers: Tensor) -> Tensor:
+    """80 % become [MASK], 10 % a random ordinary token, and the rest stay (Devlin et al. 2019)."""
+    count = labels.shape[1]
+    masked, random = round(0.8 * count), round(0.9 * count)
+    parts = (
+        torch.full_like(labels[:, :masked], masker.mask_id),
+        masker.random_tokens(numbers, count)[:, masked:random],
+        labels[:, random:],
+    )
+    return torch.cat(parts, dim=1)
+
+
+def _all_masked(masker: Masker, labels: Tensor, numbers: Tensor) -> Tensor:
+    """All become [MASK]."""
+    return torch.full_like(labels, masker.mask_id)
+
+
+CORRUPTIONS: dict[str, Callable[[Masker, Tensor, Tensor], Tensor]] = {
+    "80-10-10": _mostly_masked,
+    "all-mask": _all_masked,
+}
+"""The values of `masking.corruption`: what becomes of the ids [B, N] at the chosen positions of
+rows with these numbers [B]."""

@@ -106,9 +106,8 @@ def pretrain(
 
     if work.updates == 0:
         raise _nothing_trained(planner, ledger)
-    between.log_and_save(
-        work, planner.progress(work)
-    )  # what follows may fail, and training is dear
+    # What follows may fail, and training is dear.
+    between.log_and_save(work, planner.progress(work))
     return Trained(alone.model, work, ledger.state(), planner.charged, planner.progress(work))
 
 
