@@ -1,4 +1,4 @@
-"""Small data that the tests make themselves; one thread a process, so that xdist has the cores."""
+"""Small data that the tests make; one thread per process, so that xdist has the cores."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_exports_are_the_same_models(tmp_path: Path) -> None:
 
 def test_a_corpus_is_whole_and_shown(tmp_path: Path) -> None:
     copied(tmp_path, "corpus")
-    assert "whole" in crammed(tmp_path, "data", "verify", "corpus")
+    assert "is intact" in crammed(tmp_path, "data", "verify", "corpus")
     shown = json.loads(crammed(tmp_path, "data", "show", "corpus", "--json"))
     manifest = read(FIXTURES / "corpus" / "manifest.json")
     assert {key: shown[key] for key in manifest} == manifest
