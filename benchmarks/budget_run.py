@@ -78,7 +78,15 @@ def main(
         if file is not None:
             stages.append((name, ["evaluate", str(folder), "--suite", name, "--data", str(file)]))
     if glue is not None:
-        options = ["--tasks", tasks, "--seeds", str(seeds), "--protocol", "cramming", "--no-twin"]
+        options = [
+            "--tasks",
+            tasks,
+            "--seeds",
+            str(seeds),
+            "--protocol",
+            "cramming",
+            "--no-untrained",
+        ]
         stages.append(("glue", ["evaluate", str(folder), "--data", str(glue), *options]))
     if wait is not None and not detach:
         raise InputError("--wait watches what --detach started: give both")

@@ -84,7 +84,7 @@ def _cut(source: Path, target: Path, limit: int) -> int:
 def _ours(model: Path, data: Path, names: list[str], seeds: int, scratch: Path) -> Json:
     command = [sys.executable, "-m", "crammed", "evaluate", str(model), "--suite", "glue"]
     command += ["--data", str(data), "--tasks", ",".join(names), "--seeds", str(seeds)]
-    command += ["--no-twin", "--into", str(scratch / "evaluation"), "--json"]
+    command += ["--no-untrained", "--into", str(scratch / "evaluation"), "--json"]
     began = time.perf_counter()
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     seconds = time.perf_counter() - began
