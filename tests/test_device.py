@@ -1,4 +1,4 @@
-"""Which device a run gets, in which number format, compiled or not, and what is refused."""
+"""The choice of device, number format and compilation, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 def card(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], name: str = "NVIDIA H200"
 ) -> None:
-    """Let PyTorch say that there is such a GPU."""
+    """Make PyTorch report such a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: name)
@@ -36,7 +36,7 @@ def card(
 
 @pytest.fixture
 def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let this machine have no GPU, and a processor with these flags: 1 FLOP/s a bit."""
+    """Pretend that there is no GPU, and a processor with these flags: 1 FLOP/s for each bit."""
 
     def install(*flags: str) -> None:
         monkeypatch.setattr("crammed.device._measured_peak", lambda _, dtype: 8.0 * dtype.itemsize)
@@ -141,7 +141,7 @@ def test_apple_computes_in_float32_with_a_fused_optimizer(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("asked", ["float32", "bfloat16", "float16"])
-def test_a_format_that_is_asked_for_is_taken(
+def test_a_configured_format_is_taken(
     processor: Callable[..., None], asked: Literal["float32", "bfloat16", "float16"]
 ) -> None:
     processor()

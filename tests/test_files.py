@@ -18,7 +18,7 @@ def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "results" / "new").iterdir()] == ["x.json"]
 
 
-def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     (tmp_path / "folder").mkdir()
     for place in ("results/x.json", "results/new/x.json", "folder"):
@@ -26,7 +26,7 @@ def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
             write_text(tmp_path / place, "a")
 
 
-def test_one_lock_a_folder(tmp_path: Path) -> None:
+def test_a_folder_is_locked_once(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "here"
     with FolderLock(folder):
         with pytest.raises(InputError, match=r"here is in use by another process: wait for it"):
@@ -44,7 +44,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     FolderLock(tmp_path).release()
 
 
-def test_a_gzip_file_is_its_content_alone(tmp_path: Path) -> None:
+def test_a_gzip_file_depends_on_its_content_alone(tmp_path: Path) -> None:
     for name in ("a.gz", "b.gz"):
         write_gzip(tmp_path / name, iter([b"one", b"two"]))
     assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == b"onetwo"
@@ -57,7 +57,7 @@ def test_a_published_folder_moves(
 ) -> None:
     (tmp_path / "work" / "deep").mkdir(parents=True)
     (tmp_path / "work" / "deep" / "x").write_text("1")
-    (tmp_path / "out").mkdir()  # an empty folder may be in its place
+    (tmp_path / "out").mkdir()  # an empty folder in its place is no obstacle
     if not same_disk:
         stat = Path.stat
 

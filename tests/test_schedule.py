@@ -88,7 +88,7 @@ def dive(u: float, warmup: float, falling: float) -> float:
     return u / warmup if u < warmup else min(1.0, (1.0 - u) / falling)
 
 
-# Each shape on its own, in full: what shapes share in the code is to change no bit of any value.
+# Each shape written out on its own: the reference for code that the shapes share.
 FORMULAS: dict[str, Callable[..., float]] = {
     "triangle": lambda u, start, falling: min(
         start + u * (1.0 - start) / (1.0 - falling), (1.0 - u) / falling

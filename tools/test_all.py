@@ -28,7 +28,16 @@ COMMANDS += ["tests/training/test_distributed.py", "tests/data/test_preparation.
 COMMANDS += ["tests/evaluation/test_suite.py", "tests/test_older_versions.py", "tests/workshop"]
 LIBRARIES = ["tests/config", "tests/cli", "tests/export", "tests/evaluation", "tests/report"]
 LIBRARIES += ["tests/data/test_tokenizer.py", "tests/formats", "tests/test_older_versions.py"]
-SHOWN = ("jinja2", "matplotlib", "numpy", "pyarrow", "pydantic", "pyyaml", "rich", "safetensors")
+SHOWN: tuple[str, ...] = (
+    "jinja2",
+    "matplotlib",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "pyyaml",
+    "rich",
+    "safetensors",
+)
 SHOWN += ("scipy", "tokenizers", "torch", "transformers", "typer")
 
 

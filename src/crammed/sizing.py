@@ -80,7 +80,7 @@ def nominal_speed(compute: ComputeConfig) -> float:
     import torch
 
     from crammed.device import choose_kind, known_peak
-    from crammed.workers import cores, started
+    from crammed.workers import cores, world_size
 
     kind = choose_kind(compute, [])
     if kind == "cpu":
@@ -89,8 +89,8 @@ def nominal_speed(compute: ComputeConfig) -> float:
         return APPLE
     peak = known_peak(torch.cuda.get_device_name())
     if peak is not None:
-        return started() * SHARE_OF_PEAK * peak
-    return started() * MULTIPROCESSOR * torch.cuda.get_device_properties().multi_processor_count
+        return world_size() * SHARE_OF_PEAK * peak
+    return world_size() * MULTIPROCESSOR * torch.cuda.get_device_properties().multi_processor_count
 
 
 def follow_budget(

@@ -21,8 +21,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def started() -> int:
-    """The world size: processes that ``torchrun`` started to train one model; 1 without it."""
+def world_size() -> int:
+    """Processes that ``torchrun`` started to train one model; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 

@@ -79,14 +79,16 @@ def test_chunks_are_words_with_the_space_before_and_single_punctuation() -> None
     assert chunks.ends.tolist() == [5, 9]
 
 
-def test_text_looks_like_special_tokens_but_is_none() -> None:
+def test_text_that_looks_like_special_tokens_stays_text() -> None:
     for each in TOKENIZERS:
         ids, _ = each.encode_chunks(cut_into_chunks(["[MASK] [SEP][CLS] [PAD]"]))
         assert len(ids) > 8
         assert not set(ids.tolist()) & {0, 2, 3, 4}
 
 
-def test_what_is_known_is_forgotten_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_chunks_are_forgotten_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(encoding, "MOST_KNOWN", 50)
     each = corpus_tokenizer(lowercase=True, strip_accents=True, ascii_only=False)
     for at in range(0, 80, 10):
@@ -140,13 +142,13 @@ def test_the_ordinary_path_gives_the_librarys_ids() -> None:
     ]
     assert ids.tolist() == [number for part in expected for number in part]
     assert ends.tolist() == np.cumsum([len(part) for part in expected]).tolist()
-    assert tokenizer.encode("[MASK]").ids == [2, 4, 3]  # the caller's own is as it was
+    assert tokenizer.encode("[MASK]").ids == [2, 4, 3]  # the caller's tokenizer is unchanged
 
 
 def test_hidden_special_tokens_keep_every_id() -> None:
-    """A piece of the vocabulary that is special cannot be found, even by WordPiece on its own."""
+    """A special piece of the vocabulary cannot be found in text, not even by WordPiece alone."""
     tokenizer = bert(pre_tokenizer=pre_tokenizers.WhitespaceSplit(), normalizer=None)
-    tokenizer.add_special_tokens(["[X]"])  # behind the vocabulary
+    tokenizer.add_special_tokens(["[X]"])  # after the vocabulary
     ids, _ = CorpusTokenizer(tokenizer).encode_texts(["a [UNK] [X] a"])
     assert ids.tolist() == [1, 0, 0, 1]
     assert CorpusTokenizer(tokenizer).vocab_size == 3

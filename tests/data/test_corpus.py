@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     st.integers(1, 9),
     st.sampled_from([300, 70000]),
 )
-def test_rows_and_what_is_left_are_the_tokens(
+def test_rows_and_the_rest_are_the_tokens(
     tmp_path_factory: pytest.TempPathFactory, tokens: list[int], length: int, vocab_size: int
 ) -> None:
     file = tmp_path_factory.mktemp("rows") / "rows-00000.bin"
@@ -142,7 +142,7 @@ def test_the_order_does_not_depend_on_how_it_is_asked_for(
     assert np.concatenate(parts).tolist() == whole.tolist()
 
 
-def test_random_order_is_the_seeds_and_nothing_elses(made: Corpus) -> None:
+def test_random_order_depends_on_the_seed_alone(made: Corpus) -> None:
     drawn = [
         np.random.Generator(np.random.PCG64(key(3, "order", epoch))).permutation(ROWS)
         for epoch in (0, 1)

@@ -178,7 +178,7 @@ def _everything(corpus: Corpus) -> list[int]:
 
 
 def _packed_texts(corpus: Corpus) -> list[str]:
-    """The documents in the rows, decoded, between their separators."""
+    """The documents in the rows, decoded and split at their separators."""
     text = corpus.tokenizer.decode(_everything(corpus), skip_special_tokens=False)
     return [each.strip() for each in text.split("[SEP]")]
 
@@ -216,14 +216,14 @@ SMALL_SHARDS = "from crammed.data import shards; shards.SHARD_CHARACTERS = 20_00
 
 
 def _words(out: Path, text: Path) -> list[str]:
-    """Of a command that prepares several shards in one process."""
+    """A command that prepares several shards in one process."""
     given = ["--data", str(text), "--out", str(out)]
     return ["prepare", *TINY, "compute.workers=1", *given]
 
 
 def _prepare_in_a_process(out: Path, text: Path, **environment: str) -> None:
     code = f"{SMALL_SHARDS}\nfrom crammed.cli.app import main; main()"
-    done = python("-c", code, *_words(out, text), **environment)
+    done = python("-c", code, *_words(out, text), env=environment)
     assert done.returncode == 0, done.stderr
 
 
@@ -233,12 +233,12 @@ def test_the_hash_seed_does_not_matter(tmp_path: Path, text_file: Path) -> None:
     assert Corpus(tmp_path / "1").sha256 == Corpus(tmp_path / "2").sha256
 
 
-def test_a_killed_preparation_goes_on_and_gives_the_same(tmp_path: Path, text_file: Path) -> None:
+def test_a_killed_preparation_resumes_and_gives_the_same(tmp_path: Path, text_file: Path) -> None:
     _prepare_in_a_process(tmp_path / "whole", text_file)
     work = tmp_path / ".out.preparing"
     for stage, function in (
         ("clean", "shard_cleaning:clean_shard"),
-        ("pack", "shard_packing:pack_shard"),
+        ("pack", "preparation:pack_shard"),
     ):
         place = dying(f"crammed.data.{function}", call=3, first=SMALL_SHARDS)
         killed = python(*place, *_words(tmp_path / "out", text_file))
@@ -277,7 +277,7 @@ def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert changed.sha256 != Corpus(tmp_path / "one").sha256
 
 
-def test_two_preparations_of_one_corpus_do_not_meet(tmp_path: Path, text_file: Path) -> None:
+def test_two_processes_cannot_prepare_the_same_corpus(tmp_path: Path, text_file: Path) -> None:
     config = tiny(data={"sources": [str(text_file)]})
     work = tmp_path / ".out.preparing"
     work.mkdir()
@@ -288,7 +288,7 @@ def test_two_preparations_of_one_corpus_do_not_meet(tmp_path: Path, text_file: P
     prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
 
 
-def test_damaged_files_are_left_out_and_named_if_one_wants(tmp_path: Path) -> None:
+def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     for number in range(5):
@@ -313,7 +313,7 @@ def test_damaged_files_are_left_out_and_named_if_one_wants(tmp_path: Path) -> No
 
 
 def _from_sources(tmp_path: Path, *overrides: str, **sources: dict[str, Any]) -> Corpus:
-    """Sources of 100 documents each, under their names, with settings of their own."""
+    """A corpus of sources with 100 documents each, by name, each with its settings."""
     listed = []
     for number, (name, settings) in enumerate(sources.items()):
         path = write_jsonl(tmp_path / f"{name}.jsonl", documents(100, seed=number))
@@ -349,7 +349,7 @@ def test_every_kind_of_tokenizer(make_corpus: Callable[..., Corpus], kind: str) 
     assert corpus.manifest["statistics"]["unknown_share"] == 0
 
 
-def test_a_tokenizer_can_be_brought(tmp_path: Path, text_file: Path, corpus: Corpus) -> None:
+def test_a_tokenizer_can_be_supplied(tmp_path: Path, text_file: Path, corpus: Corpus) -> None:
     file = corpus.path / "tokenizer.json"
     config = tiny("crammed", f"tokenizer.file={file}", data={"sources": [str(text_file)]})
     made = prepare(config.data, config.tokenizer, tmp_path / "made", SILENT)
@@ -411,7 +411,7 @@ def _heldout(corpus: Corpus) -> str:
     return gzip.decompress(corpus.heldout.read_bytes()).decode()
 
 
-def test_letters_that_the_tokenizer_drops_are_no_secret(tmp_path: Path) -> None:
+def test_letters_that_the_tokenizer_drops_are_reported(tmp_path: Path) -> None:
     hindi = [f"{n} यह एक छोटा वाक्य है और वह दूसरा है। में और नहीं हैं {n}।" for n in range(300)]
     source = write_jsonl(tmp_path / "hindi.jsonl", hindi)
     for stripped in (True, False):
@@ -425,7 +425,7 @@ def test_letters_that_the_tokenizer_drops_are_no_secret(tmp_path: Path) -> None:
         assert letters_lost(made.tokenizer, "Plain English Words, and a café.") < 0.05
 
 
-def test_files_that_are_passed_over_are_named(tmp_path: Path) -> None:
+def test_ignored_files_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     (folder / "below").mkdir(parents=True)
     write_jsonl(folder / "a.jsonl", documents(200))

@@ -224,8 +224,8 @@ def test_unigram_without_its_extra_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         trained(documents(20), kind="unigram")
 
 
-def brought(names: dict[str, int], **settings: Any) -> Tokenizer:
-    """A WordPiece tokenizer with special tokens of these names and ids."""
+def saved_elsewhere(names: dict[str, int], **settings: Any) -> Tokenizer:
+    """A WordPiece tokenizer whose special tokens have these names and ids."""
     words = ["the", "red", "fox", "##es", "two", "boats", "a"]
     free = [n for n in range(40) if n not in names.values()]
     vocabulary = dict(zip(words, free, strict=False)) | names
@@ -235,9 +235,9 @@ def brought(names: dict[str, int], **settings: Any) -> Tokenizer:
     return tokenizer
 
 
-def test_brought_tokenizers_keep_names_and_ids(tmp_path: Path) -> None:
+def test_supplied_tokenizers_keep_names_and_ids(tmp_path: Path) -> None:
     names = {"<unk>": 3, "<pad>": 1, "<s>": 0, "</s>": 2, "<mask>": 30}
-    tokenizer = brought(names)
+    tokenizer = saved_elsewhere(names)
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=4)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -246,14 +246,14 @@ def test_brought_tokenizers_keep_names_and_ids(tmp_path: Path) -> None:
         specials = Specials.of(loaded)
         assert specials == Specials(pad=1, unk=3, cls=0, sep=2, mask=30)
         assert specials.names(loaded)["mask"] == "<mask>"
-        assert vocabulary_size(loaded) == 31  # with ids that no token has
+        assert vocabulary_size(loaded) == 31  # including ids without a token
         assert loaded.encode("the red fox two boats").tokens[:2] == ["<s>", "the"]
         assert len(loaded.encode("the red fox two boats").ids) == 7
 
 
-def test_unusual_names_are_read_from_the_files_beside(tmp_path: Path) -> None:
+def test_unusual_names_are_read_from_the_files_beside_it(tmp_path: Path) -> None:
     names = {"<|unk|>": 3, "<|pad|>": 1, "<|begin|>": 0, "<|end|>": 2, "<|gap|>": 30}
-    brought(names).save(str(tmp_path / "tokenizer.json"))
+    saved_elsewhere(names).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match=r"lacks special tokens: pad \(\[PAD\] or <pad>\), unk"):
         load_tokenizer(tmp_path)
     settings = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|pad|>"}
@@ -266,7 +266,9 @@ def test_unusual_names_are_read_from_the_files_beside(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_without_a_mask_or_none_at_all_is_refused(tmp_path: Path) -> None:
-    brought({"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3}).save(str(tmp_path / "tokenizer.json"))
+    saved_elsewhere({"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3}).save(
+        str(tmp_path / "tokenizer.json")
+    )
     with pytest.raises(InputError, match=r"lacks special tokens: mask \(\[MASK\] or <mask>\)"):
         load_tokenizer(tmp_path)
     with pytest.raises(InputError, match="no tokenizer at"):
@@ -276,7 +278,7 @@ def test_a_tokenizer_without_a_mask_or_none_at_all_is_refused(tmp_path: Path) ->
         load_tokenizer(tmp_path / "other.json")
 
 
-def test_a_written_tokenizer_is_read_back_as_it_was(tmp_path: Path) -> None:
+def test_a_saved_tokenizer_is_loaded_unchanged(tmp_path: Path) -> None:
     for kind in KINDS:
         tokenizer = trained(documents(100), kind=kind)
         (tmp_path / "tokenizer.json").write_text(to_json(tokenizer), "utf-8")

@@ -42,7 +42,7 @@ def test_any_repository() -> None:
 
 
 @pytest.mark.parametrize("name", SHORT_NAMES)
-def test_short_names_stand_for_whole_names(name: str) -> None:
+def test_short_names_stand_for_an_owner_and_a_repository(name: str) -> None:
     owner, _, repository = SHORT_NAMES[name].repository.partition("/")
     assert "/" not in name  # or it would be taken for a repository
     assert owner
@@ -50,12 +50,12 @@ def test_short_names_stand_for_whole_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["some/corpus/en/test/more", "some//x", "/corpus", "c4/a/b/c"])
-def test_names_that_make_no_sense(name: str) -> None:
+def test_malformed_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="should be hub:NAME or hub:OWNER/REPOSITORY"):
         parse_name(name)
 
 
-def test_an_unknown_name_is_told_the_known_ones() -> None:
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"did you mean hub:fineweb-edu.*wikipedia.*OWNER"):
         parse_name("fineweb-ed")
     with pytest.raises(InputError, match="unknown data set hub:zzz: short names are"):
@@ -70,7 +70,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for repositories, which stand in for those of the hub."""
+    """A folder for repositories that stand in for those on the hub."""
     pytest.importorskip("datasets")
     monkeypatch.setattr(hub, "SHORT_NAMES", dict(SHORT_NAMES))
     return tmp_path
@@ -98,7 +98,7 @@ def test_a_set_in_the_layout_of_the_hub(near: Path) -> None:
     assert fingerprint["revision"]
 
 
-def test_the_pile_is_chosen_from_by_its_metadata(near: Path) -> None:
+def test_documents_of_the_pile_are_selected_by_metadata(near: Path) -> None:
     pytest.importorskip("zstandard")
     names = ("Wikipedia (en)", "Github", "Gutenberg (PG-19)")
     records = [{"text": str(n), "meta": {"pile_set_name": names[n % 3]}} for n in range(9)]
@@ -173,7 +173,7 @@ def test_other_repositories_take_the_configured_field(monkeypatch: pytest.Monkey
     assert asked[-1] == ("bookcorpus/bookcorpus", "refs/convert/parquet")
 
 
-def test_no_network_is_said(near: Path) -> None:
+def test_a_missing_network_is_reported(near: Path) -> None:
     with pytest.raises(InputError, match="hub:some/corpus cannot be opened: Couldn't reach"):
         opened("hub:some/corpus")
 

@@ -202,6 +202,16 @@ def test_shapes_can_be_computed_without_storage(config: ModelConfig) -> None:
         assert MaskedLM(config, VOCAB)(torch.zeros(2, 8, dtype=torch.int64)).shape == (2, 8, VOCAB)
 
 
+@pytest.mark.parametrize("config", VARIANTS)
+def test_a_compiler_sees_one_graph(config: ModelConfig) -> None:
+    config = config.model_copy(update={"layers": 1})
+    model = training_copy(MaskedLM(config, VOCAB), torch.bfloat16)
+    torch._dynamo.reset()
+    traced = torch.compile(model, fullgraph=True, dynamic=False, backend="eager")
+    initialise(model, 0.1, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(traced(some_ids(2)), model(some_ids(2)))
+
+
 # --- number formats
 
 

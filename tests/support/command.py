@@ -16,14 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
+from types import MappingProxyType
 from typing import IO, Any
 
 FORKS = sys.platform == "linux" and os.environ.get("CRAMMED_TESTS_FORK", "1") == "1"
 PATIENCE = 250.0
 """Seconds after which a command is taken to hang; none takes nearly so long."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 _ADDRESS = "CRAMMED_TESTS_SERVER"
 _OPTIONS = {"stdin", "stdout", "stderr", "text", "cwd", "env", "start_new_session"}
 _READ_AT_START = ("PYTHONHASHSEED", "TRITON_INTERPRET", "RAYON_NUM_THREADS")
@@ -31,17 +33,21 @@ _READ_AT_START = ("PYTHONHASHSEED", "TRITON_INTERPRET", "RAYON_NUM_THREADS")
 
 
 def crammed(
-    *words: str | Path, cwd: Path | None = None, **environment: str
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
     """``crammed`` with these words."""
-    return python("-m", "crammed", *words, cwd=cwd, **environment)
+    return python("-m", "crammed", *words, cwd=cwd, env=env)
 
 
 def python(
-    *words: str | Path, cwd: Path | None = None, **environment: str
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
-    """``python`` with these words: ``-m MODULE``, ``-c CODE`` or a file, and its arguments."""
-    with started(*words, cwd=cwd, **environment) as process:
+    """``python`` with these words: ``-m MODULE``, ``-c CODE`` or a file, and its arguments.
+
+    Args:
+        env: variables besides those of this process.
+    """
+    with started(*words, cwd=cwd, env=env) as process:
         out, error = process.communicate(timeout=PATIENCE)
     return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
@@ -74,7 +80,10 @@ main()
 
 @contextlib.contextmanager
 def started(
-    *words: str | Path, cwd: Path | None = None, errors: Path | None = None, **environment: str
+    *words: str | Path,
+    cwd: Path | None = None,
+    errors: Path | None = None,
+    env: Mapping[str, str] = NOTHING,
 ) -> Iterator[subprocess.Popen[str]]:
     """The same while it runs; what still runs at the end is killed.
 
@@ -87,7 +96,7 @@ def started(
         stderr=PIPE if errors is None else errors.open("w"),
         text=True,
         cwd=cwd,
-        env={**os.environ, **environment},
+        env={**os.environ, **env},
     )
     try:
         yield process

@@ -72,14 +72,17 @@ EVERY_VALUE: list[dict[str, Any]] = [
 
 def variants(recipe: str = "crammed", **fixed: Any) -> list[Any]:
     """`EVERY_VALUE` as parameters of a test: configurations that differ in it from a recipe."""
-    return [
-        pytest.param(
-            configuration(recipe, **fixed, **fields),
-            id=",".join(f"{name}={value}" for name, value in fields.items()),
-        )
-        for fields in EVERY_VALUE
-        if not fixed.keys() & fields.keys()
-    ]
+    named = {"plain": configuration(recipe, **fixed)}
+    for fields in EVERY_VALUE:
+        name = ",".join(f"{name}={value}" for name, value in fields.items())
+        named[name] = configuration(recipe, **{**fixed, **fields})
+    found: list[ModelConfig] = []
+    parameters = []
+    for name, config in named.items():
+        if config not in found:  # most values are those of the recipe
+            found.append(config)
+            parameters.append(pytest.param(config, id=name))
+    return parameters
 
 
 VARIANTS = variants(dropout=0.0)

@@ -80,7 +80,7 @@ def test_a_folder_for_each_split(tmp_path: Path) -> None:
     assert len(texts(find(tmp_path))) == 5
 
 
-def test_names_of_splits_and_folders_are_taken_as_they_are_meant(tmp_path: Path) -> None:
+def test_other_spellings_of_splits_and_folders_are_found(tmp_path: Path) -> None:
     save(tmp_path / "My-Task/dev_a.jsonl", FORMATS[".jsonl"](ROWS))
     assert texts(find(tmp_path, "validation_a", "mytask"))
     assert find(tmp_path, "validation_b", "mytask") is None
@@ -95,7 +95,7 @@ def test_a_split_may_be_a_files_whole_name(tmp_path: Path) -> None:
     assert len(texts(find(tmp_path, "reviews.csv"))) == 5
 
 
-def test_two_files_for_one_split_are_not_chosen_from(tmp_path: Path) -> None:
+def test_two_files_for_one_split_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "mine/train.csv", FORMATS[".csv"](ROWS))
     save(tmp_path / "mine/train.jsonl.gz", gzip.compress(FORMATS[".jsonl"](ROWS)))
     with pytest.raises(InputError, match=r"has train.csv and train.jsonl.gz: keep the one"):
@@ -110,7 +110,7 @@ def test_the_only_tasks_splits_may_be_in_the_folder_itself(tmp_path: Path) -> No
     assert texts(find(tmp_path / "SST-2", "train", "sst2"))
 
 
-def test_what_is_not_there_is_named_with_what_is(tmp_path: Path) -> None:
+def test_a_missing_split_is_reported_with_what_exists(tmp_path: Path) -> None:
     data = FolderData(tmp_path, single_task=False)
     assert "has no folder mine (it has no folders at all)" in data.missing(["mine"], "train")
     save(tmp_path / "other/train.jsonl", b"{}")
@@ -130,7 +130,7 @@ Cells = tuple[str, ...]
 
 
 def classic_tree(root: Path) -> None:
-    """Two training rows and one of each other split, in the form GLUE was published in."""
+    """Two training rows and one row of each other split, as GLUE was first published."""
     head: Cells
     rows: list[Cells]
     quoted = 'He said " no'
@@ -174,7 +174,7 @@ def classic_tree(root: Path) -> None:
     tsv(root / "WNLI/test.tsv", head[:-1], ("0", "A", "B"))
 
 
-def test_the_classic_tree_is_read_whole(tmp_path: Path) -> None:
+def test_all_of_glue_data_is_read(tmp_path: Path) -> None:
     classic_tree(tmp_path)
     suite = load_suite("glue")
     assert tasks_in(suite, tmp_path) == list(suite.tasks)
@@ -193,7 +193,7 @@ def test_the_classic_tree_is_read_whole(tmp_path: Path) -> None:
         "sst2": [0, 1],
         "mrpc": [1, 0],
         "stsb": pytest.approx([5.0, 0.6]),
-        "qqp": [0, 1],  # the broken row is known, and not among the official ones
+        "qqp": [0, 1],  # the broken row is known, and official sizes exclude it
         "mnli": [1, 0],
         "qnli": [1, 0],
         "rte": [1, 0],
@@ -203,7 +203,7 @@ def test_the_classic_tree_is_read_whole(tmp_path: Path) -> None:
     assert len(splits_in(suite, tmp_path)) == 30
 
 
-def test_a_folder_of_the_classic_tree_alone(tmp_path: Path) -> None:
+def test_one_folder_of_glue_data(tmp_path: Path) -> None:
     classic_tree(tmp_path)
     assert tasks_in(load_suite("glue"), tmp_path / "STS-B") == ["stsb"]
 
@@ -225,7 +225,7 @@ def test_mrpc_as_microsoft_published_it(tmp_path: Path) -> None:
     assert len(data.test["MRPC.tsv"]) == 1
 
 
-def test_a_broken_row_of_the_classic_tree_is_named(tmp_path: Path) -> None:
+def test_a_broken_row_of_glue_data_is_named(tmp_path: Path) -> None:
     classic_tree(tmp_path)
     tsv(tmp_path / "RTE/train.tsv", ("index", "sentence1", "sentence2", "label"), ("0", "A"))
     suite = load_suite("glue")

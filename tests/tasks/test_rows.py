@@ -24,7 +24,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def suite_of(**fields: Any) -> Suite:
-    """A suite of one task named mine; classification of the column text by default."""
+    """A suite of one task named mine; by default it classifies the column text."""
     task = {"text": "text", "metric": "accuracy", **fields}
     return Suite.model_validate({"name": "s", "tasks": {"mine": task}})
 
@@ -232,7 +232,7 @@ def test_a_wrong_row_is_named_while_labels_are_collected(tmp_path: Path) -> None
     )
 
 
-def test_splits_that_teach_or_test_nothing_are_refused(tmp_path: Path) -> None:
+def test_splits_with_nothing_to_learn_or_score_are_refused(tmp_path: Path) -> None:
     same = [row("a", 1), row("b", 1)]
     assert "train.jsonl: every label is yes: there is nothing to learn" in refusal(
         tmp_path, same, labels=["no", "yes"]
@@ -268,7 +268,7 @@ def test_scored_splits_that_are_missing_are_left_out_unless_all_are(tmp_path: Pa
         tasks_in(suite, tmp_path)
 
 
-def test_a_scored_split_has_columns_and_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_a_scored_split_may_have_its_own_columns_and_folder(tmp_path: Path) -> None:
     write(tmp_path, train=TWO)
     (tmp_path / "more").mkdir()
     (tmp_path / "more/test.jsonl").write_text(json.dumps({"words": "c", "label": 1}) + "\n")
@@ -309,7 +309,7 @@ def test_test_splits_need_no_labels(tmp_path: Path) -> None:
     assert len(splits_in(suite, tmp_path)) == 3
 
 
-def test_other_data_has_another_digest(tmp_path: Path) -> None:
+def test_different_data_has_a_different_digest(tmp_path: Path) -> None:
     first = read(tmp_path, TWO).sha256
     assert read(tmp_path, TWO).sha256 == first
     assert read(tmp_path, TWO, [*TWO, row("c", 1)]).sha256 != first
@@ -321,7 +321,7 @@ def test_halves_of_characters_do_not_reach_a_tokenizer(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(min_size=1).filter(lambda n: not n.isdigit()), min_size=2, unique=True))
-def test_a_name_is_its_place_among_the_names(names: list[str]) -> None:
+def test_a_name_gives_its_position(names: list[str]) -> None:
     names = [name for name in names if name_of(name) == name and name != "-1"]
     assert [class_number(name, names) for name in names] == list(range(len(names)))
 
@@ -345,11 +345,11 @@ def test_numbers_that_are_names_are_taken_as_names(numbers: set[int]) -> None:
         ("1", ("no", "yes"), 1),
     ],
 )
-def test_truth_as_a_label(value: Any, names: tuple[str, ...], place: int) -> None:
+def test_truth_values_as_labels(value: Any, names: tuple[str, ...], place: int) -> None:
     assert class_number(value, names) == place
 
 
-def test_truth_is_no_label_among_three() -> None:
+def test_a_truth_value_is_not_a_label_among_three() -> None:
     with pytest.raises(ValueError, match="label True is not one of a, b, c"):
         class_number(True, ("a", "b", "c"))
 

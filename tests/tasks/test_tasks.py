@@ -23,7 +23,7 @@ def refusal(folder: Path, text: str) -> str:
 
 
 def task_refusal(folder: Path, **fields: str) -> str:
-    """What is said about one task of these fields."""
+    """The message about one task with these fields."""
     fields = {"text": "words", "metric": "accuracy", **fields}
     return refusal(folder, f"tasks: {{a: {{{', '.join(f'{k}: {v}' for k, v in fields.items())}}}}}")
 
@@ -39,7 +39,7 @@ def test_the_built_in_suites_are_whole() -> None:
                 assert {"train", *(place.key for place in places)} == task.rows.keys()
 
 
-def test_glue_is_the_papers() -> None:
+def test_glue_is_as_in_the_paper() -> None:
     suite = load_suite("glue")
     numbers = {n: task for task in suite.tasks.values() for n in task.numbers}
     assert len(suite.tasks) == 9
@@ -90,7 +90,7 @@ def test_a_task_without_scored_splits_has_one_number() -> None:
     assert {name: at.key for name, at in task.numbers.items()} == {"a": "validation"}
 
 
-def test_templates_come_apart() -> None:
+def test_pieces_of_templates() -> None:
     assert pieces("word") == [("", "word")]
     assert pieces("{a}: {b c}!") == [("", "a"), (": ", "b c"), ("!", None)]
     assert pieces("{{{a}}}") == [("{", None), ("", "a"), ("}", None)]
@@ -167,14 +167,14 @@ def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
     assert "tasks.a.text: is missing" in text
 
 
-def test_an_unknown_suite_is_told_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_suite_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no suite 'gleu': did you mean glue\?.*superglue"):
         load_suite("gleu")
     with pytest.raises(InputError, match=r"cannot read suite .*none.yaml: No such file"):
         load_suite(str(tmp_path / "none.yaml"))
 
 
-def test_unknown_tasks_are_told_the_known_ones() -> None:
+def test_unknown_tasks_are_answered_with_the_known_ones() -> None:
     suite = load_suite("glue")
     assert [task.name for task in suite.select(["rte", "cola"])] == ["rte", "cola"]
     with pytest.raises(InputError, match=r"suite glue: no task 'stb': did you mean stsb\?"):

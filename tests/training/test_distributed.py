@@ -49,7 +49,11 @@ def group(
     with contextlib.ExitStack() as opened:
         yield [
             opened.enter_context(
-                started(*command, *given, **several, RANK=str(rank), LOCAL_RANK=str(rank))
+                started(
+                    *command,
+                    *given,
+                    env={**several, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                )
             )
             for rank, command in enumerate(commands)
         ]
@@ -106,7 +110,7 @@ def test_when_one_dies_the_other_ends_and_both_go_on(
 
 def test_several_processes_need_one_directory(corpus: Corpus) -> None:
     several = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
-    words = ("pretrain", *MODEL, "--corpus", corpus.path, "--budget", "2updates")
-    done = crammed(*words, **several, MASTER_PORT="1")
+    words = ["pretrain", *MODEL, "--corpus", str(corpus.path), "--budget", "2updates"]
+    done = crammed(*words, env={**several, "MASTER_PORT": "1"})
     assert done.returncode == 2
     assert "--out RUN_DIR" in done.stderr

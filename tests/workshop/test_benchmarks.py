@@ -314,7 +314,9 @@ def test_budget_run_outlives_the_command_that_started_it(tmp_path: Path, corpus:
     seconds = [point["charged_s"] for point in result["curves"]["heldout"]]
     assert seconds == sorted(seconds)
     assert 0 < seconds[-1] <= 2
-    assert seconds[-1] == read_json(out / "run" / "summary.json")["charged_seconds"]
+    summary = read_json(out / "run" / "summary.json")
+    assert summary is not None
+    assert seconds[-1] == summary["charged_seconds"]
     again = _do("budget_run.py", *words, "--detach")
     assert again.returncode == 0
     assert "all stages are done" in again.stdout

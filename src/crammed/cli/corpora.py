@@ -36,7 +36,7 @@ def prepare(
 ) -> None:
     """Turn text into a corpus: cleaned, tokenized, packed into rows."""
     from crammed.data.preparation import prepare as prepare_corpus
-    from crammed.data.show import corpus_words
+    from crammed.data.show import describe_corpus
 
     config, _ = configure(words, {}, budget, None, data, None)
     if out is None:
@@ -44,7 +44,7 @@ def prepare(
     with shown_progress() as progress:
         corpus = prepare_corpus(config.data, config.tokenizer, out, progress, config.compute, work)
     following = f"crammed pretrain --corpus {out} --budget 1h"
-    print_result(corpus.manifest, as_json, [*corpus_words(corpus), ("next", following)])
+    print_result(corpus.manifest, as_json, [*describe_corpus(corpus), ("next", following)])
 
 
 def data_show(
@@ -54,11 +54,11 @@ def data_show(
 ) -> None:
     """Show sources, dropped documents, lengths and rows of a corpus."""
     from crammed.data.corpus import Corpus
-    from crammed.data.show import corpus_words, dropped_samples, sample_rows, sample_words
+    from crammed.data.show import describe_corpus, describe_samples, dropped_samples, sample_rows
 
     corpus = Corpus(corpus_dir)
     samples = {"samples": sample_rows(corpus, rows), "dropped": dropped_samples(corpus)}
-    words = [*corpus_words(corpus), *sample_words(corpus, rows)]
+    words = [*describe_corpus(corpus), *describe_samples(corpus, rows)]
     print_result({**corpus.manifest, **samples}, as_json, words)
 
 

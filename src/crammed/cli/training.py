@@ -74,13 +74,13 @@ def pretrain(
     from crammed.rundir import RunDir, default_out
     from crammed.sizing import seconds_a_shape
     from crammed.training.distributed import follow, joined_group
-    from crammed.workers import started
+    from crammed.workers import world_size
 
     if corpus is None:
         raise InputError("name the corpus to train on: --corpus CORPUS_DIR")
     config, opened = configure(words, {}, budget, seed, None, corpus)
     assert opened is not None
-    if out is None and started() > 1:
+    if out is None and world_size() > 1:
         raise InputError("several processes need a common run directory: --out RUN_DIR")
     device = choose_device(config.compute, seconds_a_shape(config))
     out = out or default_out(config, corpus.name, "summary.json")

@@ -17,7 +17,7 @@ _BAR = 32
 _SHOWN_CHARACTERS = 160
 
 
-def corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
+def describe_corpus(corpus: Corpus) -> list[tuple[str, str]]:
     """The content of the manifest, as labels with one or more lines each."""
     manifest = corpus.manifest
     heldout = manifest["heldout"]
@@ -25,9 +25,12 @@ def corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
     packed = sum(source["characters"] for source in manifest["sources"])  # repeats included
     words = [
         ("corpus", [str(corpus.path)]),
-        ("sources", source_lines(manifest)),
+        ("sources", describe_sources(manifest)),
         ("skipped", [f"{each['part']}: {each['why']}" for each in manifest.get("skipped", [])]),
-        ("dropped", [f"{step['step']}: {drop_words(step)}" for step in dropping_steps(manifest)]),
+        (
+            "dropped",
+            [f"{step['step']}: {describe_dropped(step)}" for step in dropping_steps(manifest)],
+        ),
         (
             "documents",
             [f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"],
@@ -37,7 +40,7 @@ def corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
             "tokens",
             [
                 f"{quantity(manifest['tokens'])} in {corpus.rows:,} rows of {corpus.row_length}; "
-                f"{manifest['tokens'] / packed:.3f} a character"
+                f"{manifest['tokens'] / packed:.3f} per character"
             ],
         ),
         ("vocabulary", [_vocabulary(corpus)]),
@@ -47,7 +50,7 @@ def corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
     return [(label, "\n".join(lines)) for label, lines in words if lines]
 
 
-def sample_words(corpus: Corpus, rows: int) -> list[tuple[str, str]]:
+def describe_samples(corpus: Corpus, rows: int) -> list[tuple[str, str]]:
     """Samples of dropped documents, and `rows` decoded rows."""
     dropped = [
         (f"dropped {number}", f"{each['step']}, {each['source']}: {each['text']}")
@@ -80,7 +83,7 @@ def _beginning(text: str) -> str:
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]} ..."
 
 
-def source_lines(manifest: Mapping[str, Any]) -> list[str]:
+def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
     """Each source with its documents and its share of the characters."""
     sources = manifest["sources"]
     total = max(1, sum(source["characters"] for source in sources))
@@ -96,7 +99,7 @@ def dropping_steps(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [step for step in manifest["steps"] if step["dropped"] or step.get("characters")]
 
 
-def drop_words(step: Mapping[str, Any]) -> str:
+def describe_dropped(step: Mapping[str, Any]) -> str:
     """Such as ``12 documents (0.4 %), 3.1 k characters``; a step may drop only one of the two."""
     words = []
     if step["dropped"]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from crammed.budget import ACCOUNTS, format_seconds
-from crammed.data.show import drop_words
+from crammed.data.show import describe_dropped
 from crammed.data.statistics import BINS_A_TOKEN
 from crammed.quantity import quantity
 
@@ -282,7 +282,7 @@ def drops_figure(steps: Sequence[Mapping[str, Any]]) -> str:
         for row, step in enumerate(reversed(steps)):
             axes.barh(row, step["dropped"], color=COLOURS[1], height=0.62)
             axes.annotate(
-                drop_words(step),
+                describe_dropped(step),
                 (step["dropped"], row),
                 xytext=(4, 0),
                 textcoords="offset points",

@@ -137,7 +137,7 @@ def _corpus(path: Path) -> dict[str, Any] | None:
     steps = show.dropping_steps(corpus.manifest)
     statistics = corpus.manifest.get("statistics")
     return {
-        "sources": show.source_lines(corpus.manifest),
+        "sources": show.describe_sources(corpus.manifest),
         "skipped": corpus.manifest.get("skipped", []),
         "orders": corpus.orders,
         "drops": figures.drops_figure(steps) if steps else None,

@@ -28,7 +28,7 @@ from crammed.training.checkpoint import load_checkpoint
 from crammed.training.plan import Planner, Update
 from crammed.training.signals import noted_signals
 from crammed.training.step import TrainStep
-from crammed.workers import started
+from crammed.workers import world_size
 
 _STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE = range(5)
 _LENGTH = 5
@@ -110,7 +110,7 @@ def joined_group(device: Device) -> Iterator[Group | None]:
         PeerLost: another process of the group ended. The connection can then neither be used nor
             closed, so the caller has to exit without the interpreter's usual cleaning up.
     """
-    if started() == 1:
+    if world_size() == 1:
         yield None
         return
     kind = device.torch.type
