@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
@@ -26,6 +27,9 @@ from support import command
 from support.text import documents, tiny, write_jsonl
 
 torch.set_num_threads(1)
+# How long an example takes says how busy the machine is.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 
 def pytest_configure(config: pytest.Config) -> None:

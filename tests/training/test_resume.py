@@ -76,7 +76,7 @@ def test_kill_9_while_preparing_leaves_nothing_that_is_taken_for_complete(
 def test_training_is_not_lost_to_what_fails_after_it(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny("crammed", budget={"limit": "2s"})  # far from the first checkpoint
+    config = tiny("crammed", budget={"limit": "20updates"})  # far from the first checkpoint
 
     def failing(*_: object) -> None:
         raise OSError("No space left on device")
@@ -86,8 +86,9 @@ def test_training_is_not_lost_to_what_fails_after_it(
         with pytest.raises(OSError, match="No space"):
             train_and_export(run, corpus, cpu, SILENT)
     trained = read_metrics(run.path)[-1]
+    assert trained["update"] == 20
     with RunDir.open(run.path, config) as again:
         summary = train_and_export(again, corpus, cpu, SILENT)
     assert (summary["updates"], summary["tokens"]) == (trained["update"], trained["tokens"])
-    assert summary["charged_seconds"] == pytest.approx(2.0, abs=0.5)
+    assert summary["charged_seconds"] >= trained["t_charged_s"] > 0.0
     assert not run.checkpoints.exists()  # of a finished run
