@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
-
-_code_of_models = tempfile.TemporaryDirectory(prefix="crammed-tests-")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ["HF_MODULES_CACHE"] = _code_of_models.name
+os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """One server for all of xdist's processes, which begins while they collect the tests."""
     if command.FORKS and config.getoption("numprocesses", None):
         command.start_server()
+
+
+def pytest_unconfigure() -> None:
+    """Remove the code of models that transformers copied."""
+    shutil.rmtree(os.environ["HF_MODULES_CACHE"])
 
 
 @pytest.fixture(autouse=True, scope="session")
