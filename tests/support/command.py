@@ -23,12 +23,12 @@ from types import MappingProxyType
 from typing import IO, Any
 
 FORKS = sys.platform == "linux" and os.environ.get("CRAMMED_TESTS_FORK", "1") == "1"
-PATIENCE = 250.0
+PATIENCE = 900.0
 """Seconds after which a command is taken to hang; none takes nearly so long."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 _ADDRESS = "CRAMMED_TESTS_SERVER"
 _OPTIONS = {"stdin", "stdout", "stderr", "text", "cwd", "env", "start_new_session"}
-_READ_AT_START = ("PYTHONHASHSEED", "TRITON_INTERPRET", "RAYON_NUM_THREADS")
+_READ_AT_START = ("PYTHONHASHSEED", "PYTHONPATH", "RAYON_NUM_THREADS", "TRITON_INTERPRET")
 """What the interpreter or a library reads once, so that a forked process would not see it."""
 
 

@@ -305,7 +305,7 @@ def test_budget_run_outlives_the_command_that_started_it(tmp_path: Path, corpus:
     assert busy.returncode == 2
     assert "in use" in busy.stderr
     write_jsonl(text, documents(100))
-    ended = _do("budget_run.py", *words, "--detach", "--wait", "4m")
+    ended = _do("budget_run.py", *words, "--detach", "--wait", "15m")
     assert ended.returncode == 0, ended.stderr
     assert "all stages are done" in ended.stdout
     assert "heldout  done" in (out / "log.txt").read_text()
@@ -320,7 +320,7 @@ def test_budget_run_outlives_the_command_that_started_it(tmp_path: Path, corpus:
     again = _do("budget_run.py", *words, "--detach")
     assert again.returncode == 0
     assert "all stages are done" in again.stdout
-    failing = _do("budget_run.py", *words, "--blimp", "nothing.jsonl", "--detach", "--wait", "4m")
+    failing = _do("budget_run.py", *words, "--blimp", "nothing.jsonl", "--detach", "--wait", "15m")
     assert failing.returncode == 1
     assert "stopped before blimp was done" in failing.stderr
     assert "nothing.jsonl" in failing.stdout

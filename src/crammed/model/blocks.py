@@ -48,9 +48,6 @@ ACTIVATIONS = {
 class Linear(nn.Linear):
     """A linear layer that computes in the number format of its input."""
 
-    def reset_parameters(self) -> None:
-        """Draw nothing: `start` or a checkpoint sets the parameters."""
-
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
         """Weights N(0, std), biases 0."""
         nn.init.normal_(self.weight, 0.0, std, generator=generator)
@@ -67,9 +64,6 @@ class Embedding(nn.Embedding):
 
     So the gradient of a frequent token is a sum in that format.
     """
-
-    def reset_parameters(self) -> None:
-        """Draw nothing: `start` or a checkpoint sets the parameters."""
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
         """Weights N(0, std)."""
