@@ -76,6 +76,7 @@ def pretrain(
     saved = resume(run, alone, ledger, corpus.sha256)
     planner = Planner(config, corpus.vocab_size, ledger, device.synchronize)
     stream, work = RowStream(corpus, config.seed, config.order), saved.work
+    heldout = HeldoutMeter(run, corpus, alone.model, device)
     with (
         progress.task("pretraining", 1.0) as task,
         noted_signals() as signals,
@@ -84,8 +85,7 @@ def pretrain(
     ):
         with ledger.account("compile"):
             step.prepare(planner.all_row_counts(), planner.all_mask_rates())
-        with ledger.account("setup"):
-            between = _Between(run, corpus, device, alone, ledger, planner, saved, task)
+        between = _Between(run, heldout, device, alone, ledger, planner, saved, task)
 
         while (update := planner.next(work)) is not None:
             with ledger.account("data_wait"):
@@ -106,9 +106,7 @@ def pretrain(
 
     if work.updates == 0:
         raise _nothing_trained(planner, ledger)
-    between.log_and_save(
-        work, planner.progress(work)
-    )  # what follows may fail, and training is dear
+    between.log_and_save(work, planner.progress(work))  # what follows may fail
     return Trained(alone.model, work, ledger.state(), planner.charged, planner.progress(work))
 
 
@@ -118,7 +116,7 @@ class _Between:
     def __init__(
         self,
         run: RunDir,
-        corpus: Corpus,
+        heldout: HeldoutMeter,
         device: Device,
         step: TrainStep,
         ledger: Ledger,
@@ -126,17 +124,14 @@ class _Between:
         saved: TrainState,
         task: ProgressTask,
     ) -> None:
-        self.heldout = HeldoutMeter(run, corpus, step.model, device)
-        self.early_stop = run.config.train.early_stop
-        self.agenda = Agenda(  # begins now that everything is ready
-            run.config.train,
-            ledger,
-            planner.room_for,
-            first=saved.work.updates == 0,
-            heldout_u=saved.heldout_u,
+        train, first = run.config.train, saved.work.updates == 0
+        self.early_stop = train.early_stop
+        self.heldout = heldout
+        self.agenda = Agenda(
+            train, ledger, planner.room_for, first=first, heldout_u=saved.heldout_u
         )
         self.recorder = Recorder(run, self.agenda, ledger, device, task)
-        self.checkpoints = Checkpoints(run, step, ledger, self.agenda, device, corpus.sha256)
+        self.checkpoints = Checkpoints(run, step, ledger, self.agenda, device, saved.corpus_sha256)
 
     def do_what_is_due(self, work: Work, u: float) -> None:
         """Log, measure and save as far as the agenda says so; stop if the loss is too bad."""
