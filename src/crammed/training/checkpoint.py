@@ -46,7 +46,7 @@ class Checkpoints:
     """Writes generations of checkpoints into a run, and drops the oldest.
 
     Args:
-        corpus_sha256: the hash of the corpus that the run trains on.
+        corpus_sha256: hash of the corpus that the run trains on.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ def load_checkpoint(folder: Path, step: TrainStep, corpus_sha256: str) -> TrainS
     """
     generations = _generations(folder)
     if not generations:
-        return TrainState()
+        return TrainState(corpus_sha256=corpus_sha256)
     newest = generations[-1]
     values = json.loads((newest / "state.json").read_text("utf-8"))
     del values["schema"]
