@@ -53,8 +53,8 @@ def train_flops_per_token(
     Raises:
         TypeError: a layer has a matrix that no block declares.
     """
-    model = _outline(config, vocab_size)
-    head = model.encoder.tokens.weight.numel()
+    model = _outline(config, 1)
+    head = vocab_size * model.encoder.tokens.embedding_dim
     head += sum(part.weight.numel() for part in model.head.modules() if isinstance(part, Linear))
     products = block_matrix_parameters(config) + head * predicted / length
     blocks = [part for part in model.encoder.modules() if isinstance(part, Block)]
