@@ -6,7 +6,7 @@
         [--detach [--wait 9m]]
 
 A trained model is too large to bring back from a rented machine, so it is evaluated where it
-was trained: held-out loss, BLiMP, and fine-tuning without the untrained twin. Two budgets have a
+was trained: held-out loss, BLiMP, and fine-tuning without the untrained model. Two budgets have a
 name: sprint (8 minutes) and long (20 minutes). DIR gets RESULT.json after every stage, with the
 seconds, energy and memory of each, and the losses against time; the run itself is in DIR/run. The
 same command goes on where it stopped.

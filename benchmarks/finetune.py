@@ -3,7 +3,7 @@
     python benchmarks/finetune.py MODEL_DIR --data GLUE_DIR [--tasks rte,mrpc,cola] [--seeds 1]
         [--limit 1000] [--plain SCRIPT] [--plain-steps 300] [--out RESULT.json]
 
-Ours is the command line as a person types it, loading included, without the untrained twin. The
+Ours is the command line as a user types it, loading included, without the untrained model. The
 plain loop is one process a task and seed (plain_finetune.py, or any script with its arguments);
 with --plain-steps it does only so many updates of each task, and its time is scaled to all updates
 of all seeds, which is what a GPU of short leases allows.

@@ -1,10 +1,10 @@
-"""The fused kernels beside their twins, compiled and eager, at the shapes of crammed-2022.
+"""The fused kernels and their reference implementations at the shapes of crammed-2022.
 
     python benchmarks/kernels.py [--tokens 65536] [--repeats 20] [--programs 4]
         [--compiled/--no-compiled] [--out RESULT.json]
 
-Without a GPU the twins run, on as many tokens as fit a CPU. GB/s counts only bytes that must move:
-every input read once, every output written once.
+Without a GPU the reference implementations run, on as many tokens as fit a CPU. GB/s counts only
+bytes that must move: every input read once, every output written once.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def main(
         list[int] | None,
         typer.Option(help="Programs a multiprocessor of add_norm's backward to try."),
     ] = None,
-    compiled: Annotated[bool, typer.Option(help="Time the compiled twins too.")] = True,
+    compiled: Annotated[bool, typer.Option(help="Time the compiled reference too.")] = True,
     out: Path | None = None,
 ) -> None:
     chosen = choose_device(ComputeConfig())

@@ -1,4 +1,4 @@
-"""Small data that the tests make themselves; one thread a process, so that xdist has the cores."""
+"""Small data that the tests make; one thread per process, so that xdist has the cores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure() -> None:
     """Remove the code of models that transformers copied."""
-    shutil.rmtree(os.environ["HF_MODULES_CACHE"])
+    shutil.rmtree(os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,4 +1,4 @@
-"""The house: every import goes down, no circle, and no room is called like something it offers."""
+"""Layers: imports only go down, there are no cycles, and no module has the name of a verb."""
 
 from __future__ import annotations
 

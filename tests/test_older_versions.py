@@ -92,7 +92,7 @@ def test_a_stopped_run_goes_on_to_the_weights_that_its_own_version_reached(
     assert resumes == [expected["stopped_after"]]
     assert result["updates"] == expected["updates"]
     here, there = machine(), expected["machine"]
-    # Another processor adds up in another order: the loss moves by less than 1e-6 then. Muon
+    # Another processor adds up in another order: the loss moves by less than 1e-5 then. Muon
     # multiplies in bfloat16 where the processor can, which moves it by 2e-4.
     muon_in_bfloat16 = name == "stopped-muon" and NATIVE_BFLOAT16 & {*here["simd"]}
     tolerance = 2e-3 if muon_in_bfloat16 else 1e-4
@@ -175,7 +175,7 @@ def test_exports_are_the_same_models(tmp_path: Path) -> None:
 
 def test_a_corpus_is_whole_and_shown(tmp_path: Path) -> None:
     copied(tmp_path, "corpus")
-    assert "whole" in crammed(tmp_path, "data", "verify", "corpus")
+    assert "is intact" in crammed(tmp_path, "data", "verify", "corpus")
     shown = json.loads(crammed(tmp_path, "data", "show", "corpus", "--json"))
     manifest = read(FIXTURES / "corpus" / "manifest.json")
     assert {key: shown[key] for key in manifest} == manifest

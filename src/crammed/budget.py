@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from crammed.errors import InputError
@@ -61,7 +61,7 @@ class Budget:
 
     kind: Kind
     limit: float
-    text: str
+    text: str = field(compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Budget:

@@ -29,14 +29,14 @@ class FolderLock:
 
     Args:
         folder: made if it does not exist.
-        user: what the message says is in use, if not the folder itself.
+        shown: what messages name, if not the folder itself.
         file: name of the lock file in the folder.
 
     Raises:
         InputError: another process holds the lock, or the folder cannot be made.
     """
 
-    def __init__(self, folder: Path, user: Path | None = None, file: str = ".lock") -> None:
+    def __init__(self, folder: Path, shown: Path | None = None, file: str = ".lock") -> None:
         with disk_faults(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(folder / file, os.O_CREAT | os.O_RDWR, 0o644)
@@ -45,8 +45,11 @@ class FolderLock:
         except BlockingIOError as error:
             self.release()
             raise InputError(
-                f"{user or folder} is in use by another process: wait for it"
+                f"{shown or folder} is in use by another process: wait for it"
             ) from error
+        except OSError as error:  # as on file systems without locks
+            self.release()
+            raise InputError(f"{shown or folder} cannot be locked: {error.strerror}") from error
 
     def release(self) -> None:
         """Let another process have the folder."""

@@ -35,6 +35,7 @@ from crammed.rundir import RunDir
 from crammed.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import Suite, load_suite
+from crammed.training.agenda import TRAINING
 from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
 
@@ -246,7 +247,7 @@ def _summary(
 ) -> dict[str, Any]:
     """What ``summary.json`` says about training, the corpus and the held-out loss."""
     config, work = run.config, trained.work
-    computing = sum(trained.accounts[name] for name in ("data_wait", "step", "log"))
+    computing = sum(trained.accounts[name] for name in TRAINING)
     return {
         "schema": 1,
         "recipe": config.recipe,

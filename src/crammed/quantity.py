@@ -21,5 +21,5 @@ def quantity(value: float | None, unit: str = "") -> str:
 
 
 def progress_rate(done: int, unit: str, seconds: float) -> str:
-    """What is done so far, and how fast: ``1,234,567 characters, 2.3 M a second``."""
-    return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M a second"
+    """What is done so far, and how fast: ``1,234,567 characters, 2.3 M per second``."""
+    return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"

@@ -5,7 +5,7 @@ env.json        versions and machine
 corpus/         the corpus that `crammed run` prepared, unless it was told to use another
 metrics.jsonl   one object for each log point
 events.jsonl    stages, held-out measurements, checkpoints, resumes
-heartbeat.json  seconds charged at the last log point, also for work that a crash has lost
+heartbeat.json  seconds charged at the last log point, so that work lost in a crash is still charged
 checkpoints/    only while training
 final/          weights, configuration and tokenizer of the trained model
 export/         the same as a Hugging Face folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mailbox
 import os
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from crammed.doctor import TINY
-from support.command import crammed
+from support.command import crammed, python
 from support.text import documents, write_jsonl
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,3 +74,17 @@ def test_a_patch_trains_and_exports_its_variant(tmp_path: Path, patch: Path) -> 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "export" / "config.json").exists()
     assert crammed(*words, tmp_path / "without").returncode == 2
+
+
+def test_the_tracker_follows_a_run(tmp_path: Path) -> None:
+    finished = ROOT / "tests" / "fixtures" / "2026-11-21" / "finished"
+    points = (finished / "metrics.jsonl").read_text("utf-8")
+    (tmp_path / "metrics.jsonl").write_text('{"update": 1, "lo\n' + points)  # as after a crash
+    (tmp_path / "summary.json").touch()
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    done = python("-c", code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    printed = [line.split() for line in done.stdout.splitlines()]
+    wanted = [json.loads(line) for line in points.splitlines()]
+    assert [int(update) for update, _, _ in printed] == [point["update"] for point in wanted]
+    assert [float(loss) for _, loss, _ in printed] == [point["loss"] for point in wanted]

@@ -25,6 +25,6 @@ def migrate(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_unread_options(optim: Mapping[str, Any]) -> dict[str, Any]:
     """Before optimizers had options of their own, all had these two, which only Muon read."""
-    if optim.get("name") == "muon":
+    if optim.get("name", "adamw") not in ("adamw", "adam"):
         return dict(optim)
     return {key: value for key, value in optim.items() if key not in ("matrix_lr", "momentum")}

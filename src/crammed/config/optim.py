@@ -20,7 +20,7 @@ class OptimizerConfig(Section):
     lr: PositiveFloat = 1e-3
     """Peak learning rate, which the schedule multiplies."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """Of everything but biases and norms."""
+    """Applied to everything except biases and norms."""
     clip: PositiveFloat | None = 0.5
     """Largest L2 norm of the whole gradient; null never clips."""
 
@@ -52,7 +52,7 @@ class MuonConfig(_Moments):
     matrix_lr: PositiveFloat = 1e-2
     """Peak learning rate of Muon; `lr` is AdamW's."""
     momentum: Beta = 0.95
-    """Of Muon."""
+    """Momentum of Muon's updates."""
 
 
 OptimConfig = Annotated[

@@ -129,7 +129,7 @@ def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:
     if fault["type"] == "union_tag_invalid":
         context = fault["ctx"]
         path = f"{path}.{context['discriminator'].strip(chr(39))}"
-        message = f"input should be one of {context['expected_tags']}, not {context['tag']!r}"
+        message = f"must be one of {context['expected_tags']}, not {context['tag']!r}"
     elif fault["type"] in ("model_type", "model_attributes_type"):
         message = f"must be a section of keys, not {given!r}"
     elif fault["type"] == "missing":

@@ -1,4 +1,4 @@
-"""Optimizers from a configuration: each choice of `OptimConfig` has its file here and its line."""
+"""Builds the optimizer that a configuration chooses: a file here, and a line in `_BUILDERS`."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from crammed.optim.adam import adamw_of
 from crammed.optim.parameters import Parameters
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic polynomial. They trade exact orthogonality for speed: singular values end near
-one."""
+"""Coefficients of the quintic polynomial. They trade exact orthogonality for speed: singular values
+end near one."""
 ITERATIONS = 5
 _TINY = 1e-7
 

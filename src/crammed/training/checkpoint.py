@@ -24,7 +24,7 @@ GENERATIONS = 2
 
 @dataclass(frozen=True)
 class TrainState:
-    """Everything besides weights and optimizer state that going on needs.
+    """Everything besides weights and optimizer state that resuming needs.
 
     Data order, masks and dropout are keyed by the counts in `work`, so there is no generator
     state to keep.
@@ -66,7 +66,7 @@ class Checkpoints:
         self._corpus_sha256 = corpus_sha256
 
     def save(self, work: Work) -> None:
-        """Write a generation now, unless there is one of this update."""
+        """Write a generation now, unless this update already has one."""
         self._device.synchronize()  # training that is still under way belongs to training
         folder = self._run.checkpoints
         generation = folder / f"step-{work.updates:08d}"

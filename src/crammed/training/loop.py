@@ -106,9 +106,11 @@ def pretrain(
 
     if work.updates == 0:
         raise _nothing_trained(planner, ledger)
-    # What follows may fail, and training is dear.
-    between.log_and_save(work, planner.progress(work))
-    return Trained(alone.model, work, ledger.state(), planner.charged, planner.progress(work))
+    u = planner.progress(work)
+    between.recorder.log(work, u)
+    trained = Trained(alone.model, work, ledger.state(), planner.charged, u)
+    between.checkpoints.save(work)  # what follows may fail, and training is dear
+    return trained
 
 
 class _Between:

@@ -99,6 +99,7 @@ def measure(
             torch._dynamo.reset()
             if device.torch.type == "cuda":
                 torch.cuda.empty_cache()  # the run will find that memory free as well
+            step = build(config, vocab_size, specials, device)  # as a run begins
             took = _prepare(config, step, vocab_size, device, clock)
         timer = _Timer(config, step, _source(config, corpus, vocab_size), device, clock)
         speed = timer.measure(seconds, task.update)

@@ -240,7 +240,7 @@ def _in_groups(
         try:
             yield from _together(group, setup)
         except CaptureFailed as error:
-            progress.line(f"fine-tuning  more slowly, without CUDA graphs: {_line(error)}")
+            progress.line(f"fine-tuning  without CUDA graphs, which is slower: {_line(error)}")
             setup = replace(setup, numerics=replace(setup.numerics, graphs=False))
             continue
         except RuntimeError as error:
