@@ -1,4 +1,4 @@
-"""Every benchmark runs, in miniature, and says what it promises."""
+"""Every benchmark runs in miniature, and its result holds what its description promises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def _prose(count: int, seed: int) -> list[str]:
-    """Documents that quality rules do not take offence at."""
+    """Documents that pass the quality rules."""
     draw = random.Random(seed)
     words = ["the", "of", "and", "to"] * 100
     words += ["".join(draw.choices("aeioulnrst", k=draw.randint(3, 8))) for _ in range(3000)]
@@ -82,7 +82,7 @@ SMALL = ["model.layers=2", "model.width=32", "model.head_dim=16", "tokenizer.voc
 
 
 def _run(script: str, *words: str) -> dict[str, Any]:
-    """What a benchmark prints, which is what it writes too."""
+    """The result that a benchmark prints."""
     done = _do(script, *words)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
@@ -95,7 +95,7 @@ def _do(script: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
-    """The table that a page shows of a result."""
+    """The table that a page shows for a result."""
     (folder / "tools").mkdir()
     shutil.copy(BENCHMARKS.parent / "tools" / "benchmark_tables.py", folder / "tools")
     made = folder / "benchmarks" / "results"
@@ -141,7 +141,7 @@ def test_optimizer(tmp_path: Path) -> None:
     for way in ways.values():
         whole = way["seconds"] + result["gradients_seconds"]
         assert way["share_of_update"] == pytest.approx(way["seconds"] / whole)
-    # PyTorch's multiplies in bfloat16, which the iteration makes larger.
+    # PyTorch's multiplies in bfloat16, and the iteration amplifies the rounding.
     assert 0 < result["muon_differs_from_torch"] < 0.2
     assert "| Muon, ours | " in _table("optimizer", result, tmp_path)
 
