@@ -110,7 +110,7 @@ def test_a_model_that_no_graph_can_hold_is_fine_tuned_without(
     reports = list(_in_groups([*jobs_of("a", 2), *jobs_of("b", 2)], setup, 10, Progress(said)))
     assert [report.failure for report in reports] == [None] * 4
     assert graphs == [True, False, False]
-    assert "more slowly, without CUDA graphs: operation not permitted" in said.getvalue()
+    assert "without CUDA graphs, which is slower: operation not permitted" in said.getvalue()
 
 
 def test_the_longest_go_first_and_failures_name_their_task(together: list[list[str]]) -> None:
