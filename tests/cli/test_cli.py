@@ -236,7 +236,7 @@ def test_wrong_data_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_an_output_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
-    assert "no run" in refusal("run", *SMALL, "--data", text, "--out", tmp_path)
+    assert "not a run" in refusal("run", *SMALL, "--data", text, "--out", tmp_path)
     assert "exists already" in refusal("prepare", *SMALL, "--data", text, "--out", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["text.jsonl"]
 

@@ -246,7 +246,7 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
     write_task(tmp_path, "cola", rows=40)
     for values, message in (
         ({"suite": "gleu"}, "no suite 'gleu': did you mean glue"),
-        ({"tasks": ("colla",)}, "no task 'colla'; did you mean cola"),
+        ({"tasks": ("colla",)}, "no task 'colla': did you mean cola"),
         ({"data": str(tmp_path / "none")}, "is not a folder of tasks"),
         ({"data": str(tmp_path / "model")}, "holds no task"),
         ({"protocol": "crammin"}, "no protocol 'crammin': did you mean cramming"),

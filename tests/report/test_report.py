@@ -366,7 +366,7 @@ def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
         pass
     with pytest.raises(InputError, match="is not a finished run"):
         write_report([tmp_path / "run"], tmp_path / "report.html")
-    with pytest.raises(InputError, match="no run"):
+    with pytest.raises(InputError, match="not a run"):
         write_report([tmp_path / "nowhere"], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 

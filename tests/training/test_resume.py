@@ -58,7 +58,7 @@ def test_kill_9_and_again_gives_the_same_weights(tmp_path: Path) -> None:
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("moment", ["choose", "_Preparation._store_orders"])
+@pytest.mark.parametrize("moment", ["select_documents", "_Preparation._store_orders"])
 def test_kill_9_while_preparing_leaves_nothing_that_is_taken_for_complete(
     tmp_path: Path, moment: str
 ) -> None:
