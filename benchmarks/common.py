@@ -1,4 +1,4 @@
-"""What the benchmarks share: a recipe from words, random rows, real updates, summaries, energy."""
+"""Shared by the benchmarks: recipes from words, random rows, real updates, summaries, energy."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 def recipe_of(words: Sequence[str] | None, default: str = "crammed") -> tuple[str, list[str]]:
-    """The recipe and the overrides among the words of a command line; the last of a key counts.
+    """The recipe and the overrides among the words of a command line; the last one for a key wins.
 
     Raises:
-        InputError: two recipes.
+        InputError: there is more than one recipe.
     """
     names = [word for word in words or [] if "=" not in word]
     if len(names) > 1:
-        raise InputError(f"one recipe at a time, not {' and '.join(names)}")
+        raise InputError(f"name one recipe at a time, not {' and '.join(names)}")
     overrides = {word.partition("=")[0]: word for word in words or [] if "=" in word}
     return names[0] if names else default, list(overrides.values())
 
@@ -62,7 +62,7 @@ def options_of(config: RunConfig, kind: type[Options]) -> Options:
 
 
 def described(name: str, config: RunConfig, words: Sequence[str] | None, device: Device) -> Json:
-    """What every result begins with."""
+    """The first entries of every result."""
     return {
         "name": name,
         "environment": environment(),
@@ -76,17 +76,17 @@ def described(name: str, config: RunConfig, words: Sequence[str] | None, device:
 
 
 def random_rows(config: RunConfig, rows: int, number: int = 0) -> torch.Tensor:
-    """[rows, row_length] token ids on the CPU, other ones for every number."""
+    """Token ids [rows, row_length] on the CPU; they differ for every number."""
     draw = torch.Generator().manual_seed(number)
     shape = (rows, config.data.row_length)
     return torch.randint(5, config.tokenizer.vocab_size, shape, generator=draw)
 
 
 class Training:
-    """A recipe's model with its optimizer, ready for updates of random rows.
+    """A recipe's model with its optimizer, ready for updates on random rows.
 
     Args:
-        rows: of an update; None is one microbatch of the recipe's.
+        rows: rows per update; None is one microbatch.
     """
 
     def __init__(self, config: RunConfig, device: Device, rows: int | None = None) -> None:
@@ -97,11 +97,11 @@ class Training:
         self.step.prepare([rows or config.batch.rows], [config.masking.rate])
         device.synchronize()
         self.preparation = time.perf_counter() - began
-        """Seconds to fit the memory and to compile."""
+        """Seconds spent on fitting the memory and compiling."""
         self.rows = rows or min(config.batch.rows, self.step.microbatch_rows)
 
     def gradients(self, number: int) -> torch.Tensor:
-        """Forward and backward of one update; its loss, on the device."""
+        """Forward and backward of one update; returns its loss, on the device."""
         rate = self.config.masking.rate
         plan = Update(number, number * self.rows, self.rows, 1.0, rate, Work())
         return self.step.gradients(random_rows(self.config, self.rows, number), plan)
@@ -113,7 +113,7 @@ class Training:
 
 
 def summary(seconds: Iterable[float]) -> dict[str, float]:
-    """Median, fastest and slowest."""
+    """The median as ``seconds``, ``fastest`` and ``slowest``."""
     ordered = sorted(seconds)
     return {
         "seconds": statistics.median(ordered),
@@ -123,7 +123,7 @@ def summary(seconds: Iterable[float]) -> dict[str, float]:
 
 
 def run(main: Callable[..., None]) -> None:
-    """Let the command line call `main`; a fault becomes one line and an exit code."""
+    """Let the command line call `main`; an error becomes one line and an exit code."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(main)
     try:
@@ -134,7 +134,7 @@ def run(main: Callable[..., None]) -> None:
 
 
 def finish(result: Json, out: Path | None) -> None:
-    """Print a result, and write it to a file where one is named."""
+    """Print a result as JSON, and write it to a file if one is named."""
     text = json.dumps(result, indent=1, allow_nan=False)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def finish(result: Json, out: Path | None) -> None:
 
 
 def joules() -> float | None:
-    """Energy that the first GPU has used since its driver was loaded; None where none says so."""
+    """Joules that the first GPU has used since its driver was loaded; None if it does not say."""
     gpu = _first_gpu()
     used = ctypes.c_ulonglong()
     if gpu is None or gpu[0].nvmlDeviceGetTotalEnergyConsumption(gpu[1], ctypes.byref(used)):
@@ -162,7 +162,7 @@ class _Memory(ctypes.Structure):
 
 
 def device_memory() -> int | None:
-    """Bytes in use on the first GPU by all processes; None without one."""
+    """Bytes in use on the first GPU by all processes; None without a GPU."""
     gpu, memory = _first_gpu(), _Memory()
     if gpu is None or gpu[0].nvmlDeviceGetMemoryInfo(gpu[1], ctypes.byref(memory)):
         return None
@@ -171,7 +171,7 @@ def device_memory() -> int | None:
 
 @cache
 def _first_gpu() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
-    """NVIDIA's management library, which comes with the driver, and the handle of its first GPU."""
+    """NVIDIA's management library, which comes with the driver, and a handle of the first GPU."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

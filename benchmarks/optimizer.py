@@ -1,12 +1,12 @@
-"""How long one optimizer update takes at a recipe's shape, by the ways to compute it.
+"""How long one optimizer update takes at a recipe's shape, for several ways to compute it.
 
     python benchmarks/optimizer.py [RECIPE] [key.path=value ...] [--updates 5] [--out RESULT.json]
 
-AdamW: fused, several tensors at a time (foreach), and one after the other. Muon: as recipes run it
-(on a GPU all matrices of one shape as a batch), one parameter at a time, and torch.optim.Muon where
-PyTorch has it; each with AdamW for the rest. All take turns. Beside them stand clipping, and the
-gradients of one update of the recipe's rows (one microbatch, times as many as there are), so that
-shares can be seen.
+AdamW runs fused, on several tensors at a time (foreach), and on one after the other. Muon runs as
+in recipes (on a GPU all matrices of one shape form a batch), one parameter at a time, and as
+torch.optim.Muon if PyTorch has it, each with AdamW for the other parameters. All take turns.
+Clipping is timed, too, and so are the gradients of an update of the recipe's rows (one microbatch,
+times the number of microbatches), so that shares of an update can be given.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def main(
 
 
 def _shared(values: Json, gradients: float) -> Json:
-    """With the share of an update that is spent here."""
+    """The times, and the share of an update that they make up."""
     return {**values, "share_of_update": values["seconds"] / (gradients + values["seconds"])}
 
 
 def _ways(model: nn.Module, config: RunConfig) -> dict[str, Callable[[], object]]:
-    """Steps by their names, each on parameters of its own with the gradients of `model`."""
+    """Steps by name, each on parameters of its own with the gradients of `model`."""
     optim = options_of(config, AdamWConfig)
     clip = optim.clip or 1.0
     parameters = list(model.parameters())
@@ -105,14 +105,14 @@ def _ways(model: nn.Module, config: RunConfig) -> dict[str, Callable[[], object]
 
 def _copy(model: nn.Module) -> nn.Module:
     """A model with the same weights and gradients in tensors of its own."""
-    twin = copy.deepcopy(model)
-    for theirs, own in zip(model.parameters(), twin.parameters(), strict=True):
+    copied = copy.deepcopy(model)
+    for theirs, own in zip(model.parameters(), copied.parameters(), strict=True):
         own.grad = None if theirs.grad is None else theirs.grad.clone()
-    return twin
+    return copied
 
 
 def _split(model: nn.Module, optim: MuonConfig) -> tuple[list[Tensor], list[Json]]:
-    """Parameters that AdamW updates in recipes with Muon, and Muon's groups."""
+    """In recipes with Muon: the parameters that AdamW updates, and Muon's groups."""
     groups = build_optimizer(model, optim).param_groups
     rest = [p for group in groups if "parts" not in group for p in group["params"]]
     return rest, [group for group in groups if "parts" in group]
@@ -148,7 +148,7 @@ def _torchs(model: nn.Module, optim: MuonConfig) -> Callable[[], object]:
 
 
 def torch_muon(matrices: list[Tensor], optim: MuonConfig) -> torch.optim.Optimizer:
-    """PyTorch's Muon with the settings that ours has built in."""
+    """PyTorch's Muon with the settings that are built into ours."""
     made: torch.optim.Optimizer = torch.optim.Muon(
         matrices,
         lr=optim.matrix_lr,
@@ -160,9 +160,9 @@ def torch_muon(matrices: list[Tensor], optim: MuonConfig) -> torch.optim.Optimiz
 
 
 def muon_difference(model: nn.Module) -> float:
-    """Largest relative difference of an update by ours and by PyTorch's, which rounds to bfloat16.
+    """The largest relative difference between our updates and PyTorch's, which rounds to bfloat16.
 
-    Of matrices that stand alone; PyTorch's knows no queries, keys and values in one.
+    Matrices that hold queries, keys and values are left out: PyTorch's does not split them.
     """
     optim = MuonConfig(matrix_lr=1.0)
     ours, theirs = _copy(model), _copy(model)

@@ -23,7 +23,7 @@ SMALL = (*TINY, "compute.workers=1")
 
 
 def refusal(*arguments: str | Path, cwd: Path | None = None) -> str:
-    """The one line with which a command is refused."""
+    """The one line of error that a refused command prints."""
     done = crammed(*arguments, cwd=cwd)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
@@ -228,7 +228,7 @@ def test_wrong_data_leaves_nothing_behind(tmp_path: Path) -> None:
     only = [word for word in SMALL if not word.startswith("batch")]
     line = refusal("run", *only, *words, "--data", small, "--out", tmp_path / "run")
     assert "fewer than one batch" in line
-    assert (tmp_path / "run" / "corpus" / "manifest.json").exists()  # is kept for another try
+    assert (tmp_path / "run" / "corpus" / "manifest.json").exists()  # kept for another try
     again = ("batch.rows=90000", "--budget", "5updates")
     line = refusal("run", *only, *again, "--data", small, "--out", tmp_path / "run")
     assert "fewer than one batch of 90,000" in line

@@ -92,7 +92,7 @@ def test_a_rows_logits_depend_neither_on_padding_nor_on_other_rows(
                 seen = other[:length] if every_token else other
                 torch.testing.assert_close(seen, alone[0], rtol=1e-4, atol=1e-4)
     assert together.shape == ((3, 32, 3) if every_token else (3, 3))
-    assert together.std(0).max() > 1e-3  # rows do differ
+    assert together.std(0).max() > 1e-3  # the rows do differ
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
@@ -174,7 +174,7 @@ def test_the_untrained_model_shares_only_the_shape_and_the_head(
     encoder = load(name)
 
     def made(seed: int, trained: bool) -> dict[str, Tensor]:
-        torch.manual_seed(seed + trained)  # what was drawn before is of no matter
+        torch.manual_seed(seed + trained)  # earlier draws must not matter
         return parameters(encoder.classifier(2, seed, trained=trained, every_token=every_token))
 
     trained, fresh, other = made(5, True), made(5, False), made(6, True)
@@ -277,7 +277,7 @@ def test_a_model_without_its_pretraining_head_can_be_fine_tuned_only(tmp_path: P
 
 
 def test_the_exported_model_is_the_run(tmp_path: Path, corpus: Corpus) -> None:
-    """Both ways to the same weights agree, custom code included."""
+    """A run and its export give the same results, custom code included."""
     for recipe in RECIPES:
         final = untrained(corpus.tokenizer, tiny(recipe).model)
         final.save(tmp_path / recipe / "final")
@@ -387,7 +387,9 @@ def test_a_tokenizer_without_first_and_last_tokens_works(tmp_path: Path) -> None
     encoder = BackboneSpec(str(folder), 0.1).load()
     tokens = encoder.tokenize([("the red fox",), ("",)], 32, words=False)
     assert not {CLS, SEP} & set(tokens.ids.tolist())
-    assert tokens.offsets[2] - tokens.offsets[1] == 1  # of no tokens there are no logits
+    assert (
+        tokens.offsets[2] - tokens.offsets[1] == 1
+    )  # a sequence without tokens would have no logits
     model = encoder.classifier(2, 0, trained=True, every_token=False)
     assert model(row(tokens, 0)[0][None]).shape == (1, 2)
 
@@ -422,7 +424,7 @@ def test_tokenizers_written_in_python_give_the_same_as_transformers(tmp_path: Pa
     assert tokens.cut == 2
     assert list(encoder.plain_ids("L A")) == [4, 5]
     split = encoder.tokenize([("L", "", "A G", "V")], 6, words=True)
-    assert split.ids.tolist() == [0, 4, 3, 5, 6, 2]  # V was cut off, nothing is unknown
+    assert split.ids.tolist() == [0, 4, 3, 5, 6, 2]  # V was truncated; the empty word is unknown
     assert split.words is not None
     assert split.words.tolist() == [-1, 0, 1, 2, -1, -1]
 

@@ -56,7 +56,7 @@ def of_lengths(lengths: list[int]) -> EncodedSplit:
 
 
 class Toy(nn.Module):
-    """The mean of embeddings through a linear layer; counts what it was given."""
+    """A linear layer on the mean of embeddings, or on every embedding."""
 
     def __init__(self, outputs: int, seed: int = 0, dropout: float = 0.0, every: bool = False):
         super().__init__()
@@ -109,7 +109,7 @@ def test_batches_of_similar_length_need_little_padding() -> None:
         for own in (1, 2)
     )
     assert 16 * rows.widths(first).sum() < 1.1 * lengths.sum()
-    # A batch is no neighbourhood of one length all the time: epochs differ in what they join.
+    # Rows in a batch do not all have the same length, so epochs differ in which rows meet.
     assert np.mean([np.ptp(lengths[batch]) for batch in first]) > 2
     # Seeds that share the order of lengths have short batches at the same steps.
     together = np.maximum(rows.widths(first), rows.widths(second))
@@ -137,7 +137,7 @@ def test_batches_gathered_from_flat_tokens_are_the_padded_rows(
 
 def test_labels_of_words_stand_at_the_tokens_that_begin_them() -> None:
     tokens = tokenized([[1, 2, 3], [4, 5]], words=True)
-    counts = np.array([3, 1])  # the third word of the first row was cut off
+    counts = np.array([3, 1])  # the third word of the first row was truncated
     labels = np.array([0, -1, 2, 1], np.float32)
     split = EncodedSplit(tokens, labels, 1, 99, CPU, counts)
     assert split.batch(torch.tensor([0, 1]), 3).labels.tolist() == [

@@ -31,7 +31,10 @@ def test_heldout_loss_equals_the_protocol_written_out_with_transformers(
     final = untrained(corpus.tokenizer, tiny("crammed").model)
     exported = export(final, tmp_path / "export").path
     file = tmp_path / "held.jsonl.gz"
-    texts = [*documents(40, seed=5), "many words " * 4000]  # one document of several pieces
+    texts = [
+        *documents(40, seed=5),
+        "many words " * 4000,
+    ]  # one document that is longer than a piece
     with gzip.open(file, "wt") as out:
         out.writelines(json.dumps({"text": text}) + "\n" for text in texts)
 

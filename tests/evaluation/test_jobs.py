@@ -44,7 +44,7 @@ def jobs_of(name: str, count: int, tokens: int = 100) -> list[FinetuneJob]:
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Replaces the work itself; fills with the groups that were asked for."""
+    """Replaces the fine-tuning itself; collects the groups that were asked for."""
     groups: list[list[str]] = []
 
     def work(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[JobProgress]:
@@ -79,7 +79,7 @@ def test_groups_that_do_not_fit_are_halved(together: list[list[str]]) -> None:
 def test_a_model_that_fits_in_no_way_fails_alone(together: list[list[str]]) -> None:
     failures = run_jobs([*jobs_of("hopeless", 1), *jobs_of("fine", 1)], SETUP, 10, 1, SILENT)
     assert failures == {"hopeless": "out of memory: CUDA out of memory"}
-    for most in (1, 10):  # a limit above the jobs there are is none
+    for most in (1, 10):  # a limit above the number of jobs has no effect
         reports = list(_in_groups(jobs_of("hopeless", 3), SETUP, most, SILENT))
         assert [report.failure for report in reports] == ["out of memory: CUDA out of memory"] * 3
 

@@ -1,4 +1,4 @@
-"""Metrics by hand, beside the reference implementations, and on resamples."""
+"""Metrics against values by hand and reference implementations, and on resamples."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_spans_are_read_as_conll_reads_them(tags: str, found: set[Any]) -> None:
 
 def test_span_f1_wants_the_exact_span_and_ends_it_with_its_row() -> None:
     rows = words_of([0, 1, 2], [2, 0, 3])
-    outputs = logits([0, 1, 2, 2, 0, 1], 5)  # the last is a person in place of a place
+    outputs = logits([0, 1, 2, 2, 0, 1], 5)  # the last is a person instead of a place
     assert measure("span-f1", outputs, rows, TAGS) == pytest.approx(100 * 2 * 2 / 6)
     joined = words_of([0, 1, 2, 2, 0, 3])  # in one row the second span belongs to the first
     assert measure("span-f1", outputs, joined, TAGS) == pytest.approx(100 * 2 * 1 / 4)
@@ -151,7 +151,7 @@ def test_what_is_undefined_has_no_number(
 
 
 def _case(metric: Metric, draw: np.random.Generator) -> tuple[Any, Rows, tuple[str, ...]]:
-    """Random predictions that are right more often than not."""
+    """Random predictions that are correct more often than not."""
     count = int(draw.integers(2, 25))
     groups = [str(n) for n in draw.integers(5, size=count)] if metric[:5] == "group" else []
     if metric in ("pearson", "spearman"):
@@ -203,7 +203,7 @@ def _resampled(outputs: Any, rows: Rows, weights: Any) -> tuple[Any, Rows]:
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
 def test_a_metric_is_that_of_the_reference_implementation(metric: Metric, seed: int) -> None:
-    """To the last bit: scores of earlier versions, by scikit-learn, are the same."""
+    """They agree to the last bit, so scores of versions that used scikit-learn are reproduced."""
     outputs, rows, labels = _case(metric, np.random.default_rng(seed))
     assume((rows.labels >= 0).any())
     expected = reference(metric, outputs, rows, labels)
@@ -226,7 +226,7 @@ def test_the_metric_of_a_resample_is_the_metric_of_its_rows(metric: Metric, seed
     weights[0] = 1  # the rows themselves
     try:
         fast = weighted_metric(metric, outputs, rows, labels)(weights)
-    except ValueError:  # on no resample either
+    except ValueError:  # undefined on every resample
         fast = np.full(len(weights), math.nan)
     for weight, value in zip(weights, fast, strict=True):
         try:

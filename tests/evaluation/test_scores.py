@@ -21,7 +21,7 @@ def rows_of(labels: Any, **fields: Any) -> Rows:
 
 
 def seeds_of(truth: Any, right: float, count: int, seed: int = 0) -> list[Any]:
-    """Outputs of `count` seeds that are right with this probability."""
+    """Outputs of `count` seeds that are correct with this probability."""
     draw = np.random.default_rng(seed)
     guesses = [np.where(draw.random(len(truth)) < right, truth, 1 - truth) for _ in range(count)]
     return [np.eye(2)[guess] for guess in guesses]
@@ -129,7 +129,7 @@ def test_an_undefined_score_is_a_failure_with_a_reason() -> None:
 def test_intervals_hold_what_theory_says() -> None:
     """95 % of a proportion: 1.96 standard errors on each side."""
     truth = np.ones(2000, int)
-    guess = np.arange(2000) % 5 > 0  # 80 % right
+    guess = np.arange(2000) % 5 > 0  # 80 % correct
     outputs = [np.eye(2)[guess.astype(int)]]
     medians = resampled_medians(("accuracy",), [outputs], rows_of(truth), (), "x", "x")[0]
     low, high = interval(medians) or (0, 0)
@@ -152,7 +152,7 @@ def test_seeds_that_differ_widen_the_interval() -> None:
 
 
 def test_groups_are_drawn_whole() -> None:
-    """Ten questions of thirty answers each, all right or all wrong, are ten facts, not 300."""
+    """Ten questions whose thirty answers are all right or all wrong are ten facts, not 300."""
     right = np.arange(300) // 30 % 2
     outputs = [np.eye(2)[right]]
     rows = rows_of(np.ones(300)), rows_of(np.ones(300), groups=[str(n // 30) for n in range(300)])
@@ -239,7 +239,7 @@ def test_a_mean_that_lacks_a_number_is_named_by_what_it_is_over() -> None:
     assert mean["value"] == 65.0
     assert mean["failed"] == ["c"]
     assert suite_means(suite, tasks, _spread("a"))[0]["interval"] is None
-    # One number is no mean, and a mean with a name of its own is given once.
+    # One score does not make a mean, and a mean with a name of its own is given once.
     assert suite_means(suite, {"a": _number(60)}, _spread("a")) == []
     named = suite_means(suite, {"a": _number(60), "d": _number(62)}, _spread("a", "d"))
     assert [each["name"] for each in named] == ["SOME"]

@@ -38,7 +38,7 @@ PROTOCOL = "{seeds: 2, epochs: 2, batch: 8, lr: 2e-3, max_length: 32}"
 
 @pytest.fixture
 def model(tmp_path: Path, corpus: Corpus) -> Path:
-    """What evaluation needs of a run directory."""
+    """The part of a run directory that evaluation needs."""
     return make_model(tmp_path / "model", corpus, 0)
 
 
@@ -152,7 +152,7 @@ def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:
     assert len(more["cola"]["seeds"]) == len(more["cola"]["untrained"]["seeds"]) == 3
     assert more["sst2"] == first["sst2"]
 
-    # Other rows are another task.
+    # Changed rows make it a different task.
     for file in (tmp_path / "cola").iterdir():
         file.unlink()
     (tmp_path / "cola").rmdir()
@@ -170,7 +170,7 @@ def test_a_folder_is_of_one_model_and_one_protocol(
         evaluate(ask(model=str(other)), SILENT)
     with pytest.raises(InputError, match=r"another protocol \(epochs 2 there, 5 here"):
         evaluate(ask(protocol="cramming"), SILENT)
-    # What a process left that was killed before it had written anything is no obstacle.
+    # What a process killed before it wrote anything has left is no obstacle.
     killed = tmp_path / "killed"
     killed.mkdir()
     (killed / ".lock").touch()
@@ -217,7 +217,7 @@ def test_scores_of_another_model_are_not_taken_for_a_models_own(
 def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "stsb", rows=40, label=1.0)  # constant: nothing to learn
     write_task(tmp_path, "cola", rows=40, label=7)
-    write_task(tmp_path, "mrpc", rows=4)  # less than a batch
+    write_task(tmp_path, "mrpc", rows=4)  # fewer than a batch
     write_task(tmp_path, "rte", rows=40)
     result = evaluate(ask(seeds=1, untrained=False), SILENT)
     tasks = tasks_of(result)
@@ -227,7 +227,7 @@ def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask)
     assert len(tasks["rte"]["seeds"]) == 1
     means = result["suites"]["glue"]["means"]
     assert all("stsb" not in mean["of"] for mean in means)
-    # Mended, it takes its place.
+    # Once its data is repaired, it gets its score.
     for file in (tmp_path / "cola").iterdir():
         file.unlink()
     (tmp_path / "cola").rmdir()
@@ -321,7 +321,7 @@ def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: A
 
 
 def outputs_on_test(folder: Path, seed: int) -> NDArray[np.float32]:
-    """What the model of that seed gives on CoLA's test split, [R, 2]."""
+    """Outputs of the model with that seed on CoLA's test split, [R, 2]."""
     found = read_outputs(folder, "glue", "cola", seed)
     (name,) = (name for name in found if name.startswith("test/CoLA.tsv/"))
     return found[name]
@@ -338,7 +338,7 @@ def test_test_rows_that_changed_are_predicted_again(tmp_path: Path, ask: Ask) ->
     evaluate(request, SILENT)
     before, written = outputs_on_test(folder, 0), archive.read_bytes()
     file.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
-    # Not asked for, they are no reason to fine-tune again, nor is what is kept of them.
+    # If they are not asked for, neither they nor their old outputs cause fine-tuning again.
     done = folder / "predictions/glue/cola/trained-0.npz"
     at = done.stat().st_mtime_ns
     evaluate(ask(seeds=1, untrained=False), SILENT)

@@ -105,7 +105,7 @@ BLIMP = {
 
 
 def evaluated(run: Path, **suites: Any) -> Path:
-    """The run with these scores."""
+    """The run, given these scores."""
     (run / "evaluation").mkdir(exist_ok=True)
     scores = {"schema": 2, "model": {}, "protocol": PAPERS, "suites": suites}
     (run / "evaluation" / "scores.json").write_text(json.dumps(scores))

@@ -1,4 +1,4 @@
-"""A study: arms, seeds, budgets, and what may be said of their differences."""
+"""A study: arms, seeds, budgets, and how significant differences are."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_built_in_studies_are_valid(name: str, corpus: Corpus) -> None:
 
 
 def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) -> None:
-    """More masks cost more, which alone would make another model of it."""
+    """More masked tokens cost more, which alone would change the size of the model."""
     small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
     for budget in ("3e11flop", "1e13flop"):
         study = load_study("masking", corpus, Budget.parse(budget), small)

@@ -1,4 +1,4 @@
-"""Every benchmark runs, in miniature, and says what it promises."""
+"""Every benchmark runs in miniature, and its result holds what its description promises."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def _prose(count: int, seed: int) -> list[str]:
-    """Documents that quality rules do not take offence at."""
+    """Documents that pass the quality rules."""
     draw = random.Random(seed)
     words = ["the", "of", "and", "to"] * 100
     words += ["".join(draw.choices("aeioulnrst", k=draw.randint(3, 8))) for _ in range(3000)]
@@ -97,7 +97,7 @@ def _do(script: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
-    """The table that a page shows of a result."""
+    """The table that a page shows for a result."""
     (folder / "tools").mkdir()
     shutil.copy(BENCHMARKS.parent / "tools" / "benchmark_tables.py", folder / "tools")
     made = folder / "benchmarks" / "results"
@@ -143,7 +143,7 @@ def test_optimizer(tmp_path: Path) -> None:
     for way in ways.values():
         whole = way["seconds"] + result["gradients_seconds"]
         assert way["share_of_update"] == pytest.approx(way["seconds"] / whole)
-    # PyTorch's multiplies in bfloat16, which the iteration makes larger.
+    # PyTorch's multiplies in bfloat16, and the iteration amplifies the rounding.
     assert 0 < result["muon_differs_from_torch"] < 0.2
     assert "| Muon, ours | " in _table("optimizer", result, tmp_path)
 

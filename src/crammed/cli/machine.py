@@ -31,11 +31,11 @@ def recipes(
             print_result(values, as_json, [])
             return
         typer.echo(yaml.safe_dump(values["config"], sort_keys=False), nl=False)
-        typer.echo(_cost_words(values))
+        typer.echo(_cost_text(values))
         return
     listed = {each: load_config(each) for each in recipe_names()}
     table = {each: {**_costs(c), "description": c.description} for each, c in listed.items()}
-    lines = [(n, f"{_cost_words(v)}\n{v['description']}") for n, v in table.items()]
+    lines = [(n, f"{_cost_text(v)}\n{v['description']}") for n, v in table.items()]
     print_result(table, as_json, lines)
 
 
@@ -52,7 +52,7 @@ def _costs(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _cost_words(values: dict[str, Any]) -> str:
+def _cost_text(values: dict[str, Any]) -> str:
     """``120,212,480 parameters, 0.62 GFLOP per token``."""
     gigaflop = values["train_flops_per_token"] / 1e9
     return f"{values['parameters']:,} parameters, {gigaflop:.3g} GFLOP per token"

@@ -94,8 +94,8 @@ def _table(rows: list[dict[str, Any]], baseline: str) -> Table:
         table.add_row(
             row["arm"],
             str(row["seeds"]),
-            _mean_words(at15),
-            _mean_words(at25),
+            _mean_text(at15),
+            _mean_text(at25),
             "" if at15["difference"] is None else f"{at15['difference']:+.3f}",
             "" if between is None else f"{between[0]:+.3f} to {between[1]:+.3f}",
             "" if at15["p"] is None else f"{at15['p']:.3f}",
@@ -103,6 +103,6 @@ def _table(rows: list[dict[str, Any]], baseline: str) -> Table:
     return table
 
 
-def _mean_words(loss: dict[str, Any]) -> str:
+def _mean_text(loss: dict[str, Any]) -> str:
     deviation = loss["deviation"]
     return f"{loss['mean']:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")

@@ -146,14 +146,14 @@ def _python() -> str:
 
 
 def _score(entry: dict[str, Any]) -> str:
-    from crammed.evaluation.scores.table import untrained_words
+    from crammed.evaluation.scores.table import untrained_text
 
     partial = ", partial data" if entry.get("official") is False else ""
     untrained = entry["untrained"] or {}
     spread = f" (spread {untrained['spread']:.1f})" if "spread" in untrained else ""
     return (
         f"{entry['median']:.1f} {entry['metric']} (spread {entry['spread']:.1f}{partial}); "
-        f"untrained model {untrained_words(entry)}{spread}"
+        f"untrained model {untrained_text(entry)}{spread}"
     )
 
 

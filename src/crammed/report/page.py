@@ -46,8 +46,8 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     )
     environment.filters["duration"] = format_seconds
     environment.filters["quantity"] = quantity
-    for words in ("also", "cut", "interval", "mean", "rows", "spread", "untrained"):
-        environment.filters[words] = getattr(table, f"{words}_words")
+    for name in ("also", "cut", "interval", "mean", "rows", "spread", "untrained"):
+        environment.filters[name] = getattr(table, f"{name}_text")
     page = environment.get_template("report.html.j2").render(
         runs=runs,
         evaluations=[_load_evaluation(path) for path in evaluations],

@@ -106,9 +106,8 @@ def pretrain(
 
     if work.updates == 0:
         raise _nothing_trained(planner, ledger)
-    u = planner.progress(work)
-    between.recorder.log(work, u)
-    trained = Trained(alone.model, work, ledger.state(), planner.charged, u)
+    between.recorder.log(work, planner.progress(work))
+    trained = Trained(alone.model, work, ledger.state(), planner.charged, planner.progress(work))
     between.checkpoints.save(work)  # what follows may fail, and training is dear
     return trained
 

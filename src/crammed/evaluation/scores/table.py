@@ -43,7 +43,7 @@ def show(parts: Sequence[Part], stream: TextIO | None = None) -> None:
         console.print(part)
 
 
-def interval_words(interval: Sequence[float] | None, sign: str = "") -> str:
+def interval_text(interval: Sequence[float] | None, sign: str = "") -> str:
     """``[81.04, 84.96]`` -> ``81.0 to 85.0``."""
     if interval is None:
         return "undefined"
@@ -51,13 +51,13 @@ def interval_words(interval: Sequence[float] | None, sign: str = "") -> str:
     return f"{low:{sign}.1f} to {high:{sign}.1f}"
 
 
-def spread_words(score: Json) -> str:
+def spread_text(score: Json) -> str:
     """Largest minus smallest seed, and how many seeds there are; one seed has no spread."""
     count = len(score["seeds"])
     return f"{score['spread']:.1f} of {count}" if count > 1 else "one seed"
 
 
-def rows_words(score: Json) -> str:
+def rows_text(score: Json) -> str:
     """Rows trained on + rows scored on: ``22,566 of 392,702 + 9,815: partial``."""
     official = score.get("official_rows", {})
     parts = []
@@ -67,7 +67,7 @@ def rows_words(score: Json) -> str:
     return " + ".join(parts) + (": partial" if score["official"] is False else "")
 
 
-def untrained_words(score: Json) -> str:
+def untrained_text(score: Json) -> str:
     """The untrained model's median, or why there is none."""
     untrained = score.get("untrained")
     if untrained is None:
@@ -75,7 +75,7 @@ def untrained_words(score: Json) -> str:
     return "undefined" if "failed" in untrained else f"{untrained['median']:.1f}"
 
 
-def also_words(score: Json) -> str:
+def also_text(score: Json) -> str:
     """Metrics reported next to the score: ``accuracy 84.1``."""
     return ", ".join(
         f"{metric} {'undefined' if value is None else f'{value:.1f}'}"
@@ -83,13 +83,13 @@ def also_words(score: Json) -> str:
     )
 
 
-def cut_words(score: Json) -> str:
+def cut_text(score: Json) -> str:
     """``12 of train truncated``; empty if every sequence was short enough."""
     cut = score["cut"].items()
     return ", ".join(f"{count:,} of {split} truncated" for split, count in cut if count)
 
 
-def mean_words(mean: Json) -> str:
+def mean_text(mean: Json) -> str:
     """The name of a mean, and in what way it is incomplete."""
     faults = ["partial data"] if mean["partial"] else []
     if mean.get("failed"):
@@ -97,7 +97,7 @@ def mean_words(mean: Json) -> str:
     return f"{mean['name']} ({'; '.join(faults)})" if faults else str(mean["name"])
 
 
-def p_words(p: float) -> str:
+def p_text(p: float) -> str:
     """A thousand resamples cannot tell a share below 0.001 from none."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
@@ -121,19 +121,19 @@ def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
             name,
             score["metric"],
             f"{score['median']:.1f}",
-            interval_words(score["interval"]),
-            spread_words(score),
-            untrained_words(score),
-            rows_words(score),
+            interval_text(score["interval"]),
+            spread_text(score),
+            untrained_text(score),
+            rows_text(score),
         )
-        if words := "; ".join(filter(None, (also_words(score), cut_words(score)))):
+        if words := "; ".join(filter(None, (also_text(score), cut_text(score)))):
             notes.append(Text(f"{name}: {words}"))
     if scores["means"]:
         table.add_section()
     for mean in scores["means"]:
         floor = f"{mean['untrained']:.1f}" if "untrained" in mean else "none"
         value = f"{mean['value']:.1f}"
-        table.add_row(mean_words(mean), "mean", value, interval_words(mean["interval"]), "", floor)
+        table.add_row(mean_text(mean), "mean", value, interval_text(mean["interval"]), "", floor)
     parts: list[Part] = [table]
     if notes:
         parts.append(Text("\n").join(notes))
@@ -173,8 +173,8 @@ def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Part]:
             f"{entry['a']:.1f}",
             f"{entry['b']:.1f}",
             f"{entry['difference']:+.1f}",
-            interval_words(entry["interval"], "+"),
-            p_words(entry["p"]),
+            interval_text(entry["interval"], "+"),
+            p_text(entry["p"]),
         )
     parts: list[Part] = [table] if table.rows else []
     return [*parts, Text("\n").join(notes)] if notes else parts
@@ -187,7 +187,7 @@ def blimp_table(scores: Json) -> Table:
     _column(table, "")
     _column(table, "percent", numeric=True)
     _column(table, "95 % interval", numeric=True)
-    score, middle = f"{scores['blimp']:.1f}", interval_words(scores["interval"])
+    score, middle = f"{scores['blimp']:.1f}", interval_text(scores["interval"])
     table.add_row("this model", score, middle, style="bold")
     for name, value in published()["blimp"].items() if scores["official"] else ():
         table.add_row(name, f"{value:.1f}", style="dim")
