@@ -76,8 +76,8 @@ def test_a_section_that_does_not_name_its_kind_has_that_of_the_default(tmp_path:
             "did you mean optim.weight_decay? "
             "keys here: beta1, beta2, clip, eps, lr, name, weight_decay",
         ),
-        ("optim.name=sgd", f"optim.name: input should be one of {OPTIMIZERS}, not 'sgd'"),
-        ("optim.name=[1]", f"optim.name: input should be one of {OPTIMIZERS}, not '[1]'"),
+        ("optim.name=sgd", f"optim.name: must be one of {OPTIMIZERS}, not 'sgd'"),
+        ("optim.name=[1]", f"optim.name: must be one of {OPTIMIZERS}, not '[1]'"),
         ("optim=3", "optim: must be a section of keys, not 3"),
         ("optim.beta1=1.5", "optim.beta1: input should be less than 1, not 1.5"),
         (
