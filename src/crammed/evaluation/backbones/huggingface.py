@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
-from crammed.evaluation.backbones.huggingface_files import loading, model_files
+from crammed.evaluation.backbones.huggingface_files import check_tokenizer_files, loading, model_files
 from crammed.evaluation.backbones.tokens import Tokenized, by_library, by_python, plain_ids
 from crammed.tasks.rows import Texts
 
@@ -44,6 +44,7 @@ class HuggingFaceBackbone:
         self._kept: dict[str, dict[str, Tensor]] = {}
         with loading(name, "configuration"):
             self._config = transformers.AutoConfig.from_pretrained(folder, **self._trust)
+        check_tokenizer_files(folder)
         with loading(name, "tokenizer"):
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **self._trust)
         base, lost = self._load("AutoModel")

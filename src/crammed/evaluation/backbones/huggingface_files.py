@@ -11,15 +11,13 @@ from crammed.errors import InputError
 from crammed.quiet import quiet_transformers
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+_TOKENIZER = ("tokenizer*", "vocab*", "merges.txt", "*.model")
 _REST = (
     "config.json",
     "*.index.json",
-    "tokenizer*",
+    *_TOKENIZER,
     "special_tokens_map.json",
     "added_tokens.json",
-    "vocab*",
-    "merges.txt",
-    "*.model",
     "*.py",
 )
 
@@ -53,6 +51,16 @@ def find(spec: str) -> tuple[str, Path]:
             f"({_first_line(error)})"
         ) from error
     return spec, folder
+
+
+def check_tokenizer_files(folder: Path) -> None:
+    """Miss a tokenizer here, where transformers may complain of a missing library instead.
+
+    Raises:
+        InputError: the folder holds no file of a tokenizer.
+    """
+    if not any(file for pattern in _TOKENIZER for file in folder.glob(pattern)):
+        raise InputError(f"{folder} holds no tokenizer (such as tokenizer.json)")
 
 
 def model_files(folder: Path) -> list[Path]:
