@@ -50,8 +50,9 @@ class CrammedPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
 
     def _init_weights(self, module: nn.Module) -> None:
-        if hasattr(module, "start"):
-            module.start(self.config.init_std)
+        for part in module.modules():
+            if hasattr(part, "start"):
+                part.start(self.config.init_std)
 
 
 class CrammedModel(CrammedPreTrainedModel):

@@ -49,7 +49,9 @@ class Linear(nn.Linear):
     """A linear layer that computes in the number format of its input."""
 
     def reset_parameters(self) -> None:
-        """Draw nothing: `start` or a checkpoint sets the parameters."""
+        """PyTorch's own start; none in a model of shapes alone, where drawing only takes time."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
         """Weights N(0, std), biases 0."""
@@ -69,7 +71,9 @@ class Embedding(nn.Embedding):
     """
 
     def reset_parameters(self) -> None:
-        """Draw nothing: `start` or a checkpoint sets the parameters."""
+        """PyTorch's own start; none in a model of shapes alone, where drawing only takes time."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
         """Weights N(0, std)."""
