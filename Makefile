@@ -1,35 +1,48 @@
-# Two commands do everything: `make demo` runs the main job, `make test` passes the tests.
-# Each makes its own virtual environment with the pinned versions of constraints.txt.
+# `make demo` runs the main job, `make test` passes the tests, `make test-all` the longer ones, too.
+# Each makes the virtual environments that it needs, with the versions of a constraints file.
 
 PYTHON ?= python3
-PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+CODE = src tests tools benchmarks
 
-.PHONY: demo test clean
+.PHONY: demo test test-all clean
 
 demo: .venv/.installed
 	.venv/bin/crammed run demo
 
 test: .venv-test/.installed
-	.venv-test/bin/ruff format --check src tests tools benchmarks
-	.venv-test/bin/ruff check src tests tools benchmarks
+	.venv-test/bin/ruff format --check $(CODE)
+	.venv-test/bin/ruff check $(CODE)
 	.venv-test/bin/mypy
 	.venv-test/bin/pytest -n auto
 
+# What it finds is written to records/test-all/output.txt, to be committed.
+test-all: .venv-test/.installed .venv-oldest/.installed .venv-newest/.installed
+	.venv-test/bin/python tools/test_all.py
+
 .venv/.installed: pyproject.toml constraints.txt
-	$(call environment,.venv,.[hf])
+	$(call environment,.venv,.[hf],constraints.txt)
 
 .venv-test/.installed: pyproject.toml constraints.txt
-	$(call environment,.venv-test,.[hf$(comma)data$(comma)dedup$(comma)ray$(comma)unigram$(comma)dev])
+	$(call environment,.venv-test,$(EVERYTHING),constraints.txt)
+
+.venv-oldest/.installed: pyproject.toml constraints-oldest.txt
+	$(call environment,.venv-oldest,$(LIBRARIES),constraints-oldest.txt)
+
+.venv-newest/.installed: pyproject.toml constraints-newest.txt
+	$(call environment,.venv-newest,$(LIBRARIES),constraints-newest.txt)
 
 comma := ,
+EVERYTHING = .[hf$(comma)data$(comma)dedup$(comma)ray$(comma)unigram$(comma)dev]
+LIBRARIES = .[hf$(comma)test]
+
 define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "crammed needs Python 3.11 or newer: try make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
-@echo "making $(1) with the pinned versions (a minute or two)"
+@echo "making $(1) with the versions of $(3) (a minute or two)"
 $(PYTHON) -m venv --clear $(1)
-$(1)/bin/python $(PIP_INSTALL) --editable '$(2)'
+$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(3) --editable '$(2)'
 @touch $(1)/.installed
 endef
 
 clean:
-	rm -rf .venv .venv-test .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,19 +1,19 @@
-"""One recipe, one seed, one budget: trained, and measured in every way, in one go.
+"""Train one recipe with one seed and one budget, and measure the model in every way, in one go.
 
     python benchmarks/budget_run.py RECIPE [key.path=value ...] --budget sprint --seed 0 --out DIR
         (--text PATH [--text PATH ...] [--tokenizer FILE] | --corpus DIR)
         [--heldout FILE] [--blimp FILE] [--glue DIR] [--tasks cola,sst2,mrpc,stsb,rte] [--seeds 5]
         [--detach [--wait 9m]]
 
-A trained model is too large to bring back from a rented machine, so it is evaluated where it
-was trained: held-out loss, BLiMP, and fine-tuning without the untrained twin. Two budgets have a
-name: sprint (8 minutes) and long (20 minutes). DIR gets RESULT.json after every stage, with the
-seconds, energy and memory of each, and the losses against time; the run itself is in DIR/run. The
-same command goes on where it stopped.
+A trained model is too large to bring back from a rented machine, so it is evaluated where it was
+trained: held-out loss, BLiMP, and fine-tuning without the untrained model. Two budgets have names:
+sprint (8 minutes) and long (20 minutes). After every stage DIR/RESULT.json is written, with each
+stage's seconds, energy and memory, and with the losses over time; the run itself is in DIR/run. The
+same command continues where it stopped.
 
-With --detach the work is done by a process of its own, which outlives this command. It writes to
-DIR/log.txt; --wait shows what it says there for so long, and the same command once more shows what
-comes next, or starts the process again where it died. Exit code 75 says that there is more to come.
+With --detach the work is done in a separate process, which outlives this command and writes to
+DIR/log.txt. --wait shows its output for the given time. The same command again shows what follows,
+or restarts the process if it has died. Exit code 75 means that there is more to come.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from crammed.rundir import environment, read_lines, read_metrics
 GLUE_5 = "cola,sst2,mrpc,stsb,rte"
 BUDGETS = {"sprint": "8m", "long": "20m"}
 MOST_POINTS = 200
-"""Of a curve that is kept."""
+"""Points of a curve to keep."""
 _LOOK_SECONDS = 0.5
 
 Stages = list[tuple[str, list[str]]]
@@ -60,10 +60,10 @@ def main(
     glue: Path | None = None,
     tasks: str = GLUE_5,
     seeds: int = 5,
-    detach: Annotated[bool, typer.Option("--detach", help="Work in a process of its own.")] = False,
-    wait: Annotated[str | None, typer.Option(help="Watch that process for so long: 9m.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Work in a separate process.")] = False,
+    wait: Annotated[str | None, typer.Option(help="How long to watch it, such as 9m.")] = None,
 ) -> None:
-    budget, folder = BUDGETS.get(budget, budget), out / "run"
+    spent, folder = Budget.parse(BUDGETS.get(budget, budget)), out / "run"
     stages: Stages = []
     if corpus is None:
         corpus = out / "corpus"
@@ -71,19 +71,27 @@ def main(
         words_of_run = [word for word in words if not _of_data(word)]
     else:
         words_of_run = words
-    given = ["--corpus", str(corpus), "--budget", budget, "--seed", str(seed), "--out", str(folder)]
+    given = ["--corpus", str(corpus), "--budget", spent.text, "--seed", str(seed)]
+    given += ["--out", str(folder)]
     stages.append(("pretrain", ["pretrain", *words_of_run, *given]))
     for name, file in (("heldout", heldout), ("blimp", blimp)):
         if file is not None:
             stages.append((name, ["evaluate", str(folder), "--suite", name, "--data", str(file)]))
     if glue is not None:
-        options = ["--tasks", tasks, "--seeds", str(seeds), "--protocol", "cramming", "--no-twin"]
+        options = [
+            "--tasks",
+            tasks,
+            "--seeds",
+            str(seeds),
+            "--protocol",
+            "cramming",
+            "--no-untrained",
+        ]
         stages.append(("glue", ["evaluate", str(folder), "--data", str(glue), *options]))
     if wait is not None and not detach:
-        raise InputError("--wait watches what --detach started: give both")
-    Budget.parse(budget)
+        raise InputError("--wait watches what --detach has started: use both")
     out.mkdir(parents=True, exist_ok=True)
-    result = Result(out, words, budget, seed)
+    result = Result(out, words, spent, seed)
     if detach:
         _watch(result, stages, Budget.parse(wait or "1s"))
         return
@@ -106,12 +114,13 @@ def _prepare(words: list[str], text: list[Path], tokenizer: Path | None, corpus:
 
 
 class Result:
-    """The file of results; a stage that is in it is not done again."""
+    """The file of results; a stage that is in it is not repeated."""
 
-    def __init__(self, out: Path, words: list[str], budget: str, seed: int) -> None:
+    def __init__(self, out: Path, words: list[str], budget: Budget, seed: int) -> None:
         self.out = out
-        self._budget = Budget.parse(budget)
-        self._described = {"name": "budget_run", "words": words, "budget": budget, "seed": seed}
+        self._budget = budget
+        asked = {"words": words, "budget": budget.text, "seed": seed}
+        self._described = {"name": "budget_run", **asked}
         self._read()
 
     def _read(self) -> None:
@@ -123,18 +132,18 @@ class Result:
             "stages": {},
         }
         if any(self._values[key] != value for key, value in self._described.items()):
-            raise InputError(f"{file} is of another run: choose another --out")
+            raise InputError(f"{file} belongs to another run: choose another --out")
 
     def missing(self, stages: Stages) -> list[str]:
-        """Names of the stages that are not done, by the file as it is now."""
+        """Names of the stages that the file on disk lacks."""
         self._read()
         return [name for name, _ in stages if name not in self._values["stages"]]
 
     def stage(self, name: str, command: Sequence[str]) -> None:
-        """Run ``crammed`` with this command and keep what it prints, and what it took.
+        """Run ``crammed`` with this command, and keep what it prints and what it cost.
 
-        A stage that was killed goes on where it was: `begun` says how often it was started, and its
-        seconds and joules are those of the last time.
+        A stage that was killed continues where it was: `begun` counts how often it was started, and
+        its seconds and joules are those of the last time.
         """
         if name in self._values["stages"]:
             return
@@ -147,8 +156,8 @@ class Result:
         with _PeakMemory() as memory:
             env = {**os.environ, **_own_compiler_cache(self.out)}
             done = subprocess.run(whole, stdout=subprocess.PIPE, check=False, env=env)
-        if done.returncode not in (0, 5):  # 5: a task failed, and the others have scores
-            raise SystemExit(f"{name} ended with {done.returncode}")
+        if done.returncode not in (0, 5):  # 5: a task failed, but the others have scores
+            raise SystemExit(f"{name} ended with exit code {done.returncode}")
         entry: Json = {"seconds": time.perf_counter() - began}
         if energy is not None and (after := joules()) is not None:
             entry["joules"] = after - energy
@@ -166,22 +175,22 @@ class Result:
 
 
 def _own_compiler_cache(out: Path) -> dict[str, str]:
-    """A run pays for what it compiles, whatever ran on this machine before it."""
+    """A cache for this run alone, so that it pays for compiling whatever ran here before."""
     cache = (out / "compiled").absolute()
     return {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
 
 
 def _kept(name: str, printed: dict[str, Any]) -> dict[str, Any]:
-    """What a record needs of it; a manifest is long."""
+    """The part of the output that a record needs; a manifest is long."""
     if name != "prepare":
         return printed
     return {key: printed[key] for key in ("documents", "characters", "tokens", "vocab_size")}
 
 
 def curves(run: Path, budget: Budget) -> Json:
-    """Losses against time: held-out measurements, and log points thinned to a few.
+    """Losses over time: held-out losses, and a limited number of log points.
 
-    ``charged_s`` of a held-out measurement is None where the budget is none of time.
+    ``charged_s`` of a held-out loss is None unless the budget is one of time.
     """
     events = [event for event in read_lines(run / "events.jsonl") if event["event"] == "heldout"]
     heldout = [
@@ -200,7 +209,7 @@ def curves(run: Path, budget: Budget) -> Json:
 
 
 class _PeakMemory:
-    """Looks at the memory of the first GPU again and again; `most` is None without one."""
+    """Samples the memory in use on the first GPU; `most` is the maximum, None without a GPU."""
 
     def __init__(self) -> None:
         self.most: int | None = None
@@ -224,7 +233,7 @@ class _PeakMemory:
 
 @contextmanager
 def _locked(out: Path) -> Iterator[bool]:
-    """Hold the lock of the folder, which ends with the process; False where another has it."""
+    """Hold the folder's lock, which ends with the process; yields False if another one has it."""
     with (out / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -235,9 +244,10 @@ def _locked(out: Path) -> Iterator[bool]:
 
 
 def _watch(result: Result, stages: Stages, wait: Budget) -> None:
-    """Start the work if nobody is at it, and pass on what it says until it ends or time is up.
+    """Start the work unless it is running, and show its output until it ends or time is up.
 
     Raises:
+        CrammedError: the work ended before it was done.
         Interrupted: there is more to come.
     """
     log, until = result.out / "log.txt", time.monotonic() + wait.limit
@@ -261,9 +271,11 @@ def _watch(result: Result, stages: Stages, wait: Budget) -> None:
             print(f"all stages are done: {result.out / 'RESULT.json'}")
             return
         if ended:
-            raise CrammedError(f"stopped before {missing[0]} was done, see {log}; the same again?")
+            raise CrammedError(
+                f"stopped before {missing[0]} was done, see {log}; the same command tries again"
+            )
         if time.monotonic() >= until:
-            raise Interrupted(f"still at {missing[0]}; the same command shows what comes next")
+            raise Interrupted(f"still at {missing[0]}; the same command shows what follows")
 
 
 def _is_free(out: Path) -> bool:
@@ -272,7 +284,7 @@ def _is_free(out: Path) -> bool:
 
 
 def _start(log: Path) -> subprocess.Popen[bytes]:
-    """This command without --detach and --wait, in a session of its own."""
+    """Start this command without --detach and --wait, in a session of its own."""
     words, own = iter(sys.argv[1:]), []
     for word in words:
         if word == "--wait":

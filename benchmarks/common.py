@@ -1,4 +1,4 @@
-"""What the benchmarks share: a recipe from words, random rows, real updates, summaries, energy."""
+"""Shared by the benchmarks: recipes from words, random rows, real updates, summaries, energy."""
 
 from __future__ import annotations
 
@@ -10,38 +10,39 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import typer
 
 from crammed.budget import Work
 from crammed.config import RunConfig
+from crammed.config.optim import OptimizerConfig
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
 from crammed.errors import CrammedError, InputError
 from crammed.model.count import parameters
-from crammed.model.encoder import MaskedLM, initialise
-from crammed.optim.build import Optimizers, build_optimizer
 from crammed.recipe import load_config
 from crammed.rundir import environment
+from crammed.sizing import with_values
+from crammed.training.build import build
 from crammed.training.plan import Update
-from crammed.training.step import TrainStep
 
 Json = dict[str, Any]
+Options = TypeVar("Options", bound=OptimizerConfig)
 
 SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 def recipe_of(words: Sequence[str] | None, default: str = "crammed") -> tuple[str, list[str]]:
-    """The recipe and the overrides among the words of a command line; the last of a key counts.
+    """The recipe and the overrides among the words of a command line; the last one for a key wins.
 
     Raises:
-        InputError: two recipes.
+        InputError: there is more than one recipe.
     """
     names = [word for word in words or [] if "=" not in word]
     if len(names) > 1:
-        raise InputError(f"one recipe at a time, not {' and '.join(names)}")
+        raise InputError(f"name one recipe at a time, not {' and '.join(names)}")
     overrides = {word.partition("=")[0]: word for word in words or [] if "=" in word}
     return names[0] if names else default, list(overrides.values())
 
@@ -52,8 +53,16 @@ def config_of(words: Sequence[str] | None, default: str = "crammed") -> RunConfi
     return load_config(recipe, overrides)
 
 
+def options_of(config: RunConfig, kind: type[Options]) -> Options:
+    """The options of one optimizer, with the recipe's values where its own optimizer has them."""
+    name = kind.model_fields["name"].default
+    options = with_values(config, {"optim.name": name}).optim
+    assert isinstance(options, kind)
+    return options
+
+
 def described(name: str, config: RunConfig, words: Sequence[str] | None, device: Device) -> Json:
-    """What every result begins with."""
+    """The first entries of every result."""
     return {
         "name": name,
         "environment": environment(),
@@ -67,47 +76,44 @@ def described(name: str, config: RunConfig, words: Sequence[str] | None, device:
 
 
 def random_rows(config: RunConfig, rows: int, number: int = 0) -> torch.Tensor:
-    """[rows, row_length] token ids on the CPU, other ones for every number."""
+    """Token ids [rows, row_length] on the CPU; they differ for every number."""
     draw = torch.Generator().manual_seed(number)
     shape = (rows, config.data.row_length)
     return torch.randint(5, config.tokenizer.vocab_size, shape, generator=draw)
 
 
 class Training:
-    """A recipe's model with its optimizer, ready for updates of random rows.
+    """A recipe's model with its optimizer, ready for updates on random rows.
 
     Args:
-        rows: of an update; None is one microbatch of the recipe's.
+        rows: rows per update; None is one microbatch.
     """
 
     def __init__(self, config: RunConfig, device: Device, rows: int | None = None) -> None:
         self.config = config
-        self.model = MaskedLM(config.model, config.tokenizer.vocab_size)
-        initialise(self.model, config.model.init_std, torch.Generator().manual_seed(0))
-        self.model.to(device.torch).train()
-        self.optimizer: Optimizers = build_optimizer(self.model, config.optim)
-        self.step = TrainStep(self.model, self.optimizer, config, SPECIALS, device)
+        self.step = build(config, config.tokenizer.vocab_size, SPECIALS, device)
+        self.model, self.optimizer = self.step.model, self.step.optimizer
         began = time.perf_counter()
         self.step.prepare([rows or config.batch.rows], [config.masking.rate])
         device.synchronize()
         self.preparation = time.perf_counter() - began
-        """Seconds to fit the memory and to compile."""
+        """Seconds spent on fitting the memory and compiling."""
         self.rows = rows or min(config.batch.rows, self.step.microbatch_rows)
 
     def gradients(self, number: int) -> torch.Tensor:
-        """Forward and backward of one update; its loss, on the device."""
-        optim, rate = self.config.optim, self.config.masking.rate
-        plan = Update(number, number * self.rows, self.rows, 0.0, optim.lr, rate, Work())
+        """Forward and backward of one update; returns its loss, on the device."""
+        rate = self.config.masking.rate
+        plan = Update(number, number * self.rows, self.rows, 1.0, rate, Work())
         return self.step.gradients(random_rows(self.config, self.rows, number), plan)
 
     def update(self, number: int) -> None:
         """A whole update."""
         self.gradients(number)
-        self.step.apply(self.config.optim.lr)
+        self.step.apply(1.0)
 
 
 def summary(seconds: Iterable[float]) -> dict[str, float]:
-    """Median, fastest and slowest."""
+    """The median as ``seconds``, ``fastest`` and ``slowest``."""
     ordered = sorted(seconds)
     return {
         "seconds": statistics.median(ordered),
@@ -117,7 +123,7 @@ def summary(seconds: Iterable[float]) -> dict[str, float]:
 
 
 def run(main: Callable[..., None]) -> None:
-    """Let the command line call `main`; a fault becomes one line and an exit code."""
+    """Let the command line call `main`; an error becomes one line and an exit code."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(main)
     try:
@@ -128,7 +134,7 @@ def run(main: Callable[..., None]) -> None:
 
 
 def finish(result: Json, out: Path | None) -> None:
-    """Print a result, and write it to a file where one is named."""
+    """Print a result as JSON, and write it to a file if one is named."""
     text = json.dumps(result, indent=1, allow_nan=False)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +143,7 @@ def finish(result: Json, out: Path | None) -> None:
 
 
 def joules() -> float | None:
-    """Energy that the first GPU has used since its driver was loaded; None where none says so."""
+    """Joules that the first GPU has used since its driver was loaded; None if it does not say."""
     gpu = _first_gpu()
     used = ctypes.c_ulonglong()
     if gpu is None or gpu[0].nvmlDeviceGetTotalEnergyConsumption(gpu[1], ctypes.byref(used)):
@@ -156,7 +162,7 @@ class _Memory(ctypes.Structure):
 
 
 def device_memory() -> int | None:
-    """Bytes in use on the first GPU by all processes; None without one."""
+    """Bytes in use on the first GPU by all processes; None without a GPU."""
     gpu, memory = _first_gpu(), _Memory()
     if gpu is None or gpu[0].nvmlDeviceGetMemoryInfo(gpu[1], ctypes.byref(memory)):
         return None
@@ -165,7 +171,7 @@ def device_memory() -> int | None:
 
 @cache
 def _first_gpu() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
-    """NVIDIA's management library, which comes with the driver, and the handle of its first GPU."""
+    """NVIDIA's management library, which comes with the driver, and a handle of the first GPU."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

@@ -1,16 +1,16 @@
-"""Where the time goes between raw text and an exported model.
+"""Where the time goes from raw text to an exported model.
 
     python benchmarks/end_to_end.py [RECIPE] [key.path=value ...] --data PATH [--data PATH ...]
         [--budget 60s] [--out RESULT.json]
 
-One `crammed run` without tasks, as a person types it. Its wall time is split into the accounts of
-the ledger and what surrounds them, so that the parts add up to the whole:
+This times one `crammed run` without tasks, as a person types it. The wall time is split into the
+accounts of training and what surrounds them, and the parts add up to the whole:
 
-start       until the first stage begins: the interpreter, imports, reading the command
-prepare     text to a corpus
-setup, compile, data_wait, step, checkpoint, log, evaluate, lost    the ledger's (docs/rules.md)
-heldout     saving the final model and its held-out loss
-export      the Hugging Face folder, its check, examples, the summary
+start       until the first stage begins: the interpreter, imports, parsing the command
+prepare     from text to a corpus
+setup, compile, data_wait, step, checkpoint, log, evaluate, lost    accounts (docs/rules.md)
+heldout     saving the trained model and measuring its held-out loss
+export      writing and checking the Hugging Face folder, examples, the summary
 report      the HTML page
 """
 
@@ -64,7 +64,7 @@ def main(
 
 
 def _accounts(run: Path, wall: float) -> dict[str, float]:
-    """Seconds by account; they add up to `wall`."""
+    """Seconds by account, which add up to `wall`."""
     events = list(read_lines(run / "events.jsonl"))
     stages = {event["name"]: event for event in events if event["event"] == "stage"}
     heldout = [event for event in events if event["event"] == "heldout"][-1]

@@ -1,12 +1,12 @@
-"""How long fine-tuning takes, beside a plain loop on the same device, and whether scores agree.
+"""How long fine-tuning takes, compared with a plain loop on the same device; do scores agree?
 
     python benchmarks/finetune.py MODEL_DIR --data GLUE_DIR [--tasks rte,mrpc,cola] [--seeds 1]
         [--limit 1000] [--plain SCRIPT] [--plain-steps 300] [--out RESULT.json]
 
-Ours is the command line as a person types it, loading included, without the untrained twin. The
-plain loop is one process a task and seed (plain_finetune.py, or any script with its arguments);
-with --plain-steps it does only so many updates of each task, and its time is scaled to all updates
-of all seeds, which is what a GPU of short leases allows.
+Ours is timed as the command that a person types, loading included, without the untrained model.
+The plain loop is one process for each task and seed (plain_finetune.py, or any script with the same
+arguments). With --plain-steps it stops after that many updates of each task, and its time is scaled
+to all updates of all seeds, for when a GPU is available only for a short time.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import tempfile
 import time
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from common import Json, finish, run
 from crammed.config import ComputeConfig, Protocol
 from crammed.device import choose_device
 from crammed.rundir import environment
-
-Json = dict[str, Any]
 
 
 def main(
@@ -35,9 +34,9 @@ def main(
     data: Annotated[Path, typer.Option(help="TASK/{train,validation}.jsonl.gz")],
     tasks: str = "rte,mrpc,cola",
     seeds: int = 1,
-    limit: Annotated[int, typer.Option(help="Training rows of each task; 0 is all.")] = 1000,
-    plain: Annotated[Path | None, typer.Option(help="Another plain loop.")] = None,
-    plain_steps: Annotated[int, typer.Option(help="Updates to time; 0 is whole runs.")] = 0,
+    limit: Annotated[int, typer.Option(help="Training rows for each task; 0 is all.")] = 1000,
+    plain: Annotated[Path | None, typer.Option(help="Script with another plain loop.")] = None,
+    plain_steps: Annotated[int, typer.Option(help="Updates to time; 0 is complete runs.")] = 0,
     out: Path | None = None,
 ) -> None:
     names = tasks.split(",")
@@ -62,16 +61,13 @@ def main(
         result["plain_seconds"] = _scaled(runs, rows, seeds)
         result["plain_timed_updates"] = plain_steps
     else:
-        result["plain_seconds"] = sum(run["wall_seconds"] for run in runs)
+        result["plain_seconds"] = sum(each["wall_seconds"] for each in runs)
     result["times_faster"] = result["plain_seconds"] / ours["seconds"]
-    text = json.dumps(result, indent=1)
-    if out is not None:
-        out.write_text(text + "\n", "utf-8")
-    print(text)
+    finish(result, out)
 
 
 def _cut(source: Path, target: Path, limit: int) -> int:
-    """Copy a task with its first training rows; how many those are."""
+    """Copy a task with its first training rows; returns how many."""
     target.mkdir(parents=True)
     (target / "validation.jsonl.gz").write_bytes((source / "validation.jsonl.gz").read_bytes())
     with gzip.open(source / "train.jsonl.gz", "rt", encoding="utf-8") as lines:
@@ -84,7 +80,7 @@ def _cut(source: Path, target: Path, limit: int) -> int:
 def _ours(model: Path, data: Path, names: list[str], seeds: int, scratch: Path) -> Json:
     command = [sys.executable, "-m", "crammed", "evaluate", str(model), "--suite", "glue"]
     command += ["--data", str(data), "--tasks", ",".join(names), "--seeds", str(seeds)]
-    command += ["--no-twin", "--into", str(scratch / "evaluation"), "--json"]
+    command += ["--no-untrained", "--into", str(scratch / "evaluation"), "--json"]
     began = time.perf_counter()
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     seconds = time.perf_counter() - began
@@ -105,20 +101,20 @@ def _plain(
             began = time.perf_counter()
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
             wall = time.perf_counter() - began
-            run = {**json.loads(done.stdout.splitlines()[-1]), "wall_seconds": wall}
-            runs.append({k: v for k, v in run.items() if k != "model"})
+            printed = {**json.loads(done.stdout.splitlines()[-1]), "wall_seconds": wall}
+            runs.append({k: v for k, v in printed.items() if k != "model"})
     return runs
 
 
 def _scaled(runs: list[Json], rows: dict[str, int], seeds: int) -> float:
-    """Seconds of all updates of all seeds at the rate that was timed."""
+    """Seconds that all updates of all seeds would take at the measured rate."""
     protocol = Protocol()
     seconds = 0.0
-    for run in runs:
-        updates = protocol.epochs * (rows[run["task"]] // protocol.batch)
-        seconds += seeds * updates * run["updates_seconds"] / run["updates"]
+    for each in runs:
+        updates = protocol.epochs * (rows[each["task"]] // protocol.batch)
+        seconds += seeds * updates * each["updates_seconds"] / each["updates"]
     return seconds
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -1,18 +1,17 @@
-"""The floor of a training step: how fast this device can do what no implementation can leave out.
+"""The floor of a training step: the least time for the work that no implementation can avoid.
 
     python benchmarks/floor.py [RECIPE] [key.path=value ...] [--tokens 65536] [--stream FORMAT]
         [--repeats 20] [--out RESULT.json]
 
-Every matrix product of forward and backward is timed by itself in the run's format, laid out in
-memory as training lays it out, and in fp8 where the device has it (operands as the hardware wants
-them, casting and transposing not counted). So is attention. The elementwise parts cannot take less
-than their bytes over the bandwidth of a copy. The optimizer is not counted: its share depends on
-the batch. Weights are random.
+Every matrix product of forward and backward is timed by itself in the run's number format, with the
+memory layout of training, and in fp8 if the device has it (with operands as the hardware needs
+them; casting and transposing are not counted). So is attention. The elementwise parts take at least
+their bytes divided by the bandwidth of a copy. The optimizer is not counted, because its share
+depends on the batch. Weights are random.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,11 +23,11 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor
 
+from common import config_of, finish, recipe_of, run
 from crammed.config import ModelConfig
 from crammed.data.masking import predicted_positions
 from crammed.device import choose_device
 from crammed.errors import InputError
-from crammed.recipe import load_config
 from crammed.rundir import environment
 from timing import copies, copy_bandwidth, median_seconds
 
@@ -37,7 +36,7 @@ FORWARD, INPUT, WEIGHT = "forward", "input gradient", "weight gradient"
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product [m, k] x [k, n], done `times` times in a step."""
+    """A matrix product [m, k] x [k, n] that occurs `times` times in a step."""
 
     name: str
     kind: str
@@ -48,16 +47,16 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Of all times; a multiplication and an addition count as two."""
+        """FLOPs per step; a multiplication and an addition count as two."""
         return 2 * self.m * self.n * self.k * self.times
 
 
 def products(config: ModelConfig, vocab: int, tokens: int, predicted: int) -> list[Product]:
-    """All matrix products of forward and backward but attention's own.
+    """All matrix products of forward and backward, except attention's own.
 
     Args:
-        tokens: of a step.
-        predicted: positions of a step that the sparse head predicts.
+        tokens: tokens in a step.
+        predicted: positions in a step that the sparse head predicts.
     """
     width, layers = config.width, config.layers
     linears = [
@@ -78,41 +77,41 @@ def products(config: ModelConfig, vocab: int, tokens: int, predicted: int) -> li
 
 
 def attention_flops(config: ModelConfig, tokens: int, length: int) -> int:
-    """Scores and values in forward, twice that in backward, of all layers."""
+    """FLOPs of all layers' attention: scores and values in forward, twice as many in backward."""
     return 12 * config.layers * length * config.width * tokens
 
 
 def traffic(
     config: ModelConfig, vocab: int, tokens: int, predicted: int, element: int, stream: int
 ) -> dict[str, int]:
-    """Fewest bytes that the parts between the products move in forward and backward.
+    """The fewest bytes that the parts between the products move in forward and backward.
 
-    Every tensor that goes into a product or comes out of one is written or read there, which the
-    product's own time holds; between two products everything is taken to be one pass. With `e`
-    bytes an element and `s` bytes an element of the residual stream, for each token:
+    Tensors that enter or leave a product are read or written there, in the product's own time.
+    Between two products, everything is assumed to happen in one pass. With `e` bytes per element,
+    and `s` bytes per element of the residual stream, each token needs:
 
-    - residual and norm (twice a layer, D wide). Forward reads stream s and branch e, writes stream
-      s and norm e. Backward reads the slopes of stream s and norm e and the stream s again, writes
-      the slope of the stream s, and that of the branch e where it is another format.
-    - gate (H hidden features). Forward reads 2 H and writes H; backward reads H slopes and 2 H
-      again, writes 2 H. Without a gate: reads H, writes H; reads H and H, writes H.
-    - queries, keys and values: attention's backward gives three slopes, which are read and written
-      packed for one product: 6 D. Rotary positions do their part of it on the way, and in forward
-      read and write queries and keys: 4 D more.
-    - embedding: forward reads a row of float32 and writes stream s and the first norm e; backward
-      reads both slopes and the stream again, reads and writes a row of float32.
-    - head: forward reads and writes predicted rows, backward reads them and writes the slope of
-      every row (its zeros too); a transform's activation and norm read twice and write once each
-      way. Loss: forward reads the logits once, backward reads and writes them.
-    - weights: read in float32 and written for the products, once a step; their gradients read as
-      the products wrote them, added to float32.
+    - residual and norm (twice per layer, width D): forward reads stream s and branch e, and writes
+      stream s and norm e. Backward reads the gradients of stream s and norm e, and the stream s
+      again; it writes the gradient of the stream s, and the branch's e if its format differs.
+    - gate (H hidden features): forward reads 2 H and writes H; backward reads H gradients and 2 H
+      again, and writes 2 H. Without a gate: reads H, writes H; reads H and H, writes H.
+    - queries, keys and values: attention's backward gives three gradients, which are read, and
+      written packed for one product: 6 D. Rotary positions join this pass; in forward they read
+      and write queries and keys: 4 D more.
+    - embedding: forward reads a row of float32, and writes stream s and the first norm e; backward
+      reads both gradients and the stream again, and reads and writes a row of float32.
+    - head: forward reads and writes the predicted rows; backward reads them and writes the gradient
+      of every row, zeros included. A transform's activation and norm read twice and write once in
+      each direction. Loss: forward reads the logits once; backward reads and writes them.
+    - weights: read in float32 and written for the products, once per step; their gradients are read
+      as the products wrote them and added to float32.
 
     Args:
-        element: bytes of an element of what products take and give.
-        stream: bytes of an element of the residual stream.
+        element: bytes per element of what products take and give.
+        stream: bytes per element of the residual stream.
 
     Returns:
-        Bytes a step of each part.
+        bytes per step of each part.
     """
     width, hidden, layers = config.width, config.ffn_hidden, config.layers
     apart = element if element != stream else 0
@@ -139,23 +138,21 @@ def traffic(
 
 def main(
     words: Annotated[list[str] | None, typer.Argument(help="Recipe, overrides.")] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of a step.")] = 65_536,
+    tokens: Annotated[int, typer.Option(help="Tokens in a step.")] = 65_536,
     stream: Annotated[
-        str, typer.Option(help="Format of the residual stream: float32 or bfloat16.")
+        str, typer.Option(help="Number format of the residual stream: float32 or bfloat16.")
     ] = "float32",
     repeats: int = 20,
     out: Path | None = None,
 ) -> None:
-    names = [word for word in words or [] if "=" not in word]
-    overrides = [word for word in words or [] if "=" in word]
-    config = load_config(names[0] if names else "crammed", overrides)
+    config = config_of(words)
     chosen = choose_device(config.compute)
     device, dtype = chosen.torch, chosen.dtype
     shape, vocab, length = config.model, config.tokenizer.vocab_size, config.data.row_length
     if tokens % length:
         raise InputError(f"--tokens {tokens} is not a multiple of the row length {length}")
     if stream not in ("float32", "bfloat16"):
-        raise InputError(f"--stream {stream}: try float32 or bfloat16")
+        raise InputError(f"--stream {stream}: choose float32 or bfloat16")
     rows = tokens // length
     predicted = rows * predicted_positions(config.masking.rate, length)
     no_fp8 = why_no_fp8(device)
@@ -180,7 +177,7 @@ def main(
         "dtype": name,
         "stream": stream,
         "recipe": config.recipe,
-        "overrides": overrides,
+        "overrides": recipe_of(words)[1],
         "tokens": tokens,
         "row_length": length,
         "predicted": predicted,
@@ -191,10 +188,7 @@ def main(
         "traffic_bytes": moved,
         "sums": sums,
     }
-    text = json.dumps(result, indent=1)
-    if out is not None:
-        out.write_text(text + "\n", "utf-8")
-    print(text)
+    finish(result, out)
     typer.echo(_table(result), err=True)
 
 
@@ -211,29 +205,29 @@ def _sum(
 
 
 def _operands(product: Product, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Both factors as autograd lays out those of a linear layer."""
+    """Both factors, laid out as autograd lays out those of a linear layer."""
     m, n, k = product.m, product.n, product.k
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(shape, device=device, dtype=dtype)
 
-    if product.kind == FORWARD:  # x [T, in] by the transposed weight [out, in]
+    if product.kind == FORWARD:  # x [T, in] times the transposed weight [out, in]
         return drawn(m, k), drawn(n, k).t()
-    if product.kind == INPUT:  # slopes [T, out] by the weight [out, in]
+    if product.kind == INPUT:  # gradients [T, out] times the weight [out, in]
         return drawn(m, k), drawn(k, n)
-    return drawn(k, m).t(), drawn(k, n)  # transposed slopes [T, out] by x [T, in]
+    return drawn(k, m).t(), drawn(k, n)  # transposed gradients [T, out] times x [T, in]
 
 
 def _timed(
     product: Product, dtype: torch.dtype, device: torch.device, repeats: int, fp8: bool
 ) -> dict[str, Any]:
-    """Milliseconds and TFLOP/s of all times of a product."""
+    """A product's milliseconds per step, and its TFLOP/s."""
     size = product.m * product.k + product.k * product.n
     pairs = [_operands(product, dtype, device) for _ in range(copies(size * dtype.itemsize))]
     target = torch.empty((product.m, product.n), dtype=dtype, device=device)
     calls = [partial(torch.mm, a, b, out=target) for a, b in pairs]
     ms = 1e3 * product.times * median_seconds(calls, device, repeats)
-    del pairs, calls, target  # fp8's operands need the room
+    del pairs, calls, target  # fp8's operands need the memory
     entry = {
         **asdict(product),
         "flops": product.flops,
@@ -250,10 +244,10 @@ def _timed(
 
 
 def _fp8_call(product: Product, device: torch.device) -> Callable[[], Tensor]:
-    """A product of two fp8 matrices with one scale each, sums in fp8's fast way in forward only.
+    """A product of two fp8 matrices with one scale each; only forward uses fast accumulation.
 
-    Slopes are in e5m2, all else in e4m3 (Micikevicius et al. 2022). The hardware wants both
-    factors contiguous along the dimension that is summed over.
+    Gradients are in e5m2, everything else in e4m3 (Micikevicius et al. 2022). The hardware needs
+    both factors to be contiguous along the dimension that is summed over.
     """
     first = torch.float8_e4m3fn if product.kind == FORWARD else torch.float8_e5m2
     a = torch.randn((product.m, product.k), device=device).to(first)
@@ -266,7 +260,7 @@ def _fp8_call(product: Product, device: torch.device) -> Callable[[], Tensor]:
 
 
 def why_no_fp8(device: torch.device) -> str | None:
-    """What the device says to a product in fp8; None where it has them."""
+    """Why the device cannot multiply in fp8; None if it can."""
     if device.type != "cuda":
         return f"{device.type} has no fp8 products"
     try:
@@ -286,21 +280,22 @@ def _attention(
     device: torch.device,
     repeats: int,
 ) -> dict[str, Any]:
-    """Attention of all layers, forward and backward, from the product's output as it lies.
+    """Attention of all layers, forward and backward, on the product's output as it is laid out.
 
-    Backward ends with the slopes of queries, keys and values in one tensor, as the product needs.
+    Backward ends with the gradients of queries, keys and values in one tensor, as the product needs
+    them.
     """
     shape = (rows, length, 3 * config.width)
     size = rows * length * 3 * config.width * dtype.itemsize
     calls = []
     for _ in range(copies(size)):
         qkv = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
-        slope = torch.randn((rows, length, config.width), device=device, dtype=dtype)
+        gradient = torch.randn((rows, length, config.width), device=device, dtype=dtype)
 
-        def call(qkv: Tensor = qkv, slope: Tensor = slope) -> object:
+        def call(qkv: Tensor = qkv, gradient: Tensor = gradient) -> object:
             q, k, v = qkv.unflatten(-1, (3, -1, config.head_dim)).permute(2, 0, 3, 1, 4)
             y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
-            return torch.autograd.grad(y, qkv, slope)
+            return torch.autograd.grad(y, qkv, gradient)
 
         calls.append(call)
     ms = 1e3 * config.layers * median_seconds(calls, device, repeats)
@@ -314,7 +309,7 @@ def _attention(
 
 
 def _table(result: dict[str, Any]) -> str:
-    """What a person wants to see."""
+    """The result as text for people."""
     lines = [f"{'product':<36}{'times':>6}{'ms':>10}{'TFLOP/s':>9}{'fp8 ms':>10}"]
     for each in result["products"]:
         what = f"{each['name']}, {each['kind']}"
@@ -336,4 +331,4 @@ def _table(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -1,15 +1,14 @@
-"""The fused kernels beside their twins, compiled and eager, at the shapes of crammed-2022.
+"""Fused kernels and their reference implementations, compiled and eager, at crammed-2022's shapes.
 
     python benchmarks/kernels.py [--tokens 65536] [--repeats 20] [--programs 4]
         [--compiled/--no-compiled] [--out RESULT.json]
 
-Without a GPU the twins run, on as many tokens as fit a CPU. GB/s counts only bytes that must move:
-every input read once, every output written once.
+Without a GPU only the reference implementations run, on fewer tokens. GB/s counts only the bytes
+that have to move: every input is read once, and every output is written once.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import typer
 from torch import Tensor
 
 import crammed.kernels.add_norm as add_norms
+from common import finish, run
 from crammed.config import ComputeConfig
 from crammed.device import choose_device
 from crammed.kernels.add_norm import add_norm, add_norm_reference
@@ -37,23 +37,23 @@ class Case:
     """One kernel at one shape.
 
     Attributes:
-        inputs: those that need gradients.
-        forward_bytes: fewest bytes that forward moves.
-        backward_bytes: and backward.
+        inputs: the inputs that need gradients.
+        forward_bytes: the fewest bytes that the forward pass moves.
+        backward_bytes: the fewest bytes that the backward pass moves.
     """
 
     name: str
     shape: tuple[int, int]
     formats: str
     kernel: Callable[..., Outputs]
-    twin: Callable[..., Outputs]
+    reference: Callable[..., Outputs]
     inputs: tuple[Tensor, ...]
     forward_bytes: int
     backward_bytes: int
 
 
 def cases(tokens: int, device: torch.device) -> Iterator[Case]:
-    """Of the whole width and vocabulary, and of smaller ones."""
+    """Every kernel at crammed-2022's width and vocabulary, and at smaller ones."""
     half, full = torch.bfloat16, torch.float32
 
     def drawn(*shape: int, dtype: torch.dtype = full) -> Tensor:
@@ -106,13 +106,13 @@ def cases(tokens: int, device: torch.device) -> Iterator[Case]:
 
 
 def main(
-    tokens: Annotated[int | None, typer.Option(help="Default 65,536; 512 on a CPU.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Default: 65,536; 512 on a CPU.")] = None,
     repeats: int = 20,
     programs: Annotated[
         list[int] | None,
-        typer.Option(help="Programs a multiprocessor of add_norm's backward to try."),
+        typer.Option(help="Programs per multiprocessor to try for the backward of add_norm."),
     ] = None,
-    compiled: Annotated[bool, typer.Option(help="Time the compiled twins too.")] = True,
+    compiled: Annotated[bool, typer.Option(help="Time the compiled references, too.")] = True,
     out: Path | None = None,
 ) -> None:
     chosen = choose_device(ComputeConfig())
@@ -126,8 +126,10 @@ def main(
             ways["kernel"] = case.kernel
         if compiled:
             torch._dynamo.reset()
-            ways["compiled twin"] = torch.compile(case.twin, fullgraph=True, dynamic=False)
-        ways["eager twin"] = case.twin
+            ways["compiled reference"] = torch.compile(
+                case.reference, fullgraph=True, dynamic=False
+            )
+        ways["eager reference"] = case.reference
         times = {name: _times(way, case, device, repeats, bandwidth) for name, way in ways.items()}
         if case.name == "add_norm" and "kernel" in ways:
             for number in programs or []:
@@ -154,10 +156,7 @@ def main(
         "copy_gigabytes_per_second": bandwidth / 1e9,
         "cases": timed,
     }
-    text = json.dumps(result, indent=1)
-    if out is not None:
-        out.write_text(text + "\n", "utf-8")
-    print(text)
+    finish(result, out)
 
 
 def _times(
@@ -167,11 +166,11 @@ def _times(
     repeats: int,
     bandwidth: float,
 ) -> dict[str, Any]:
-    """Forward alone, and forward with backward."""
-    slopes = [torch.randn_like(each) for each in way(*case.inputs)]
+    """Times of the forward pass alone, and of forward and backward."""
+    gradients = [torch.randn_like(each) for each in way(*case.inputs)]
 
     def both() -> object:
-        return torch.autograd.grad(way(*case.inputs), case.inputs, slopes)
+        return torch.autograd.grad(way(*case.inputs), case.inputs, gradients)
 
     entry = {}
     for name, call, moved in (
@@ -188,4 +187,4 @@ def _times(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -1,11 +1,11 @@
-"""How fast rows are read and masked, beside how fast training eats them.
+"""How fast rows are read and masked, compared with how fast training consumes them.
 
     python benchmarks/loader.py [RECIPE] [key.path=value ...] --corpus DIR [--rows 128,1024,8192]
         [--seconds 2] [--out RESULT.json]
 
-Rows are read in random order, as training reads them, for each size of a batch; masks are drawn on
-the device, compiled where training compiles. Training is forward and backward of one microbatch. An
-epoch begins with a new shuffle, which is timed by itself.
+Rows are read in random order, as in training, for each batch size. Masks are drawn on the device,
+and compiled if training compiles. Training is the forward and backward pass of one microbatch. An
+epoch begins with a new shuffle, which is timed separately.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from crammed.device import Device, choose_device
 def main(
     corpus: Annotated[Path, typer.Option(help="A corpus made by crammed prepare.")],
     words: Annotated[list[str] | None, typer.Argument(help="Recipe, overrides.")] = None,
-    rows: Annotated[str, typer.Option(help="Rows of a batch, several sizes.")] = "128,1024,8192",
-    seconds: Annotated[float, typer.Option(help="How long to do each.")] = 2.0,
+    rows: Annotated[str, typer.Option(help="Batch sizes in rows.")] = "128,1024,8192",
+    seconds: Annotated[float, typer.Option(help="How long to time each.")] = 2.0,
     out: Path | None = None,
 ) -> None:
     opened = Corpus(corpus)
@@ -50,15 +50,15 @@ def main(
         _rate(_masking(config, device, few), few, seconds, device), opened.row_length
     )
     numbers = itertools.count()
-    eaten = _rate(lambda: training.gradients(next(numbers)), few, seconds, device)
-    result["training"] = _both(eaten, opened.row_length)
+    consumed = _rate(lambda: training.gradients(next(numbers)), few, seconds, device)
+    result["training"] = _both(consumed, opened.row_length)
     slowest = min(entry["rows_per_second"] for entry in result["read"].values())
-    result["read_share_of_training"] = eaten / slowest
+    result["read_share_of_training"] = consumed / slowest
     finish(result, out)
 
 
 def _rate(do: Callable[[], object], rows: int, seconds: float, device: Device) -> float:
-    """Rows a second of doing this over and over; the first time does not count."""
+    """Rows per second when this is repeated; the first repetition does not count."""
     do()
     device.synchronize()
     began, done = time.perf_counter(), 0
@@ -82,7 +82,7 @@ def _reading(stream: RowStream, rows: int) -> Callable[[], object]:
 
 
 def _shuffle(stream: RowStream, rows: int) -> float:
-    """Seconds until the first row of a new epoch is known."""
+    """Seconds until the first row of a new epoch is determined."""
     began = time.perf_counter()
     stream.indices(rows, 1)
     return time.perf_counter() - began

@@ -1,12 +1,12 @@
-"""How long one optimizer update takes at a recipe's shape, by the ways to compute it.
+"""How long one optimizer update takes at a recipe's shape, for several ways to compute it.
 
     python benchmarks/optimizer.py [RECIPE] [key.path=value ...] [--updates 5] [--out RESULT.json]
 
-AdamW: fused, several tensors at a time (foreach), and one after the other. Muon: as recipes run it
-(on a GPU all matrices of one shape as a batch), one parameter at a time, and torch.optim.Muon where
-PyTorch has it; each with AdamW for the rest. All take turns. Beside them stand clipping, and the
-gradients of one update of the recipe's rows (one microbatch, times as many as there are), so that
-shares can be seen.
+AdamW runs fused, on several tensors at a time (foreach), and on one after the other. Muon runs as
+in recipes (on a GPU all matrices of one shape form a batch), one parameter at a time, and as
+torch.optim.Muon if PyTorch has it, each with AdamW for the other parameters. All take turns.
+Clipping is timed, too, and so are the gradients of an update of the recipe's rows (one microbatch,
+times the number of microbatches), so that shares of an update can be given.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from common import Json, Training, config_of, described, finish, run, summary
-from crammed.config import OptimConfig
+from common import Json, Training, config_of, described, finish, options_of, run, summary
+from crammed.config import RunConfig
+from crammed.config.optim import AdamWConfig, MuonConfig
 from crammed.device import choose_device
 from crammed.optim.build import build_optimizer
 from crammed.optim.muon import Muon
@@ -48,7 +49,7 @@ def main(
         if number < WARM + updates - 1:
             training.optimizer.zero_grad()
     gradients = summary(took[WARM:])["seconds"] * config.batch.rows / training.rows
-    ways = _ways(training.model, config.optim)
+    ways = _ways(training.model, config)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(WARM + updates):
         for name, step in ways.items():
@@ -71,12 +72,13 @@ def main(
 
 
 def _shared(values: Json, gradients: float) -> Json:
-    """With the share of an update that is spent here."""
+    """The times, and the share of an update that they make up."""
     return {**values, "share_of_update": values["seconds"] / (gradients + values["seconds"])}
 
 
-def _ways(model: nn.Module, optim: OptimConfig) -> dict[str, Callable[[], object]]:
-    """Steps by their names, each on parameters of its own with the gradients of `model`."""
+def _ways(model: nn.Module, config: RunConfig) -> dict[str, Callable[[], object]]:
+    """Steps by name, each on parameters of its own with the gradients of `model`."""
+    optim = options_of(config, AdamWConfig)
     clip = optim.clip or 1.0
     parameters = list(model.parameters())
 
@@ -92,7 +94,8 @@ def _ways(model: nn.Module, optim: OptimConfig) -> dict[str, Callable[[], object
     ):
         own = list(_copy(model).parameters())
         ways[name] = torch.optim.AdamW(own, lr=1e-6, betas=betas, eps=optim.eps, **kind).step
-    as_muon = optim.model_copy(update={"name": "muon", "lr": 1e-6, "matrix_lr": 1e-6})
+    slow = {"lr": 1e-6, "matrix_lr": 1e-6}
+    as_muon = options_of(config, MuonConfig).model_copy(update=slow)
     ways["Muon, ours"] = build_optimizer(_copy(model), as_muon).step
     ways["Muon, one parameter at a time"] = _apart(_copy(model), as_muon)
     if hasattr(torch.optim, "Muon"):
@@ -102,20 +105,20 @@ def _ways(model: nn.Module, optim: OptimConfig) -> dict[str, Callable[[], object
 
 def _copy(model: nn.Module) -> nn.Module:
     """A model with the same weights and gradients in tensors of its own."""
-    twin = copy.deepcopy(model)
-    for theirs, own in zip(model.parameters(), twin.parameters(), strict=True):
+    copied = copy.deepcopy(model)
+    for theirs, own in zip(model.parameters(), copied.parameters(), strict=True):
         own.grad = None if theirs.grad is None else theirs.grad.clone()
-    return twin
+    return copied
 
 
-def _split(model: nn.Module, optim: OptimConfig) -> tuple[list[Tensor], list[Json]]:
-    """Parameters that AdamW updates in recipes with Muon, and Muon's groups."""
+def _split(model: nn.Module, optim: MuonConfig) -> tuple[list[Tensor], list[Json]]:
+    """In recipes with Muon: the parameters that AdamW updates, and Muon's groups."""
     groups = build_optimizer(model, optim).param_groups
     rest = [p for group in groups if "parts" not in group for p in group["params"]]
     return rest, [group for group in groups if "parts" in group]
 
 
-def _apart(model: nn.Module, optim: OptimConfig) -> Callable[[], object]:
+def _apart(model: nn.Module, optim: MuonConfig) -> Callable[[], object]:
     rest, groups = _split(model, optim)
     adam = torch.optim.AdamW(rest, lr=optim.lr, fused=True)
     each = [
@@ -132,7 +135,7 @@ def _apart(model: nn.Module, optim: OptimConfig) -> Callable[[], object]:
     return step
 
 
-def _torchs(model: nn.Module, optim: OptimConfig) -> Callable[[], object]:
+def _torchs(model: nn.Module, optim: MuonConfig) -> Callable[[], object]:
     rest, groups = _split(model, optim)
     adam = torch.optim.AdamW(rest, lr=optim.lr, fused=True)
     theirs = torch_muon([p for group in groups for p in group["params"]], optim)
@@ -144,8 +147,8 @@ def _torchs(model: nn.Module, optim: OptimConfig) -> Callable[[], object]:
     return step
 
 
-def torch_muon(matrices: list[Tensor], optim: OptimConfig) -> torch.optim.Optimizer:
-    """PyTorch's Muon with the settings that ours has built in."""
+def torch_muon(matrices: list[Tensor], optim: MuonConfig) -> torch.optim.Optimizer:
+    """PyTorch's Muon with the settings that are built into ours."""
     made: torch.optim.Optimizer = torch.optim.Muon(
         matrices,
         lr=optim.matrix_lr,
@@ -157,11 +160,11 @@ def torch_muon(matrices: list[Tensor], optim: OptimConfig) -> torch.optim.Optimi
 
 
 def muon_difference(model: nn.Module) -> float:
-    """Largest relative difference of an update by ours and by PyTorch's, which rounds to bfloat16.
+    """The largest relative difference between our updates and PyTorch's, which rounds to bfloat16.
 
-    Of matrices that stand alone; PyTorch's knows no queries, keys and values in one.
+    Matrices that hold queries, keys and values are left out: PyTorch's does not split them.
     """
-    optim = OptimConfig(name="muon", matrix_lr=1.0)
+    optim = MuonConfig(matrix_lr=1.0)
     ours, theirs = _copy(model), _copy(model)
     groups = _split(ours, optim)[1]
     alone = {id(p) for group in groups if group["parts"] == 1 for p in group["params"]}

@@ -1,10 +1,10 @@
-"""How near `crammed plan` comes to the run that follows it.
+"""How well `crammed plan` predicts the run that follows it.
 
     python benchmarks/plan_accuracy.py [RECIPE] [key.path=value ...] --corpus DIR
         [--budgets 30s,60s] [--seconds 20] [--out RESULT.json]
 
-For every budget: plan, then train, each as a person types it, and compare the tokens. `within` says
-whether what was read lies in the range that the plan gave.
+For every budget this plans, then trains, each as a person types it, and compares the tokens.
+`within` says whether the tokens read are in the range that the plan gave.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from crammed.device import choose_device
 def main(
     corpus: Annotated[Path, typer.Option(help="A corpus made by crammed prepare.")],
     words: Annotated[list[str] | None, typer.Argument(help="Recipe, overrides.")] = None,
-    budgets: Annotated[str, typer.Option(help="Several, with commas.")] = "30s,60s",
+    budgets: Annotated[str, typer.Option(help="Budgets, separated by commas.")] = "30s,60s",
     seconds: Annotated[float, typer.Option(help="How long each plan measures.")] = 20.0,
     out: Path | None = None,
 ) -> None:
@@ -53,13 +53,13 @@ def main(
             "accounts": accounts,
         }
         result["runs"].append(entry)
-        words_of = f"{budget}: predicted {plan['tokens']:,}, read {ran['tokens']:,}"
-        print(f"{words_of}, ratio {entry['ratio'] or 0:.3f}", file=sys.stderr, flush=True)
+        found = f"{budget}: predicted {plan['tokens']:,}, read {ran['tokens']:,}"
+        print(f"{found}, ratio {entry['ratio'] or 0:.3f}", file=sys.stderr, flush=True)
     finish(result, out)
 
 
 def _crammed(*command: str) -> Json:
-    """What a verb prints with --json."""
+    """The JSON that a verb prints."""
     whole = [sys.executable, "-m", "crammed", *command, "--json"]
     done = subprocess.run(whole, stdout=subprocess.PIPE, check=True)
     values: Json = json.loads(done.stdout)

@@ -2,13 +2,13 @@
 
     python benchmarks/prepare.py DATA --small FILE [--identity] [--out RESULT.json]
 
-The pipeline is fixed: read, Unicode normal form, exact duplicates, WordPiece of 32,768 pieces,
-tokenize, pack, one stored order, hashes; with training of the tokenizer and with a given one.
-Near-duplicates and quality rules are timed apart. Beside it, in the same run, the `tokenizers`
-library encodes part of the same text; with --identity all of it, and every id is compared.
+The pipeline is fixed: read, normalize Unicode, remove exact duplicates, WordPiece with 32,768
+pieces, tokenize, pack, one stored order, hashes; the tokenizer is trained in one run and given in
+another. Near-duplicates and quality rules are timed separately. For comparison the `tokenizers`
+library encodes a part of the same text; with --identity all of it, and every id is compared.
 
-Rates are MB of UTF-8 text (before cleaning) a second; memory is the largest sum of the processes'
-proportional set sizes, sampled five times a second, and so is Linux only.
+Rates are MB of UTF-8 text (before cleaning) per second. Memory is the largest sum of the processes'
+proportional set sizes, sampled five times a second, which works only on Linux.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ import numpy as np
 import typer
 from tokenizers import Tokenizer
 
+from common import finish, run
 from crammed.config import ComputeConfig, RunConfig
 from crammed.data.engine import open_engine
 from crammed.data.ingest import cut_into_shards
 from crammed.data.preparation import prepare
 from crammed.data.sources import open_sources
-from crammed.data.tokenization.words import WordEncoder, split
+from crammed.data.tokenization.chunks import cut_into_chunks
+from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.progress import Progress
-from crammed.recipe import load_config
-from crammed.rundir import environment
 
 PLAIN_CHARACTERS = 20_000_000
 MEGA = 1e6
@@ -68,7 +68,7 @@ def _family() -> list[str]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[stat.parent.name] = stat.read_text().rpartition(")")[2].split()[1]
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     found = [Path("/proc/self").resolve().name]
     for process in found:
@@ -87,12 +87,14 @@ def _set_size(process: str) -> int:
 
 
 def _config(data: Path, *overrides: str) -> RunConfig:
+    from crammed.recipe import load_config  # imports PyTorch, which the workers do without
+
     words = ["data.orders=[sentence-length]", *overrides]
     return load_config("crammed", words, {"data": {"sources": [str(data)]}})
 
 
 def _bytes_of(data: Path) -> int:
-    """UTF-8 bytes of all text before cleaning."""
+    """The size of all text in UTF-8, before cleaning."""
     return sum(
         len(text.encode())
         for source in open_sources(_config(data).data)
@@ -111,7 +113,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dict[str, Any]:
-    """Prepare once and say how long it took."""
+    """Prepare a corpus, and measure time and memory."""
     config = _config(data, *overrides)
     with Memory() as memory, Progress() as progress:
         began = time.perf_counter()
@@ -134,7 +136,7 @@ def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dic
 
 
 def _plain(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
-    """The library's own rate, with its own threads, on the first text of every part."""
+    """The rate of the library with its own threads, on the beginning of every part."""
     parts = [part for source in open_sources(_config(data).data) for part in source.parts]
     share = PLAIN_CHARACTERS // len(parts)
     texts = [t for part in parts for t in next(cut_into_shards(part.documents(), share))]
@@ -145,7 +147,7 @@ def _plain(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
             for at in range(0, len(texts), 1000)
         ]
     )
-    ours = _seconds(lambda: WordEncoder(tokenizer).encode(split(texts)))
+    ours = _seconds(lambda: CorpusTokenizer(tokenizer).encode_chunks(cut_into_chunks(texts)))
     result = {
         "what": "the tokenizers library, and words first on one core",
         "megabytes": size / MEGA,
@@ -163,10 +165,10 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _differing(job: tuple[str, list[str]]) -> tuple[int, int]:
-    """Documents, and how many of them the two paths cut differently."""
+    """The number of documents, and how many of them the two encoders tokenize differently."""
     tokenizer, texts = job
-    encoder = WordEncoder(Tokenizer.from_str(tokenizer))
-    fast, slow = encoder.encode(split(texts)), encoder.encode_texts(texts)
+    encoder = CorpusTokenizer(Tokenizer.from_str(tokenizer))
+    fast, slow = encoder.encode_chunks(cut_into_chunks(texts)), encoder.encode_texts(texts)
     if np.array_equal(fast[0], slow[0]) and np.array_equal(fast[1], slow[1]):
         return len(texts), 0
     documents = zip(np.split(fast[0], fast[1][:-1]), np.split(slow[0], slow[1][:-1]), strict=True)
@@ -174,7 +176,7 @@ def _differing(job: tuple[str, list[str]]) -> tuple[int, int]:
 
 
 def _identity(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
-    """Compare the ids of every document with the library's."""
+    """Compare the token ids of every document with the library's."""
 
     def jobs() -> Iterator[tuple[str, list[str]]]:
         for source in open_sources(_config(data).data):
@@ -192,8 +194,10 @@ def _identity(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
 
 def main(
     data: Path,
-    small: Annotated[Path, typer.Option(help="One small file of it, to compare memory.")],
-    identity: Annotated[bool, typer.Option(help="Compare all ids with the library's.")] = False,
+    small: Annotated[Path, typer.Option(help="A small file of DATA, to compare memory.")],
+    identity: Annotated[
+        bool, typer.Option(help="Compare all token ids with the library's.")
+    ] = False,
     out: Path | None = None,
 ) -> None:
     """Run the benchmark and print JSON."""
@@ -218,17 +222,16 @@ def main(
         ]
         if identity:
             runs.append(_identity(tokenizer, data))
+    from crammed.rundir import environment
+
     result = {
         "name": "prepare",
         "environment": environment(),
         "data": [source.name for source in open_sources(_config(data).data)],
         "runs": runs,
     }
-    text = json.dumps(result, indent=1)
-    if out is not None:
-        out.write_text(text + "\n", "utf-8")
-    print(text)
+    finish(result, out)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

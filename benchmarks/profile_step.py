@@ -1,12 +1,12 @@
-"""Which kernels an update of pretraining spends its time in.
+"""In which kernels an update of pretraining spends its time.
 
     python benchmarks/profile_step.py [RECIPE] [key.path=value ...] [--updates 3] [--top 40]
         [--out RESULT.json]
 
-Forward and backward of one microbatch, and the update after it, are profiled apart: whatever runs
-in the update belongs to the optimizer. Kernels of the gradients are sorted into groups by their
-names; on a CPU, operators take the place of kernels. `idle_seconds` is time of the whole in
-which no kernel ran, without the profiler's own.
+Forward and backward of one microbatch and the update after it are profiled separately: everything
+in the update belongs to the optimizer. The other kernels are sorted into groups by name. On a CPU,
+operators take the place of kernels. `idle_seconds` is the time, measured without the profiler, in
+which no kernel ran.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from crammed.errors import InputError
 
 WARM = 3
 GROUPS = (
-    # The first that fits counts. Names of attention kernels hold words of products as well, and
-    # the compiler names what it makes after all operators in it, those that it only feeds too.
+    # The first match counts. Names of attention kernels contain words of products as well, and the
+    # compiler names a kernel after all operators in it, even those that it only feeds.
     ("attention", r"^(?!triton_).*(flash|fmha|attention|sdpa|mha_)"),
     ("loss", r"softmax|nll_loss|cross_entropy"),
     (
@@ -47,13 +47,13 @@ GROUPS = (
 def main(
     words: Annotated[list[str] | None, typer.Argument(help="Recipe, overrides.")] = None,
     updates: Annotated[int, typer.Option(min=1)] = 3,
-    top: Annotated[int, typer.Option(help="Kernels to name.")] = 40,
+    top: Annotated[int, typer.Option(help="Kernels to list.")] = 40,
     out: Path | None = None,
 ) -> None:
     config = config_of(words)
     device = choose_device(config.compute)
     training = Training(config, device)
-    lr, took = config.optim.lr, []
+    took = []
     for number in range(WARM + updates):
         device.synchronize()
         began = time.perf_counter()
@@ -63,7 +63,7 @@ def main(
     kernels: list[Json] = []
     for number in range(updates):
         kernels += _kernels(device, partial(training.gradients, number), None)
-        kernels += _kernels(device, partial(training.step.apply, lr), "optimizer")
+        kernels += _kernels(device, partial(training.step.apply, 1.0), "optimizer")
     together = _together(kernels, updates)
     busy = sum(kernel["seconds"] for kernel in together)
     whole = summary(took[WARM:])["seconds"]
@@ -84,16 +84,19 @@ def main(
 
 
 def group_of(kernel: str) -> str:
-    """The group that a kernel of forward and backward belongs to, by its name."""
+    """The group of a kernel of forward and backward, by its name."""
     found = (group for group, words in GROUPS if re.search(words, kernel, re.IGNORECASE))
     return next(found, "other")
 
 
 def _kernels(device: Device, do: Callable[[], object], group: str | None) -> list[Json]:
-    """Every kernel that this launches: name, group, seconds and launches.
+    """The kernels that a call launches: name, group, seconds and launches of each.
+
+    Args:
+        group: of all kernels; None finds it by their names.
 
     Raises:
-        InputError: the profiler may not look into the GPU.
+        InputError: the profiler is not allowed to observe the GPU.
     """
     on_gpu = device.torch.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
@@ -115,14 +118,14 @@ def _kernels(device: Device, do: Callable[[], object], group: str | None) -> lis
             )
     if not found:
         raise InputError(
-            "the profiler sees no kernels: the driver does not let it count (run as root, or set "
-            "NVreg_RestrictProfilingToAdminUsers=0)"
+            "the profiler sees no kernels, because the driver does not allow it to: run as root, "
+            "or set NVreg_RestrictProfilingToAdminUsers=0"
         )
     return found
 
 
 def _seconds(event: Any, on_gpu: bool) -> float:
-    """Time that belongs to the event alone; nothing for what only gathers other events."""
+    """The event's own time; 0 for events that only group others."""
     if not on_gpu:
         return float(event.self_cpu_time_total) / 1e6
     if event.device_type.name != "CUDA" or getattr(event, "is_user_annotation", False):
@@ -131,7 +134,7 @@ def _seconds(event: Any, on_gpu: bool) -> float:
 
 
 def _together(kernels: list[Json], updates: int) -> list[Json]:
-    """Kernels of the same name and group added up, for one update, the longest first."""
+    """Kernels of the same name and group added up, per update, the longest first."""
     total: dict[tuple[str, str], Json] = {}
     for kernel in kernels:
         key = (kernel["group"], kernel["kernel"])

@@ -1,14 +1,14 @@
-"""How fast an update of pretraining is, beside other settings and beside plain loops.
+"""How fast an update of pretraining is, compared with other settings and with plain loops.
 
     python benchmarks/step.py [RECIPE] [key.path=value ...] [--rows 16] [--updates 2] [--rounds 5]
         [--variant "key.path=value ..."] ... [--beside/--no-beside] [--out RESULT.json]
 
-Ours is a whole update as training does it: masks, forward and backward by microbatches, clipping,
-optimizer. Every --variant is the same with other values. The plain loops over BertForMaskedLM of
-transformers do the same with a model of the recipe's shape, BERT's own layers, as many masks and
-AdamW as PyTorch gives it: one decodes every position, one only those behind masks; they are
-compiled where ours is. In each round all take their turn with some updates in a row, so that a
-machine that slows down slows all of them down, and a GPU's host may run ahead as in training.
+Ours is a whole update as in training: masks, forward and backward in microbatches, clipping,
+optimizer. Every --variant is the same with other values. The plain loops train transformers'
+BertForMaskedLM, in the recipe's shape but with BERT's own layers, with as many masks and PyTorch's
+AdamW; one decodes every position, the other only masked ones. They are compiled if ours is. In each
+round all take turns with several updates in a row, so that a machine that slows down slows all of
+them down, and a GPU's host can run ahead as in training.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from common import (
     described,
     finish,
     joules,
+    options_of,
     random_rows,
     run,
     summary,
 )
 from crammed.config import RunConfig
+from crammed.config.optim import AdamWConfig
 from crammed.data.masking import Masker, predicted_positions
 from crammed.device import Device, choose_device
 from crammed.files import write_json
@@ -45,20 +47,20 @@ from crammed.model.count import train_flops_per_token
 
 WARM = 2
 MOST_SHAPES = 256
-"""Of one function that the compiler keeps; every variant has its own."""
+"""Shapes of one function that the compiler keeps; every variant has its own."""
 
 Loop = Callable[[int], object]
 
 
 def main(
     words: Annotated[list[str] | None, typer.Argument(help="Recipe, overrides.")] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of an update.")] = 16,
+    rows: Annotated[int, typer.Option(min=1, help="Rows per update.")] = 16,
     updates: Annotated[int, typer.Option(min=1, help="Updates in a row.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that each takes.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns for each.")] = 5,
     variant: Annotated[
-        list[str] | None, typer.Option(help="The same with these values; may be repeated.")
+        list[str] | None, typer.Option(help="Time the same with these values; may be repeated.")
     ] = None,
-    beside: Annotated[bool, typer.Option(help="Time the plain loops too.")] = True,
+    beside: Annotated[bool, typer.Option(help="Time the plain loops, too.")] = True,
     out: Path | None = None,
 ) -> None:
     torch._dynamo.config.recompile_limit = MOST_SHAPES
@@ -70,15 +72,15 @@ def main(
         try:
             other = config_of([*(words or []), *values.split()])
             loops.append(_Timed(values, other, choose_device(other.compute), rows))
-        except Exception as error:  # the others are measured all the same
-            failed[values] = _said(values, error)
+        except Exception as error:  # the others are still measured
+            failed[values] = _reason(values, error)
     for masked_only in (False, True) if beside else ():
         name = "plain, masked positions" if masked_only else "plain, every position"
         try:
             plain = _plain(config, device, rows, ours.microbatch_rows, masked_only)
             loops.append(_Timed(name, config, device, rows, plain))
         except Exception as error:
-            failed[name] = _said(name, error)
+            failed[name] = _reason(name, error)
     result = described("step", config, words, device)
     for number in range(rounds):
         for loop in loops:
@@ -87,21 +89,22 @@ def main(
         result |= {"rows": rows, "rounds": number + 1, "loops": results, "failed": failed}
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
-            write_json(out, result)  # what is measured is not lost when time runs out
+            write_json(out, result)  # results so far survive if time runs out
     finish(result, out)
 
 
-def _said(name: str, error: Exception) -> str:
-    words = f"{type(error).__name__}: {error}"
-    print(f"{name} failed: {words}", file=sys.stderr, flush=True)
-    return words
+def _reason(name: str, error: Exception) -> str:
+    """Why a loop failed, which is also printed."""
+    reason = f"{type(error).__name__}: {error}"
+    print(f"{name} failed: {reason}", file=sys.stderr, flush=True)
+    return reason
 
 
 class _Timed:
-    """A loop, built and warmed up.
+    """A loop that is ready to be timed: built and warmed up.
 
     Args:
-        plain: makes a loop that is not ours.
+        plain: builds a loop that is not ours; None is ours.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class _Timed:
         self._joules: list[float | None] = []
         self._peak = 0
         if device.torch.type == "cuda":
-            torch.cuda.empty_cache()  # what the others held for a while is free to be planned with
+            torch.cuda.empty_cache()  # memory that other loops held for a while can be used
         before = self._allocated()
         began = time.perf_counter()
         if plain is None:
@@ -161,7 +164,7 @@ class _Timed:
             self._peak = max(self._peak, most)
 
     def result(self, rows: int, ours: _Timed) -> Json:
-        """What was timed; `times_ours` compares turn by turn, whatever the pace of the device."""
+        """The results; `times_ours` compares turn by turn, so the device's pace does not matter."""
         config, device, length = self._config, self._device, self._config.data.row_length
         values: Json = summary(self._seconds)
         turns = zip(self._seconds, ours._seconds, strict=True)
@@ -188,7 +191,7 @@ class _Timed:
 def _plain(
     config: RunConfig, device: Device, rows: int, microbatch: int | None, masked_only: bool
 ) -> Callable[[], Loop]:
-    """Makes a plain loop with microbatches of the same size as ours."""
+    """Builds a plain loop with microbatches of the same size as ours."""
     return lambda: _plain_loop(config, device, rows, microbatch or rows, masked_only)
 
 
@@ -197,7 +200,7 @@ def _plain_loop(
 ) -> Loop:
     from transformers import BertConfig, BertForMaskedLM
 
-    shape, optim = config.model, config.optim
+    shape, optim = config.model, options_of(config, AdamWConfig)
     model = BertForMaskedLM(
         BertConfig(
             vocab_size=config.tokenizer.vocab_size,

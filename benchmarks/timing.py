@@ -1,4 +1,4 @@
-"""How long calls take on a device, and how fast it copies."""
+"""How long calls take on a device, and how fast the device copies."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 
 WARM = 3
 CACHE_BYTES = 256 * 2**20
-"""More than the last-level cache of any device that this is run on."""
+"""More than the last-level cache of any device that this runs on."""
 _BATCH_SECONDS = 2e-3
 
 
 def median_seconds(
     calls: Sequence[Callable[[], object]], device: torch.device, repeats: int
 ) -> float:
-    """Median time of a call; the calls take turns, so that their operands leave the cache.
+    """Median time of a call. The calls take turns, so that their operands leave the cache.
 
-    On a GPU the clock is the device's own, around so many calls in a row that launching them does
-    not count.
+    On a GPU the device's own events are the clock, around enough calls in a row to hide the time it
+    takes to launch them.
     """
     turns = itertools.cycle(calls)
     for _ in range(max(WARM, len(calls))):
@@ -41,7 +41,7 @@ def _host_seconds(call: Callable[[], object]) -> float:
 
 
 def _device_seconds(turns: itertools.cycle[Callable[[], object]], batch: int) -> float:
-    """Seconds of each of so many calls in a row, by the device's events."""
+    """Seconds per call, for `batch` calls in a row, by the device's events."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(batch):
@@ -53,12 +53,12 @@ def _device_seconds(turns: itertools.cycle[Callable[[], object]], batch: int) ->
 
 
 def copies(operand_bytes: int) -> int:
-    """How many sets of operands it takes to fill the cache, at most 8."""
+    """How many sets of operands are needed to fill the cache; at most 8."""
     return max(1, min(8, -(-CACHE_BYTES // max(1, operand_bytes))))
 
 
 def copy_bandwidth(device: torch.device, repeats: int) -> float:
-    """Bytes a second, read and written, of a copy far larger than the cache."""
+    """Bytes per second, read plus written, of a copy far larger than the cache."""
     size = 2**30 if device.type == "cuda" else CACHE_BYTES
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

@@ -1,26 +1,53 @@
-"""Small data that the tests make themselves; one thread a process, so that xdist has the cores."""
+"""Small data that the tests make; one thread per process, so that xdist has the cores."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparation import prepare
 from crammed.device import Device, choose_device
 from crammed.progress import SILENT
+from support import command
 from support.text import documents, tiny, write_jsonl
 
 torch.set_num_threads(1)
+# How long an example takes says how busy the machine is.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One server for all of xdist's processes, which begins while they collect the tests."""
+    if command.FORKS and config.getoption("numprocesses", None):
+        command.start_server()
+
+
+def pytest_unconfigure() -> None:
+    """Remove the code of models that transformers copied."""
+    shutil.rmtree(os.environ["HF_MODULES_CACHE"], ignore_errors=True)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_core() -> Iterator[None]:
+    """Data workers, each of which imports for seconds, only where a test asks for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("crammed.data.engine.cores", lambda: 1)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The house: every import goes down, no circle, and no room is called like something it offers."""
+"""Layers: imports only go down, there are no cycles, and no module has the name of a verb."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ FLOORS = (
     ("formats",),
     ("device",),
     ("config", "progress"),
-    ("files", "workers", "budget", "schedule"),
-    ("errors", "keys", "quantity", "quiet", "__init__"),
+    ("extras", "files", "workers", "budget", "schedule"),
+    ("errors", "hints", "keys", "quantity", "quiet", "__init__"),
 )
 FLOOR = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 PUBLIC_FUNCTIONS = {"run", "load", "prepare", "pretrain", "evaluate", "adapt"}

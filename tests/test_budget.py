@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed.budget import ACCOUNTS, Account, Budget, Ledger, Pace, Work, format_seconds
+from crammed.config import RunConfig
 from crammed.errors import InputError
 from support.text import FakeClock
 
@@ -28,7 +29,7 @@ from support.text import FakeClock
     ],
 )
 def test_parse(text: str, kind: str, limit: float) -> None:
-    assert Budget.parse(text) == Budget(kind, limit)  # type: ignore[arg-type]
+    assert Budget.parse(text) == Budget(kind, limit, text)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -40,11 +41,21 @@ def test_nonsense_is_refused_with_an_example(text: str) -> None:
         Budget.parse(text)
 
 
+@pytest.mark.parametrize("text", ["60m", " 1h", "1.50h", "2.0e3 updates", "7e2tok"])
+def test_a_budget_is_saved_as_it_was_typed(text: str) -> None:
+    config = RunConfig.model_validate({"recipe": "any", "budget": {"limit": text}})
+    assert config.budget.limit == Budget.parse(text)
+    assert config.model_dump(mode="json")["budget"]["limit"] == text
+    assert RunConfig.model_validate(config.model_dump(mode="json")) == config
+    parsed = {"recipe": "any", "budget": {"limit": Budget.parse(text)}}
+    assert RunConfig.model_validate(parsed).identity() == config.identity()
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"), [("time", 0.3), ("tokens", 0.5), ("updates", 0.02), ("flops", 0.7)]
 )
 def test_progress_counts_the_budget_s_own_unit(kind: str, expected: float) -> None:
-    budget = Budget(kind, 100.0)  # type: ignore[arg-type]
+    budget = Budget(kind, 100.0, "100")  # type: ignore[arg-type]
     work = Work(updates=2, rows=1, tokens=50, flops=70.0)
     assert budget.progress(work, charged_seconds=30.0) == pytest.approx(expected)
 

@@ -1,4 +1,4 @@
-"""Which device a run gets, in which number format, compiled or not, and what is refused."""
+"""The choice of device, number format and compilation, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ import pytest
 import torch
 
 from crammed.config import ComputeConfig
-from crammed.device import COMPILE_SECONDS_ON_CPU, choose_device, cpu_flags, native_half
+from crammed.device import (
+    COMPILE_SECONDS_ON_CPU,
+    Device,
+    choose_device,
+    cpu_flags,
+    native_half,
+)
 from crammed.errors import InputError
-from crammed.evaluation.evaluation import numerics_of
+from crammed.evaluation.finetuning.engine import Numerics
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -21,7 +27,7 @@ BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 def card(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], name: str = "NVIDIA H200"
 ) -> None:
-    """Let PyTorch say that there is such a GPU."""
+    """Make PyTorch report such a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: name)
@@ -30,9 +36,10 @@ def card(
 
 @pytest.fixture
 def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let this machine have no GPU, and a processor with these flags."""
+    """Pretend that there is no GPU, and a processor with these flags: 1 FLOP/s for each bit."""
 
     def install(*flags: str) -> None:
+        monkeypatch.setattr("crammed.device._measured_peak", lambda _, dtype: 8.0 * dtype.itemsize)
         for module in (torch.cuda, torch.mps):
             monkeypatch.setattr(module, "is_available", lambda: False)
         monkeypatch.setattr("crammed.device.cpu_flags", lambda: frozenset(flags))
@@ -59,12 +66,12 @@ def test_a_gpu_gets_the_16_bits_that_it_has(
     card(monkeypatch, capability)
     device = choose_device(ComputeConfig())
     assert device.dtype == expected
-    assert numerics_of(device).dtype == tuning
+    assert Numerics.on(device).dtype == tuning
     assert device.compile
     assert device.fits_microbatch
     assert device.recomputes is None
     name = str(expected).removeprefix("torch.")
-    assert any(reason.startswith(f"{name}: the device has it") for reason in device.reasons)
+    assert any(reason.startswith(f"{name}: the device supports it") for reason in device.reasons)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +90,7 @@ def test_a_gpu_compiles_where_triton_can(
     device = choose_device(ComputeConfig())
     assert device.compile == compiled
     assert compiled or any("it needs gcc and Python's header" in each for each in device.reasons)
-    assert choose_device(ComputeConfig(compile="on")).compile  # as asked
+    assert choose_device(ComputeConfig(compile="on")).compile  # as configured
 
 
 @pytest.mark.parametrize(
@@ -101,10 +108,16 @@ def test_a_processor_trains_in_bfloat16_where_it_multiplies_it(
     processor(*flags)
     device = choose_device(ComputeConfig())
     assert device.dtype == expected
-    assert numerics_of(device).dtype == FLOAT32
+    assert Numerics.on(device).dtype == FLOAT32
     assert not device.compile
-    assert device.peak_source == "measured"
+    assert (device.peak, device.peak_source) == (8.0 * expected.itemsize, "measured")
     assert (native_half(device.torch) == BFLOAT16) == (expected == BFLOAT16)
+
+
+def test_this_processor_is_measured(cpu: Device) -> None:
+    assert cpu.peak_source == "measured"
+    assert cpu.peak is not None
+    assert cpu.peak > 1e8
 
 
 def test_this_processors_flags_are_read() -> None:
@@ -128,14 +141,14 @@ def test_apple_computes_in_float32_with_a_fused_optimizer(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("asked", ["float32", "bfloat16", "float16"])
-def test_a_format_that_is_asked_for_is_taken(
+def test_a_configured_format_is_taken(
     processor: Callable[..., None], asked: Literal["float32", "bfloat16", "float16"]
 ) -> None:
     processor()
     device = choose_device(ComputeConfig(dtype=asked))
     assert device.dtype == getattr(torch, asked)
     assert device.tuning_dtype == (BFLOAT16 if asked == "bfloat16" else FLOAT32)
-    assert f"{asked}: as asked" in device.reasons
+    assert f"{asked}: as configured" in device.reasons
 
 
 def test_8_bits_need_a_gpu_that_has_them(
@@ -162,8 +175,8 @@ def test_8_bits_need_a_gpu_that_has_them(
         ("auto", COMPILE_SECONDS_ON_CPU - 1, True, False, "too short"),
         ("auto", COMPILE_SECONDS_ON_CPU, True, True, "long enough"),
         ("auto", COMPILE_SECONDS_ON_CPU, False, False, "python3-dev"),
-        ("off", 1e9, True, False, "as asked"),
-        ("on", 1.0, True, True, "as asked"),
+        ("off", 1e9, True, False, "as configured"),
+        ("on", 1.0, True, True, "as configured"),
     ],
 )
 def test_a_processor_compiles_for_runs_long_enough(

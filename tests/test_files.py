@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import gzip
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from crammed.errors import InputError
-from crammed.files import read_json, write_json, write_text
+from crammed.files import FolderLock, publish, read_json, write_gzip, write_json, write_text
 
 
 def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
@@ -14,9 +18,56 @@ def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "results" / "new").iterdir()] == ["x.json"]
 
 
-def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     (tmp_path / "folder").mkdir()
     for place in ("results/x.json", "results/new/x.json", "folder"):
         with pytest.raises(InputError, match=f"cannot write .*{place}: .*; choose another --out"):
             write_text(tmp_path / place, "a")
+
+
+def test_a_folder_is_locked_once(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "here"
+    with FolderLock(folder):
+        with pytest.raises(InputError, match=r"here is in use by another process: wait for it"):
+            FolderLock(folder)
+        with pytest.raises(InputError, match=r"corpus is in use"):
+            FolderLock(folder, tmp_path / "corpus")
+        FolderLock(folder, file="other").release()
+    FolderLock(folder).release()
+
+
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
+    script = "import os, sys; from pathlib import Path; from crammed.files import FolderLock\n"
+    script += "lock = FolderLock(Path(sys.argv[1])); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)]).returncode == 9
+    FolderLock(tmp_path).release()
+
+
+def test_a_gzip_file_depends_on_its_content_alone(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        write_gzip(tmp_path / name, iter([b"one", b"two"]))
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == b"onetwo"
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+
+@pytest.mark.parametrize("same_disk", [True, False])
+def test_a_published_folder_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_disk: bool
+) -> None:
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    (tmp_path / "work" / "deep" / "x").write_text("1")
+    (tmp_path / "out").mkdir()  # an empty folder in its place is no obstacle
+    if not same_disk:
+        stat = Path.stat
+
+        def far(self: Path, **_: bool) -> os.stat_result:
+            found = stat(self)
+            device = found.st_dev + (self.name == "work")
+            return os.stat_result((*found[:2], device, *found[3:]))
+
+        monkeypatch.setattr(Path, "stat", far)
+    publish(tmp_path / "work", tmp_path / "out")
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out" / "deep" / "x").read_text() == "1"

@@ -1,4 +1,4 @@
-"""What long work says of itself where there is no terminal."""
+"""What long work reports when there is no terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_time_left_follows_the_rate_so_far() -> None:
     assert _lines([(0, 0.0), (20, 0.25)], 1.0)[0] == "work  25 %  1m left  detail"
 
 
-def test_time_left_counts_from_where_work_was_taken_up_again() -> None:
+def test_time_left_counts_from_where_work_resumed() -> None:
     assert _lines([(0, 0.5), (20, 0.75)], 1.0)[0] == "work  75 %  20s left  detail"
 
 

@@ -21,7 +21,9 @@ def test_configuration_and_environment_are_saved_first(tmp_path: Path) -> None:
     assert env["packages"]["torch"]
 
 
-def test_a_copy_without_history_is_told_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_without_history_takes_its_commit_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CRAMMED_COMMIT", "0123456789ab")
     assert environment()["commit"] == "0123456789ab"
     monkeypatch.delenv("CRAMMED_COMMIT")
@@ -40,7 +42,7 @@ def test_the_same_configuration_opens_again_and_another_is_refused(tmp_path: Pat
 
 def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(InputError, match="no run"):
+    with pytest.raises(InputError, match="not a run"):
         RunDir.open(tmp_path, tiny())
     with pytest.raises(InputError, match="is a file"):
         RunDir.open(tmp_path / "thesis.tex", tiny())
@@ -51,7 +53,7 @@ def test_a_corpus_outlives_a_run_that_did_not_begin(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "run", tiny()) as run:
         (run.path / "corpus").mkdir()
         run.discard_if_new()
-        assert not run.path.exists()  # half a corpus is worth nothing
+        assert not run.path.exists()  # half a corpus is not worth keeping
     with RunDir.open(tmp_path / "run", tiny()) as run:
         (run.path / "corpus").mkdir()
         write_json(run.path / "corpus" / "manifest.json", {})
@@ -159,7 +161,7 @@ def test_folders_appear_complete_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["whole"]
 
 
-def test_what_a_crash_left_aside_is_cleared_away(tmp_path: Path) -> None:
+def test_what_a_crash_left_behind_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".made.tmp").mkdir()
     (tmp_path / ".made.tmp" / "junk").write_text("x")
     with new_folder(tmp_path / "made") as folder:
@@ -172,7 +174,7 @@ def test_nan_is_never_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_one_may_not_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(self: Path, *_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -181,7 +183,7 @@ def test_a_folder_one_may_not_write_to(tmp_path: Path, monkeypatch: pytest.Monke
         RunDir.open(tmp_path / "run", tiny())
 
 
-def test_weights_that_do_not_fit_the_disk_are_one_line() -> None:
+def test_weights_that_do_not_fit_on_the_disk_are_reported_in_one_line() -> None:
     library_says = "Error while serializing: I/O error: No space left on device (os error 28)"
     with pytest.raises(InputError, match="disk is full"), disk_faults(Path("out")):
         raise SafetensorError(library_says)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
@@ -65,6 +66,73 @@ def test_values_at_quarters_and_beyond(
 
 def test_the_table_has_every_shape() -> None:
     assert {shape for shape, _, _ in TABLE} == set(SHAPES)
+
+
+def warmed(u: float, warmup: float, formula: Callable[[float], float]) -> float:
+    """Warm-up, then the formula over progress through the rest."""
+    return u / warmup if u < warmup else formula((u - warmup) / (1.0 - warmup))
+
+
+def cooled(u: float, cooldown: float, formula: Callable[[float], float]) -> float:
+    """The formula over u, then from its last value linearly to 0."""
+    if cooldown and u > 1.0 - cooldown:
+        return (1.0 - u) / cooldown * formula(1.0 - cooldown)
+    return formula(u)
+
+
+def half_cosine(progress: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def dive(u: float, warmup: float, falling: float) -> float:
+    return u / warmup if u < warmup else min(1.0, (1.0 - u) / falling)
+
+
+# Each shape written out on its own: the reference for code that the shapes share.
+FORMULAS: dict[str, Callable[..., float]] = {
+    "triangle": lambda u, start, falling: min(
+        start + u * (1.0 - start) / (1.0 - falling), (1.0 - u) / falling
+    ),
+    "one-cycle": lambda u: 2.0 * min(u, 1.0 - u),
+    "multi-cycle": lambda u, cycles: 2.0 * min((u * cycles) % 1.0, 1.0 - (u * cycles) % 1.0),
+    "linear": lambda u, warmup, end: warmed(u, warmup, lambda p: 1.0 + (end - 1.0) * p),
+    "linear-to-zero": lambda u, warmup: warmed(u, warmup, lambda p: 1.0 - p),
+    "polynomial": lambda u, warmup, power: warmed(u, warmup, lambda p: (1.0 - p) ** power),
+    "cosine": lambda u, warmup: warmed(u, warmup, half_cosine),
+    "cosine-annealing": lambda u, warmup, cycles: warmed(
+        u, warmup, lambda p: half_cosine(1.0 if u == 1.0 else (p * cycles) % 1.0)
+    ),
+    "inverse-cosine": lambda u, cooldown: cooled(u, cooldown, lambda v: half_cosine(1.0 - v)),
+    "ramp": lambda u, cooldown: cooled(u, cooldown, lambda v: v),
+    "inverse-sqrt": lambda u, warmup, cooldown: (
+        u / warmup if u < warmup else cooled(u, cooldown, lambda v: math.sqrt(warmup / v))
+    ),
+    "constant": lambda u, warmup, cooldown: (
+        u / warmup if u < warmup else cooled(u, cooldown, lambda v: 1.0)
+    ),
+    "dive": dive,
+    "dive-slow": dive,
+    "dive-fast": dive,
+}
+
+VALUES: dict[str, st.SearchStrategy[float]] = {
+    "start": st.floats(0, 1),
+    "end": st.floats(0, 1),
+    "falling": st.floats(0.01, 0.99),
+    "power": st.floats(0.1, 4),
+    "cycles": st.integers(1, 9),
+    "warmup": st.sampled_from([0.01, 0.06, 0.3]) | st.floats(0.01, 0.5),
+    "cooldown": st.just(0.0) | st.floats(0.01, 0.5),
+}
+
+
+@given(st.sampled_from(SHAPES), st.data())
+def test_every_shape_is_its_formula_to_the_bit(shape: str, data: st.DataObject) -> None:
+    names = [name for name in type(curve(shape)).model_fields if name != "shape"]
+    parameters = {name: data.draw(VALUES[name], name) for name in names}
+    corners = [0.0, 0.5, 1.0, parameters.get("warmup", 0.0), 1.0 - parameters.get("cooldown", 0.0)]
+    u = data.draw(st.floats(0, 1) | st.sampled_from(corners), "u")
+    assert curve(shape, **parameters)(u) == max(0.0, FORMULAS[shape](u, **parameters))
 
 
 @given(st.sampled_from(SHAPES), st.floats(-2, 3))

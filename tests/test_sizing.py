@@ -47,12 +47,12 @@ def test_more_budget_or_a_faster_device_never_gives_less() -> None:
 
 def test_the_largest_size_is_taken_that_gets_its_tokens() -> None:
     config = follow_budget(of("1h"), FOLLOWERS, LAPTOP)
-    wanted = sizing.TOKENS_A_PARAMETER * block_matrix_parameters(config.model)
+    wanted = sizing.TOKENS_PER_PARAMETER * block_matrix_parameters(config.model)
     assert tokens(config, LAPTOP) >= wanted
     place = SHAPES.index((config.model.layers, config.model.width))
     layers, width = SHAPES[place + 1]
     larger = with_values(config, {"model.layers": layers, "model.width": width})
-    assert tokens(larger, LAPTOP) < sizing.TOKENS_A_PARAMETER * block_matrix_parameters(
+    assert tokens(larger, LAPTOP) < sizing.TOKENS_PER_PARAMETER * block_matrix_parameters(
         larger.model
     )
 
@@ -107,7 +107,7 @@ def test_budgets_in_flops_and_tokens_need_no_speed() -> None:
 
 
 def test_a_key_without_a_rule_is_refused() -> None:
-    with pytest.raises(InputError, match=r"no rule for optim.beta1"):
+    with pytest.raises(InputError, match=r"no rule for optim\.beta1"):
         follow_budget(of("1h"), ["optim.beta1"], LAPTOP)
 
 

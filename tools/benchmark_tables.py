@@ -1,12 +1,13 @@
-"""Tables of benchmarks: one function for each kind of result in ``benchmarks/results``.
+"""Benchmark tables: one function for each kind of result in ``benchmarks/results``.
 
-Each takes the names of result files, and gives Markdown. A page that names a result which is not
-there is an error for what was measured long ago; results of the speed of pretraining may be missing
-still, and their table says so.
+Each function takes the names of result files and returns Markdown. For preparing and fine-tuning, a
+page that names a missing result is an error. Results on the speed of pretraining may still be
+missing, and then the table says so.
 """
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,16 @@ from crammed.quantity import quantity
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 NOT_YET = "Not measured yet.\n"
 PILE_BYTES = 825.18 * 2**30
+PREPARED = {
+    "small, tokenizer trained": "one small file, training the tokenizer",
+    "all, tokenizer trained": "all files, training the tokenizer",
+    "all, tokenizer given": "all files, tokenizer given",
+    "and near-duplicates": "the same, removing near-duplicates",
+    "and Gopher's rules": "the same, with Gopher's rules",
+    "and C4's rules": "the same, with C4's rules",
+}
+"""What pages call the runs of the benchmark of preparing."""
+PAGE_WIDTH = 120
 
 
 def _benchmark(name: str) -> dict[str, Any]:
@@ -25,45 +36,52 @@ def _benchmark(name: str) -> dict[str, Any]:
     return benchmark
 
 
+def _wrapped(*sentences: str) -> str:
+    """A paragraph as pages wrap it."""
+    return textwrap.fill(" ".join(sentences), PAGE_WIDTH, break_on_hyphens=False)
+
+
 def prepare_table(names: list[str]) -> str:
-    """The benchmark of preparing, and what the Pile would take at its rates."""
+    """How fast text is prepared, and what the Pile would take at that rate."""
     (name,) = names
     benchmark = _benchmark(name)
     runs = {run["what"]: run for run in benchmark["runs"]}
-    lines = ["| what | text | time | rate | memory |", "|---|---|---|---|---|"]
+    lines = ["| run | text | time | rate | peak memory |", "|---|---|---|---|---|"]
     for what, run in runs.items():
         if "seconds" in run:
+            label = PREPARED.get(what, what)
             lines.append(
-                f"| {what} | {run['megabytes']:.0f} MB | {run['seconds']:.1f} s | "
+                f"| {label} | {run['megabytes']:.0f} MB | {run['seconds']:.1f} s | "
                 f"{run['megabytes_per_second']:.1f} MB/s | {run['peak_memory_megabytes']:.0f} MB |"
             )
     made = benchmark["environment"]
     plain = runs["the tokenizers library, and words first on one core"]
     library = f"{plain['library_megabytes_per_second']:.1f} MB/s"
     ours = f"{plain['words_first_megabytes_per_second']:.1f} MB/s"
-    lines += [
-        "",
-        f"Measured on {made['cores']} cores (commit {made['commit']}). The `tokenizers` library "
-        f"encodes the same text at {library} with all cores; words first does at {ours} with one.",
+    words = [
+        f"Measured on {made['cores']} cores (commit {made['commit']}). On a part of this text, the "
+        f"`tokenizers` library encodes {library} with all cores; tokenizing each distinct word "
+        f"once encodes {ours} with one core.",
     ]
     if found := runs.get("identity"):
         count, differing = found["documents"], found["differing"]
-        lines.append(f"Of {count:,} documents {differing:,} get other ids than from it.")
+        words.append(f"The two give different ids for {differing:,} of {count:,} documents.")
     given = runs["all, tokenizer given"]
     hours = PILE_BYTES / 1e6 / given["megabytes_per_second"] / 3600
     tokens = PILE_BYTES / 1e6 / given["megabytes"] * given["tokens"]
-    lines += [
-        "",
-        f"At this rate the Pile (825 GiB) takes {hours:.0f} hours on {made['cores']} cores. Shards "
-        f"are independent: 32 cores would take {hours * made['cores'] / 32:.1f} hours, if one "
-        "process reads fast enough for them, which was not tried. It would end as "
-        f"{tokens / 1e9:.0f} billion tokens, {2 * tokens / 1e9:.0f} GB.",
-    ]
+    pile = _wrapped(
+        "At the rate with a given tokenizer, the Pile (825 GiB) would take "
+        f"{hours:.0f} hours on {made['cores']} cores and become {tokens / 1e9:.0f} billion tokens, "
+        f"{2 * tokens / 1e9:.0f} GB. Shards are independent, so 32 cores would take "
+        f"{hours * made['cores'] / 32:.1f} hours if a single process can read fast enough to keep "
+        "them busy; that has not been tried."
+    )
+    lines += ["", _wrapped(*words), "", pile]
     return "\n".join(lines) + "\n"
 
 
 def finetune_table(names: list[str]) -> str:
-    """The benchmark of fine-tuning: scores and times beside a plain loop's."""
+    """Scores and times of fine-tuning, compared with a plain loop."""
     (name,) = names
     benchmark = _benchmark(name)
     lines = ["| task | training rows | metric | ours | plain loop |", "|---|---|---|---|---|"]
@@ -74,24 +92,26 @@ def finetune_table(names: list[str]) -> str:
         rows = f"{benchmark['rows'][task]:,}"
         lines.append(f"| {task} | {rows} | {score['metric']} | {seeds[0]} | {seeds[1]} |")
     ours, theirs_seconds = benchmark["ours"]["seconds"], benchmark["plain_seconds"]
-    lines.append(f"| seconds in all | | | {ours:.0f} | {theirs_seconds:.0f} |")
+    lines.append(f"| total seconds | | | {ours:.0f} | {theirs_seconds:.0f} |")
     made = benchmark["environment"]
     lines += [
         "",
-        f"{benchmark['seeds']} seeds each, on {benchmark['device']} (commit {made['commit']}): "
-        f"**{benchmark['times_faster']:.1f} times faster** than a plain loop that pads batches of "
-        "random rows, with the same scores but for the seeds.",
+        _wrapped(
+            f"{benchmark['seeds']} seeds per task, on {benchmark['device']} (commit "
+            f"{made['commit']}): **{benchmark['times_faster']:.1f} times as fast** as a plain loop "
+            "that pads batches of random rows, with scores that agree up to seed noise."
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _there(names: list[str]) -> list[dict[str, Any]]:
-    """The results among these files that were made already."""
+    """The results among these files that exist already."""
     return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]
 
 
 def _shape(result: dict[str, Any]) -> str:
-    """What was run: recipe, what it changes in it, length of the rows, size."""
+    """What was run: recipe, overrides, row length, size, number format."""
     changed = [
         word
         for word in result["overrides"]
@@ -103,7 +123,7 @@ def _shape(result: dict[str, Any]) -> str:
 
 
 def _source(results: list[dict[str, Any]]) -> str:
-    """Where and with what commits these were made."""
+    """The devices, PyTorch versions and commits behind these results."""
     devices = sorted({result["device"] for result in results})
     commits = sorted({str(result["environment"]["commit"]) for result in results})
     torch = sorted({result["environment"]["packages"]["torch"] for result in results})
@@ -116,7 +136,7 @@ def _tabled(head: str, rows: list[str], results: list[dict[str, Any]]) -> str:
 
 
 def step_table(names: list[str]) -> str:
-    """Updates of pretraining: every loop of every shape."""
+    """Pretraining updates: every loop of every shape."""
     if not (results := _there(names)):
         return NOT_YET
     rows = []
@@ -136,12 +156,15 @@ def step_table(names: list[str]) -> str:
                 "" if energy is None else f"{energy:,.0f} J",
             )
             rows.append(f"| {' | '.join(cells)} |")
-    head = "| shape | loop | rows | tokens/s | time, of ours | MFU | memory | energy, 1 M tokens |"
+    head = (
+        "| shape | loop | rows | tokens/s | time relative to ours | MFU | peak memory "
+        "| energy per 1 M tokens |"
+    )
     return _tabled(head, rows, results)
 
 
 def floor_table(names: list[str]) -> str:
-    """What the products and the traffic of a step take at the least."""
+    """The least time that the matrix products and memory traffic of a step can take."""
     if not (results := _there(names)):
         return NOT_YET
     rows = []
@@ -154,12 +177,15 @@ def floor_table(names: list[str]) -> str:
                 f"{total['products_ms']:.1f} ms | {total['traffic_ms']:.1f} ms at {copied} | "
                 f"{total['tokens_per_second_products']:,.0f} | {total['tokens_per_second']:,.0f} |"
             )
-    head = "| shape | products | tokens | products, attention | traffic | tokens/s | with traffic |"
+    head = (
+        "| shape | format | tokens | products and attention | memory traffic "
+        "| tokens/s without traffic | tokens/s with traffic |"
+    )
     return _tabled(head, rows, results)
 
 
 def profile_table(names: list[str]) -> str:
-    """Shares of one microbatch and the update after it, by group of kernels."""
+    """Where the time of one microbatch and its optimizer update goes, by group of kernels."""
     if not (results := _there(names)):
         return NOT_YET
     rows = []
@@ -170,11 +196,11 @@ def profile_table(names: list[str]) -> str:
         times = f"{1000 * result['seconds']:.1f} ms"
         idle = f"{100 * result['idle_seconds'] / result['seconds']:.0f} %"
         rows.append(f"| {_shape(result)} | {tokens:,} | {times} | {idle} | {', '.join(shares)} |")
-    return _tabled("| shape | tokens | time | idle | of the kernels' time |", rows, results)
+    return _tabled("| shape | tokens | time | idle | share of kernel time |", rows, results)
 
 
 def optimizer_table(names: list[str]) -> str:
-    """Ways to compute one update."""
+    """Methods of computing one optimizer update."""
     if not (results := _there(names)):
         return NOT_YET
     rows = [
@@ -183,11 +209,11 @@ def optimizer_table(names: list[str]) -> str:
         for result in results
         for name, way in result["ways"].items()
     ]
-    return _tabled("| shape | way | time | share of an update |", rows, results)
+    return _tabled("| shape | method | time | share of an update |", rows, results)
 
 
 def loader_table(names: list[str]) -> str:
-    """Reading and masking beside training."""
+    """Rates of reading and masking, compared with training."""
     if not (results := _there(names)):
         return NOT_YET
     rows = []
@@ -196,11 +222,11 @@ def loader_table(names: list[str]) -> str:
         for what, entry in (*rates, ("mask", result["mask"]), ("train", result["training"])):
             rate = f"{quantity(entry['rows_per_second'])} | {quantity(entry['tokens_per_second'])}"
             rows.append(f"| {_shape(result)} | {what} | {rate} |")
-    return _tabled("| shape | what | rows/s | tokens/s |", rows, results)
+    return _tabled("| shape | operation | rows/s | tokens/s |", rows, results)
 
 
 def end_to_end_table(names: list[str]) -> str:
-    """Seconds by account, from raw text to an exported model."""
+    """Where the time goes, from raw text to an exported model."""
     if not (results := _there(names)):
         return NOT_YET
     rows = []
@@ -211,12 +237,12 @@ def end_to_end_table(names: list[str]) -> str:
         cells = (_shape(result), text, result["budget"], f"{quantity(result['tokens'])}")
         wall = f"{result['wall_seconds']:.0f}"
         rows.append(f"| {' | '.join(cells)} | {wall} | {accounts} |")
-    head = "| shape | text | budget | tokens | seconds in all | of which |"
+    head = "| shape | text | budget | tokens | total seconds | breakdown in seconds |"
     return _tabled(head, rows, results)
 
 
 def plan_table(names: list[str]) -> str:
-    """What plans said, and what runs did."""
+    """What plans predicted, and what the runs did."""
     if not (results := _there(names)):
         return NOT_YET
     rows = []
@@ -227,4 +253,8 @@ def plan_table(names: list[str]) -> str:
             ratio = "" if entry["ratio"] is None else f"{entry['ratio']:.3f}"
             cells = (_shape(result), entry["budget"], predicted, quantity(entry["tokens"]), ratio)
             rows.append(f"| {' | '.join(cells)} |")
-    return _tabled("| shape | budget | predicted tokens | read | ratio |", rows, results)
+    return _tabled(
+        "| shape | budget | predicted tokens (range) | tokens read | read / predicted |",
+        rows,
+        results,
+    )

@@ -1,14 +1,15 @@
-"""Keep a finished run as a record, and write the tables of README and docs from the records.
+"""Keep finished runs and studies as records, and generate the tables of README.md and docs/.
 
     python tools/records.py add RUN_DIR records/DATE-NAME --command "what was typed"
     python tools/records.py study STUDY_DIR records/DATE-NAME --command "what was typed"
     python tools/records.py tables [--check]
 
-A record is a folder: ``RUN.json`` for every run (command, commit, hardware, configuration, corpus,
-results) and ``RUN.metrics.jsonl`` (its log points). A page names the records it shows between
-``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``; ``study: DATE-NAME`` shows a
-study, ``sizes: BUDGET ...`` what the default recipe is for some budgets, ``prepare: FILE`` and the
-other names of `MAKERS` a benchmark's results (`benchmark_tables`).
+A record is a folder. For each run it holds ``RUN.json`` (command, commit, hardware, configuration,
+corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page names
+the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
+``study: DATE-NAME`` shows a study, and ``sizes: BUDGET ...`` what the default recipe becomes at
+some budgets; ``prepare: FILE`` and the other keys of `MAKERS` show benchmark results
+(`benchmark_tables`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from typing import Annotated, Any
 import typer
 
 import benchmark_tables
-from crammed.data.corpus import Corpus
 from crammed.device import known_peak
 from crammed.errors import InputError
 from crammed.files import read_json, write_json, write_text
@@ -37,7 +37,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 BLOCK = re.compile(r"(<!-- (\w+): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 HEAD = (
-    "| run | device | budget | text | size | read | held-out loss (unigram) | scores (untrained) |",
+    "| run | device | budget | text | model | training | held-out loss (unigram) "
+    "| scores (untrained model) |",
     "|---|---|---|---|---|---|---|---|",
 )
 
@@ -48,22 +49,28 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def add(
     run: Path,
     record: Path,
-    command: Annotated[str, typer.Option(help="The command, with variables for folders.")],
-    corpus: Annotated[Path | None, typer.Option(help="Its corpus, where not in the run.")] = None,
+    command: Annotated[str, typer.Option(help="The command, with variables in place of folders.")],
+    corpus: Annotated[
+        Path | None, typer.Option(help="Its corpus, if not in RUN; a manifest will do.")
+    ] = None,
 ) -> None:
     """Keep the finished run RUN in the folder RECORD."""
     summary = read_json(run / "summary.json")
     if summary is None:
         raise InputError(f"{run} holds no finished run")
+    folder = corpus or run / "corpus"
+    manifest = read_json(folder / "manifest.json")
+    if manifest is None:
+        raise InputError(f"{folder} holds no manifest.json: name the run's corpus with --corpus")
     config = read_config(run).model_dump(mode="json")
-    # Data is known by name and hash; where it lay on one machine is nobody else's business.
+    # Data is identified by name and hash; its path on one machine means nothing elsewhere.
     config["data"]["sources"] = summary["corpus"]["sources"]
     stages = [e for e in read_lines(run / "events.jsonl") if e["event"] in ("stage", "heldout")]
     kept = {
         "command": command,
         "environment": read_json(run / "env.json"),
         "config": config,
-        "sources": Corpus(corpus or run / "corpus").manifest["sources"],
+        "sources": manifest["sources"],
         "summary": summary,
         "events": stages,
         "scores": _scores_of(run),
@@ -75,7 +82,7 @@ def add(
 
 
 def _scores_of(run: Path) -> dict[str, Any] | None:
-    """The scores of all protocols that a run was evaluated by, or None."""
+    """The scores of a run under every protocol it was evaluated with, or None."""
     found = [read_json(file) or {} for file in sorted(run.glob("evaluation*/scores.json"))]
     suites = {name: suite for scores in found for name, suite in scores["suites"].items()}
     return {**found[0], "suites": suites} if found else None
@@ -85,7 +92,7 @@ def _scores_of(run: Path) -> dict[str, Any] | None:
 def study(
     folder: Path,
     record: Path,
-    command: Annotated[str, typer.Option(help="The command, with variables for folders.")],
+    command: Annotated[str, typer.Option(help="The command, with variables in place of folders.")],
 ) -> None:
     """Keep the finished study FOLDER in the folder RECORD."""
     values = read_json(folder / "study.json")
@@ -97,9 +104,11 @@ def study(
 
 @app.command()
 def tables(
-    check: Annotated[bool, typer.Option("--check", help="Only say what is out of date.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only report what is out of date.")
+    ] = False,
 ) -> None:
-    """Write the tables of README.md and docs/ from the records."""
+    """Generate the tables of README.md and docs/ from the records."""
     stale = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         old = page.read_text("utf-8")
@@ -113,7 +122,7 @@ def tables(
 
 
 def table(records: list[str]) -> str:
-    """A table with a row for every run of these records."""
+    """A table with one row for each run of these records."""
     rows = [
         _row(read_json(file) or {})
         for record in records
@@ -138,7 +147,7 @@ def _row(run: dict[str, Any]) -> str:
 
 
 def _scores(scores: dict[str, Any]) -> Iterator[str]:
-    """The numbers of every suite. The oldest records have one suite, and its protocol beside it."""
+    """The scores of every suite. The oldest records hold one suite, next to its protocol."""
     suites = scores.get("suites", {"": scores})
     for suite, values in suites.items():
         for name, entry in values.get("tasks", {}).items():
@@ -162,14 +171,15 @@ def _score(name: str, entry: dict[str, Any]) -> str:
 
 
 def study_table(names: list[str]) -> str:
-    """A study's arms, the best first, beside its baseline."""
+    """The arms of a study, best first, compared with its baseline."""
     (name,) = names
     values = read_json(RECORDS / name / "study.json")
     if values is None:
         raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
     base = values["baseline"]
     lines = [
-        f"| arm | seeds | held-out loss, 15 % masks | 25 % masks | less {base} (95 %) | tokens |",
+        "| arm | seeds | held-out loss at 15 % masking | at 25 % masking "
+        f"| difference from {base}, 95 % interval | tokens |",
         "|---|---|---|---|---|---|",
     ]
     for row in compare_arms(values):
@@ -200,9 +210,9 @@ def _difference(loss: dict[str, Any]) -> str:
 
 
 def sizes_table(budgets: list[str]) -> str:
-    """What the default recipe is for these budgets on two devices, by its rules."""
+    """What the rules make of the default recipe at these budgets, on two devices."""
     lines = [
-        "| device | budget | layers x width | parameters | vocabulary | tokens | rows of an update "
+        "| device | budget | layers x width | parameters | vocabulary | tokens | rows per update "
         "| learning rate |",
         "|---|---|---|---|---|---|---|---|",
     ]

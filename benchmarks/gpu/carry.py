@@ -1,10 +1,10 @@
-"""Large files to a machine that takes only so much at a time: cut, carried in trips, joined again.
+"""Cut large files, carry them in trips to a machine with limited transfers, and join them there.
 
     python benchmarks/gpu/carry.py split FILE ... --to DIR [--part-mib 20] [--trip-mib 60]
     python benchmarks/gpu/carry.py join DIR/trip-1 --to FOLDER        # there, once for each trip
 
-Every trip is a folder with some of the parts and the whole manifest; they may come in any order. A
-file appears in FOLDER once all of its parts are there and its hash is right. Needs nothing but
+Every trip is a folder with some of the parts and the whole manifest; trips may arrive in any order.
+A file appears in FOLDER once all of its parts have arrived and its hash is correct. This needs only
 Python, so that it can run before anything else is installed.
 """
 
@@ -24,7 +24,7 @@ WAITING = ".parts"
 
 
 def split(files: Sequence[Path], to: Path, part_mib: float, trip_mib: float) -> int:
-    """Cut the files and spread their parts over trips, the largest first; how many there are."""
+    """Cut the files and distribute the parts over trips, the largest first; returns the number."""
     part_bytes, trip_bytes = int(part_mib * MIB), int(trip_mib * MIB)
     if not 0 < part_bytes <= trip_bytes:
         raise SystemExit("--part-mib must be above 0 and at most --trip-mib")
@@ -56,7 +56,7 @@ def split(files: Sequence[Path], to: Path, part_mib: float, trip_mib: float) -> 
 
 
 def _cut(file: Path, into: Path, part_bytes: int) -> dict[str, Any]:
-    """Write the parts of a file, each named by its hash, and describe the whole."""
+    """Write the parts of a file, each named after its hash; returns a description of the file."""
     parts, whole = [], hashlib.sha256()
     with file.open("rb") as content:
         while part := content.read(part_bytes):
@@ -73,11 +73,11 @@ def _sha256(file: Path) -> str:
 
 
 def join(trip: Path, to: Path) -> list[str]:
-    """Take the parts of a trip in, and join the files that are complete; names of the others."""
+    """Take in a trip's parts, and join the files that are complete; returns the others' names."""
     try:
         manifest = json.loads((trip / MANIFEST).read_text("utf-8"))
     except OSError:
-        raise SystemExit(f"{trip} is no trip: it has no {MANIFEST}") from None
+        raise SystemExit(f"{trip} is not a trip: it has no {MANIFEST}") from None
     waiting = to / WAITING
     waiting.mkdir(parents=True, exist_ok=True)
     known = {part for entry in manifest.values() for part in entry["parts"]}
@@ -102,7 +102,7 @@ def join(trip: Path, to: Path) -> list[str]:
                 whole.update(content)
                 file.write(content)
         if whole.hexdigest() != entry["sha256"]:
-            raise SystemExit(f"{name} is not what was cut: carry everything again")
+            raise SystemExit(f"{name} differs from the original: carry everything again")
         aside.replace(target)
     if not missing:
         shutil.rmtree(waiting)
@@ -116,7 +116,7 @@ def main() -> None:
     cutting.add_argument("files", nargs="+", type=Path)
     cutting.add_argument("--part-mib", type=float, default=20.0)
     cutting.add_argument("--trip-mib", type=float, default=60.0)
-    joining = verbs.add_parser("join", help="take a trip in, and join what is complete")
+    joining = verbs.add_parser("join", help="take in a trip, and join what is complete")
     joining.add_argument("trip", type=Path)
     for each in (cutting, joining):
         each.add_argument("--to", type=Path, required=True)

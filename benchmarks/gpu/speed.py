@@ -1,14 +1,14 @@
-"""Everything about the speed of pretraining on one GPU, in one command.
+"""Measures everything about the speed of pretraining on one GPU, in one command.
 
     python benchmarks/gpu/speed.py --out DIR [--variant "key.path=value ..."] ...
         [--shape crammed-2022 ...] [--tokens 1048576] [--minutes 9] [--set key.path=value] ...
 
-For four shapes (the paper's at lengths 128 and 512, BERT-base, 250 million parameters): updates in
-the recipe's own settings and in every variant, in turn; the floor; the kernels of one microbatch.
-Besides, the optimizers at the paper's shape. Each is a process of its own that writes DIR/NAME.json
-when it is done, so the same command goes on where it was stopped, and does anew what failed. With
---minutes nothing is begun that may, judged by the longest loop so far, end later than that; exit
-code 75 says that there is more to do.
+For four shapes (the paper's at lengths 128 and 512, BERT-base, 250 million parameters) it times
+updates with the recipe's own settings and with every variant in turn, the floor, and the kernels of
+one microbatch; and for the first shape the optimizers. Each benchmark is a separate process that
+writes DIR/NAME.json when it is done, so the same command continues where it stopped, and repeats
+what failed. With --minutes, nothing starts that would probably (by the longest loop so far) end
+later; exit code 75 means that there is more to do.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ Jobs = dict[str, list[str]]
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")],
-    variant: Annotated[list[str] | None, typer.Option(help="Other values to compare.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")],
+    variant: Annotated[list[str] | None, typer.Option(help="Other values to compare with.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="Only these shapes.")] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of an update.")] = 1 << 20,
+    tokens: Annotated[int, typer.Option(help="Tokens per update.")] = 1 << 20,
     updates: Annotated[int, typer.Option(min=1, help="Updates in a row.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that each takes.")] = 5,
-    minutes: Annotated[float | None, typer.Option(help="Stop in time.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns for each.")] = 5,
+    minutes: Annotated[
+        float | None, typer.Option(help="Start nothing that would end later.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Values for every shape and variant.")
     ] = None,
 ) -> None:
     if unknown := [name for name in shape or [] if name not in SHAPES]:
-        raise SystemExit(f"no shape {', '.join(unknown)}: choose among {', '.join(SHAPES)}")
+        raise SystemExit(f"no shape {', '.join(unknown)}: choose from {', '.join(SHAPES)}")
     out.mkdir(parents=True, exist_ok=True)
     jobs = _jobs(shape or list(SHAPES), variant or [], set_ or [], tokens, updates, rounds)
     began, longest, failed = time.monotonic(), 0.0, []
@@ -80,7 +82,7 @@ def _jobs(
     updates: int,
     rounds: int,
 ) -> Jobs:
-    """Commands by name of their result, the most telling first."""
+    """Commands by name of their result, the most informative first."""
     steps: Jobs = {}
     rest: Jobs = {}
     for name in shapes:
@@ -105,17 +107,17 @@ def _jobs(
 
 
 def _do(command: list[str], result: Path) -> bool:
-    """Run a benchmark; its result appears at once and complete, or its words in a text file."""
+    """Run a benchmark; its result appears complete, or else its output stays in a text file."""
     script, *words = command
-    aside, words_said = result.with_suffix(".part"), result.with_suffix(".txt")
+    aside, log = result.with_suffix(".part"), result.with_suffix(".txt")
     whole = [sys.executable, str(BENCHMARKS / script), *words, "--out", str(aside)]
-    with words_said.open("wb") as said:
-        done = subprocess.run(whole, stdout=said, stderr=subprocess.STDOUT, check=False)
+    with log.open("wb") as output:
+        done = subprocess.run(whole, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode or not aside.exists():
-        print(words_said.read_text(errors="replace")[-2000:], flush=True)
+        print(log.read_text(errors="replace")[-2000:], flush=True)
         return False
     aside.replace(result)
-    words_said.unlink()
+    log.unlink()
     return True
 
 

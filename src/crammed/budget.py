@@ -1,10 +1,12 @@
 """The budget is the clock of a run.
 
-`Budget` says what a run may spend, `Ledger` books every second into exactly one account, and
-`progress` turns both into u in [0, 1], the one variable that schedules are functions of.
+`Budget` says what a run may spend, and turns what it has spent into u in [0, 1], the progress that
+every schedule is a function of. `Ledger` books every second into exactly one account, and `Pace`
+predicts how long the next update takes.
 
-A budget of time is charged for the accounts its rule names, work that a crash destroyed included.
-A budget of tokens, updates or FLOPs counts work that was kept, so such a run is deterministic.
+A budget of time is charged for the accounts that its rule names, and for work that a crash
+destroyed. A budget of tokens, updates or FLOPs counts the work that was kept, so such a run is
+deterministic.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from crammed.errors import InputError
@@ -50,31 +52,37 @@ class Work:
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit and its unit: seconds, tokens, updates or training FLOPs."""
+    """What a run may spend, parsed once where it enters the program.
+
+    Attributes:
+        limit: seconds, tokens, updates or training FLOPs, as `kind` says.
+        text: the budget as it was typed, which is what a configuration saves.
+    """
 
     kind: Kind
     limit: float
+    text: str = field(compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Budget:
         """Read ``24h``, ``90m``, ``1h30m``, ``2e9tok``, ``500updates`` or ``1e18flop``.
 
         Raises:
-            InputError: the text is not of that form, or not a finite number above zero.
+            InputError: the text does not have this form, or is not a finite number above zero.
         """
-        text = text.strip()
+        typed = text.strip()
         number = r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?"
-        if match := re.fullmatch(rf"({number})\s*(tok|update|flop)(?:en)?s?", text):
-            budget = cls(_UNITS[match[2]], float(match[1]))
-        elif re.fullmatch(rf"(?:(?:{number})\s*[smhd]\s*)+", text):
-            parts = re.findall(rf"({number})\s*([smhd])", text)
-            budget = cls("time", sum(float(value) * _SECONDS[unit] for value, unit in parts))
+        if match := re.fullmatch(rf"({number})\s*(tok|update|flop)(?:en)?s?", typed):
+            budget = cls(_UNITS[match[2]], float(match[1]), text)
+        elif re.fullmatch(rf"(?:(?:{number})\s*[smhd]\s*)+", typed):
+            parts = re.findall(rf"({number})\s*([smhd])", typed)
+            budget = cls("time", sum(float(value) * _SECONDS[unit] for value, unit in parts), text)
         else:
-            raise InputError(f"budget {text!r} is not one: {_EXAMPLES}")
+            raise InputError(f"{typed!r} is not a budget: {_EXAMPLES}")
         if not 0 < budget.limit < float("inf"):
-            raise InputError(f"budget {text!r} leaves nothing to train with: {_EXAMPLES}")
+            raise InputError(f"a budget of {typed!r} leaves nothing to train with: {_EXAMPLES}")
         if budget.kind == "updates" and budget.limit != int(budget.limit):
-            raise InputError(f"budget {text!r} is not a whole number of updates")
+            raise InputError(f"a budget of {typed!r} is not a whole number of updates")
         return budget
 
     def spent(self, work: Work, charged_seconds: float) -> float:
@@ -84,7 +92,7 @@ class Budget:
         return float(getattr(work, self.kind))
 
     def progress(self, work: Work, charged_seconds: float) -> float:
-        """u: the share of the budget that is spent."""
+        """The share of the budget that is spent, u."""
         return self.spent(work, charged_seconds) / self.limit
 
     def __str__(self) -> str:
@@ -95,11 +103,11 @@ class Budget:
 
 
 class Ledger:
-    """Books every second since it was made into one account; contexts nest, the innermost pays.
+    """Books every second since it was made into one account; contexts nest, and the innermost pays.
 
     Args:
         charge: the accounts that count against a budget of time.
-        clock: seconds that never go backwards; tests inject their own.
+        clock: returns seconds and never goes backwards; tests and forecasts bring their own.
     """
 
     def __init__(self, charge: Iterable[Account], clock: Clock = time.monotonic) -> None:
@@ -131,7 +139,7 @@ class Ledger:
         return sum(self.seconds[name] for name in ACCOUNTS if name in self.charge)
 
     def wall(self) -> float:
-        """All seconds in the ledger, up to now."""
+        """All seconds in the ledger, up to now, charged or not."""
         self._book()
         return sum(self.seconds.values())
 
@@ -141,7 +149,7 @@ class Ledger:
         return {name: self.seconds[name] for name in ACCOUNTS}
 
     def restore(self, saved: Mapping[str, float], lost: float = 0.0) -> None:
-        """Go on from saved accounts; `lost` are the seconds that a crash destroyed."""
+        """Add saved accounts; `lost` is the number of seconds of work that a crash destroyed."""
         self._book()
         for name in ACCOUNTS:
             self.seconds[name] += saved.get(name, 0.0)
@@ -149,25 +157,26 @@ class Ledger:
 
 
 class Pace:
-    """How long the next update will take, judged by the last sixteen: seconds per row."""
+    """Predicts how long an update takes from the seconds per row of the last sixteen."""
 
     def __init__(self) -> None:
         self._seconds_per_row: deque[float] = deque(maxlen=16)
 
     def record(self, seconds: float, rows: int) -> None:
+        """Learn from an update of so many rows."""
         self._seconds_per_row.append(seconds / rows)
 
     def typical(self, rows: int) -> float:
-        """The median: what schedules plan with. 0 before the first update."""
+        """Seconds by the median, which schedules plan with; 0 before the first update."""
         return rows * statistics.median(self._seconds_per_row) if self._seconds_per_row else 0.0
 
     def pessimistic(self, rows: int) -> float:
-        """The slowest: what decides whether one more update still fits."""
+        """Seconds by the slowest, which decides whether one more fits; 0 before the first."""
         return rows * max(self._seconds_per_row, default=0.0)
 
 
 def format_seconds(seconds: float) -> str:
-    """``93784.0`` -> ``26h 3m``; two units at most."""
+    """``93784.0`` becomes ``26h 3m``; two units at most."""
     if seconds < 60:
         return f"{seconds:.0f}s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)

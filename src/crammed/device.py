@@ -1,4 +1,4 @@
-"""Where a run computes: device, number format, compilation. Decided once, with the reasons."""
+"""Where a run computes: device, number format, compilation; decided once, with reasons."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from crammed.errors import InputError
 
 TERA = 1e12
 FP8_CAPABILITY = (8, 9)
-"""CUDA capability from which matrix products in 8 bits are in the hardware."""
+"""Lowest CUDA capability whose hardware multiplies matrices in 8 bits."""
 COMPILE_SECONDS_ON_CPU = 1200.0
-"""Of work for a shape, from which on a CPU compiles it: a minute for a fifth off and more."""
+"""Work on one shape that is worth compiling on a CPU: a minute for a fifth off and more."""
 
 PEAK_TFLOPS: dict[str, float] = {
-    # Dense 16-bit matrix products with 32-bit accumulation, TFLOP/s: the longest name that
-    # occurs in the device's name counts. The paper's three cards as it rates them (section 2).
+    # Dense 16-bit matrix products with 32-bit accumulation, in TFLOP/s; the longest name that
+    # occurs in the device's name counts. The paper's three cards are as it rates them (section 2).
     "H200": 989.0,
     "H100 PCIe": 756.0,
     "H100": 989.0,
@@ -45,16 +45,17 @@ class Device:
     """What was decided, and why.
 
     Attributes:
-        dtype: of activations in pretraining.
-        tuning_dtype: of fine-tuning.
-        fp8: multiply in 8 bits in the layers.
-        fused: norms, gates and the loss in the kernels of `crammed.kernels`.
-        recomputes: whether layers compute their activations again for the gradients; None where
+        dtype: format of the activations in pretraining.
+        tuning_dtype: format of the activations in fine-tuning.
+        fp8: whether the layers multiply in 8 bits.
+        fused: whether norms, gates and the loss run in the kernels of `crammed.kernels`.
+        recomputes: whether layers compute their activations again for the gradients; None if
             memory decides.
         microbatch_rows: rows of one forward and backward pass to begin with.
-        fits_microbatch: find a better number by measuring memory.
-        peak: FLOP/s that matrix products can reach, or None where it is unknown.
-        peak_source: ``table`` or ``measured``; a share of a measured peak is no MFU.
+        fits_microbatch: whether to find a better number by measuring memory.
+        peak: FLOP/s that matrix products can reach; None if unknown.
+        peak_source: ``table``, ``measured`` or ``unknown``; a share of a measured peak is not MFU.
+        reasons: one line for each decision.
     """
 
     torch: device
@@ -73,11 +74,11 @@ class Device:
 
     @property
     def mfu_peak(self) -> float | None:
-        """The peak that model FLOP utilisation is a share of, where the table has one."""
+        """The peak that model FLOP utilisation is a share of; None if the table lacks it."""
         return self.peak if self.peak_source == "table" else None
 
     def synchronize(self) -> None:
-        """Wait until everything launched is done."""
+        """Wait until all launched work is done."""
         if self.torch.type == "cuda":
             torch.cuda.synchronize(self.torch)
         elif self.torch.type == "mps":
@@ -88,10 +89,10 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
     """Resolve every ``auto``.
 
     Args:
-        seconds: of work for each shape that would be compiled, as far as one can tell.
+        seconds: estimated work on each shape that would be compiled; None if unknown.
 
     Raises:
-        InputError: a device or format was asked for that this machine does not have.
+        InputError: the configuration asks for a device or format that this machine lacks.
     """
     reasons: list[str] = []
     kind = choose_kind(config, reasons)
@@ -104,7 +105,7 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
     compiled = _choose_compile(config, kind, seconds, reasons)
     if kind == "cuda":
         torch.set_float32_matmul_precision("high")
-        # Sums over many tokens, as those of weight gradients, stay in float32.
+        # Sums over many tokens, such as weight gradients, stay in float32.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     peak, source = _peak(device, name, dtype)
@@ -126,27 +127,27 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
 
 
 def choose_kind(config: ComputeConfig, reasons: list[str]) -> str:
-    """The device that computes, and why.
+    """The type of device to use; appends the reason to `reasons`.
 
     Raises:
-        InputError: one was asked for that this machine does not have.
+        InputError: the configuration asks for a device that this machine lacks.
     """
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
     if config.device != "auto":
         if not present[config.device]:
-            raise InputError(f"compute.device={config.device}: this machine has none; try auto")
-        reasons.append(f"{config.device}: as asked")
+            raise InputError(f"compute.device={config.device}: this machine has none; use auto")
+        reasons.append(f"{config.device}: as configured")
         return config.device
     for kind in ("cuda", "mps"):
         if present[kind]:
-            reasons.append(f"{kind}: the fastest present")
+            reasons.append(f"{kind}: the fastest device here")
             return kind
-    reasons.append("cpu: no GPU is present")
+    reasons.append("cpu: there is no GPU")
     return "cpu"
 
 
 def native_half(device: torch.device) -> torch.dtype | None:
-    """The 16-bit format that the device multiplies in hardware; None where there is none."""
+    """The 16-bit format that the device multiplies in hardware; None if it has none."""
     if device.type == "cuda":
         native = torch.cuda.get_device_capability(device) >= (8, 0)
         return torch.bfloat16 if native else torch.float16
@@ -156,9 +157,9 @@ def native_half(device: torch.device) -> torch.dtype | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device said that it has no memory left, in the words of any backend.
+    """Whether an error says, in any backend's words, that a device ran out of memory.
 
-    Also where that made something else fail afterwards, such as the capture it happened in.
+    That includes an error that this one led to, such as the failure of a graph capture around it.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return True
@@ -172,7 +173,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """What the processor can do, in the words of Linux; empty elsewhere."""
+    """The processor's features, as Linux names them; empty elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -184,56 +185,56 @@ def cpu_flags() -> frozenset[str]:
 def _choose_dtypes(
     config: ComputeConfig, device: torch.device, reasons: list[str]
 ) -> tuple[torch.dtype, torch.dtype]:
-    """Of pretraining, and of fine-tuning, which has no loss scale for float16."""
+    """The formats of pretraining and of fine-tuning, which has no loss scale for float16."""
     if config.dtype != "auto":
-        reasons.append(f"{config.dtype}: as asked")
-        asked: torch.dtype = getattr(torch, config.dtype)
-        return asked, torch.float32 if asked == torch.float16 else asked
+        reasons.append(f"{config.dtype}: as configured")
+        dtype: torch.dtype = getattr(torch, config.dtype)
+        return dtype, torch.float32 if dtype == torch.float16 else dtype
     half = native_half(device)
     if half is None:
         reasons.append("float32: no native bfloat16")
         return torch.float32, torch.float32
     name = str(half).removeprefix("torch.")
-    tuned = half if device.type == "cuda" and half == torch.bfloat16 else torch.float32
-    only = "" if tuned == half else "; float32 for fine-tuning"
-    reasons.append(f"{name}: the device has it{only}")
-    return half, tuned
+    tuning = half if device.type == "cuda" and half == torch.bfloat16 else torch.float32
+    exception = "" if tuning == half else "; float32 for fine-tuning"
+    reasons.append(f"{name}: the device supports it{exception}")
+    return half, tuning
 
 
 def _choose_compile(
     config: ComputeConfig, kind: str, seconds: float | None, reasons: list[str]
 ) -> bool:
     if config.compile != "auto":
-        compiled, why = config.compile == "on", "as asked"
+        compiled, why = config.compile == "on", "as configured"
     elif kind == "cuda":
         compiled = can_compile_for_cuda()
         why = (
             "the default on cuda"
             if compiled
-            else "it needs gcc and Python's header files (on Debian: gcc python3-dev); slower"
+            else "it needs gcc and Python's headers (on Debian: gcc python3-dev); slower without"
         )
     elif kind != "cpu" or seconds is None:
         compiled, why = False, f"the default on {kind}"
     elif seconds < COMPILE_SECONDS_ON_CPU:
-        compiled, why = False, "the run is too short for it to pay"
+        compiled, why = False, "the run is too short for it to pay off"
     else:
         compiled = can_compile_for_cpu()
         why = (
-            "the run is long enough for it to pay"
+            "the run is long enough for it to pay off"
             if compiled
-            else ("it needs g++ and Python's header files (on Debian: g++ python3-dev)")
+            else "it needs g++ and Python's headers (on Debian: g++ python3-dev)"
         )
     reasons.append(f"torch.compile {'on' if compiled else 'off'}: {why}")
     return compiled
 
 
 def can_compile_for_cpu() -> bool:
-    """Whether what torch.compile needs for a CPU is there: a C++ compiler, Python's headers."""
+    """Whether torch.compile has what it needs for a CPU: a C++ compiler and Python's headers."""
     return sys.platform == "linux" and shutil.which("g++") is not None and _has_headers()
 
 
 def can_compile_for_cuda() -> bool:
-    """Whether Triton can build its launchers: with a C compiler and Python's headers."""
+    """Whether Triton has what it needs for its launchers: a C compiler and Python's headers."""
     compilers = [os.environ.get("CC"), "gcc", "clang"]
     return any(name and shutil.which(name) for name in compilers) and _has_headers()
 
@@ -247,16 +248,16 @@ def _choose_fp8(
 ) -> bool:
     if config.fp8 == "off":
         return False
-    has = device.type == "cuda" and torch.version.hip is None
-    if not (has and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY):
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    if not (nvidia and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY):
         raise InputError(
             "compute.fp8=on: needs an NVIDIA GPU of capability 8.9 or higher; leave it off"
         )
     if dtype != torch.bfloat16:
         raise InputError(
-            f"compute.fp8=on: needs bfloat16 beside it; leave out compute.dtype={config.dtype}"
+            f"compute.fp8=on: needs bfloat16 activations; leave out compute.dtype={config.dtype}"
         )
-    reasons.append("8-bit matrix products in the layers: as asked")
+    reasons.append("8-bit matrix products in the layers: as configured")
     return True
 
 
@@ -283,13 +284,13 @@ def _peak(device: torch.device, name: str, dtype: torch.dtype) -> tuple[float | 
 
 
 def known_peak(name: str) -> float | None:
-    """FLOP/s of a GPU's 16-bit matrix products, where the table has it."""
+    """FLOP/s of a GPU's 16-bit matrix products; None if the table lacks it."""
     known = [entry for entry in PEAK_TFLOPS if entry.lower() in name.lower()]
     return PEAK_TFLOPS[max(known, key=len)] * TERA if known else None
 
 
 def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of 1024 x 1024 products, the best of five."""
+    """FLOP/s of a product of 1024 x 1024 matrices, the best of five."""
     a = torch.ones(1024, 1024, device=device, dtype=dtype)
     best = 0.0
     for _ in range(5):

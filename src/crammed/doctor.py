@@ -1,4 +1,4 @@
-"""Is this machine fit for a run? Versions, device, disk, and a tiny run from text to export."""
+"""Is this machine ready for a run? Versions, device, disk, and a tiny run from text to export."""
 
 from __future__ import annotations
 
@@ -25,38 +25,44 @@ TINY = (
     "optim.lr=1e-3",
     "batch.ramp=0.0",
 )
-"""Overrides that make any recipe small enough for seconds on a CPU."""
+"""Overrides that shrink any recipe until a run takes seconds on a CPU."""
 
 
 def examine(progress: Progress) -> dict[str, Any]:
-    """Look and try; a failing self-test raises what failed."""
+    """Describe this machine, and run the self-test.
+
+    Returns:
+        descriptions by topic.
+
+    Raises:
+        CrammedError: the self-test failed.
+    """
     config = load_config("crammed")
     device = choose_device(config.compute)
     free = shutil.disk_usage(".").free
     seen = environment()
     with progress.task("self-test"), tempfile.TemporaryDirectory() as folder:
         result = _self_test(Path(folder))
-    checked = result["export"]["logit_difference"]
+    exported = ", and transformers computes the same logits"
+    if result["export"]["logit_difference"] is None:
+        exported = "; install crammed[hf] to check exports with transformers"
+    peak = "unknown"
+    if device.peak:
+        peak = f"{device.peak / 1e12:.3g} TFLOP/s, {device.peak_source}"
     return {
         "crammed": seen["crammed"],
         "python": seen["python"],
         "packages": seen["packages"],
         "device": device.name,
         "because": list(device.reasons),
-        "peak": f"{device.peak / 1e12:.3g} TFLOP/s, {device.peak_source}"
-        if device.peak
-        else "unknown",
+        "peak": peak,
         "disk": f"{free / 1e9:.0f} GB free here",
-        "self-test": "trained and exported"
-        + (
-            ", loaded by transformers with the same logits"
-            if checked is not None
-            else "; install crammed[hf] to check exports with transformers"
-        ),
+        "self-test": f"trained and exported{exported}",
     }
 
 
 def _self_test(folder: Path) -> dict[str, Any]:
+    """Run everything on a small generated text; returns the result of the run."""
     text = folder / "text.txt"
     lines = (
         f"Line {n} says that {n * n} is the square of {n}, and nothing else." for n in range(999)

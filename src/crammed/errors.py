@@ -1,20 +1,20 @@
-"""The faults a person can meet, each with the exit code that the command line gives it."""
+"""Errors that are meant for the user, each with the exit code of the command line."""
 
 
 class CrammedError(Exception):
-    """Base of every deliberate stop. Its text is one line that says what to do instead."""
+    """Base of every deliberate stop; its message is one line that says what to do instead."""
 
     exit_code = 1
 
 
 class InputError(CrammedError):
-    """What the user gave is wrong: a value, a file, a folder, a missing extra."""
+    """The input is wrong or something is missing: a value, a file, a folder, an extra."""
 
     exit_code = 2
 
 
 class PeerLost(CrammedError):
-    """Another process of the run ended; what it shared with this one no longer works."""
+    """Another process of the run has ended, so collective operations no longer work."""
 
 
 class StoppedByPolicy(CrammedError):
@@ -30,12 +30,12 @@ class Diverged(CrammedError):
 
 
 class TaskFailed(CrammedError):
-    """The run is finished, but at least one evaluation task has no score."""
+    """The run has finished, but at least one evaluation task has no score."""
 
     exit_code = 5
 
 
 class Interrupted(CrammedError):
-    """Stopped by a signal with everything saved; the same command goes on from here."""
+    """A signal stopped the run; everything is saved, and the same command resumes it."""
 
     exit_code = 75

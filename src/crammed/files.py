@@ -1,14 +1,16 @@
-"""Writing so that nothing half-written is ever taken for complete."""
+"""Reading and writing files such that nothing half-written is ever taken for complete."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import gzip
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,68 +21,56 @@ from safetensors import SafetensorError
 
 from crammed.errors import InputError
 
+# ---- locks
 
-def write_text(path: Path, text: str) -> None:
-    """Replace the file at once: readers see the old content or the new, never a part.
 
-    Its folder is made where there is none.
+class FolderLock:
+    """An exclusive lock on a folder, held until `release`, the end of a ``with``, or a crash.
+
+    Args:
+        folder: made if it does not exist.
+        shown: what messages name, if not the folder itself.
+        file: name of the lock file in the folder.
+
+    Raises:
+        InputError: another process holds the lock, or the folder cannot be made.
     """
-    aside = path.with_name(f".{path.name}.tmp")
-    with disk_faults(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def __init__(self, folder: Path, shown: Path | None = None, file: str = ".lock") -> None:
+        with disk_faults(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(folder / file, os.O_CREAT | os.O_RDWR, 0o644)
         try:
-            with aside.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.release()
+            raise InputError(
+                f"{shown or folder} is in use by another process: wait for it"
+            ) from error
+        except OSError as error:  # as on file systems without locks
+            self.release()
+            raise InputError(f"{shown or folder} cannot be locked: {error.strerror}") from error
+
+    def release(self) -> None:
+        """Let another process have the folder."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
-def write_json(path: Path, values: Any) -> None:
-    """Like `write_text`; keys keep their order, NaN is refused."""
-    write_text(path, json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A folder that appears at `path` complete, or not at all.
-
-    Yields a folder beside it to write into; an older one left by a crash is cleared away first.
-    """
-    aside = path.with_name(f".{path.name}.tmp")
-    with disk_faults(path):
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        try:
-            yield aside
-            for file in aside.rglob("*"):
-                if file.is_file():
-                    _sync(file)
-            if path.exists():
-                path.rmdir()  # only ever an empty folder
-            aside.replace(path)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
+# ---- faults
 
 _MISPLACED = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
-"""A file where a folder would have to be, or a folder where the file would."""
+"""A file where a folder is needed, or a folder where a file is."""
 
 
 @contextmanager
 def disk_faults(path: Path) -> Iterator[None]:
-    """Turn a full disk or a place one may not write to into an `InputError` that says so."""
+    """Turn a full disk or a place that cannot be written to into an `InputError` that says so."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -97,56 +87,127 @@ def disk_faults(path: Path) -> Iterator[None]:
 
 
 def _os_error(text: str) -> int | None:
-    """The number in a library's ``... (os error 28)``."""
+    """The error number in a library's ``... (os error 28)``."""
     found = re.search(r"\(os error (\d+)\)", text)
     return int(found[1]) if found else None
 
 
-def write_array(path: Path, array: NDArray[Any]) -> None:
-    """The array's bytes alone; numpy's own writer does not say that a disk is full."""
-    with disk_faults(path), path.open("wb") as file:
-        file.write(np.ascontiguousarray(array).data)
+# ---- files
 
 
-def save_array(path: Path, array: NDArray[Any]) -> None:
-    """The array as numpy.load reads it."""
-    with disk_faults(path), path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(np.ascontiguousarray(array).data)
+def write_text(path: Path, text: str) -> None:
+    """Replace the file in one step: readers see the old content or the new, never a part.
+
+    Makes the file's folder if there is none.
+    """
+    aside = path.with_name(f".{path.name}.tmp")
+    with disk_faults(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with aside.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write JSON as `write_text` does; keys keep their order and NaN is refused."""
+    write_text(path, json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None where there is no such file."""
+    """The object in a JSON file, or None if there is no such file."""
     if not path.exists():
         return None
     values: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return values
 
 
+def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a gzip file whose bytes depend on its content alone, not on its name or the time."""
+    with disk_faults(path), path.open("wb") as raw:
+        with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
+            for chunk in chunks:
+                file.write(chunk)
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write the array's bytes alone; numpy's own writer does not report a full disk."""
+    with disk_faults(path), path.open("wb") as file:
+        file.write(np.ascontiguousarray(array).data)
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write the array in the format that `numpy.load` reads, and report a full disk."""
+    with disk_faults(path), path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(np.ascontiguousarray(array).data)
+
+
+# ---- folders
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Make a folder that appears at `path` complete, or not at all.
+
+    Yields a temporary folder beside it to write into; one that a crash left is removed first.
+    """
+    aside = path.with_name(f".{path.name}.tmp")
+    with disk_faults(path):
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            yield aside
+            _move_into_place(aside, path)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
 def publish(folder: Path, path: Path) -> None:
-    """Let a finished folder appear at `path`, complete or not at all."""
+    """Move a finished folder to `path`, where it appears complete or not at all."""
     with disk_faults(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if folder.stat().st_dev != path.parent.stat().st_dev:
-            with new_folder(path) as aside:
-                shutil.copytree(folder, aside, dirs_exist_ok=True)
-            shutil.rmtree(folder)
+        if folder.stat().st_dev == path.parent.stat().st_dev:
+            _move_into_place(folder, path)
             return
-        for file in folder.iterdir():
+        with new_folder(path) as aside:
+            shutil.copytree(folder, aside, dirs_exist_ok=True)
+        shutil.rmtree(folder)
+
+
+def _move_into_place(folder: Path, path: Path) -> None:
+    """Rename a folder on the same disk, once all of its content has reached that disk."""
+    for file in folder.rglob("*"):
+        if file.is_file():
             _sync(file)
-        if path.exists():
-            path.rmdir()  # only ever an empty folder
-        folder.replace(path)
-        _sync(path.parent)
+    if path.exists():
+        path.rmdir()  # only ever an empty folder
+    folder.replace(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- hashes
 
 
 def json_hash(values: Any) -> str:
-    """A short name for JSON-able values."""
+    """A short name for values that JSON can hold."""
     text = json.dumps(values, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of the file's content."""
+    """SHA-256 of the file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

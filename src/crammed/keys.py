@@ -1,4 +1,4 @@
-"""Every random draw has a key: (seed, purpose, index). Nothing else decides it."""
+"""Keyed randomness: every random draw is decided by its key (seed, purpose, index) alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ import hashlib
 
 
 def key(seed: int, purpose: str, index: int = 0) -> int:
-    """A 63-bit number that depends on all three and on nothing else."""
+    """A 63-bit integer that depends on these three values and nothing else."""
     text = f"{seed}/{purpose}/{index}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def uniform(text: str, digest_size: int = 8) -> float:
+    """A uniform number from 0 to 1 that depends on the text alone, on every machine.
+
+    Args:
+        digest_size: bytes of the BLAKE2b digest that is read as a fraction.
+    """
+    digest = hashlib.blake2b(text.encode(), digest_size=digest_size).digest()
+    return int.from_bytes(digest, "big") / (1 << 8 * digest_size)

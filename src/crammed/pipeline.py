@@ -1,4 +1,4 @@
-"""The stages of a run, one after the other; each is skipped where its result is there already."""
+"""The stages of a run, one after the other; a stage whose result exists already is skipped."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crammed.budget import Budget
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
+from crammed.data.demo_tasks import write_tasks
 from crammed.data.heldout import heldout_rows
 from crammed.data.manifest import changed_files
 from crammed.data.preparation import prepare
-from crammed.data.python_docs import write_tasks
 from crammed.data.sources import open_sources
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device, choose_device
 from crammed.errors import InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
-from crammed.evaluation.evaluation import about, numerics_of
 from crammed.evaluation.fill_mask import fill_mask_examples
+from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.folder import EvaluationFolder
-from crammed.evaluation.suite import evaluate_suite
+from crammed.evaluation.suite import SuiteEvaluator
 from crammed.export.huggingface import export
 from crammed.files import new_folder, write_json
 from crammed.model.count import parameters
 from crammed.model.heldout import heldout_loss
-from crammed.model.trained import trained_model
+from crammed.model.trained import TrainedModel, trained_model
 from crammed.progress import Progress
 from crammed.rundir import RunDir
 from crammed.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import Suite, load_suite
+from crammed.training.agenda import TRAINING
 from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
 
 EXA = 1e18
 MADE_HERE = "docs"
-"""The suite whose data is made from the documentation on this machine."""
+"""The suite whose data is generated from the documentation on this machine."""
 
 
 @dataclass(frozen=True)
 class _Tasks:
-    """Tasks of one suite, and the folder of their data."""
+    """Some tasks of a suite, and the folder of their data."""
 
     suite: Suite
     names: list[str]
@@ -56,18 +56,19 @@ class _Tasks:
 def run_everything(
     config: RunConfig, out: Path, corpus_dir: Path | None, glue: Path | None, progress: Progress
 ) -> dict[str, Any]:
-    """Text and a budget in; an evaluated, exported encoder and its report out.
+    """Turn text and a budget into a trained, evaluated and exported encoder, and a report.
 
     Args:
-        corpus_dir: a prepared corpus; None prepares ``config.data.sources`` into the run.
+        out: the run directory.
+        corpus_dir: a prepared corpus; None prepares ``config.data.sources`` in the run directory.
         glue: folder of GLUE tasks; None if ``config.finetune.tasks`` names none of them.
 
     Returns:
-        The result as ``--json`` prints it.
+        the result as ``--json`` prints it.
 
     Raises:
-        InputError: wrong input; a run directory that this call made is removed again.
-        TaskFailed: everything is there but the score of a task.
+        InputError: wrong input; a run directory that this call created is removed again.
+        TaskFailed: everything is finished, but a task has no score.
     """
     from crammed.report.page import write_report
 
@@ -82,7 +83,7 @@ def run_everything(
         with run:
             with _stage(run, "prepare"):
                 corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress)
-                tasks = [*_tasks_made_here(run), *given]  # before training, in case they fail
+                tasks = [*_generated_tasks(run), *given]  # before training, in case this fails
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):
@@ -93,26 +94,26 @@ def run_everything(
     except InputError:
         run.discard_if_new()
         raise
-    fail_on_failed(run.scores())
+    raise_for_failed_tasks(run.scores())
     return result(run)
 
 
 def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
-    """The GLUE tasks among these names, once their data is known to be there.
+    """The GLUE tasks among these names, whose data has to exist.
 
     Raises:
-        InputError: an unknown task, or one without data.
+        InputError: a task is unknown or has no data.
     """
     suite, made = load_suite("glue"), load_suite(MADE_HERE).tasks
     wanted = [name for name in names if name not in made]
     if unknown := [name for name in wanted if name not in suite.tasks]:
         raise InputError(
-            f"no task {', '.join(unknown)}: choose among {', '.join((*suite.tasks, *made))}"
+            f"no task {', '.join(unknown)}: choose from {', '.join((*suite.tasks, *made))}"
         )
     if not wanted:
         return []
     if folder is None:
-        raise InputError(f"tasks {', '.join(wanted)} need their data: name its folder with --glue")
+        raise InputError(f"tasks {', '.join(wanted)} need data: name its folder with --glue FOLDER")
     there = tasks_in(suite, folder)
     if missing := [name for name in wanted if name not in there]:
         raise InputError(f"{folder} has no task {', '.join(missing)}: it has {', '.join(there)}")
@@ -120,19 +121,24 @@ def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
 
 
 def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
+    """The run's own corpus, prepared if need be.
+
+    Raises:
+        InputError: the text is unsuitable, or has changed since the corpus was prepared.
+    """
     path, config = run.path / "corpus", run.config
     if (path / "manifest.json").exists():
         corpus = Corpus(path)
         if changed := changed_files(corpus.manifest, config.data):
             raise InputError(
-                f"{', '.join(changed)} changed since {path} was made: choose another --out"
+                f"{', '.join(changed)} changed since {path} was prepared: choose another --out"
             )
         return corpus
     return prepare(config.data, config.tokenizer, path, progress, config.compute)
 
 
-def _tasks_made_here(run: RunDir) -> list[_Tasks]:
-    """The demonstration tasks among the run's, made from this machine's documentation."""
+def _generated_tasks(run: RunDir) -> list[_Tasks]:
+    """The demonstration tasks among the run's, generated from this machine's documentation."""
     suite = load_suite(MADE_HERE)
     names = [name for name in run.config.finetune.tasks if name in suite.tasks]
     if not names:
@@ -146,7 +152,7 @@ def _tasks_made_here(run: RunDir) -> list[_Tasks]:
 
 @contextmanager
 def _stage(run: RunDir, name: str) -> Iterator[None]:
-    """Note how long a stage took."""
+    """Record how long a stage takes."""
     began = time.monotonic()
     yield
     run.event("stage", name=name, seconds=time.monotonic() - began)
@@ -155,10 +161,16 @@ def _stage(run: RunDir, name: str) -> Iterator[None]:
 def train_and_export(
     run: RunDir, corpus: Corpus, device: Device, progress: Progress, group: Group | None = None
 ) -> dict[str, Any]:
-    """Pretrain, measure, export, write summary.json and return it; whatever is there is kept.
+    """Pretrain, measure held-out loss, export, and write the summary; skipped if it exists.
 
     Args:
-        group: other processes that train along.
+        group: other processes that take part in training.
+
+    Returns:
+        the contents of ``summary.json``.
+
+    Raises:
+        InputError: the run was started with another corpus.
     """
     summary = run.summary()
     if summary is not None:
@@ -167,61 +179,81 @@ def train_and_export(
     config = run.config
     if config.corpus is not None and config.corpus != corpus.sha256:
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
+    _announce(config, corpus, device, progress)
+    trained = pretrain(config, corpus, run, device, progress, group=group)
+    final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
+    if not run.final.exists():
+        final.save(run.final)
+    heldout = _measure_heldout(run, corpus, device, trained, progress)
+    summary = _summary(run, corpus, device, trained, heldout)
+    summary["fill_mask"] = fill_mask_examples(final, corpus.heldout, device)
+    summary["export"] = _export(run, final, summary, progress)
+    write_json(run.path / "summary.json", summary)
+    shutil.rmtree(run.checkpoints, ignore_errors=True)  # there is nothing left to resume
+    return summary
+
+
+def _announce(config: RunConfig, corpus: Corpus, device: Device, progress: Progress) -> None:
+    """Say what is about to be trained, and on what."""
     for reason in device.reasons:
         progress.line(f"device  {reason}")
     epochs = expected_tokens(config) / corpus.row_length / corpus.rows
     if epochs > MOST_EPOCHS:
-        progress.line(f"corpus  is read about {epochs:.0f} times: add text, or lower the budget")
+        progress.line(
+            f"corpus  will be read about {epochs:.0f} times: add text, or lower the budget"
+        )
     size = parameters(config.model, corpus.vocab_size)
     progress.line(
         f"model  {config.model.layers} x {config.model.width}, {size:,} parameters; "
         f"updates of {config.batch.rows:,} rows, learning rate {config.optim.lr:.1e}"
     )
-    trained = pretrain(config, corpus, run, device, progress, group=group)
-    final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
-    if not run.final.exists():
-        final.save(run.final)
+
+
+def _measure_heldout(
+    run: RunDir, corpus: Corpus, device: Device, trained: Trained, progress: Progress
+) -> dict[str, float]:
+    """The trained model's loss on held-out text, which the run's events get, too."""
+    data, work = run.config.data, trained.work
     with progress.task("held-out loss") as task:
-        rows = heldout_rows(
-            corpus.tokenizer, corpus.heldout, config.data.heldout_rows, corpus.row_length
-        )
+        rows = heldout_rows(corpus.tokenizer, corpus.heldout, data.heldout_rows, corpus.row_length)
         heldout = heldout_loss(
             trained.model.eval(), rows, Specials.of(corpus.tokenizer).mask, device.torch
         )
         task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
-    run.event(
-        "heldout", u=trained.u, update=trained.work.updates, tokens=trained.work.tokens, **heldout
-    )
-    summary = _summary(run, corpus, device, trained, heldout)
-    summary["fill_mask"] = fill_mask_examples(final, corpus.heldout, device)
+    run.event("heldout", u=trained.u, update=work.updates, tokens=work.tokens, **heldout)
+    return heldout
+
+
+def _export(
+    run: RunDir, final: TrainedModel, summary: dict[str, Any], progress: Progress
+) -> dict[str, Any]:
+    """Export the trained model; returns what the summary says about that."""
     with progress.task("export") as task:
-        shutil.rmtree(run.export, ignore_errors=True)  # of a process that ended before its summary
+        shutil.rmtree(run.export, ignore_errors=True)  # a process may have ended halfway
         exported = export(final, run.export, "auto", summary)
-        summary["export"] = {
-            "format": exported.format,
-            "reasons": list(exported.reasons),
-            "logit_difference": exported.difference,
-        }
         checked = "not checked: transformers is not installed"
         if exported.difference is not None:
             checked = f"logits within {exported.difference:.1e} of ours in transformers"
         task.update(1, f"{exported.format}, {checked}")
-    write_json(run.path / "summary.json", summary)
-    shutil.rmtree(run.checkpoints, ignore_errors=True)  # nothing is left to go on with
-    return summary
+    return {
+        "format": exported.format,
+        "reasons": list(exported.reasons),
+        "logit_difference": exported.difference,
+    }
 
 
 def _summary(
     run: RunDir, corpus: Corpus, device: Device, trained: Trained, heldout: dict[str, float]
 ) -> dict[str, Any]:
+    """What ``summary.json`` says about training, the corpus and the held-out loss."""
     config, work = run.config, trained.work
-    computing = sum(trained.accounts[name] for name in ("data_wait", "step", "log"))
+    computing = sum(trained.accounts[name] for name in TRAINING)
     return {
         "schema": 1,
         "recipe": config.recipe,
         "identity": config.identity(),
         "seed": config.seed,
-        "budget": str(Budget.parse(config.budget.limit)),
+        "budget": str(config.budget.limit),
         "u": trained.u,
         "charged_seconds": trained.charged_seconds,
         "accounts": trained.accounts,
@@ -248,29 +280,25 @@ def _summary(
 
 
 def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress) -> None:
-    """Fine-tune the run's model on its tasks; the scores stay in the run directory."""
+    """Fine-tune the run's model on its tasks, and keep the scores in the run directory."""
     protocol = run.config.finetune
     spec = BackboneSpec(str(run.path), protocol.dropout)
-    encoder = spec.load()
+    backbone = spec.load()
     workers = run.config.compute.workers if device.torch.type == "cpu" else None
-    with EvaluationFolder(run.evaluation, about(encoder), protocol) as kept:
+    with EvaluationFolder(run.evaluation, backbone, protocol) as folder:
+        evaluator = SuiteEvaluator(
+            folder, backbone, spec, protocol, Numerics.on(device), progress, jobs=workers
+        )
         for each in tasks:
-            evaluate_suite(
-                kept,
-                encoder,
-                spec,
-                each.suite,
-                each.names,
-                each.data,
-                protocol,
-                numerics_of(device),
-                progress,
-                most=workers,
-            )
+            evaluator.evaluate(each.suite, each.names, each.data)
 
 
-def fail_on_failed(suites: Mapping[str, Any]) -> None:
-    """Raise `TaskFailed` if a task of a suite has no score."""
+def raise_for_failed_tasks(suites: Mapping[str, Any]) -> None:
+    """Raises TaskFailed if a task of a suite has no score.
+
+    Args:
+        suites: scores as JSON by name of the suite.
+    """
     reasons = [
         f"{name}: {entry['failed']}"
         for scores in suites.values()
@@ -278,11 +306,11 @@ def fail_on_failed(suites: Mapping[str, Any]) -> None:
         if "failed" in entry
     ]
     if reasons:
-        raise TaskFailed(f"finished, but without a score for {'; '.join(reasons)}")
+        raise TaskFailed(f"finished, but these tasks have no score: {'; '.join(reasons)}")
 
 
 def result(run: RunDir) -> dict[str, Any]:
-    """What a finished run gives, as ``--json`` prints it."""
+    """The result of a finished run as ``--json`` prints it."""
     summary = run.summary() or {}
     report = run.path / "report.html"
     return {

@@ -1,6 +1,6 @@
-"""Progress for a person: live bars on a terminal, a plain line now and then elsewhere.
+"""Progress for people: live bars on a terminal, a plain line now and then elsewhere.
 
-Everything goes to standard error, so that standard output carries results alone.
+Everything goes to standard error, so that standard output holds nothing but results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class ProgressTask:
-    """One piece of work with a bar or lines of its own."""
+    """One piece of work, with its own bar or lines."""
 
     def __init__(self, progress: Progress, label: str, total: float | None) -> None:
         self._progress = progress
@@ -37,9 +37,9 @@ class ProgressTask:
             self._bar = progress.bars.add_task(label, total=total, detail="")
 
     def update(self, done: float, detail: str = "") -> None:
-        """Show that `done` of the total is done, with a few words."""
+        """Show that `done` of the total is done, and a few words about it."""
         self._detail = detail
-        if self._first is None:  # work that is taken up again does not begin at nothing
+        if self._first is None:  # resumed work does not begin at zero
             self._first = self._progress.clock(), done
         bars = self._progress.bars
         if bars is not None and self._bar is not None:
@@ -57,7 +57,7 @@ class ProgressTask:
         return f"{100 * done / self._total:.0f} %  {format_seconds(max(0.0, round(left)))} left  "
 
     def close(self, outcome: str = "") -> None:
-        """Leave one line: the last detail, or how it ended."""
+        """Leave one line: `outcome`, or else the last detail."""
         detail = outcome or self._detail
         took = format_seconds(self._progress.clock() - self._began)
         bars = self._progress.bars
@@ -67,10 +67,10 @@ class ProgressTask:
 
 
 class Progress:
-    """Where long work says how far it is.
+    """Where long work reports how far it has come.
 
     Args:
-        stream: where to write; None writes nothing.
+        stream: where to write; with None nothing is written.
     """
 
     def __init__(self, stream: TextIO | None = sys.stderr, clock: Clock = time.monotonic) -> None:
@@ -100,13 +100,13 @@ class Progress:
             self.bars = None
 
     def line(self, text: str) -> None:
-        """One line that stays."""
+        """Write one line that stays."""
         if self._console is not None:
             self._console.print(text, markup=False, soft_wrap=True)
 
     @contextmanager
     def task(self, label: str, total: float | None = None) -> Iterator[ProgressTask]:
-        """Work that reports through `ProgressTask.update` and ends with a line."""
+        """Begin work that reports through `ProgressTask.update` and ends with a line."""
         task = ProgressTask(self, label, total)
         try:
             yield task
@@ -123,7 +123,7 @@ class Progress:
         size: Callable[[T], float] = lambda _: 1,
         unit: str = "",
     ) -> Iterator[T]:
-        """Pass `items` on and count their sizes."""
+        """Yield the items and show the sum of their sizes so far."""
         done = 0.0
         with self.task(label, total) as task:
             for item in items:

@@ -1,10 +1,10 @@
-"""Numbers for people."""
+"""Numbers as people read them."""
 
 from __future__ import annotations
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """``1234567`` -> ``1.23 M``; small numbers keep three digits."""
+    """Three significant digits and an SI prefix: ``1234567`` gives ``1.23 M``."""
     if value is None:
         return "unknown"
     for factor, letter in (
@@ -18,3 +18,8 @@ def quantity(value: float | None, unit: str = "") -> str:
         if abs(value) >= factor:
             return f"{value / factor:.3g} {letter}{unit}"
     return f"{value:.3g} {unit}".rstrip()
+
+
+def progress_rate(done: int, unit: str, seconds: float) -> str:
+    """What is done so far, and how fast: ``1,234,567 characters, 2.3 M per second``."""
+    return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"

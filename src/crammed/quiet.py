@@ -1,4 +1,4 @@
-"""Silence for libraries that would write on a person's terminal while they load something."""
+"""Keeps libraries from writing to the terminal while they load something."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """No progress bars and no warnings of transformers, which must be installed."""
+    """Silence the progress bars and warnings of transformers, which must be installed."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

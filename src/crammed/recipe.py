@@ -1,4 +1,4 @@
-"""Recipes: complete configurations as files, and single values over them."""
+"""Recipes: complete configurations in files, and overrides that change single values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from crammed.config import RunConfig
-from crammed.config.yamlfile import Loader, explain, names_in, read_yaml
+from crammed.config.choice import overlaid
+from crammed.config.yamlfile import Loader, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.sizing import follow_budget, nominal_speed
 
@@ -30,37 +30,24 @@ def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if base_name is None:
         return values
     base = _read_recipe(str(base_name), (*seen, recipe))
-    return _merge(base, values)
-
-
-def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `change` laid over it; another schedule shape starts from its own defaults."""
-    merged = dict(base)
-    for key, value in change.items():
-        old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            fresh = "shape" in value and value["shape"] != old.get("shape")
-            merged[key] = dict(value) if fresh else _merge(old, value)
-        else:
-            merged[key] = value
-    return merged
+    return overlaid(base, values, RunConfig)
 
 
 def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """``["a.b=1", "a.c=x"]`` as nested values."""
+    """``["a.b=1", "a.c=x"]`` becomes ``{"a": {"b": 1, "c": "x"}}``."""
     nested: dict[str, Any] = {}
     for override in overrides:
         path, _, text = override.partition("=")
         try:
             value = yaml.load(text, Loader) if text else ""
         except yaml.YAMLError as error:
-            raise InputError(f"cannot read the value of {override!r}") from error
+            raise InputError(f"the value in {override!r} is not valid YAML") from error
         at = nested
         *parents, leaf = path.split(".")
         for parent in parents:
             at = at.setdefault(parent, {})
             if not isinstance(at, dict):
-                raise InputError(f"{override!r} sets a value inside another override's value")
+                raise InputError(f"{override!r} sets a key in what another override sets whole")
         if leaf in at:
             raise InputError(f"{path} is set twice")
         at[leaf] = value
@@ -74,22 +61,25 @@ def load_config(
     speed: float | None = None,
     rows: int | None = None,
 ) -> RunConfig:
-    """Resolve a recipe, its overrides and what the command line fixes (nested values).
+    """Resolve a recipe.
 
-    What the recipe lists under ``follows_budget`` and nobody sets follows from the budget.
+    Keys that the recipe lists under ``follows_budget``, and that nothing sets, follow from the
+    budget.
 
     Args:
-        speed: FLOP/s of the device to follow; None asks this machine.
-        rows: of the corpus; None if there is none yet.
+        overrides: ``key.path=value`` each.
+        fixed: values by section that the options of the command line set.
+        speed: FLOP/s of the device that follows; None asks this machine.
+        rows: number of rows in the corpus; None if there is no corpus yet.
 
     Raises:
-        InputError: an unknown recipe, key or value; one line a fault, all faults at once.
+        InputError: an unknown recipe, key or value; all faults at once, a line each.
     """
-    values = _merge(_read_recipe(recipe), _parse_overrides(overrides))
-    values = _merge(values, fixed or {})
+    values = overlaid(_read_recipe(recipe), _parse_overrides(overrides), RunConfig)
+    values = overlaid(values, fixed or {}, RunConfig)
     values.setdefault("recipe", Path(recipe).stem)
     following = values.pop("follows_budget", [])
-    config = parse_config(values, recipe)
+    config = validated(RunConfig, values, f"recipe {recipe}")
     keys = [key for key in following if not _is_set(values, key)]
     if not keys:
         return config
@@ -99,15 +89,3 @@ def load_config(
 def _is_set(values: Mapping[str, Any], key: str) -> bool:
     section, _, name = key.partition(".")
     return name in values.get(section, {})
-
-
-def parse_config(values: Mapping[str, Any], origin: str) -> RunConfig:
-    """Validate plain values, such as a run's config.json.
-
-    Raises:
-        InputError: naming `origin` and every fault.
-    """
-    try:
-        return RunConfig.model_validate(dict(values))
-    except ValidationError as error:
-        raise InputError(f"recipe {origin}: {explain(error, RunConfig)}") from error

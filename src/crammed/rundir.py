@@ -1,22 +1,21 @@
-"""The directory of a run: what was asked, what happened, what came out.
+"""The directory of a run: its configuration, what happened, and what came out.
 
 config.json     the resolved configuration, saved before anything else
 env.json        versions and machine
-corpus/         the prepared corpus (`crammed run`), unless one was given
-metrics.jsonl   one object a log point
+corpus/         the corpus that `crammed run` prepared, unless it was told to use another
+metrics.jsonl   one object for each log point
 events.jsonl    stages, held-out measurements, checkpoints, resumes
-heartbeat.json  seconds charged at the last log point: what a crash may have destroyed
-checkpoints/    while training
+heartbeat.json  seconds charged at the last log point, so that work lost in a crash is still charged
+checkpoints/    only while training
 final/          weights, configuration and tokenizer of the trained model
 export/         the same as a Hugging Face folder
 evaluation/     scores, and the predictions behind them (crammed.evaluation.folder)
-summary.json    the result; written last of training's files
+summary.json    the result; the last file that training writes
 report.html
 """
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import json
 import os
@@ -34,18 +33,19 @@ from typing import Any
 
 import crammed
 from crammed.config import RunConfig
+from crammed.config.migration import migrate
+from crammed.config.yamlfile import validated
 from crammed.errors import InputError
-from crammed.files import disk_faults, read_json, write_json
-from crammed.recipe import parse_config
+from crammed.files import FolderLock, disk_faults, read_json, write_json
 
 
 def default_out(config: RunConfig, data_name: str, last: str) -> Path:
-    """The run of this configuration that was stopped, or a folder that does not exist yet.
+    """An unfinished run of this configuration, or else a folder that does not exist yet.
 
-    It is called ``runs/RECIPE-DATA-DATE-NUMBER``.
+    Its name is ``runs/RECIPE-DATA-DATE-NUMBER``.
 
     Args:
-        last: the file that a run has once it is finished.
+        last: name of the file that only a finished run has.
     """
     data = re.sub(r"[^\w-]+", "-", data_name.split(".")[0]).strip("-") or "corpus"
     stem = f"{config.recipe}-{data}"
@@ -62,7 +62,7 @@ def default_out(config: RunConfig, data_name: str, last: str) -> Path:
 def _is_of(path: Path, config: RunConfig) -> bool:
     try:
         return read_config(path).identity() == config.identity()
-    except InputError:  # no run, or one of another time
+    except InputError:  # not a run, or one that this version cannot read
         return False
 
 
@@ -73,14 +73,14 @@ class RunDir:
         self.path = path
         self.config = config
         self._created = created
-        self._lock = self._take_lock()
+        self._lock = FolderLock(path)
 
     @classmethod
     def open(cls, path: Path, config: RunConfig) -> RunDir:
         """Make a new run directory, or open one that holds the same configuration.
 
-        One in which nothing but the corpus was made yet takes another configuration, too, if that
-        prepares the same corpus.
+        A directory that holds nothing but a corpus so far also takes another configuration, if
+        that one prepares the same corpus.
 
         Raises:
             InputError: it holds another configuration or something else, or is in use.
@@ -102,7 +102,7 @@ class RunDir:
                 write_json(saved, config.model_dump(mode="json"))
             return run
         if path.exists() and any(path.iterdir()):
-            raise InputError(f"{path} holds something that is no run: choose another --out")
+            raise InputError(f"{path} holds something that is not a run: choose another --out")
         with disk_faults(path):
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path, config, created=True)
@@ -110,21 +110,11 @@ class RunDir:
             write_json(saved, config.model_dump(mode="json"))
         return run
 
-    def _take_lock(self) -> int:
-        with disk_faults(self.path):
-            descriptor = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise InputError(f"{self.path} is in use by another process: wait for it") from error
-        return descriptor
-
     def __enter__(self) -> RunDir:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._lock)  # another process may have the directory now
+        self._lock.release()
 
     def discard_if_new(self) -> None:
         """Remove the directory if this process made it and nothing worth keeping is in it yet."""
@@ -145,7 +135,7 @@ class RunDir:
         return self.path / "checkpoints"
 
     def summary(self) -> dict[str, Any] | None:
-        """The result of training, or None while there is none."""
+        """The result of training; None until it has finished."""
         return read_json(self.path / "summary.json")
 
     @property
@@ -153,7 +143,7 @@ class RunDir:
         return self.path / "evaluation"
 
     def scores(self) -> dict[str, Any]:
-        """The scores so far, by suite."""
+        """The scores so far, by name of the suite."""
         scores = read_json(self.evaluation / "scores.json") or {"suites": {}}
         suites: dict[str, Any] = scores["suites"]
         return suites
@@ -163,7 +153,7 @@ class RunDir:
         self._append("metrics.jsonl", record)
 
     def event(self, name: str, /, **fields: Any) -> None:
-        """Append something that happened, with the time of day."""
+        """Append an event with the current time."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._append("events.jsonl", {"event": name, "at": now, **fields})
 
@@ -171,15 +161,15 @@ class RunDir:
         line = json.dumps(record, allow_nan=False) + "\n"
         with disk_faults(self.path), (self.path / name).open("a+b") as file:
             if file.tell() and not _ends_in_newline(file):
-                file.write(b"\n")  # what a crash cut short stays a line of its own
+                file.write(b"\n")  # a record that a crash cut short stays on its own line
             file.write(line.encode())
 
     def heartbeat(self, charged_seconds: float) -> None:
-        """Note how much is charged by now."""
+        """Record the seconds charged so far."""
         write_json(self.path / "heartbeat.json", {"charged_s": charged_seconds})
 
     def last_heartbeat(self) -> float:
-        """Seconds charged at the last log point of any process; 0 before the first."""
+        """Seconds charged at the last log point of any process; 0 before the first one."""
         return float((read_json(self.path / "heartbeat.json") or {}).get("charged_s", 0.0))
 
 
@@ -189,20 +179,21 @@ def _ends_in_newline(file: Any) -> bool:
 
 
 def read_config(path: Path) -> RunConfig:
-    """The configuration of the run in `path`.
+    """The configuration of the run in `path`, also where an older version saved it.
 
     Raises:
-        InputError: there is none, or this version cannot read it.
+        InputError: there is no run, or this version cannot read it.
     """
+    file = path / "config.json"
     try:
-        values = json.loads((path / "config.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} holds no run: no readable config.json") from error
-    return parse_config(values, str(path / "config.json"))
+        values = migrate(json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} is not a run: it has no readable config.json") from error
+    return validated(RunConfig, values, str(file))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a json-lines file; lines that a crash cut short are passed over."""
+    """The objects of a JSON-lines file; lines that a crash cut short are skipped."""
     if not path.exists():
         return
     with path.open(encoding="utf-8") as lines:
@@ -223,9 +214,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return kept
 
 
-def _only_prepared(path: Path, found: RunConfig, wanted: RunConfig) -> bool:
-    """Whether the directory holds a finished corpus as `wanted` has it, and no training."""
-    same = (found.data, found.tokenizer) == (wanted.data, wanted.tokenizer)
+def _only_prepared(path: Path, old: RunConfig, new: RunConfig) -> bool:
+    """Whether the directory holds a finished corpus that suits `new`, and no training yet."""
+    same = (old.data, old.tokenizer) == (new.data, new.tokenizer)
     trained = any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json"))
     return same and not trained and (path / "corpus" / "manifest.json").exists()
 
@@ -250,7 +241,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, for the record of a run."""
+    """The versions and the machine, for the record of a run."""
     packages = ("torch", "numpy", "tokenizers", "safetensors", "pyarrow", "transformers")
     return {
         "crammed": crammed.__version__,
@@ -272,18 +263,18 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this package runs from, where it runs from one.
+    """The commit of the source tree that this package runs from; None if it is not in one.
 
-    CRAMMED_COMMIT says it of a copy that came without its history.
+    CRAMMED_COMMIT names the commit of a copy without its history.
     """
-    if given := os.environ.get("CRAMMED_COMMIT"):
-        return given
+    if named := os.environ.get("CRAMMED_COMMIT"):
+        return named
     root = Path(crammed.__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     try:
-        asked = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
-        found = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return done.stdout.strip() or None

@@ -1,17 +1,15 @@
 """Curves: pure functions of progress u in [0, 1].
 
-Each learning-rate shape is a frozen model that holds only the parameters it has, and is called
-with u to give a factor of the peak value. Every curve holds its end value beyond u = 1 and none
-is ever negative. Formulas: Geiping and Goldstein 2022, section 4.3, with the public code's
-warm-up and cool-down, restated as fractions of the budget.
+Each learning-rate shape is a frozen model that holds only the parameters it has; calling it with u
+gives a factor of the peak value. Every curve keeps its end value beyond u = 1, and none is ever
+negative. Formulas: Geiping and Goldstein 2022, section 4.3, with the public code's warm-up and
+cool-down, restated as fractions of the budget.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import wraps
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -22,38 +20,32 @@ OpenFraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 C = TypeVar("C", bound="Curve")
 
 
-def _on_unit_interval(method: Callable[[Any, float], float]) -> Callable[[Any, float], float]:
-    """Clamp u to [0, 1] before the call and the value to >= 0 after it (rounding)."""
-
-    @wraps(method)
-    def clamped(self: Any, u: float) -> float:
-        return max(0.0, method(self, min(1.0, max(0.0, u))))
-
-    return clamped
-
-
 class Curve(BaseModel):
-    """Base of the shapes. A subclass defines ``value(u)`` for u in [0, 1]."""
+    """Base of the shapes. A subclass defines `body`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
 
-    def value(self, u: float) -> float:
-        raise NotImplementedError
-
-    @_on_unit_interval
     def __call__(self, u: float) -> float:
-        """The factor at progress u, for any real u."""
-        return self.value(u)
+        """The factor at progress u; any real number is allowed."""
+        # Rounding may take a value that should be 0 below it.
+        return max(0.0, self.value(min(1.0, max(0.0, u))))
+
+    def value(self, u: float) -> float:
+        """The factor at u in [0, 1], including warm-up and cool-down."""
+        return self.body(u)
+
+    def body(self, u: float) -> float:
+        """The factor at u in [0, 1], between warm-up and cool-down."""
+        raise NotImplementedError
 
 
 class _WarmedUp(Curve):
-    """Linear warm-up over the first share of the budget."""
+    """Linear warm-up from 0 over the first share of the budget."""
 
     warmup: OpenFraction = 0.0
 
-    def warmed(self, u: float) -> float | None:
-        """The value during warm-up, or None once it is over."""
-        return u / self.warmup if u < self.warmup else None
+    def value(self, u: float) -> float:
+        return u / self.warmup if u < self.warmup else super().value(u)
 
     def after(self, u: float) -> float:
         """Progress through what follows the warm-up, 0 to 1."""
@@ -65,15 +57,33 @@ class _CooledDown(Curve):
 
     cooldown: OpenFraction = 0.0
 
-    def cooled(self, u: float) -> float | None:
-        """Factor of the value at the start of the cool-down, or None before it."""
-        return (1.0 - u) / self.cooldown if self.cooldown and u > 1.0 - self.cooldown else None
+    def value(self, u: float) -> float:
+        begins = 1.0 - self.cooldown
+        if self.cooldown and u > begins:
+            return (1.0 - u) / self.cooldown * self.body(begins)
+        return super().value(u)
 
     @model_validator(mode="after")
     def _phases_fit(self: C) -> C:
         if getattr(self, "warmup", 0.0) + getattr(self, "cooldown", 0.0) > 1.0:
             raise ValueError("warmup + cooldown is more than the whole budget")
         return self
+
+
+def _line(progress: float, end: float) -> float:
+    """From 1 to `end`."""
+    return 1.0 + (end - 1.0) * progress
+
+
+def _half_cosine(progress: float) -> float:
+    """From 1 to 0."""
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def _triangles(u: float, cycles: int) -> float:
+    """From 0 to 1 and back, `cycles` times."""
+    within = (u * cycles) % 1.0
+    return 2.0 * min(within, 1.0 - within)
 
 
 class Triangle(Curve):
@@ -86,18 +96,18 @@ class Triangle(Curve):
     start: Fraction = 0.25
     falling: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.25
 
-    def value(self, u: float) -> float:
+    def body(self, u: float) -> float:
         rising = self.start + u * (1.0 - self.start) / (1.0 - self.falling)
         return min(rising, (1.0 - u) / self.falling)
 
 
 class OneCycle(Curve):
-    """Linearly up to 1 at half of the budget, linearly down to 0 at its end."""
+    """Linearly up to 1 at half of the budget, then linearly to 0: `MultiCycle` with one cycle."""
 
     shape: Literal["one-cycle"] = "one-cycle"
 
-    def value(self, u: float) -> float:
-        return 2.0 * min(u, 1.0 - u)
+    def body(self, u: float) -> float:
+        return _triangles(u, 1)
 
 
 class MultiCycle(Curve):
@@ -106,9 +116,8 @@ class MultiCycle(Curve):
     shape: Literal["multi-cycle"] = "multi-cycle"
     cycles: Annotated[int, Field(ge=1)] = 8
 
-    def value(self, u: float) -> float:
-        within = (u * self.cycles) % 1.0
-        return 2.0 * min(within, 1.0 - within)
+    def body(self, u: float) -> float:
+        return _triangles(u, self.cycles)
 
 
 class Linear(_WarmedUp):
@@ -117,20 +126,17 @@ class Linear(_WarmedUp):
     shape: Literal["linear"] = "linear"
     end: Fraction = 0.0
 
-    def value(self, u: float) -> float:
-        if (warm := self.warmed(u)) is not None:
-            return warm
-        return 1.0 + (self.end - 1.0) * self.after(u)
+    def body(self, u: float) -> float:
+        return _line(self.after(u), self.end)
 
 
 class LinearToZero(_WarmedUp):
-    """Warm-up, then linearly to exactly 0 ("D2Z", arXiv 2502.15938)."""
+    """`Linear` that ends at exactly 0 ("D2Z", arXiv 2502.15938)."""
 
     shape: Literal["linear-to-zero"] = "linear-to-zero"
 
-    def value(self, u: float) -> float:
-        warm = self.warmed(u)
-        return 1.0 - self.after(u) if warm is None else warm
+    def body(self, u: float) -> float:
+        return _line(self.after(u), 0.0)
 
 
 class Polynomial(_WarmedUp):
@@ -139,9 +145,8 @@ class Polynomial(_WarmedUp):
     shape: Literal["polynomial"] = "polynomial"
     power: Annotated[float, Field(gt=0.0)] = 1.0
 
-    def value(self, u: float) -> float:
-        warm = self.warmed(u)
-        return (1.0 - self.after(u)) ** self.power if warm is None else warm
+    def body(self, u: float) -> float:
+        return math.pow(_line(self.after(u), 0.0), self.power)
 
 
 class Cosine(_WarmedUp):
@@ -149,33 +154,27 @@ class Cosine(_WarmedUp):
 
     shape: Literal["cosine"] = "cosine"
 
-    def value(self, u: float) -> float:
-        warm = self.warmed(u)
-        return 0.5 * (1.0 + math.cos(math.pi * self.after(u))) if warm is None else warm
+    def body(self, u: float) -> float:
+        return _half_cosine(self.after(u))
 
 
 class CosineAnnealing(_WarmedUp):
-    """Warm-up, then `cycles` half cosines, each restarting at 1; the last one ends at 0."""
+    """Warm-up, then `cycles` half cosines, each starting again at 1; the last one ends at 0."""
 
     shape: Literal["cosine-annealing"] = "cosine-annealing"
     cycles: Annotated[int, Field(ge=1)] = 4
 
-    def value(self, u: float) -> float:
-        if (warm := self.warmed(u)) is not None:
-            return warm
-        within = 1.0 if u == 1.0 else (self.after(u) * self.cycles) % 1.0
-        return 0.5 * (1.0 + math.cos(math.pi * within))
+    def body(self, u: float) -> float:
+        return _half_cosine(1.0 if u == 1.0 else (self.after(u) * self.cycles) % 1.0)
 
 
 class InverseCosine(_CooledDown):
-    """Half a cosine upwards, from 0 to 1, with a linear cool-down."""
+    """Half a cosine upwards from 0 to 1, with a linear cool-down."""
 
     shape: Literal["inverse-cosine"] = "inverse-cosine"
 
-    def value(self, u: float) -> float:
-        if (cooled := self.cooled(u)) is not None:
-            return cooled * self.value(1.0 - self.cooldown)
-        return 0.5 * (1.0 + math.cos(math.pi * (1.0 - u)))
+    def body(self, u: float) -> float:
+        return _half_cosine(1.0 - u)
 
 
 class Ramp(_CooledDown):
@@ -183,22 +182,17 @@ class Ramp(_CooledDown):
 
     shape: Literal["ramp"] = "ramp"
 
-    def value(self, u: float) -> float:
-        cooled = self.cooled(u)
-        return u if cooled is None else cooled * (1.0 - self.cooldown)
+    def body(self, u: float) -> float:
+        return u
 
 
 class InverseSqrt(_WarmedUp, _CooledDown):
-    """Warm-up (needed), then 1 / sqrt(u), scaled to 1 where the warm-up ends; cool-down."""
+    """Warm-up (required), then 1 / sqrt(u), scaled to 1 where the warm-up ends; cool-down."""
 
     shape: Literal["inverse-sqrt"] = "inverse-sqrt"
     warmup: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.06
 
-    def value(self, u: float) -> float:
-        if (warm := self.warmed(u)) is not None:
-            return warm
-        if (cooled := self.cooled(u)) is not None:
-            return cooled * math.sqrt(self.warmup / (1.0 - self.cooldown))
+    def body(self, u: float) -> float:
         return math.sqrt(self.warmup / u)
 
 
@@ -207,11 +201,8 @@ class Constant(_WarmedUp, _CooledDown):
 
     shape: Literal["constant"] = "constant"
 
-    def value(self, u: float) -> float:
-        if (warm := self.warmed(u)) is not None:
-            return warm
-        cooled = self.cooled(u)
-        return 1.0 if cooled is None else cooled
+    def body(self, u: float) -> float:
+        return 1.0
 
 
 class Dive(_WarmedUp):
@@ -220,9 +211,8 @@ class Dive(_WarmedUp):
     shape: Literal["dive"] = "dive"
     falling: PositiveFraction = 0.5
 
-    def value(self, u: float) -> float:
-        warm = self.warmed(u)
-        return min(1.0, (1.0 - u) / self.falling) if warm is None else warm
+    def body(self, u: float) -> float:
+        return min(1.0, (1.0 - u) / self.falling)
 
 
 class DiveSlow(Dive):
@@ -260,10 +250,10 @@ Schedule = Annotated[
 
 
 def batch_rows(u: float, rows: int, ramp: float, quantum: int) -> int:
-    """Rows of one update: from one quantum up to `rows`, reached at u = `ramp`, in quanta.
+    """Rows of one update: from one quantum up to `rows`, reached at u = `ramp`, in whole quanta.
 
-    The reference's linear ramp (Geiping and Goldstein 2022, section 4.3) with a constant of the
-    recipe where it has the microbatch of the device. `ramp` 0 means `rows` from the start.
+    This is the linear ramp of Geiping and Goldstein 2022, section 4.3, where a constant of the
+    recipe takes the place of the device's microbatch. With `ramp` 0 it is `rows` from the start.
     """
     if ramp == 0.0:
         return rows

@@ -1,11 +1,11 @@
-"""What follows from the budget: a recipe lists such values, and these rules fill them in.
+"""The values that follow from the budget: a recipe lists them, and these rules fill them in.
 
-One dial turns all of them. The budget and the device give the tokens that a model of some size can
-be trained on; from the tokens come the size, the batch and the learning rate. A recipe names what
-follows under `follows_budget`; whatever a recipe or the command line sets stays as it is set.
+One dial turns all of them. The budget and the device say how many tokens a model of some size can
+be trained on, and from the tokens follow the size, the batch and the learning rate. A recipe lists
+the keys under `follows_budget`; a value that the recipe or the command line sets stays as it is.
 
-The device counts by a nominal speed, not a measured one: the same command gives the same model
-every time, and a factor of two changes the batch by half.
+The device counts with a nominal speed, not a measured one, so that the same command gives the same
+model every time. A speed that is wrong by a factor of two changes the batch by half.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from crammed.budget import Budget
 from crammed.config import ComputeConfig, RunConfig
+from crammed.config.choice import overlaid
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters, train_flops_per_token
@@ -39,16 +39,16 @@ SHAPES = (
     (20, 1024),
     (28, 1024),
 )
-"""Layers and width of the sizes to choose from, each about 1.6 times the one before."""
-TOKENS_A_PARAMETER = 20.0
-"""Of the layers' products: where language models spend compute best (Hoffmann et al. 2022)."""
+"""Layers and width of the sizes to choose from, each about 1.6 times as large as the one before."""
+TOKENS_PER_PARAMETER = 20.0
+"""Tokens for each weight of the layers' products that spend compute best (Hoffmann et al. 2022)."""
 MOST_EPOCHS = 4.0
-"""Text that is read more often than this teaches little more (Muennighoff et al. 2023)."""
+"""Reading text more often than this teaches little more (Muennighoff et al. 2023)."""
 BATCH_TOKENS = 1024.0
 BATCH_AT = 1e6
 BATCH_POWER = 0.6
-"""An update has 1,024 tokens in a run of a million, which was measured, and about half a million in
-one of 30 billion, which others use: the power goes through both."""
+"""An update has 1,024 tokens in a run of a million, as measured here, and with this power half a
+million in a run of 30 billion, as others use."""
 LARGEST_BATCH = 1_048_576
 SMALLEST_BATCH = 512
 RATE = 1e-3
@@ -56,13 +56,13 @@ RATE_WIDTH = 768
 CORE = 80e9
 MULTIPROCESSOR = 0.5e12
 APPLE = 2e12
-"""FLOP/s that training nominally reaches on a CPU core, a CUDA multiprocessor, an Apple GPU."""
+"""Nominal FLOP/s of training on a CPU core, on a CUDA multiprocessor and on an Apple GPU."""
 SHARE_OF_PEAK = 0.5
-"""That training reaches on a GPU whose peak is known."""
+"""Share of its peak that training nominally reaches on a GPU whose peak is known."""
 
 
 def learning_rate(config: RunConfig) -> float:
-    """The paper's at width 768, and with the root of the width below and above."""
+    """The paper's learning rate at width 768, and inversely as the root of the width elsewhere."""
     return RATE * math.sqrt(RATE_WIDTH / config.model.width)
 
 
@@ -70,7 +70,9 @@ FOLLOWERS = ("model.layers", "model.width", "tokenizer.vocab_size", "batch.rows"
 
 
 def nominal_speed(compute: ComputeConfig) -> float:
-    """FLOP/s that training is taken to reach on the device that `compute` chooses, or several.
+    """FLOP/s that training is taken to reach on the device that `compute` chooses.
+
+    Several processes that train together count with all of their GPUs.
 
     Raises:
         InputError: this machine has no such device.
@@ -78,7 +80,7 @@ def nominal_speed(compute: ComputeConfig) -> float:
     import torch
 
     from crammed.device import choose_kind, known_peak
-    from crammed.workers import cores, started
+    from crammed.workers import cores, world_size
 
     kind = choose_kind(compute, [])
     if kind == "cpu":
@@ -87,34 +89,34 @@ def nominal_speed(compute: ComputeConfig) -> float:
         return APPLE
     peak = known_peak(torch.cuda.get_device_name())
     if peak is not None:
-        return started() * SHARE_OF_PEAK * peak
-    return started() * MULTIPROCESSOR * torch.cuda.get_device_properties().multi_processor_count
+        return world_size() * SHARE_OF_PEAK * peak
+    return world_size() * MULTIPROCESSOR * torch.cuda.get_device_properties().multi_processor_count
 
 
 def follow_budget(
     config: RunConfig, keys: Collection[str], speed: float, rows: int | None = None
 ) -> RunConfig:
-    """`config` with the values of these keys replaced by what its budget and `speed` give.
+    """`config` with the values of some keys replaced by what its budget and `speed` give.
 
     Args:
-        keys: dotted, out of `FOLLOWERS`.
+        keys: dotted keys out of `FOLLOWERS`.
         speed: FLOP/s of the device.
-        rows: of the corpus; None if there is none yet.
+        rows: number of rows in the corpus; None if there is no corpus yet.
 
     Raises:
-        InputError: there is no rule for a key, or no shape suits the rest of the configuration.
+        InputError: there is no rule for a key, or no size suits the rest of the configuration.
     """
     if unknown := sorted(set(keys) - set(FOLLOWERS)):
         raise InputError(
-            f"follows_budget: no rule for {', '.join(unknown)}; there is one for "
+            f"follows_budget: there is no rule for {', '.join(unknown)}; the keys with a rule are "
             f"{', '.join(FOLLOWERS)}"
         )
     tried = [_in_shape(config, keys, layers, width) for layers, width in SHAPES]
     shapes = [shape for shape in tried if shape is not None]
     if not shapes:
         raise InputError(
-            f"no width of the rules suits model.head_dim={config.model.head_dim} and "
-            f"model.ffn_ratio={config.model.ffn_ratio:g}: set model.layers and model.width"
+            f"no width that follows from the budget suits model.head_dim={config.model.head_dim} "
+            f"and model.ffn_ratio={config.model.ffn_ratio:g}: set model.layers and model.width"
         )
     place, _ = best_of([Size.of(shape, tokens(shape, speed), rows) for shape in shapes])
     config = shapes[place]
@@ -128,12 +130,12 @@ def follow_budget(
 
 @dataclass(frozen=True)
 class Size:
-    """A size that a budget could go to.
+    """A size that the budget could be spent on.
 
     Attributes:
-        parameters: of the layers' products.
-        tokens: that the budget pays for.
-        epochs: how often they are the whole text; None where that is not known.
+        parameters: weights of the layers' products.
+        tokens: how many tokens the budget pays for.
+        epochs: how often the text is read for them; None if its length is not known.
     """
 
     parameters: int
@@ -142,36 +144,36 @@ class Size:
 
     @classmethod
     def of(cls, config: RunConfig, tokens: float, rows: int | None) -> Size:
-        """The size of a configuration that reads `tokens` of a corpus of `rows`."""
+        """The size of a configuration that reads so many tokens of a corpus with so many rows."""
         epochs = tokens / config.data.row_length / rows if rows is not None else None
         return cls(block_matrix_parameters(config.model), tokens, epochs)
 
 
 def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
-    """The place of the size to train among some in ascending order, and why.
+    """The place of the size to train among sizes in ascending order, and why.
 
-    Among those that read the text at most `MOST_EPOCHS` times, the largest that still gets
-    `TOKENS_A_PARAMETER`; the smallest of them if none does. A rule of thumb: the loss depends
-    little on the size (Geiping and Goldstein 2022, section 4.2), so that half or twice as large
-    is no mistake.
+    Of the sizes that read the text at most `MOST_EPOCHS` times, this is the largest that gets
+    `TOKENS_PER_PARAMETER`, or the smallest if none does. It is a rule of thumb: the loss depends
+    little on the size (Geiping and Goldstein 2022, section 4.2), so half or twice as large is no
+    mistake.
     """
     fresh = [n for n, size in enumerate(sizes) if (size.epochs or 0.0) <= MOST_EPOCHS]
-    fed = [n for n in fresh if sizes[n].tokens >= TOKENS_A_PARAMETER * sizes[n].parameters]
-    wanted = f"{TOKENS_A_PARAMETER:g} tokens a parameter of its layers"
+    fed = [n for n in fresh if sizes[n].tokens >= TOKENS_PER_PARAMETER * sizes[n].parameters]
+    wanted = f"{TOKENS_PER_PARAMETER:g} tokens per parameter of its layers"
     if fed:
-        return fed[-1], f"the largest with {wanted}"
+        return fed[-1], f"the largest that gets {wanted}"
     if not fresh:
         return len(sizes) - 1, f"every size reads the text more than {MOST_EPOCHS:g} times"
     if fresh[0] == 0:
         return 0, f"no size gets {wanted}, and the smallest comes nearest"
-    often = f"smaller ones read the text more than {MOST_EPOCHS:g} times"
-    return fresh[0], f"{often}, larger ones learn less"
+    often = f"smaller sizes read the text more than {MOST_EPOCHS:g} times"
+    return fresh[0], f"{often}, and larger ones learn less"
 
 
 def _in_shape(
     config: RunConfig, keys: Collection[str], layers: int, width: int
 ) -> RunConfig | None:
-    """`config` in this shape, as far as it is free; None where the two do not go together."""
+    """`config` with these layers and this width where `keys` allow it; None if they do not fit."""
     shape = {"model.layers": layers, "model.width": width}
     values = {key: value for key, value in shape.items() if key in keys}
     if "tokenizer.vocab_size" in keys:
@@ -183,8 +185,8 @@ def _in_shape(
 
 
 def tokens(config: RunConfig, speed: float) -> float:
-    """How many tokens the budget pays for, at `speed` FLOP/s."""
-    budget = Budget.parse(config.budget.limit)
+    """How many tokens the budget pays for at `speed` FLOP/s."""
+    budget = config.budget.limit
     if budget.kind == "tokens":
         return budget.limit
     if budget.kind == "updates":  # tokens = updates x batch, and the batch follows the tokens
@@ -202,29 +204,36 @@ def _flops_per_token(config: RunConfig) -> float:
 
 
 def expected_tokens(config: RunConfig) -> float:
-    """How many tokens a run reads at the nominal speed of its device.
+    """How many tokens a run will read at the nominal speed of its device.
 
     Raises:
         InputError: this machine has no such device.
     """
-    budget = Budget.parse(config.budget.limit)
+    budget = config.budget.limit
     if budget.kind == "updates":
         return budget.limit * config.batch.rows * config.data.row_length
     return tokens(config, nominal_speed(config.compute))
 
 
 def expected_seconds(config: RunConfig) -> float:
-    """How long it takes at that speed; of a budget in time, all of it. Raises as above."""
-    budget = Budget.parse(config.budget.limit)
+    """How many seconds a run will take at that speed; a budget of time is spent whole.
+
+    Raises:
+        InputError: this machine has no such device.
+    """
+    budget = config.budget.limit
     if budget.kind == "time":
         return budget.limit
     return expected_tokens(config) * _flops_per_token(config) / nominal_speed(config.compute)
 
 
 def seconds_a_shape(config: RunConfig) -> float:
-    """Those seconds, shared among the shapes that a compiler would have to compile, or more.
+    """The expected seconds of a run for each shape that may have to be compiled.
 
-    Every size of a growing batch and every mask rate may have its own. Raises as above.
+    Every size of a growing batch and every mask rate may have a shape of its own.
+
+    Raises:
+        InputError: this machine has no such device.
     """
     batch, masking = config.batch, config.masking
     sizes = math.ceil(batch.rows / batch.ramp_quantum) if batch.ramp else 1
@@ -233,20 +242,20 @@ def seconds_a_shape(config: RunConfig) -> float:
 
 
 def batch_tokens(tokens: float) -> float:
-    """Tokens of an update in a run of so many."""
+    """Tokens of an update in a run of so many tokens."""
     wanted: float = BATCH_TOKENS * (tokens / BATCH_AT) ** BATCH_POWER
     return min(max(wanted, SMALLEST_BATCH), LARGEST_BATCH)
 
 
 def vocabulary(width: int) -> int:
-    """Size of a vocabulary whose head costs less than the layers of a model of this width."""
+    """A size of the vocabulary with which the head costs less than the layers of this width."""
     return 8192 if width < 256 else 16384 if width < 512 else 32768
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """`config` with dotted keys replaced, validated anew."""
-    plain = config.model_dump(mode="json")
+    """`config` with the values of dotted keys replaced, as overrides replace them."""
+    change: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")
-        plain[section][name] = value
-    return RunConfig.model_validate(plain)
+        change.setdefault(section, {})[name] = value
+    return RunConfig.model_validate(overlaid(config.model_dump(mode="json"), change, RunConfig))

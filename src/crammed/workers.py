@@ -1,4 +1,4 @@
-"""Worker processes of this machine that end when their driver does."""
+"""Worker processes on this machine, which end when the process that started them does."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def started() -> int:
+def world_size() -> int:
     """Processes that ``torchrun`` started to train one model; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def available_memory() -> int | None:
-    """Bytes that new processes may take: of the machine, and of the container; None if unknown."""
+    """Bytes that the machine and the container leave to new processes; None if unknown."""
     limits = []
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -52,8 +52,8 @@ def worker_processes(
     """A pool of processes, one core each.
 
     Args:
-        otherwise: what to type if a worker dies, such as ``compute.workers=1``.
-        initializer: called in each worker with `arguments`.
+        otherwise: setting to suggest if a worker dies, such as ``compute.workers=1``.
+        initializer: function that each worker calls with `arguments` before anything else.
 
     Raises:
         CrammedError: a worker died.
@@ -65,11 +65,11 @@ def worker_processes(
         yield pool
     except BrokenProcessPool as error:
         raise CrammedError(
-            "a worker process died, perhaps for want of memory: type the same command again to go "
-            f"on, with {otherwise} if need be"
+            "a worker process died, perhaps because memory ran out: repeat the command to resume, "
+            f"with {otherwise} if it happens again"
         ) from error
     except BaseException:
-        # What a worker has begun may take hours, and what it finished is on the disk.
+        # A worker's current job may take hours, and what it has finished is on the disk.
         for process in multiprocessing.active_children():
             process.terminate()
         raise
@@ -78,7 +78,7 @@ def worker_processes(
 
 
 def _begin_worker(initializer: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
-    """One core a worker; Ctrl-C is the driver's to answer; no worker outlives the driver."""
+    """Give the worker one core, leave Ctrl-C to the driver, and end when the driver does."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     driver = multiprocessing.parent_process()

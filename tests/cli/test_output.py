@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crammed.cli.output import run_words
+from crammed.cli.training import run_lines
 
 RESULT: dict[str, Any] = {
     "heldout": {"loss@0.15": 3.0, "loss@0.25": 3.5},
@@ -26,12 +26,12 @@ RESULT: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("untrained", "words"),
     [
-        ({"median": 40.0, "spread": 1.5, "seeds": [40.0]}, "untrained twin 40.0 (spread 1.5)"),
-        (None, "untrained twin none"),
-        ({"failed": "all predictions are 1"}, "untrained twin undefined"),
+        ({"median": 40.0, "spread": 1.5, "seeds": [40.0]}, "untrained model 40.0 (spread 1.5)"),
+        (None, "untrained model none"),
+        ({"failed": "all predictions are 1"}, "untrained model undefined"),
     ],
 )
-def test_a_score_is_shown_with_or_without_a_twin(untrained: Any, words: str) -> None:
+def test_a_score_is_shown_with_or_without_the_untrained_model(untrained: Any, words: str) -> None:
     entry = {"metric": "f1", "median": 80.0, "spread": 2.0, "official": None}
-    lines = dict(run_words({**RESULT, "tasks": {"mrpc": {**entry, "untrained": untrained}}}))
+    lines = dict(run_lines({**RESULT, "tasks": {"mrpc": {**entry, "untrained": untrained}}}))
     assert lines["mrpc"] == f"80.0 f1 (spread 2.0); {words}"

@@ -14,14 +14,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crammed.config import CleanConfig
-from crammed.data.cleaning.downstream import SHORTEST, Downstream, words
+from crammed.data.cleaning.downstream import SHORTEST, Downstream, normalised_words
 from crammed.data.cleaning.steps import Cleaner, normalise
 from crammed.errors import InputError
 from support.text import sentences
 
 
 def varied(count: int) -> list[str]:
-    """Sentences of seven words in which no two words follow one another twice."""
+    """Sentences of seven words in which no pair of neighbouring words occurs twice."""
     return [f"Writer{n} the village{n} with basket{n} of apple{n}." for n in range(count)]
 
 
@@ -62,7 +62,7 @@ def test_a_verdict_keeps_the_text_of_the_last_step_passed() -> None:
     assert (verdict.text, verdict.dropped_by) == ("a\nb", "length")
 
 
-def test_a_pickled_cleaner_judges_alike(glue: Path) -> None:
+def test_a_pickled_cleaner_gives_the_same_verdicts(glue: Path) -> None:
     cleaner = Cleaner(CleanConfig(gopher=True, c4=True, max_characters=10**6, downstream=str(glue)))
     copy = pickle.loads(pickle.dumps(cleaner))
     for text in (PROSE, "short", f"{PROSE} {SENTENCE}"):
@@ -72,8 +72,8 @@ def test_a_pickled_cleaner_judges_alike(glue: Path) -> None:
 # ---- unicode
 
 
-def naive_normalise(text: str) -> str:
-    """The step told character by character."""
+def reference_normalise(text: str) -> str:
+    """The step written character by character: its reference implementation."""
     kept = []
     for place, character in enumerate(text):
         if character == "\r":
@@ -99,8 +99,8 @@ ODD = (
 @given(st.one_of(st.text(ODD), st.text("a \t\r\n\x00\x7f"), st.text(st.characters())))
 @example("a\r\r\n \n\t\n b  ")
 @example("e\u200b\u0301")
-def test_unicode_equals_a_naive_twin(text: str) -> None:
-    assert normalise(text) == naive_normalise(text)
+def test_unicode_equals_its_reference(text: str) -> None:
+    assert normalise(text) == reference_normalise(text)
     assert normalise(normalise(text)) == normalise(text)
 
 
@@ -166,14 +166,14 @@ def test_gopher_keeps_text_just_within_its_rules(text: str) -> None:
 
 
 def test_gopher_drops_repeated_lines_by_number() -> None:
-    """They are no fifth of the characters, but at last more than 30 % of the lines."""
+    """They stay below a fifth of the characters, but in the end exceed 30 % of the lines."""
     long = [f"{one} {other}" for one, other in zip(varied(60), varied(120)[60:], strict=True)]
     assert gopher("\n".join([*long, *["So it is."] * 24])) is None
     assert gopher("\n".join([*long, *["So it is."] * 30])) == "gopher"
 
 
 def test_gopher_drops_repeated_lines_by_characters() -> None:
-    """Lines of four words, each said three times: no 5-gram repeats, nor do 30 % of the lines."""
+    """Lines of four words, three times each: no 5-gram repeats, nor do 30 % of the lines."""
 
     def text(times: int) -> str:
         long = [" ".join(f"extraordinary{n}{part}" for part in "abcd") for n in range(6)]
@@ -187,7 +187,7 @@ def test_gopher_drops_repeated_lines_by_characters() -> None:
 
 
 def test_gopher_drops_repeated_paragraphs() -> None:
-    """Paragraphs of one short line among those of ten: many paragraphs, but few lines."""
+    """Paragraphs of one short line among others of ten: many paragraphs, but few lines."""
     long = ["\n".join(varied(100)[10 * n : 10 * n + 10]) for n in range(10)]
     assert gopher("\n\n".join([*long, *["So it is."] * 5])) is None
     assert gopher("\n\n".join([*long, *["So it is."] * 7])) == "gopher"
@@ -195,7 +195,7 @@ def test_gopher_drops_repeated_paragraphs() -> None:
 
 @pytest.mark.parametrize(("n", "share"), [(2, 0.20), (3, 0.18), (4, 0.16)])
 def test_gopher_drops_a_frequent_phrase(n: int, share: float) -> None:
-    """Of 2000 words of six letters, some are the same n words, each time before another word."""
+    """2000 words of six letters, with the same n words again and again before different words."""
 
     def text(times: int) -> str:
         unique = [f"aa{number:04d}" for number in range(2000 - times * n)]
@@ -212,7 +212,7 @@ def test_gopher_drops_a_frequent_phrase(n: int, share: float) -> None:
     ("n", "share"), [(5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10)]
 )
 def test_gopher_drops_repeated_long_phrases(n: int, share: float) -> None:
-    """Of 2000 words of six letters, some passages of n words are said twice, but none longer."""
+    """2000 words of six letters, with passages of n words that occur twice, and none longer."""
 
     def text(passages: int) -> str:
         unique = [f"aa{number:04d}" for number in range(2000 - passages * (n + 1))]
@@ -247,7 +247,7 @@ GOOD = sentences(3)
         "This page uses cookies to know you better.",
     ],
 )
-def test_c4_leaves_bad_lines_out(line: str) -> None:
+def test_c4_drops_bad_lines(line: str) -> None:
     assert c4("\n".join([*GOOD, line])) == "\n".join(GOOD)
 
 
@@ -275,7 +275,7 @@ def test_c4_removes_citation_marks() -> None:
 # ---- downstream
 
 SENTENCE = "The ship's captain saw 12 white gulls over the grey harbour wall at dawn."
-"""Fifteen words, as letters and digits go."""
+"""Fifteen runs of letters and digits."""
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ FEW_WORDS = st.lists(st.sampled_from(["a", "b", "B", "é", "É", "1"]), max_size
 
 
 @given(st.lists(FEW_WORDS, min_size=1, max_size=6), FEW_WORDS)
-def test_downstream_equals_a_naive_search(
+def test_downstream_equals_its_reference(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], document: str
 ) -> None:
     long = [normal(text) for text in texts if len(text.split()) >= SHORTEST]
@@ -345,12 +345,12 @@ def normal(text: str) -> str:
 
 @given(st.text(st.characters(codec="ascii")))
 def test_words_of_ascii_text_are_those_of_any_text(text: str) -> None:
-    assert words(text) == words(f"{text} é")[:-1]
+    assert normalised_words(text) == normalised_words(f"{text} é")[:-1]
 
 
 def test_words_are_letters_and_digits() -> None:
     expected = ["it", "s", "snake", "case", "naïve", "3", "5", "été"]
-    assert words("It's snake_case, naïve 3.5 — ÉTÉ!") == expected
+    assert normalised_words("It's snake_case, naïve 3.5 — ÉTÉ!") == expected
 
 
 def test_a_folder_without_tasks_is_an_error(tmp_path: Path) -> None:

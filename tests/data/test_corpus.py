@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     st.integers(1, 9),
     st.sampled_from([300, 70000]),
 )
-def test_rows_and_what_is_left_are_the_tokens(
+def test_rows_and_the_rest_are_the_tokens(
     tmp_path_factory: pytest.TempPathFactory, tokens: list[int], length: int, vocab_size: int
 ) -> None:
     file = tmp_path_factory.mktemp("rows") / "rows-00000.bin"
@@ -91,8 +91,7 @@ def test_files_are_numbered_not_sorted_by_letters(tmp_path: Path) -> None:
     assert Corpus(corpus.path).read(np.arange(4))[:, 0].tolist() == [0, 1, 2, 3]
 
 
-def test_document_starts_and_orders(made: Corpus) -> None:
-    assert made.document_starts.tolist() == [0, 7]
+def test_stored_orders(made: Corpus) -> None:
     assert made.orders == ("word-length",)
     assert made.order("word-length").tolist() == STORED
 
@@ -114,7 +113,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     file.write_bytes(content[:-2])
     with pytest.raises(InputError, match=r"rows-00001\.bin is missing or cut"):
         Corpus(corpus.path)
-    with pytest.raises(InputError, match="no prepared corpus"):
+    with pytest.raises(InputError, match="is not a corpus"):
         Corpus(tmp_path / "elsewhere")
 
 
@@ -143,7 +142,7 @@ def test_the_order_does_not_depend_on_how_it_is_asked_for(
     assert np.concatenate(parts).tolist() == whole.tolist()
 
 
-def test_random_order_is_the_seeds_and_nothing_elses(made: Corpus) -> None:
+def test_random_order_depends_on_the_seed_alone(made: Corpus) -> None:
     drawn = [
         np.random.Generator(np.random.PCG64(key(3, "order", epoch))).permutation(ROWS)
         for epoch in (0, 1)

@@ -45,13 +45,13 @@ def test_results_come_in_the_order_of_jobs_and_few_jobs_wait(workers: int) -> No
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_workers_fault_is_the_drivers(workers: int) -> None:
+def test_a_workers_error_reaches_the_driver(workers: int) -> None:
     with pytest.raises(InputError, match="not 1"):
         with open_engine(ComputeConfig(workers=workers)) as engine:
             list(engine.map(_refuse, [1, 2, 3]))
 
 
-def test_a_dead_worker_is_one_line() -> None:
+def test_a_dead_worker_is_reported_in_one_line() -> None:
     with pytest.raises(CrammedError, match="a worker process died"):
         with open_engine(ComputeConfig(workers=2)) as engine:
             list(engine.map(_die, [1, 2, 3]))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crammed.config import MaskingConfig
-from crammed.data.masking import MaskedRows, Masker, keyed_bits, predicted_positions
+from crammed.data.masking import CORRUPTIONS, MaskedRows, Masker, keyed_bits, predicted_positions
 from crammed.keys import key
 from support.variants import choices
 
@@ -22,7 +22,7 @@ def masked(
     rate: float = 0.25,
     corruption: str = "80-10-10",
 ) -> MaskedRows:
-    masker = Masker(seed, corruption, MASK, range(SPECIALS), VOCAB)  # type: ignore[arg-type]
+    masker = Masker(seed, corruption, MASK, range(SPECIALS), VOCAB)
     numbers = torch.arange(first, first + len(rows))
     return masker(rows, numbers, predicted_positions(rate, rows.shape[1]))
 
@@ -131,3 +131,7 @@ def test_every_way_of_corruption_differs() -> None:
     seen = [masked(rows, corruption=way).ids for way in ways]
     for one, other in itertools.combinations(seen, 2):
         assert not torch.equal(one, other)
+
+
+def test_every_corruption_of_the_configuration_has_its_function() -> None:
+    assert CORRUPTIONS.keys() == {*choices(MaskingConfig)["corruption"]}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crammed.data.cleaning.downstream import words
+from crammed.data.cleaning.downstream import normalised_words
 from crammed.data.cleaning.near import (
     FEWEST_USED,
     PERMUTATIONS,
@@ -32,12 +32,15 @@ def repeats(texts: list[str], jaccard: float = 0.8) -> list[bool]:
 
 
 def jaccard_index(one: str, other: str) -> float:
-    sets = [{tuple(w[n : n + 5]) for n in range(len(w) - 4)} for w in (words(one), words(other))]
+    sets = [
+        {tuple(w[n : n + 5]) for n in range(len(w) - 4)}
+        for w in (normalised_words(one), normalised_words(other))
+    ]
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
 
 
 @pytest.mark.parametrize("jaccard", [0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
-def test_the_curve_turns_at_the_wanted_index(jaccard: float) -> None:
+def test_the_middle_of_the_curve_is_at_the_configured_index(jaccard: float) -> None:
     bands, rows = banding(jaccard)
     assert FEWEST_USED <= bands * rows <= PERMUTATIONS
     assert middle(bands, rows) == pytest.approx(jaccard, abs=0.04)
@@ -48,7 +51,7 @@ def test_the_middle_is_where_half_of_the_pairs_share_a_band() -> None:
 
 
 def test_pairs_are_found_as_often_as_the_curve_says() -> None:
-    """Of pairs well above the index nearly all are linked, of pairs well below nearly none."""
+    """Nearly all pairs well above the index are linked, and nearly none well below it."""
     draw = np.random.default_rng(0)
     base = [[f"w{n}" for n in draw.integers(1 << 30, size=300)] for _ in range(120)]
 
@@ -75,7 +78,7 @@ def test_only_the_first_of_linked_documents_stays() -> None:
     assert repeats(texts) == [False, False, True, True]
 
 
-def test_case_and_punctuation_are_no_difference() -> None:
+def test_case_and_punctuation_do_not_count() -> None:
     text = " ".join(documents(5))
     assert repeats([text, text.upper().replace(".", " ;")]) == [False, True]
 
@@ -88,11 +91,11 @@ def test_words_do_not_run_across_documents() -> None:
 
 
 @given(st.lists(st.text("ab .", max_size=6), min_size=1, max_size=12))
-def test_short_documents_match_when_equal_and_only_then(texts: list[str]) -> None:
+def test_short_documents_match_only_when_they_are_equal(texts: list[str]) -> None:
     assert repeats(texts) == [text in texts[:n] for n, text in enumerate(texts)]
 
 
-def test_a_short_document_is_no_part_of_a_longer_one() -> None:
+def test_a_short_document_is_not_part_of_a_longer_one() -> None:
     assert repeats(["a", "a a a a a", "a a a a a a a"]) == [False, False, True]
 
 
@@ -108,7 +111,7 @@ def test_links_reach_across_shards_and_through_others() -> None:
 
 
 @given(st.lists(st.lists(st.tuples(*[st.integers(0, 9)] * 3), max_size=6), min_size=1, max_size=4))
-def test_near_duplicates_equals_a_naive_flood(shards: list[list[tuple[int, ...]]]) -> None:
+def test_near_duplicates_equals_its_reference(shards: list[list[tuple[int, ...]]]) -> None:
     arrays = [np.array(shard, np.uint64).reshape(-1, 3) for shard in shards]
     flat = [bands for shard in shards for bands in shard]
     group = list(range(len(flat)))

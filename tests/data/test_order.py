@@ -94,7 +94,7 @@ def test_a_file_is_scored_for_every_order(tmp_path: Path) -> None:
     st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 2), min_size=1, max_size=60),
     st.integers(0, 60),
 )
-def test_lowest_scores_come_first_however_they_are_cut(given: list[int], cut: int) -> None:
+def test_lowest_scores_come_first_however_they_are_divided(given: list[int], cut: int) -> None:
     together = np.array(given, np.int32)
     order = permutation([together], "fragments")
     assert sorted(order.tolist()) == list(range(len(given)))

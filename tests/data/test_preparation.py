@@ -5,10 +5,8 @@ import gzip
 import io
 import json
 import math
-import os
-import subprocess
+import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crammed.data import shards
+from crammed.data import shard_cleaning, shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparation import prepare
 from crammed.data.tokenization.tokenizer import CLS, SEP, letters_lost
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT, Progress
+from support.command import dying, python
 from support.text import documents, sentences, tiny, write_jsonl
 
 
@@ -156,7 +155,7 @@ def test_a_damaged_corpus_is_noticed(tmp_path: Path, text_file: Path) -> None:
     rows.write_bytes(content[:-2])
     with pytest.raises(InputError, match="damaged"):
         Corpus(made.path)
-    with pytest.raises(InputError, match="no prepared corpus"):
+    with pytest.raises(InputError, match="is not a corpus"):
         Corpus(tmp_path / "elsewhere")
 
 
@@ -179,7 +178,7 @@ def _everything(corpus: Corpus) -> list[int]:
 
 
 def _packed_texts(corpus: Corpus) -> list[str]:
-    """The documents in the rows, decoded, between their separators."""
+    """The documents in the rows, decoded and split at their separators."""
     text = corpus.tokenizer.decode(_everything(corpus), skip_special_tokens=False)
     return [each.strip() for each in text.split("[SEP]")]
 
@@ -213,43 +212,41 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, text_file: P
     assert made[0].sha256 == made[1].sha256
 
 
-def _prepare_in_a_process(
-    out: Path, text: Path, *words: str, **environment: str
-) -> subprocess.Popen[bytes]:
-    script = (
-        "import sys; from crammed.data import shards; shards.SHARD_CHARACTERS = 20_000\n"
-        "from crammed.cli.app import main; main()"
-    )
-    command = [sys.executable, "-c", script, "prepare", *TINY, "compute.workers=1", *words]
-    return subprocess.Popen(
-        [*command, "--data", str(text), "--out", str(out)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **environment},
-    )
+SMALL_SHARDS = "from crammed.data import shards; shards.SHARD_CHARACTERS = 20_000"
+
+
+def _words(out: Path, text: Path) -> list[str]:
+    """A command that prepares several shards in one process."""
+    given = ["--data", str(text), "--out", str(out)]
+    return ["prepare", *TINY, "compute.workers=1", *given]
+
+
+def _prepare_in_a_process(out: Path, text: Path, **environment: str) -> None:
+    code = f"{SMALL_SHARDS}\nfrom crammed.cli.app import main; main()"
+    done = python("-c", code, *_words(out, text), env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_hash_seed_does_not_matter(tmp_path: Path, text_file: Path) -> None:
     for seed in ("1", "2"):
-        assert _prepare_in_a_process(tmp_path / seed, text_file, PYTHONHASHSEED=seed).wait() == 0
+        _prepare_in_a_process(tmp_path / seed, text_file, PYTHONHASHSEED=seed)
     assert Corpus(tmp_path / "1").sha256 == Corpus(tmp_path / "2").sha256
 
 
-def test_a_killed_preparation_goes_on_and_gives_the_same(tmp_path: Path, text_file: Path) -> None:
-    assert _prepare_in_a_process(tmp_path / "whole", text_file).wait() == 0
-    killed_at = set()
-    for stage in ("clean", "pack"):
-        process = _prepare_in_a_process(tmp_path / "out", text_file)
-        work = tmp_path / ".out.preparing"
-        while process.poll() is None and not list(work.rglob(f"00001.{stage}.json")):
-            time.sleep(0.002)
-        process.kill()
-        process.wait()
-        if not (tmp_path / "out").exists():
-            killed_at.add(stage)
-    assert "clean" in killed_at
-    if not (tmp_path / "out").exists():
-        assert _prepare_in_a_process(tmp_path / "out", text_file).wait() == 0
+def test_a_killed_preparation_resumes_and_gives_the_same(tmp_path: Path, text_file: Path) -> None:
+    _prepare_in_a_process(tmp_path / "whole", text_file)
+    work = tmp_path / ".out.preparing"
+    for stage, function in (
+        ("clean", "shard_cleaning:clean_shard"),
+        ("pack", "preparation:pack_shard"),
+    ):
+        place = dying(f"crammed.data.{function}", call=3, first=SMALL_SHARDS)
+        killed = python(*place, *_words(tmp_path / "out", text_file))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert not (tmp_path / "out").exists()
+        assert list(work.rglob(f"00001.{stage}.json"))
+        assert not list(work.rglob(f"00002.{stage}.json"))
+    _prepare_in_a_process(tmp_path / "out", text_file)
     assert Corpus(tmp_path / "out").sha256 == Corpus(tmp_path / "whole").sha256
     assert not (tmp_path / ".out.preparing").exists()
 
@@ -258,13 +255,13 @@ def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first = write_jsonl(tmp_path / "first.jsonl", documents(200))
     second = write_jsonl(tmp_path / "second.jsonl", documents(200, seed=1))
     cleaned: list[int] = []
-    clean = shards.clean
+    clean_shard = shard_cleaning.clean_shard
 
-    def noting(job: shards.CleanJob) -> shards.Cleaned:
+    def noting(job: shard_cleaning.CleanJob) -> shard_cleaning.Cleaned:
         cleaned.append(len(job.texts))
-        return clean(job)
+        return clean_shard(job)
 
-    monkeypatch.setattr(shards, "clean", noting)
+    monkeypatch.setattr(shard_cleaning, "clean_shard", noting)
 
     def make(name: str, *files: Path, work: Path | None = None) -> Corpus:
         config = tiny("crammed", "compute.workers=1", data={"sources": list(map(str, files))})
@@ -280,7 +277,7 @@ def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert changed.sha256 != Corpus(tmp_path / "one").sha256
 
 
-def test_two_preparations_of_one_corpus_do_not_meet(tmp_path: Path, text_file: Path) -> None:
+def test_two_processes_cannot_prepare_the_same_corpus(tmp_path: Path, text_file: Path) -> None:
     config = tiny(data={"sources": [str(text_file)]})
     work = tmp_path / ".out.preparing"
     work.mkdir()
@@ -291,7 +288,7 @@ def test_two_preparations_of_one_corpus_do_not_meet(tmp_path: Path, text_file: P
     prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
 
 
-def test_damaged_files_are_left_out_and_named_if_one_wants(tmp_path: Path) -> None:
+def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     for number in range(5):
@@ -316,7 +313,7 @@ def test_damaged_files_are_left_out_and_named_if_one_wants(tmp_path: Path) -> No
 
 
 def _from_sources(tmp_path: Path, *overrides: str, **sources: dict[str, Any]) -> Corpus:
-    """Sources of 100 documents each, under their names, with settings of their own."""
+    """A corpus of sources with 100 documents each, by name, each with its settings."""
     listed = []
     for number, (name, settings) in enumerate(sources.items()):
         path = write_jsonl(tmp_path / f"{name}.jsonl", documents(100, seed=number))
@@ -352,7 +349,7 @@ def test_every_kind_of_tokenizer(make_corpus: Callable[..., Corpus], kind: str) 
     assert corpus.manifest["statistics"]["unknown_share"] == 0
 
 
-def test_a_tokenizer_can_be_brought(tmp_path: Path, text_file: Path, corpus: Corpus) -> None:
+def test_a_tokenizer_can_be_supplied(tmp_path: Path, text_file: Path, corpus: Corpus) -> None:
     file = corpus.path / "tokenizer.json"
     config = tiny("crammed", f"tokenizer.file={file}", data={"sources": [str(text_file)]})
     made = prepare(config.data, config.tokenizer, tmp_path / "made", SILENT)
@@ -414,7 +411,7 @@ def _heldout(corpus: Corpus) -> str:
     return gzip.decompress(corpus.heldout.read_bytes()).decode()
 
 
-def test_letters_that_the_tokenizer_drops_are_no_secret(tmp_path: Path) -> None:
+def test_letters_that_the_tokenizer_drops_are_reported(tmp_path: Path) -> None:
     hindi = [f"{n} यह एक छोटा वाक्य है और वह दूसरा है। में और नहीं हैं {n}।" for n in range(300)]
     source = write_jsonl(tmp_path / "hindi.jsonl", hindi)
     for stripped in (True, False):
@@ -428,7 +425,7 @@ def test_letters_that_the_tokenizer_drops_are_no_secret(tmp_path: Path) -> None:
         assert letters_lost(made.tokenizer, "Plain English Words, and a café.") < 0.05
 
 
-def test_files_that_are_passed_over_are_named(tmp_path: Path) -> None:
+def test_ignored_files_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     (folder / "below").mkdir(parents=True)
     write_jsonl(folder / "a.jsonl", documents(200))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crammed.data.corpus import Corpus
-from crammed.data.show import corpus_words, dropped_samples, sample_rows, sample_words
+from crammed.data.show import describe_corpus, describe_samples, dropped_samples, sample_rows
 from crammed.data.statistics import Statistics
 from support.corpora import VOCABULARY, numbered_files, write_corpus
 
@@ -37,8 +37,8 @@ def corpus(tmp_path: Path) -> Corpus:
     )
 
 
-def test_everything_the_manifest_says(corpus: Corpus) -> None:
-    words = dict(corpus_words(corpus))
+def test_everything_in_the_manifest_is_described(corpus: Corpus) -> None:
+    words = dict(describe_corpus(corpus))
     assert words["sources"].splitlines() == [
         "web: 3 documents, 3 k characters (75.0 %)",
         "wiki: 1 documents, 1 k characters (25.0 %)",
@@ -53,10 +53,10 @@ def test_everything_the_manifest_says(corpus: Corpus) -> None:
     assert words["orders"] == "random, fragments, rare-first"
 
 
-def test_a_corpus_of_an_older_version_says_less(tmp_path: Path) -> None:
+def test_a_corpus_of_an_older_version_is_described(tmp_path: Path) -> None:
     steps = [{"step": "empty", "kept": 9, "dropped": 1}]
     old = write_corpus(tmp_path / "corpus", numbered_files([3]), steps=steps)
-    words = dict(corpus_words(old))
+    words = dict(describe_corpus(old))
     assert words["dropped"] == "empty: 1 documents (10.0 %)"
     assert words["vocabulary"] == "17"
     assert not {"lengths", "skipped"} & words.keys()
@@ -76,5 +76,5 @@ def test_rows_are_decoded_with_their_special_tokens(corpus: Corpus) -> None:
     rows = sample_rows(corpus, 100)
     assert sorted(rows) == sorted(" ".join([names[number]] * 4) for number in range(7))
     assert sample_rows(corpus, 0) == []
-    labels = [label for label, _ in sample_words(corpus, 2)]
+    labels = [label for label, _ in describe_samples(corpus, 2)]
     assert labels == ["dropped 1", "dropped 2", "dropped 3", "dropped 4", "row 1", "row 2"]

@@ -16,7 +16,7 @@ from crammed.errors import InputError
 from support.samples import arrow, opened, read, refusal
 
 
-def test_plain_text_has_no_fields_to_choose_by(tmp_path: Path) -> None:
+def test_plain_text_has_no_fields_to_filter_by(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     assert "no fields" in refusal(tmp_path, where={"lang": ["en"]})
     assert "no fields" in refusal("python-docs", where={"lang": ["en"]})
@@ -44,13 +44,13 @@ def test_globs(tmp_path: Path) -> None:
     assert read(tmp_path / "*") == ["a.txt", "b.txt", "deep/c.txt"]
     assert read(tmp_path / "**" / "*.txt") == ["a.txt", "b.txt", "deep/c.txt"]
     assert "no such data" in refusal(tmp_path / "*.jsonl")
-    assert "fits no file of a known format" in refusal(tmp_path / "*.md")
+    assert "matches no file of a known format" in refusal(tmp_path / "*.md")
     (tmp_path / "odd[1].txt").write_text("a name, not a glob")
     assert read(tmp_path / "odd[1].txt") == ["a name, not a glob"]
 
 
 def saved(folder: Path, texts: list[str]) -> Path:
-    """A folder as `save_to_disk` leaves it, one row a file."""
+    """A folder as `save_to_disk` writes it, with one row in each file."""
     folder.mkdir(parents=True)
     names = [f"data-{n:05d}-of-{len(texts):05d}.arrow" for n in range(len(texts))]
     for name, text in zip(names, texts, strict=True):
@@ -96,15 +96,15 @@ def test_standard_input(pipe: Callable[[bytes], None]) -> None:
     assert "standard input, line 2: not valid JSON" in refusal("-")
 
 
-def test_a_terminal_is_no_standard_input(
+def test_a_terminal_is_refused_as_standard_input(
     pipe: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe(b"text")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    assert "nothing comes from standard input" in refusal("-")
+    assert "standard input is a terminal" in refusal("-")
 
 
-def test_what_a_source_carries(tmp_path: Path) -> None:
+def test_the_settings_of_a_source(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     plain = opened(tmp_path / "a.txt")
     assert (plain.name, plain.weight, plain.max_characters) == ("a.txt", 1.0, None)
@@ -114,7 +114,7 @@ def test_what_a_source_carries(tmp_path: Path) -> None:
     json.dumps(opened(tmp_path / "a.txt").reading)
 
 
-def test_each_source_may_choose_for_itself(tmp_path: Path) -> None:
+def test_each_source_may_have_its_own_settings(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "t", "body": "b"}\n')
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     config = {
@@ -160,7 +160,7 @@ def test_missing_empty_and_unknown(tmp_path: Path) -> None:
     assert "empty.txt is empty" in refusal(tmp_path)
 
 
-def test_damage_waits_until_reading_where_it_is_to_be_skipped(tmp_path: Path) -> None:
+def test_damage_that_is_to_be_skipped_is_reported_only_when_read(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     (tmp_path / "good.txt").write_text("good")
     empty, good = opened(tmp_path, unreadable="skip").parts
@@ -187,7 +187,7 @@ def test_python_docs_are_the_same_every_time(few_docs: list[python_docs.Docstrin
 def test_python_docs_share_no_file_with_the_tasks(few_docs: list[python_docs.Docstring]) -> None:
     tasks = list(python_docs.docstrings("tasks", 200_000, 50_000))
     shared = {d.text for d in few_docs} & {d.text for d in tasks}
-    # Different files may hold the same words (copied functions), but hardly ever do.
+    # Different files may hold the same words (copied functions), which is rare.
     assert len(shared) < 0.02 * len(tasks)
 
 

@@ -59,7 +59,7 @@ def test_merging_shards_is_counting_them_together(
 
 
 @given(DOCUMENTS)
-def test_json_there_and_back(documents: list[tuple[int, list[int]]]) -> None:
+def test_json_round_trip(documents: list[tuple[int, list[int]]]) -> None:
     found = of("wiki", documents)
     text = json.dumps(found.to_json())
     assert json.dumps(Statistics.from_json(json.loads(text)).to_json()) == text

@@ -17,11 +17,11 @@ pytest.importorskip("pydivsufsort")
 
 ASCII_TEXTS = st.lists(st.text("ab", max_size=25), max_size=5)
 WIDE_TEXTS = st.lists(st.text("aé€😀😁\U0005f600", max_size=12), max_size=4)
-"""Of the last three, two have their first three bytes in common, and two their last three."""
+"""Among the last three, two share their first three bytes, and two their last three."""
 
 
-def naive(texts: list[bytes], shortest: int) -> list[set[int]]:
-    """Per text the numbers of the bytes in windows that ended before where they begin again."""
+def reference(texts: list[bytes], shortest: int) -> list[set[int]]:
+    """For each text, the bytes in windows that have ended before they begin again."""
     seen: dict[bytes, int] = {}
     before = 0
     covered: list[set[int]] = []
@@ -41,17 +41,17 @@ def bytes_in(spans: list[tuple[int, int]]) -> set[int]:
 
 
 @given(ASCII_TEXTS, st.integers(1, 6))
-def test_equals_a_naive_twin(texts: list[str], shortest: int) -> None:
+def test_equals_its_reference(texts: list[str], shortest: int) -> None:
     encoded = [text.encode() for text in texts]
     found = repeated_spans(encoded, shortest)
-    assert [bytes_in(spans) for spans in found] == naive(encoded, shortest)
+    assert [bytes_in(spans) for spans in found] == reference(encoded, shortest)
 
 
 @given(WIDE_TEXTS, st.integers(1, 8))
 def test_spans_hold_whole_characters(texts: list[str], shortest: int) -> None:
     encoded = [text.encode() for text in texts]
     found = repeated_spans(encoded, shortest)
-    for text, spans, covered in zip(texts, found, naive(encoded, shortest), strict=True):
+    for text, spans, covered in zip(texts, found, reference(encoded, shortest), strict=True):
         ends = list(accumulate((len(character.encode()) for character in text), initial=0))
         characters = [set(range(start, end)) for start, end in pairwise(ends)]
         assert bytes_in(spans) == set().union(*(c for c in characters if c <= covered))
@@ -78,12 +78,12 @@ def test_the_first_occurrence_stays() -> None:
     assert repeated_spans(texts, 20) == [[], [(0, 30)], [(2, 32)]]
 
 
-def test_what_repeats_without_a_break_leaves_its_beginning() -> None:
+def test_the_beginning_of_what_repeats_without_a_break_stays() -> None:
     assert repeated_spans([b"-" * 100], 20) == [[(20, 100)]]
 
 
 def test_nothing_repeats_across_the_end_of_a_text() -> None:
-    """The joined bytes abcdefabcdef repeat abcdef, but no text holds it."""
+    """The joined bytes abcdefabcdef repeat abcdef, but no text contains it."""
     assert repeated_spans([b"abc", b"def", b"abc", b"def"], 4) == [[], [], [], []]
 
 
@@ -92,7 +92,7 @@ def test_empty_texts_keep_their_place() -> None:
     assert repeated_spans([], 20) == []
 
 
-def test_too_much_text_names_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_text_is_refused_with_an_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(substring, "MOST_BYTES", 9)
     assert repeated_spans([b"abcdefghi"], 20) == [[]]
     with pytest.raises(InputError, match=r"10 bytes .* data\.clean\.near"):

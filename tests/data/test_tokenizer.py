@@ -15,6 +15,8 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from crammed.config import TokenizerConfig
 from crammed.data.tokenization import training as train_tokenizer
+from crammed.data.tokenization.chunks import cut_into_chunks
+from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import (
     SPECIALS,
     Specials,
@@ -23,7 +25,6 @@ from crammed.data.tokenization.tokenizer import (
     vocabulary_size,
 )
 from crammed.data.tokenization.training import train_from_texts, train_from_words
-from crammed.data.tokenization.words import WordEncoder, split
 from crammed.errors import InputError
 from support.text import documents
 
@@ -42,7 +43,7 @@ LANGUAGES = {
 
 
 def words_of(texts: list[str]) -> dict[str, int]:
-    words = split(texts)
+    words = cut_into_chunks(texts)
     return dict(zip(words.unique, words.counts.tolist(), strict=True))
 
 
@@ -136,21 +137,21 @@ def test_other_languages_and_code_are_known_and_come_back(kind: str, language: s
     tokenizer = trained(
         [text] * 20, kind=kind, vocab_size=512, lowercase=False, strip_accents=False
     )
-    encoder = WordEncoder(tokenizer)
+    encoder = CorpusTokenizer(tokenizer)
     ids, _ = encoder.encode_texts([text])
     assert SPECIALS.index("[UNK]") not in ids
     back = tokenizer.decode(ids.tolist())
     assert "".join(back.split()) == "".join(tokenizer.normalizer.normalize_str(text).split())
     assert plain_ids(tokenizer, text) == ids.tolist()
-    if encoder.words_first:
-        assert encoder.encode(split([text]))[0].tolist() == ids.tolist()
+    if encoder.takes_chunks:
+        assert encoder.encode_chunks(cut_into_chunks([text]))[0].tolist() == ids.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_that_looks_like_special_tokens_stays_text(kind: str) -> None:
     texts = [f"{text} [ MASK or UNK or SEP or CLS or PAD ]" for text in documents(60)]
     tokenizer = trained(texts, kind=kind, lowercase=False)
-    encoder = WordEncoder(tokenizer)
+    encoder = CorpusTokenizer(tokenizer)
     ids, _ = encoder.encode_texts(["a [MASK] of [SEP] in [UNK]", "[PAD][CLS]"])
     assert min(ids) > 4
     assert tokenizer.encode("[MASK]", add_special_tokens=False).ids == [4]
@@ -223,8 +224,8 @@ def test_unigram_without_its_extra_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         trained(documents(20), kind="unigram")
 
 
-def brought(names: dict[str, int], **settings: Any) -> Tokenizer:
-    """A WordPiece tokenizer with special tokens of these names and ids."""
+def saved_elsewhere(names: dict[str, int], **settings: Any) -> Tokenizer:
+    """A WordPiece tokenizer whose special tokens have these names and ids."""
     words = ["the", "red", "fox", "##es", "two", "boats", "a"]
     free = [n for n in range(40) if n not in names.values()]
     vocabulary = dict(zip(words, free, strict=False)) | names
@@ -234,9 +235,9 @@ def brought(names: dict[str, int], **settings: Any) -> Tokenizer:
     return tokenizer
 
 
-def test_brought_tokenizers_keep_names_and_ids(tmp_path: Path) -> None:
+def test_supplied_tokenizers_keep_names_and_ids(tmp_path: Path) -> None:
     names = {"<unk>": 3, "<pad>": 1, "<s>": 0, "</s>": 2, "<mask>": 30}
-    tokenizer = brought(names)
+    tokenizer = saved_elsewhere(names)
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=4)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -245,14 +246,14 @@ def test_brought_tokenizers_keep_names_and_ids(tmp_path: Path) -> None:
         specials = Specials.of(loaded)
         assert specials == Specials(pad=1, unk=3, cls=0, sep=2, mask=30)
         assert specials.names(loaded)["mask"] == "<mask>"
-        assert vocabulary_size(loaded) == 31  # with ids that no token has
+        assert vocabulary_size(loaded) == 31  # including ids without a token
         assert loaded.encode("the red fox two boats").tokens[:2] == ["<s>", "the"]
         assert len(loaded.encode("the red fox two boats").ids) == 7
 
 
-def test_unusual_names_are_read_from_the_files_beside(tmp_path: Path) -> None:
+def test_unusual_names_are_read_from_the_files_beside_it(tmp_path: Path) -> None:
     names = {"<|unk|>": 3, "<|pad|>": 1, "<|begin|>": 0, "<|end|>": 2, "<|gap|>": 30}
-    brought(names).save(str(tmp_path / "tokenizer.json"))
+    saved_elsewhere(names).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match=r"lacks special tokens: pad \(\[PAD\] or <pad>\), unk"):
         load_tokenizer(tmp_path)
     settings = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|pad|>"}
@@ -265,17 +266,19 @@ def test_unusual_names_are_read_from_the_files_beside(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_without_a_mask_or_none_at_all_is_refused(tmp_path: Path) -> None:
-    brought({"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3}).save(str(tmp_path / "tokenizer.json"))
+    saved_elsewhere({"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3}).save(
+        str(tmp_path / "tokenizer.json")
+    )
     with pytest.raises(InputError, match=r"lacks special tokens: mask \(\[MASK\] or <mask>\)"):
         load_tokenizer(tmp_path)
     with pytest.raises(InputError, match="no tokenizer at"):
         load_tokenizer(tmp_path / "nowhere.json")
     (tmp_path / "other.json").write_text('{"model": {}}')
-    with pytest.raises(InputError, match=r"is no tokenizer\.json"):
+    with pytest.raises(InputError, match=r"is not a tokenizer\.json"):
         load_tokenizer(tmp_path / "other.json")
 
 
-def test_a_written_tokenizer_is_read_back_as_it_was(tmp_path: Path) -> None:
+def test_a_saved_tokenizer_is_loaded_unchanged(tmp_path: Path) -> None:
     for kind in KINDS:
         tokenizer = trained(documents(100), kind=kind)
         (tmp_path / "tokenizer.json").write_text(to_json(tokenizer), "utf-8")

@@ -92,7 +92,7 @@ def test_a_rows_logits_depend_neither_on_padding_nor_on_other_rows(
                 seen = other[:length] if every_token else other
                 torch.testing.assert_close(seen, alone[0], rtol=1e-4, atol=1e-4)
     assert together.shape == ((3, 32, 3) if every_token else (3, 3))
-    assert together.std(0).max() > 1e-3  # rows do differ
+    assert together.std(0).max() > 1e-3  # the rows do differ
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
@@ -168,17 +168,17 @@ def parameters(model: nn.Module) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("every_token", [False, True])
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
-def test_the_untrained_twin_shares_only_the_shape_and_the_head(
+def test_the_untrained_model_shares_only_the_shape_and_the_head(
     load: Load, name: str, every_token: bool
 ) -> None:
     encoder = load(name)
 
     def made(seed: int, trained: bool) -> dict[str, Tensor]:
-        torch.manual_seed(seed + trained)  # what was drawn before is of no matter
+        torch.manual_seed(seed + trained)  # earlier draws must not matter
         return parameters(encoder.classifier(2, seed, trained=trained, every_token=every_token))
 
-    trained, twin, other = made(5, True), made(5, False), made(6, True)
-    same = {key for key in trained if torch.equal(trained[key], twin[key])}
+    trained, fresh, other = made(5, True), made(5, False), made(6, True)
+    same = {key for key in trained if torch.equal(trained[key], fresh[key])}
     assert any("classifier" in key and key.endswith("weight") for key in same)
     assert not any("embed" in key or "tokens." in key or "layer" in key for key in same)
     changed = {key for key in trained if not torch.equal(trained[key], other[key])}
@@ -223,13 +223,13 @@ def test_a_classifier_that_the_folder_brings_is_not_taken(tmp_path: Path) -> Non
     folder = save_model(tmp_path / "bert", "bert", "AutoModelForSequenceClassification")
     encoder = BackboneSpec(str(folder), 0.1).load()
     own = encoder.classifier(2, 0, trained=True, every_token=False)
-    twin = encoder.classifier(2, 0, trained=False, every_token=False)
+    fresh = encoder.classifier(2, 0, trained=False, every_token=False)
     assert torch.equal(
-        parameters(own)["model.classifier.weight"], parameters(twin)["model.classifier.weight"]
+        parameters(own)["model.classifier.weight"], parameters(fresh)["model.classifier.weight"]
     )
     assert not torch.equal(
         parameters(own)["model.bert.pooler.dense.weight"],
-        parameters(twin)["model.bert.pooler.dense.weight"],
+        parameters(fresh)["model.bert.pooler.dense.weight"],
     )
 
 
@@ -277,7 +277,7 @@ def test_a_model_without_its_pretraining_head_can_be_fine_tuned_only(tmp_path: P
 
 
 def test_the_exported_model_is_the_run(tmp_path: Path, corpus: Corpus) -> None:
-    """Both ways to the same weights agree, custom code included."""
+    """A run and its export give the same results, custom code included."""
     for recipe in RECIPES:
         final = untrained(corpus.tokenizer, tiny(recipe).model)
         final.save(tmp_path / recipe / "final")
@@ -340,7 +340,7 @@ def test_lengths_and_sizes_are_those_of_the_model(
     assert encoder.max_length == 40  # RoBERTa: of 42 positions
     model = AutoModelForMaskedLM.from_pretrained(folders[name])
     assert encoder.parameters == sum(p.numel() for p in model.parameters())
-    with pytest.raises(InputError, match=f"41 tokens.*more than {name} takes.*40"):
+    with pytest.raises(InputError, match=f"41 tokens are too long for {name}: .*40"):
         encoder.tokenize(TEXTS, 41, words=False)
     longest = encoder.tokenize([("fox " * 99,)], 40, words=False)
     ids, _ = row(longest, 0)
@@ -387,7 +387,9 @@ def test_a_tokenizer_without_first_and_last_tokens_works(tmp_path: Path) -> None
     encoder = BackboneSpec(str(folder), 0.1).load()
     tokens = encoder.tokenize([("the red fox",), ("",)], 32, words=False)
     assert not {CLS, SEP} & set(tokens.ids.tolist())
-    assert tokens.offsets[2] - tokens.offsets[1] == 1  # of no tokens there are no logits
+    assert (
+        tokens.offsets[2] - tokens.offsets[1] == 1
+    )  # a sequence without tokens would have no logits
     model = encoder.classifier(2, 0, trained=True, every_token=False)
     assert model(row(tokens, 0)[0][None]).shape == (1, 2)
 
@@ -422,7 +424,7 @@ def test_tokenizers_written_in_python_give_the_same_as_transformers(tmp_path: Pa
     assert tokens.cut == 2
     assert list(encoder.plain_ids("L A")) == [4, 5]
     split = encoder.tokenize([("L", "", "A G", "V")], 6, words=True)
-    assert split.ids.tolist() == [0, 4, 3, 5, 6, 2]  # V was cut off, nothing is unknown
+    assert split.ids.tolist() == [0, 4, 3, 5, 6, 2]  # V was truncated; the empty word is unknown
     assert split.words is not None
     assert split.words.tolist() == [-1, 0, 1, 2, -1, -1]
 
@@ -465,15 +467,15 @@ def broken(folder: Path, what: str) -> None:
         ("no tokenizer", "holds no tokenizer"),
         ("no weights", "holds no weights"),
         ("damaged weights", "model of bert cannot be loaded"),
-        ("other weights", r"do not fit its config.json: they lack encoder\.layer\.2.* more"),
+        ("other weights", r"do not match its config.json: they lack encoder\.layer\.2.* more"),
         ("other width", "of bert"),
         ("no config", r"neither a finished run .* nor a Hugging Face folder"),
         ("damaged config", "not a JSON object"),
         ("no model type", "no model_type"),
         ("unknown model type", r"configuration of bert cannot be loaded.*bort"),
-        ("remote code", r"bert brings Python code of its own.*--trust-remote-code"),
+        ("remote code", r"bert comes with Python code of its own.*--trust-remote-code"),
         ("no padding", "has no padding token"),
-        ("other tokenizer", "ids up to 349, but the model has 150 embeddings"),
+        ("other tokenizer", "ids up to 349, but the model has only 150 embeddings"),
     ],
 )
 def test_what_is_wrong_with_a_folder_is_said_in_one_line(
@@ -489,11 +491,11 @@ def test_what_is_wrong_with_a_folder_is_said_in_one_line(
 def test_models_that_are_nowhere_are_said_to_be(
     tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InputError, match=r"no such model: .*/none"):
+    with pytest.raises(InputError, match=r"no such run directory or Hugging Face folder: .*/none"):
         BackboneSpec(str(tmp_path / "none"), 0.1).load()
-    with pytest.raises(InputError, match=r"no such model: some/model is no folder here.*hub"):
+    with pytest.raises(InputError, match=r"no such model: some/model is not a folder.*hub"):
         BackboneSpec("some/model", 0.1).load()
-    with pytest.raises(InputError, match="name the run directory"):
+    with pytest.raises(InputError, match="type the run directory"):
         BackboneSpec(str(folders["crammed"] / "final"), 0.1).load()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match=r"pip install 'crammed\[hf\]'"):

@@ -50,7 +50,7 @@ def bert(folder: Path) -> Backbone:
 
 
 def by_definition(folder: Path, sentence: str) -> float:
-    """One masked token at a time, through transformers alone."""
+    """The score from the definition: one masked token at a time, by transformers alone."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -68,7 +68,7 @@ def by_definition(folder: Path, sentence: str) -> float:
 
 
 def test_a_sentences_score_is_its_pseudo_log_likelihood(folder: Path, bert: Backbone) -> None:
-    # Of one length and of several, twice the same, apart in one token, an unknown letter, nothing.
+    # Equal and different lengths, a repetition, one token changed, an unknown letter, no text.
     texts = [*sentences(5), "the red fox", "the red fox", "the red boats", "the \u00df fox", ""]
     scores = sentence_scores(bert, texts, CPU)
     expected = [by_definition(folder, text) for text in texts]
@@ -78,7 +78,7 @@ def test_a_sentences_score_is_its_pseudo_log_likelihood(folder: Path, bert: Back
 
 
 class Table:
-    """An encoder of letters whose model says the same of a letter wherever it stands."""
+    """An encoder of letters whose model gives a letter the same probability in every place."""
 
     name, sha256, parameters = "table", "", 0
     max_length, pad, mask, sep = 8, 0, 1, 2
@@ -118,9 +118,9 @@ def test_every_token_is_masked_and_counted_once(texts: list[str]) -> None:
 
 def test_pairs_are_counted_by_paradigm_phenomenon_and_field(tmp_path: Path) -> None:
     lines = [
-        line("c", "a", "one"),  # right: a later letter is likelier
+        line("c", "a", "one"),  # correct: a later letter is likelier
         line("a", "c", "one"),
-        line("b", "b", "one"),  # a tie is wrong
+        line("b", "b", "one"),  # a tie is not correct
         line("c", "b", "one"),
         line("b", "a", "two", linguistics_term="ones", field="syntax/semantics"),
         line("a", "b", "three", field="syntax_semantics"),
@@ -135,7 +135,7 @@ def test_pairs_are_counted_by_paradigm_phenomenon_and_field(tmp_path: Path) -> N
     assert result["fields"] == {"syntax": 50.0, "syntax_semantics": 50.0}
     assert result["blimp"] == 50.0  # of the paradigms, not of the pairs
     low, high = result["interval"]
-    # Only paradigm one can vary: a third of a share of 4 with probability 1/2 each.
+    # Only paradigm one can vary: a third of the share of 4 pairs, each correct half of the time.
     assert low == pytest.approx(100 / 3, abs=9)
     assert high == pytest.approx(200 / 3, abs=9)
     assert json.loads(json.dumps(result)) == result
@@ -184,7 +184,9 @@ def test_what_cannot_be_scored_is_said(tmp_path: Path, bert: Backbone) -> None:
     with pytest.raises(InputError, match="holds no pairs"):
         read_pairs(tmp_path)
     long = write(tmp_path / "long.jsonl", [line("fox " * 50, "fox")])
-    with pytest.raises(InputError, match="1 sentences are longer than bert takes"):
+    with pytest.raises(
+        InputError, match="1 of 2 sentences are longer than the 40 tokens that bert takes"
+    ):
         blimp_score(bert, long, CPU)
     unmasked: Any = SimpleNamespace(name="x", mask=None)
     with pytest.raises(InputError, match="tokenizer of x has no mask token"):

@@ -54,7 +54,7 @@ def test_a_difference_by_chance_has_zero_inside() -> None:
 
 
 def test_the_same_rows_are_drawn_for_both() -> None:
-    """B makes A's errors and ten more: what they share cancels out."""
+    """B makes A's errors and ten more: shared errors cancel out."""
     errors = wrong(0.3, 0)
     more = errors.copy()
     more[np.flatnonzero(~errors)[:10]] = True
@@ -93,13 +93,13 @@ def test_other_rows_and_given_reasons_are_not_compared() -> None:
     a, b = {"a": number(80), "b": number(70)}, {"a": number(78, rows=9), "b": number(7)}
     entries = compare(SUITE, a, b, {}, {"b": "another protocol"})
     assert entries == [
-        {"name": "a", "why": "other numbers of rows"},
+        {"name": "a", "why": "different numbers of rows"},
         {"name": "b", "why": "another protocol"},
     ]
 
 
 def test_numbers_of_one_task_have_the_same_seeds_in_a_resample() -> None:
-    """Each seed scores alike on both: only which seeds were drawn tells resamples apart."""
+    """Each seed has the same score on both, so resamples differ only in the seeds drawn."""
     seeds = [outputs(np.full(COUNT, wrong)) for wrong in (True, False, True, False)]
     one, other = (
         resampled_medians(("accuracy",), [seeds], ROWS, (), name, "mnli")[0]

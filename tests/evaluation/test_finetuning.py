@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from crammed.config import Protocol
 from crammed.errors import InputError
 from crammed.evaluation.backbones.tokens import Tokenized
-from crammed.evaluation.finetuning.batches import Encoded, epoch_batches, word_places
+from crammed.evaluation.finetuning.batches import EncodedSplit, epoch_batches, word_places
 from crammed.evaluation.finetuning.engine import (
-    EVALUATION_TOKENS,
     GRAPH_WIDTH,
+    PREDICTION_TOKENS,
     Numerics,
     _batches_of_tokens,
+    epoch_order,
     finetune,
     learning_rate,
     loss_of,
@@ -43,17 +44,19 @@ def tokenized(rows: list[list[int]], types: bool = False, words: bool = False) -
     return Tokenized(ids, offsets, kinds, np.array(firsts, np.int32) if words else None, 0)
 
 
-def encoded(rows: list[list[int]], labels: Any = None, choices: int = 1, **more: Any) -> Encoded:
+def encoded(
+    rows: list[list[int]], labels: Any = None, choices: int = 1, **more: Any
+) -> EncodedSplit:
     values = np.zeros(len(rows) // choices, np.float32) if labels is None else np.float32(labels)
-    return Encoded(tokenized(rows, **more), np.asarray(values), choices, 99, CPU)
+    return EncodedSplit(tokenized(rows, **more), np.asarray(values), choices, 99, CPU)
 
 
-def of_lengths(lengths: list[int]) -> Encoded:
+def of_lengths(lengths: list[int]) -> EncodedSplit:
     return encoded([[1] * n for n in lengths])
 
 
 class Toy(nn.Module):
-    """The mean of embeddings through a linear layer; counts what it was given."""
+    """A linear layer on the mean of embeddings, or on every embedding."""
 
     def __init__(self, outputs: int, seed: int = 0, dropout: float = 0.0, every: bool = False):
         super().__init__()
@@ -106,7 +109,7 @@ def test_batches_of_similar_length_need_little_padding() -> None:
         for own in (1, 2)
     )
     assert 16 * rows.widths(first).sum() < 1.1 * lengths.sum()
-    # A batch is no neighbourhood of one length all the time: epochs differ in what they join.
+    # Rows in a batch do not all have the same length, so epochs differ in which rows meet.
     assert np.mean([np.ptp(lengths[batch]) for batch in first]) > 2
     # Seeds that share the order of lengths have short batches at the same steps.
     together = np.maximum(rows.widths(first), rows.widths(second))
@@ -134,9 +137,9 @@ def test_batches_gathered_from_flat_tokens_are_the_padded_rows(
 
 def test_labels_of_words_stand_at_the_tokens_that_begin_them() -> None:
     tokens = tokenized([[1, 2, 3], [4, 5]], words=True)
-    counts = np.array([3, 1])  # the third word of the first row was cut off
+    counts = np.array([3, 1])  # the third word of the first row was truncated
     labels = np.array([0, -1, 2, 1], np.float32)
-    split = Encoded(tokens, labels, 1, 99, CPU, counts)
+    split = EncodedSplit(tokens, labels, 1, 99, CPU, counts)
     assert split.batch(torch.tensor([0, 1]), 3).labels.tolist() == [
         [0, -100, -100],
         [1, -100, -100],
@@ -174,7 +177,7 @@ def test_the_learning_rate_warms_up_within_the_task(shape: str, end: float) -> N
     assert curve(1.0) == pytest.approx(end, abs=1e-6)
 
 
-def train(models: list[Toy], names: list[tuple[str, int]], rows: Encoded, **more: Any) -> int:
+def train(models: list[Toy], names: list[tuple[str, int]], rows: EncodedSplit, **more: Any) -> int:
     capture = more.pop("capture", None)
     steps = list(finetune(models, names, "classification", rows, protocol(**more), FLOAT, capture))
     assert steps == list(range(1, len(steps) + 1))
@@ -182,36 +185,34 @@ def train(models: list[Toy], names: list[tuple[str, int]], rows: Encoded, **more
 
 
 def test_an_engine_step_is_a_plain_training_step() -> None:
-    """The slow twin: padded by hand, .backward(), torch's optimizer and learning rate."""
+    """The reference: padded by hand, .backward(), torch's optimizer and learning rate."""
     rows = some_rows()
     labels = np.arange(40) % 2
     split = encoded(rows, labels)
     model = Toy(2)
-    twin = copy.deepcopy(model)
+    reference = copy.deepcopy(model)
     settings = protocol(clip=0.3, weight_decay=0.1)
     steps = list(finetune([model], [("t", 3)], "classification", split, settings, FLOAT))
 
     optimizer = torch.optim.AdamW(
-        twin.parameters(), lr=0.05, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1
+        reference.parameters(), lr=0.05, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1
     )
-    from crammed.evaluation.finetuning.engine import _order
-
     curve, done = learning_rate(settings), 0
     for epoch in range(2):
-        for batch in _order(split, 8, "t", 3, epoch):
+        for batch in epoch_order(split, 8, "t", 3, epoch):
             width = max(len(rows[n]) for n in batch)
             ids = torch.tensor([rows[n] + [0] * (width - len(rows[n])) for n in batch])
             mask = torch.tensor([[k < len(rows[n]) for k in range(width)] for n in batch])
             for group in optimizer.param_groups:
                 group["lr"] = 0.05 * curve((done + 0.5) / len(steps))
-            loss = F.cross_entropy(twin(ids, mask, None), torch.tensor(labels[batch]))
+            loss = F.cross_entropy(reference(ids, mask, None), torch.tensor(labels[batch]))
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.3)
+            torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.3)
             optimizer.step()
             done += 1
     assert done == len(steps) == 10
-    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
@@ -259,8 +260,8 @@ def test_dropout_repeats_with_the_seed_and_differs_without() -> None:
     assert not torch.equal(runs[0], runs[2])
 
 
-def test_less_than_a_batch_is_refused() -> None:
-    with pytest.raises(InputError, match="4 training rows are less than one batch of 8"):
+def test_fewer_rows_than_a_batch_is_refused() -> None:
+    with pytest.raises(InputError, match="4 training rows are fewer than one batch of 8"):
         train([Toy(2)], [("t", 0)], encoded([[1, 2]] * 4))
 
 
@@ -272,7 +273,7 @@ def test_prediction_batches_hold_every_row_within_the_limit(lengths: list[int]) 
     batches = list(_batches_of_tokens(by_length, tokens))
     assert np.concatenate(batches).tolist() == by_length.tolist()
     for batch in batches:
-        assert len(batch) == 1 or len(batch) * tokens[batch].max() <= EVALUATION_TOKENS
+        assert len(batch) == 1 or len(batch) * tokens[batch].max() <= PREDICTION_TOKENS
 
 
 def test_predictions_come_in_the_order_of_the_rows() -> None:
@@ -293,7 +294,7 @@ def test_predictions_of_tokens_come_in_the_order_of_the_tokens() -> None:
     rows, model = some_rows(15), Toy(4, every=True)
     tokens = tokenized(rows, words=True)
     counts = np.array([(len(row) + 1) // 2 for row in rows])
-    split = Encoded(tokens, np.zeros(int(counts.sum()), np.float32), 1, 99, CPU, counts)
+    split = EncodedSplit(tokens, np.zeros(int(counts.sum()), np.float32), 1, 99, CPU, counts)
     outputs = predict(model, split, FLOAT)
     expected = model.out(model.embedding(torch.from_numpy(tokens.ids).long())).detach().numpy()
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-6)

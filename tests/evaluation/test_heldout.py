@@ -31,7 +31,10 @@ def test_heldout_loss_equals_the_protocol_written_out_with_transformers(
     final = untrained(corpus.tokenizer, tiny("crammed").model)
     exported = export(final, tmp_path / "export").path
     file = tmp_path / "held.jsonl.gz"
-    texts = [*documents(40, seed=5), "many words " * 4000]  # one document of several pieces
+    texts = [
+        *documents(40, seed=5),
+        "many words " * 4000,
+    ]  # one document that is longer than a piece
     with gzip.open(file, "wt") as out:
         out.writelines(json.dumps({"text": text}) + "\n" for text in texts)
 
@@ -69,7 +72,9 @@ def test_heldout_files_of_another_form_are_refused(tmp_path: Path, corpus: Corpu
     with pytest.raises(InputError, match="line 2"):
         heldout_rows(corpus.tokenizer, file, 10, 32)
     file.write_text('{"text": 3}\n')
-    with pytest.raises(InputError, match="line 1: text is no text"):
+    with pytest.raises(
+        InputError, match="line 1: the field 'text' is missing or does not hold text"
+    ):
         heldout_rows(corpus.tokenizer, file, 10, 32)
     file.write_text('{"text": "fine"}\n')
     with pytest.raises(InputError, match="shorter than one row of 32"):
@@ -123,5 +128,5 @@ def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -
     theirs = heldout_score(roberta, file, cpu, 20, 16)
     per_character = theirs["loss@0.15"] * theirs["tokens_per_character"] / math.log(2)
     assert theirs["bits_per_character@0.15"] == pytest.approx(per_character)
-    with pytest.raises(InputError, match="33 tokens a sequence are more than run takes"):
+    with pytest.raises(InputError, match="sequences of 33 tokens are too long for run"):
         heldout_score(BackboneSpec(str(tmp_path / "run"), 0.1).load(), file, cpu, 20, 33)

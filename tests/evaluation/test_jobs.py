@@ -15,15 +15,15 @@ import torch
 from crammed.config import Protocol
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning import jobs as module
-from crammed.evaluation.finetuning.engine import NoGraph, Numerics
+from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics
 from crammed.evaluation.finetuning.jobs import (
     BYTES_A_PARAMETER,
     BYTES_A_WORKER,
-    Bench,
-    Event,
     FinetuneJob,
-    SplitFile,
-    TaskWork,
+    FinetuneSetup,
+    FinetuneTask,
+    JobProgress,
+    TokenizedSplit,
     _in_groups,
     _in_worker,
     _workers,
@@ -31,63 +31,63 @@ from crammed.evaluation.finetuning.jobs import (
 )
 from crammed.progress import SILENT, Progress
 
-BENCH = Bench(
+SETUP = FinetuneSetup(
     BackboneSpec("none", 0.1), Protocol(), Numerics(torch.device("cpu"), torch.float32, False)
 )
 
 
 def jobs_of(name: str, count: int, tokens: int = 100) -> list[FinetuneJob]:
-    split = SplitFile(Path(f"{name}.npz"), 1)
-    task = TaskWork(name, "classification", 2, split, {name: split}, {}, tokens)
+    split = TokenizedSplit(Path(f"{name}.npz"), 1)
+    task = FinetuneTask(name, "classification", 2, split, {name: split}, {}, tokens)
     return [FinetuneJob(task, seed, True, Path(f"{name}-{seed}.npz"), "k") for seed in range(count)]
 
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Replaces the work itself; fills with the groups that were asked for."""
+    """Replaces the fine-tuning itself; collects the groups that were asked for."""
     groups: list[list[str]] = []
 
-    def work(group: Sequence[FinetuneJob], bench: Bench) -> Iterator[Event]:
+    def work(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[JobProgress]:
         groups.append([str(job) for job in group])
         if group[0].task.name == "huge" and len(group) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         if group[0].task.name == "hopeless":
             raise torch.OutOfMemoryError("CUDA out of memory")
         for job in group:
-            yield Event(float(job.task.tokens))
-            yield Event(0.0, job, "bad rows" if job.task.name == "bad" else None)
+            yield JobProgress(float(job.task.tokens))
+            yield JobProgress(0.0, job, "bad rows" if job.task.name == "bad" else None)
 
     monkeypatch.setattr(module, "_together", work)
     return groups
 
 
 def test_groups_are_of_one_task(together: list[list[str]]) -> None:
-    list(_in_groups([*jobs_of("a", 3), *jobs_of("b", 2)], BENCH, 10, SILENT))
+    list(_in_groups([*jobs_of("a", 3), *jobs_of("b", 2)], SETUP, 10, SILENT))
     assert together == [["a, seed 1", "a, seed 2", "a, seed 3"], ["b, seed 1", "b, seed 2"]]
     together.clear()
-    list(_in_groups(jobs_of("a", 5), BENCH, 2, SILENT))
+    list(_in_groups(jobs_of("a", 5), SETUP, 2, SILENT))
     assert [len(group) for group in together] == [2, 2, 1]
 
 
 def test_groups_that_do_not_fit_are_halved(together: list[list[str]]) -> None:
-    events = list(_in_groups([*jobs_of("huge", 5), *jobs_of("small", 3)], BENCH, 8, SILENT))
+    reports = list(_in_groups([*jobs_of("huge", 5), *jobs_of("small", 3)], SETUP, 8, SILENT))
     assert [len(group) for group in together] == [5, 2, 2, 1, 2, 1]
-    assert sum(event.job is not None for event in events) == 8
-    assert all(event.failure is None for event in events)
+    assert sum(report.job is not None for report in reports) == 8
+    assert all(report.failure is None for report in reports)
 
 
 def test_a_model_that_fits_in_no_way_fails_alone(together: list[list[str]]) -> None:
-    failures = run_jobs([*jobs_of("hopeless", 1), *jobs_of("fine", 1)], BENCH, 10, 1, SILENT)
+    failures = run_jobs([*jobs_of("hopeless", 1), *jobs_of("fine", 1)], SETUP, 10, 1, SILENT)
     assert failures == {"hopeless": "out of memory: CUDA out of memory"}
-    for most in (1, 10):  # a limit above the jobs there are is none
-        events = list(_in_groups(jobs_of("hopeless", 3), BENCH, most, SILENT))
-        assert [event.failure for event in events] == ["out of memory: CUDA out of memory"] * 3
+    for most in (1, 10):  # a limit above the number of jobs has no effect
+        reports = list(_in_groups(jobs_of("hopeless", 3), SETUP, most, SILENT))
+        assert [report.failure for report in reports] == ["out of memory: CUDA out of memory"] * 3
 
 
 def test_memory_that_runs_out_in_a_worker_is_a_failure_of_its_job(
     together: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_worker", (BENCH, multiprocessing.Value("d", 0.0)))
+    monkeypatch.setattr(module, "_worker", (SETUP, multiprocessing.Value("d", 0.0)))
     assert _in_worker(jobs_of("hopeless", 1)[0]) == "out of memory: CUDA out of memory"
     assert _in_worker(jobs_of("fine", 1)[0]) is None
 
@@ -97,27 +97,27 @@ def test_a_model_that_no_graph_can_hold_is_fine_tuned_without(
 ) -> None:
     graphs: list[bool] = []
 
-    def work(group: Sequence[FinetuneJob], bench: Bench) -> Iterator[Event]:
-        graphs.append(bench.numerics.graphs)
-        if bench.numerics.graphs:
-            raise NoGraph("operation not permitted when stream is capturing")
+    def work(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[JobProgress]:
+        graphs.append(setup.numerics.graphs)
+        if setup.numerics.graphs:
+            raise CaptureFailed("operation not permitted when stream is capturing")
         for job in group:
-            yield Event(0.0, job)
+            yield JobProgress(0.0, job)
 
     monkeypatch.setattr(module, "_together", work)
-    bench = replace(BENCH, numerics=replace(BENCH.numerics, graphs=True))
+    setup = replace(SETUP, numerics=replace(SETUP.numerics, graphs=True))
     said = io.StringIO()
-    events = list(_in_groups([*jobs_of("a", 2), *jobs_of("b", 2)], bench, 10, Progress(said)))
-    assert [event.failure for event in events] == [None] * 4
+    reports = list(_in_groups([*jobs_of("a", 2), *jobs_of("b", 2)], setup, 10, Progress(said)))
+    assert [report.failure for report in reports] == [None] * 4
     assert graphs == [True, False, False]
-    assert "without CUDA graphs, slower: operation not permitted" in said.getvalue()
+    assert "more slowly, without CUDA graphs: operation not permitted" in said.getvalue()
 
 
 def test_the_longest_go_first_and_failures_name_their_task(together: list[list[str]]) -> None:
     listed = [*jobs_of("bad", 2, 10), *jobs_of("long", 1, 1000), *jobs_of("short", 1, 5)]
-    assert run_jobs(listed, BENCH, 10, 1, SILENT) == {"bad": "bad rows"}
+    assert run_jobs(listed, SETUP, 10, 1, SILENT) == {"bad": "bad rows"}
     assert [group[0].split(",")[0] for group in together] == ["long", "bad", "bad", "short"]
-    assert run_jobs([], BENCH, 10, 1, SILENT) == {}
+    assert run_jobs([], SETUP, 10, 1, SILENT) == {}
 
 
 def test_workers_are_limited_by_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Metrics by hand, by definition, and their fast twins on resamples."""
+"""Metrics against values by hand and reference implementations, and on resamples."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from crammed.evaluation.scores.metrics import measure, spans
-from crammed.evaluation.scores.resampled_metrics import units_of, weighted
+from crammed.evaluation.scores.metrics import measure, units_of, weighted_metric
+from crammed.evaluation.scores.predictions import spans
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Metric
+from support.metrics import reference
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
@@ -71,7 +72,7 @@ def test_several_labels_a_row() -> None:
     assert measure("accuracy", outputs, rows, ()) == pytest.approx(100 / 3)
     with pytest.raises(ValueError, match="use micro-f1"):
         measure("f1", outputs, rows, ())
-    with pytest.raises(ValueError, match="no row has a label"):
+    with pytest.raises(ValueError, match="no row has a label or a prediction"):
         measure("micro-f1", -np.ones((2, 3)), rows_of(np.zeros((2, 3))), ())
 
 
@@ -79,6 +80,13 @@ def test_the_best_choice_counts() -> None:
     rows = Rows([("",)] * 6, np.array([2.0, 0.0], np.float32), choices=3)
     outputs = np.array([[0.1, 0.2, 0.9], [0.1, 0.2, 0.1]])
     assert measure("accuracy", outputs, rows, ()) == 50.0
+
+
+def test_rows_without_a_label_do_not_count() -> None:
+    outputs = logits([0, 1, 1], 2)
+    assert measure("accuracy", outputs, rows_of([0, -1, 0]), ()) == 50.0
+    with pytest.raises(ValueError, match="no row has a label"):
+        measure("accuracy", outputs, rows_of([-1, -1, -1]), ())
 
 
 def test_words_without_a_label_do_not_count() -> None:
@@ -104,7 +112,7 @@ def test_spans_are_read_as_conll_reads_them(tags: str, found: set[Any]) -> None:
 
 def test_span_f1_wants_the_exact_span_and_ends_it_with_its_row() -> None:
     rows = words_of([0, 1, 2], [2, 0, 3])
-    outputs = logits([0, 1, 2, 2, 0, 1], 5)  # the last is a person in place of a place
+    outputs = logits([0, 1, 2, 2, 0, 1], 5)  # the last is a person instead of a place
     assert measure("span-f1", outputs, rows, TAGS) == pytest.approx(100 * 2 * 2 / 6)
     joined = words_of([0, 1, 2, 2, 0, 3])  # in one row the second span belongs to the first
     assert measure("span-f1", outputs, joined, TAGS) == pytest.approx(100 * 2 * 1 / 4)
@@ -143,7 +151,7 @@ def test_what_is_undefined_has_no_number(
 
 
 def _case(metric: Metric, draw: np.random.Generator) -> tuple[Any, Rows, tuple[str, ...]]:
-    """Random predictions that are right more often than not."""
+    """Random predictions that are correct more often than not."""
     count = int(draw.integers(2, 25))
     groups = [str(n) for n in draw.integers(5, size=count)] if metric[:5] == "group" else []
     if metric in ("pearson", "spearman"):
@@ -158,12 +166,16 @@ def _case(metric: Metric, draw: np.random.Generator) -> tuple[Any, Rows, tuple[s
             rows,
             TAGS,
         )
-    if metric in ("micro-f1", "accuracy") and draw.random() < 0.5:
-        table = draw.integers(2, size=(count, 3))
-        return table - 0.5 + draw.normal(size=(count, 3)) / 2, rows_of(table), ()
-    classes = 2 if metric in ("f1", "group-f1") else 4
-    truth = draw.integers(classes, size=count)
-    return logits(truth, classes) + draw.random((count, classes)), rows_of(truth, groups=groups), ()
+    if metric in ("micro-f1", "macro-f1", "accuracy") and draw.random() < 0.5:
+        table = (draw.random((count, 9)) < draw.random()).astype(int)
+        return table - 0.5 + draw.normal(size=(count, 9)) / 2, rows_of(table), ()
+    classes = 2 if metric in ("f1", "group-f1") else int(draw.integers(2, 12))
+    truth = draw.integers(0 if groups else -1, classes, size=count)
+    return (
+        logits(np.maximum(0, truth), classes) + draw.random((count, classes)),
+        rows_of(truth, groups=groups),
+        (),
+    )
 
 
 def _resampled(outputs: Any, rows: Rows, weights: Any) -> tuple[Any, Rows]:
@@ -190,14 +202,32 @@ def _resampled(outputs: Any, rows: Rows, weights: Any) -> tuple[Any, Rows]:
 @pytest.mark.parametrize("metric", get_args(Metric))
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
-def test_the_fast_metric_of_a_resample_is_the_metric_of_its_rows(metric: Metric, seed: int) -> None:
+def test_a_metric_is_that_of_the_reference_implementation(metric: Metric, seed: int) -> None:
+    """They agree to the last bit, so scores of versions that used scikit-learn are reproduced."""
+    outputs, rows, labels = _case(metric, np.random.default_rng(seed))
+    assume((rows.labels >= 0).any())
+    expected = reference(metric, outputs, rows, labels)
+    if expected is not None:
+        assert measure(metric, outputs, rows, labels) == 100.0 * expected
+        return
+    with pytest.raises(ValueError, match="undefined"):
+        measure(metric, outputs, rows, labels)
+
+
+@pytest.mark.parametrize("metric", get_args(Metric))
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_the_metric_of_a_resample_is_the_metric_of_its_rows(metric: Metric, seed: int) -> None:
     draw = np.random.default_rng(seed)
     outputs, rows, labels = _case(metric, draw)
     assume((rows.labels >= 0).any())
     units = int(units_of(rows).max()) + 1
     weights = draw.multinomial(units, np.full(units, 1 / units), size=4).astype(float)
     weights[0] = 1  # the rows themselves
-    fast = weighted(metric, outputs, rows, labels)(weights)
+    try:
+        fast = weighted_metric(metric, outputs, rows, labels)(weights)
+    except ValueError:  # undefined on every resample
+        fast = np.full(len(weights), math.nan)
     for weight, value in zip(weights, fast, strict=True):
         try:
             slow = measure(metric, *_resampled(outputs, rows, weight), labels)

@@ -21,7 +21,7 @@ def rows_of(labels: Any, **fields: Any) -> Rows:
 
 
 def seeds_of(truth: Any, right: float, count: int, seed: int = 0) -> list[Any]:
-    """Outputs of `count` seeds that are right with this probability."""
+    """Outputs of `count` seeds that are correct with this probability."""
     draw = np.random.default_rng(seed)
     guesses = [np.where(draw.random(len(truth)) < right, truth, 1 - truth) for _ in range(count)]
     return [np.eye(2)[guess] for guess in guesses]
@@ -45,8 +45,8 @@ MRPC = Task(
 
 
 def test_a_score_says_everything_about_its_number() -> None:
-    trained, twin = seeds_of(TRUTH, 0.8, 5), seeds_of(TRUTH, 0.5, 3, seed=1)
-    score, medians = score_json(MRPC, "mrpc", trained, twin, data_of(TRUTH), {"train": 3})
+    trained, untrained = seeds_of(TRUTH, 0.8, 5), seeds_of(TRUTH, 0.5, 3, seed=1)
+    score, medians = score_json(MRPC, "mrpc", trained, untrained, data_of(TRUTH), {"train": 3})
     assert medians is not None
     assert len(medians) == RESAMPLES
     f1 = [measure("f1", each, rows_of(TRUTH), ()) for each in trained]
@@ -63,7 +63,7 @@ def test_a_score_says_everything_about_its_number() -> None:
     assert score["cut"] == {"train": 3}
     assert len(score["untrained"]["seeds"]) == 3
     assert score["untrained"]["interval"][1] < score["interval"][0]
-    again = score_json(MRPC, "mrpc", trained, twin, data_of(TRUTH), {"train": 3})[0]
+    again = score_json(MRPC, "mrpc", trained, untrained, data_of(TRUTH), {"train": 3})[0]
     assert json.loads(json.dumps(score)) == again
 
 
@@ -129,7 +129,7 @@ def test_an_undefined_score_is_a_failure_with_a_reason() -> None:
 def test_intervals_hold_what_theory_says() -> None:
     """95 % of a proportion: 1.96 standard errors on each side."""
     truth = np.ones(2000, int)
-    guess = np.arange(2000) % 5 > 0  # 80 % right
+    guess = np.arange(2000) % 5 > 0  # 80 % correct
     outputs = [np.eye(2)[guess.astype(int)]]
     medians = resampled_medians(("accuracy",), [outputs], rows_of(truth), (), "x", "x")[0]
     low, high = interval(medians) or (0, 0)
@@ -152,7 +152,7 @@ def test_seeds_that_differ_widen_the_interval() -> None:
 
 
 def test_groups_are_drawn_whole() -> None:
-    """Ten questions of thirty answers each, all right or all wrong, are ten facts, not 300."""
+    """Ten questions whose thirty answers are all right or all wrong are ten facts, not 300."""
     right = np.arange(300) // 30 % 2
     outputs = [np.eye(2)[right]]
     rows = rows_of(np.ones(300)), rows_of(np.ones(300), groups=[str(n // 30) for n in range(300)])
@@ -195,9 +195,9 @@ def test_the_largest_task_takes_seconds() -> None:
     assert time.process_time() - began < 8.0
 
 
-def _number(value: float, official: bool | None = True, twin: float | None = 1.0) -> Any:
+def _number(value: float, official: bool | None = True, untrained: float | None = 1.0) -> Any:
     score = {"metric": "f1", "median": value, "official": official}
-    return score if twin is None else {**score, "untrained": {"median": twin}}
+    return score if untrained is None else {**score, "untrained": {"median": untrained}}
 
 
 def _suite(**means: tuple[str, ...]) -> Suite:
@@ -211,7 +211,7 @@ def _spread(*names: str) -> dict[str, Any]:
 
 def test_a_whole_mean_goes_by_its_name() -> None:
     suite = _suite(ALL=("a", "b", "c"), SOME=("a", "b"))
-    tasks = {"a": _number(60), "b": _number(70, twin=3.0), "c": _number(95)}
+    tasks = {"a": _number(60), "b": _number(70, untrained=3.0), "c": _number(95)}
     means = suite_means(suite, tasks, _spread("a", "b", "c"))
     assert [mean["name"] for mean in means] == ["ALL", "SOME"]
     assert means[0]["value"] == 75.0
@@ -223,7 +223,7 @@ def test_a_whole_mean_goes_by_its_name() -> None:
 
 def test_a_mean_over_partial_data_says_so() -> None:
     suite = _suite(ALL=("a", "b"))
-    tasks = {"a": _number(60), "b": _number(70, official=False, twin=None)}
+    tasks = {"a": _number(60), "b": _number(70, official=False, untrained=None)}
     (mean,) = suite_means(suite, tasks, _spread("a", "b"))
     assert mean["partial"] is True
     assert "untrained" not in mean
@@ -239,7 +239,7 @@ def test_a_mean_that_lacks_a_number_is_named_by_what_it_is_over() -> None:
     assert mean["value"] == 65.0
     assert mean["failed"] == ["c"]
     assert suite_means(suite, tasks, _spread("a"))[0]["interval"] is None
-    # One number is no mean, and a mean with a name of its own is given once.
+    # One score does not make a mean, and a mean with a name of its own is given once.
     assert suite_means(suite, {"a": _number(60)}, _spread("a")) == []
     named = suite_means(suite, {"a": _number(60), "d": _number(62)}, _spread("a", "d"))
     assert [each["name"] for each in named] == ["SOME"]

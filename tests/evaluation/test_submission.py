@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from crammed.errors import InputError
-from crammed.evaluation.scores.submission import write_submission
+from crammed.evaluation.submission import write_submission
 from crammed.tasks.task import Suite, load_suite
 
 GLUE = {
@@ -33,7 +33,7 @@ def files_in(path: Path) -> dict[str, str]:
 
 
 def small(suite: Suite, sizes: int) -> Suite:
-    """The suite as if every split had so many rows."""
+    """The suite as if every split had this many rows."""
     tasks = {
         name: task.model_copy(update={"rows": dict.fromkeys(task.rows, sizes)})
         for name, task in suite.tasks.items()
@@ -76,7 +76,7 @@ def test_what_the_leaderboard_will_miss_is_said(tmp_path: Path) -> None:
 def test_superglues_files_are_as_its_leaderboard_wants_them(tmp_path: Path) -> None:
     suite = small(load_suite("superglue"), 2)
     labels = {file: task.labels for task in suite.tasks.values() for file in task.test}
-    labels["COPA.jsonl"] = ("0", "1")  # as reading finds them
+    labels["COPA.jsonl"] = ("0", "1")  # as `read_task` finds them
     predicted: dict[str, Any] = {
         name: ([0, 1], np.eye(2, len(names))) for name, names in labels.items()
     }
@@ -98,7 +98,7 @@ def test_superglues_files_are_as_its_leaderboard_wants_them(tmp_path: Path) -> N
 
 
 def suite_of(**task: Any) -> Suite:
-    """A suite of one task of the user's own, which has test files of both forms."""
+    """A user's suite of one task with test files in both forms."""
     test = {"Own.tsv": "test", "Own.jsonl": "more"}
     return Suite.model_validate(
         {"name": "own", "tasks": {"own": {"text": "t", "test": test, **task}}}
@@ -106,7 +106,7 @@ def suite_of(**task: Any) -> Suite:
 
 
 def own_files(suite: Suite, outputs: Any, labels: tuple[str, ...], folder: Path) -> tuple[str, Any]:
-    """What the .tsv holds below its head, and the labels of the .jsonl."""
+    """The rows of the .tsv below its header, and the labels of the .jsonl."""
     files = ("Own.tsv", "Own.jsonl")
     predicted = {name: (list(range(len(outputs))), np.array(outputs)) for name in files}
     write_submission(suite, predicted, dict.fromkeys(files, labels), folder / "own.zip")

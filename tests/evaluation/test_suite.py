@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
+import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,18 +21,14 @@ from crammed.config import ComputeConfig, Protocol
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import local_digest
-from crammed.evaluation.evaluation import (
-    Request,
-    compare_models,
-    default_folder,
-    evaluate,
-    load_protocol,
-    scores_folder,
-)
-from crammed.evaluation.finetuning.outputs import load, save
-from crammed.evaluation.folder import kept_outputs
+from crammed.evaluation.comparison import compare_models
+from crammed.evaluation.evaluation import Request, evaluate
+from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
+from crammed.evaluation.folder import default_folder, read_outputs, scores_folder
+from crammed.evaluation.protocol import load_protocol
 from crammed.files import write_json
 from crammed.progress import SILENT
+from support.command import PATIENCE, started, wait_for
 from support.models import untrained
 from support.tasks import write_task
 from support.text import tiny
@@ -45,7 +38,7 @@ PROTOCOL = "{seeds: 2, epochs: 2, batch: 8, lr: 2e-3, max_length: 32}"
 
 @pytest.fixture
 def model(tmp_path: Path, corpus: Corpus) -> Path:
-    """What evaluation needs of a run directory."""
+    """The part of a run directory that evaluation needs."""
     return make_model(tmp_path / "model", corpus, 0)
 
 
@@ -86,7 +79,7 @@ def tasks_of(result: dict[str, Any]) -> dict[str, Any]:
     return tasks
 
 
-def test_scores_have_seeds_intervals_and_the_twin(tmp_path: Path, ask: Ask) -> None:
+def test_scores_have_seeds_intervals_and_the_untrained_model(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "rte", rows=40, label="entailment")
     (tmp_path / "rte" / "train.jsonl.gz").unlink()
     rows = [
@@ -123,13 +116,13 @@ def test_a_learnable_task_is_learned_in_this_process_and_in_others(
     write_task(tmp_path, "cola")
     (tmp_path / "long.yaml").write_text("{seeds: 2, epochs: 8, batch: 8, lr: 3e-3, max_length: 32}")
     long = str(tmp_path / "long.yaml")
-    here = evaluate(ask(protocol=long, twin=False), SILENT)
+    here = evaluate(ask(protocol=long, untrained=False), SILENT)
     assert min(tasks_of(here)["cola"]["seeds"]) > 80.0
     assert "untrained" not in tasks_of(here)["cola"]
-    there = evaluate(ask(protocol=long, twin=False, jobs=2, into=tmp_path / "more"), SILENT)
+    there = evaluate(ask(protocol=long, untrained=False, jobs=2, into=tmp_path / "more"), SILENT)
     for seed in (0, 1):
         outputs = [
-            kept_outputs(tmp_path / folder, "glue", "cola", seed)["cola"]
+            read_outputs(tmp_path / folder, "glue", "cola", seed)["cola"]
             for folder in ("scores", "more")
         ]
         np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4)
@@ -152,14 +145,14 @@ def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:
     redone = [file for file in files if file.stat().st_mtime_ns != before[file]]
     assert redone == [files[0], files[-1]]
 
-    # Fewer seeds, fewer tasks, no twin: nothing that is there is lost, and more seeds only add.
-    assert tasks_of(evaluate(ask(seeds=1, tasks=("cola",), twin=False), SILENT)) == first
+    # Fewer seeds, fewer tasks, no untrained model: nothing is lost, and more seeds only add.
+    assert tasks_of(evaluate(ask(seeds=1, tasks=("cola",), untrained=False), SILENT)) == first
     more = tasks_of(evaluate(ask(seeds=3, tasks=("cola",)), SILENT))
     assert more["cola"]["seeds"][:2] == first["cola"]["seeds"]
     assert len(more["cola"]["seeds"]) == len(more["cola"]["untrained"]["seeds"]) == 3
     assert more["sst2"] == first["sst2"]
 
-    # Other rows are another task.
+    # Changed rows make it a different task.
     for file in (tmp_path / "cola").iterdir():
         file.unlink()
     (tmp_path / "cola").rmdir()
@@ -171,23 +164,23 @@ def test_a_folder_is_of_one_model_and_one_protocol(
     tmp_path: Path, ask: Ask, corpus: Corpus
 ) -> None:
     write_task(tmp_path, "cola", rows=40)
-    evaluate(ask(seeds=1, twin=False), SILENT)
+    evaluate(ask(seeds=1, untrained=False), SILENT)
     other = make_model(tmp_path / "other", corpus, 1)
     with pytest.raises(InputError, match="scores of another model, model"):
         evaluate(ask(model=str(other)), SILENT)
     with pytest.raises(InputError, match=r"another protocol \(epochs 2 there, 5 here"):
         evaluate(ask(protocol="cramming"), SILENT)
-    # What a process left that was killed before it had written anything is no obstacle.
+    # What a process killed before it wrote anything has left is no obstacle.
     killed = tmp_path / "killed"
     killed.mkdir()
     (killed / ".lock").touch()
     (killed / ".evaluation.json.tmp").write_text("{")
-    evaluate(ask(seeds=1, twin=False, into=killed), SILENT)
+    evaluate(ask(seeds=1, untrained=False, into=killed), SILENT)
     (killed / "scores.json").unlink()
-    assert "cola" in tasks_of(evaluate(ask(seeds=1, twin=False, into=killed), SILENT))
+    assert "cola" in tasks_of(evaluate(ask(seeds=1, untrained=False, into=killed), SILENT))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("dear")
-    with pytest.raises(InputError, match="no evaluation"):
+    with pytest.raises(InputError, match="is not an evaluation folder"):
         evaluate(ask(into=tmp_path / "full"), SILENT)
     assert default_folder(str(other), None) == other / "evaluation"
     assert default_folder(str(other), "bert-base") == other / "evaluation-bert-base"
@@ -217,35 +210,35 @@ def test_scores_of_another_model_are_not_taken_for_a_models_own(
     assert scores_folder(str(model), None) == model / "evaluation"
     other = make_model(tmp_path / "other", corpus, 1)
     shutil.copytree(model / "evaluation", other / "evaluation")
-    with pytest.raises(InputError, match=r"holds scores of another model, model, than .*other"):
+    with pytest.raises(InputError, match=r"holds scores of another model, model, not of .*other"):
         scores_folder(str(other), None)
 
 
 def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "stsb", rows=40, label=1.0)  # constant: nothing to learn
     write_task(tmp_path, "cola", rows=40, label=7)
-    write_task(tmp_path, "mrpc", rows=4)  # less than a batch
+    write_task(tmp_path, "mrpc", rows=4)  # fewer than a batch
     write_task(tmp_path, "rte", rows=40)
-    result = evaluate(ask(seeds=1, twin=False), SILENT)
+    result = evaluate(ask(seeds=1, untrained=False), SILENT)
     tasks = tasks_of(result)
     assert "nothing to learn" in tasks["stsb"]["failed"]
     assert "line 1" in tasks["cola"]["failed"]
-    assert "4 training rows are less than one batch of 8" in tasks["mrpc"]["failed"]
+    assert "4 training rows are fewer than one batch of 8" in tasks["mrpc"]["failed"]
     assert len(tasks["rte"]["seeds"]) == 1
     means = result["suites"]["glue"]["means"]
     assert all("stsb" not in mean["of"] for mean in means)
-    # Mended, it takes its place.
+    # Once its data is repaired, it gets its score.
     for file in (tmp_path / "cola").iterdir():
         file.unlink()
     (tmp_path / "cola").rmdir()
     write_task(tmp_path, "cola", rows=40)
-    assert "seeds" in tasks_of(evaluate(ask(seeds=1, twin=False), SILENT))["cola"]
+    assert "seeds" in tasks_of(evaluate(ask(seeds=1, untrained=False), SILENT))["cola"]
 
 
 def test_a_diverged_model_has_no_score(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "cola", rows=40)
     (tmp_path / "wild.yaml").write_text("{seeds: 1, epochs: 2, batch: 8, lr: 1e30, max_length: 32}")
-    result = evaluate(ask(protocol=str(tmp_path / "wild.yaml"), twin=False), SILENT)
+    result = evaluate(ask(protocol=str(tmp_path / "wild.yaml"), untrained=False), SILENT)
     assert "diverged" in tasks_of(result)["cola"]["failed"]
 
 
@@ -254,7 +247,7 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
     for values, message in (
         ({"suite": "gleu"}, "no suite 'gleu': did you mean glue"),
         ({"tasks": ("colla",)}, "no task 'colla'; did you mean cola"),
-        ({"data": str(tmp_path / "none")}, "is no folder of tasks"),
+        ({"data": str(tmp_path / "none")}, "is not a folder of tasks"),
         ({"data": str(tmp_path / "model")}, "holds no task"),
         ({"protocol": "crammin"}, "no protocol 'crammin': did you mean cramming"),
         ({"submission": tmp_path / "s.zip", "suite": "docs"}, "no leaderboard"),
@@ -286,8 +279,10 @@ def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: 
     write_task(tmp_path, "sst2", rows=40)
     other = make_model(tmp_path / "other", corpus, 1)
     one, two = tmp_path / "scores", tmp_path / "two"
-    a = tasks_of(evaluate(ask(twin=False), SILENT))
-    b = tasks_of(evaluate(ask(model=str(other), into=two, twin=False, tasks=("cola",)), SILENT))
+    a = tasks_of(evaluate(ask(untrained=False), SILENT))
+    b = tasks_of(
+        evaluate(ask(model=str(other), into=two, untrained=False, tasks=("cola",)), SILENT)
+    )
     result = compare_models(one, two, "glue")
     assert (result.a, result.b, result.notes) == ("model", "other", [])
     entries = {entry["name"]: entry for entry in result.entries}
@@ -298,7 +293,7 @@ def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: 
     shutil.copytree(one, tmp_path / "copy")
     same = compare_models(one, tmp_path / "copy", "glue").entries
     assert all(entry["difference"] == 0.0 for entry in same)
-    with pytest.raises(InputError, match=r"A and B are both .*scores: name two folders"):
+    with pytest.raises(InputError, match=r"A and B are both .*scores: name two different"):
         compare_models(one, tmp_path / "copy" / ".." / "scores", "glue")
     with pytest.raises(InputError, match="holds no evaluation"):
         compare_models(one, tmp_path / "cola", "glue")
@@ -310,9 +305,9 @@ def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: A
     write_task(tmp_path, "cola", rows=40)
     rows = [{"sentence": f"harbour number {n}", "idx": n} for n in range(7)]
     (tmp_path / "cola" / "test.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    before = evaluate(ask(seeds=3, twin=False), SILENT)
+    before = evaluate(ask(seeds=3, untrained=False), SILENT)
     archive = tmp_path / "submission.zip"
-    after = evaluate(ask(seeds=3, twin=False, submission=archive), SILENT)
+    after = evaluate(ask(seeds=3, untrained=False, submission=archive), SILENT)
     assert tasks_of(before) == tasks_of(after)
     assert {"RTE.tsv", "AX.tsv", "CoLA.tsv (7 rows instead of 1063)"} <= set(after["missing"])
     seeds = tasks_of(after)["cola"]["seeds"]
@@ -326,8 +321,8 @@ def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: A
 
 
 def outputs_on_test(folder: Path, seed: int) -> NDArray[np.float32]:
-    """What the model of that seed gives on CoLA's test split, [R, 2]."""
-    found = kept_outputs(folder, "glue", "cola", seed)
+    """Outputs of the model with that seed on CoLA's test split, [R, 2]."""
+    found = read_outputs(folder, "glue", "cola", seed)
     (name,) = (name for name in found if name.startswith("test/CoLA.tsv/"))
     return found[name]
 
@@ -339,14 +334,14 @@ def test_test_rows_that_changed_are_predicted_again(tmp_path: Path, ask: Ask) ->
     file = tmp_path / "cola" / "test.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     archive, folder = tmp_path / "submission.zip", tmp_path / "scores"
-    request = ask(seeds=1, twin=False, submission=archive)
+    request = ask(seeds=1, untrained=False, submission=archive)
     evaluate(request, SILENT)
     before, written = outputs_on_test(folder, 0), archive.read_bytes()
     file.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
-    # Not asked for, they are no reason to fine-tune again, nor is what is kept of them.
+    # If they are not asked for, neither they nor their old outputs cause fine-tuning again.
     done = folder / "predictions/glue/cola/trained-0.npz"
     at = done.stat().st_mtime_ns
-    evaluate(ask(seeds=1, twin=False), SILENT)
+    evaluate(ask(seeds=1, untrained=False), SILENT)
     evaluate(replace(request, tasks=("sst2",)), SILENT)
     assert done.stat().st_mtime_ns == at
     assert archive_rows(archive) == archive_rows(io.BytesIO(written))
@@ -364,16 +359,10 @@ def archive_rows(archive: Any) -> list[list[str]]:
 def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, ask: Ask, model: Path) -> None:
     write_task(tmp_path, "cola", rows=64)
     write_task(tmp_path, "sst2", rows=64)
-    command = [sys.executable, "-m", "crammed", "evaluate", str(model), "--data", str(tmp_path)]
-    command += ["--protocol", str(tmp_path / "quick.yaml"), "--into", str(tmp_path / "scores")]
-    command += ["--jobs", "2", "--device", "cpu"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "scores").rglob("trained-*.npz")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    command = ["evaluate", str(model), "--data", str(tmp_path), "--into", str(tmp_path / "scores")]
+    command += ["--protocol", str(tmp_path / "quick.yaml"), "--jobs", "2", "--device", "cpu"]
+    with started("-m", "crammed", *command) as process:
+        wait_for(lambda: list((tmp_path / "scores").rglob("trained-*.npz")), process)
     killed = {f: f.stat().st_mtime_ns for f in (tmp_path / "scores").rglob("*trained-*.npz")}
     tasks = tasks_of(evaluate(ask(), SILENT))
     assert [len(entry["seeds"]) for entry in tasks.values()] == [2, 2]
@@ -383,27 +372,27 @@ def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, ask: Ask, model: P
 def test_an_interrupted_evaluation_stops_at_once(tmp_path: Path, ask: Ask, model: Path) -> None:
     write_task(tmp_path, "cola", rows=96)
     (tmp_path / "endless.yaml").write_text("{seeds: 2, epochs: 100000, batch: 8, max_length: 32}")
-    command = [sys.executable, "-m", "crammed", "evaluate", str(model), "--data", str(tmp_path)]
-    command += ["--protocol", str(tmp_path / "endless.yaml"), "--into", str(tmp_path / "scores")]
-    command += ["--jobs", "2", "--device", "cpu"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    time.sleep(10.0)  # long enough for both workers to be at work
-    process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=20)
-    assert process.returncode == 75, words
-    assert "interrupted; what is finished is kept" in words
+    often = "import crammed.progress; crammed.progress.SECONDS_BETWEEN_LINES = 0.0"
+    code = f"{often}; from crammed.cli.app import main; main()"
+    command = ["evaluate", str(model), "--data", str(tmp_path), "--into", str(tmp_path / "scores")]
+    command += ["--protocol", str(tmp_path / "endless.yaml"), "--jobs", "2", "--device", "cpu"]
+    said = tmp_path / "said.txt"
+    with started("-c", code, *command, errors=said) as process:
+        wait_for(lambda: re.search(r"^fine-tuning +\d+ %", said.read_text(), re.M), process)
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE)
+    assert process.returncode == 75, said.read_text()
+    assert "interrupted; what is finished is kept" in said.read_text()
 
 
 def test_what_is_kept_is_read_back_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "kept.npz"
-    arrays: dict[str, NDArray[Any]] = {
+    arrays: Arrays = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "test/B.tsv": np.ones(2),
     }
-    save(file, arrays, {"key": "k"})
-    loaded = load(file)
+    save_arrays(file, arrays, {"key": "k"})
+    loaded = load_arrays(file)
     assert loaded is not None
     assert loaded[1] == {"key": "k"}
     assert {name: array.tolist() for name, array in loaded[0].items()} == {
@@ -411,5 +400,5 @@ def test_what_is_kept_is_read_back_or_not_at_all(tmp_path: Path) -> None:
     }
     assert [path.name for path in file.parent.iterdir()] == ["kept.npz"]
     file.write_bytes(file.read_bytes()[:100])
-    assert load(file) is None
-    assert load(tmp_path / "none.npz") is None
+    assert load_arrays(file) is None
+    assert load_arrays(tmp_path / "none.npz") is None

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from crammed.config import ModelConfig
 from crammed.data.corpus import Corpus
+from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import Specials, load_tokenizer, to_json, vocabulary_size
-from crammed.data.tokenization.words import WordEncoder
 from crammed.device import Device
 from crammed.errors import CrammedError, InputError
 from crammed.evaluation.fill_mask import fill_mask_examples
@@ -205,7 +205,7 @@ def brought_corpus(folder: Path, special: dict[str, int]) -> Corpus:
     tokenizer = brought_tokenizer(folder, special)
     (folder / "tokenizer.json").write_text(to_json(tokenizer), "utf-8")
     sep, texts = Specials.of(tokenizer).sep, documents(60)
-    encoder = WordEncoder(tokenizer)
+    encoder = CorpusTokenizer(tokenizer)
     ids = [n for text in texts for n in (*encoder.encode_texts([text])[0].tolist(), sep)]
     rows = np.array(ids[: len(ids) // 32 * 32], "<u2")
     rows.tofile(folder / "rows-00000.bin")

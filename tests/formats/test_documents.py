@@ -63,7 +63,7 @@ def test_parquet_of_many_rows_and_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", COMPRESS)
-def test_plain_text_and_what_a_document_of_it_is(tmp_path: Path, compression: str) -> None:
+def test_the_ways_to_divide_plain_text_into_documents(tmp_path: Path, compression: str) -> None:
     file = tmp_path / f"b.txt{compression}"
     file.write_bytes(COMPRESS[compression](b"First\r\nstill.\n\n \nSecond.\n"))
     assert read(file) == ["First\r\nstill.", "Second."]
@@ -199,7 +199,7 @@ def test_damaged_tables(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".arrow"])
-def test_values_that_are_no_text(tmp_path: Path, suffix: str) -> None:
+def test_values_that_are_not_text(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a{suffix}"
     file.write_bytes(FORMATS[suffix]([{"text": "good", "n": 1}, {"text": None, "n": 2}]))
     place = "line" if suffix == ".jsonl" else "row"

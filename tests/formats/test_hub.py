@@ -14,7 +14,7 @@ from crammed.config import DataConfig
 from crammed.data.sources import Source, open_sources
 from crammed.errors import InputError
 from crammed.formats import hub
-from crammed.formats.hub import READY, HubSet, find
+from crammed.formats.hub import SHORT_NAMES, HubDataset, parse_name
 
 
 def opened(path: str, **source: Any) -> Source:
@@ -26,40 +26,40 @@ def read(path: str, **source: Any) -> list[str]:
     return list(opened(path, **source).parts[0].documents())
 
 
-def test_ready_names_and_their_configurations() -> None:
-    assert find("wikipedia") == READY["wikipedia"]
-    german = find("wikipedia/20231101.de")
+def test_short_names_and_their_configurations() -> None:
+    assert parse_name("wikipedia") == SHORT_NAMES["wikipedia"]
+    german = parse_name("wikipedia/20231101.de")
     assert (german.repository, german.config) == ("wikimedia/wikipedia", "20231101.de")
-    validation = find("c4/realnewslike/validation")
+    validation = parse_name("c4/realnewslike/validation")
     assert (validation.config, validation.split) == ("realnewslike", "validation")
 
 
 def test_any_repository() -> None:
-    found = find("some/corpus")
-    assert found == HubSet("some/corpus", None, "train", text_field=None)
-    assert find("some/corpus/en").config == "en"
-    assert find("some/corpus/en/test").split == "test"
+    found = parse_name("some/corpus")
+    assert found == HubDataset("some/corpus", None, "train", text_field=None)
+    assert parse_name("some/corpus/en").config == "en"
+    assert parse_name("some/corpus/en/test").split == "test"
 
 
-@pytest.mark.parametrize("name", READY)
-def test_ready_sets_are_whole(name: str) -> None:
-    owner, _, repository = READY[name].repository.partition("/")
+@pytest.mark.parametrize("name", SHORT_NAMES)
+def test_short_names_stand_for_an_owner_and_a_repository(name: str) -> None:
+    owner, _, repository = SHORT_NAMES[name].repository.partition("/")
     assert "/" not in name  # or it would be taken for a repository
     assert owner
     assert repository
 
 
 @pytest.mark.parametrize("name", ["some/corpus/en/test/more", "some//x", "/corpus", "c4/a/b/c"])
-def test_names_that_make_no_sense(name: str) -> None:
+def test_malformed_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="should be hub:NAME or hub:OWNER/REPOSITORY"):
-        find(name)
+        parse_name(name)
 
 
-def test_an_unknown_name_is_told_the_known_ones() -> None:
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"did you mean hub:fineweb-edu.*wikipedia.*OWNER"):
-        find("fineweb-ed")
-    with pytest.raises(InputError, match="no ready data set hub:zzz: ready are"):
-        find("zzz")
+        parse_name("fineweb-ed")
+    with pytest.raises(InputError, match="unknown data set hub:zzz: short names are"):
+        parse_name("zzz")
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +70,9 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for repositories, which stand in for those of the hub."""
+    """A folder for repositories that stand in for those on the hub."""
     pytest.importorskip("datasets")
-    monkeypatch.setattr(hub, "READY", dict(READY))
+    monkeypatch.setattr(hub, "SHORT_NAMES", dict(SHORT_NAMES))
     return tmp_path
 
 
@@ -85,7 +85,7 @@ def test_a_set_in_the_layout_of_the_hub(near: Path) -> None:
     write_parquet(near / "set/data/train-00001-of-00002.parquet", ["c"])
     write_parquet(near / "set/data/train-00000-of-00002.parquet", ["a", "b"])
     write_parquet(near / "set/data/validation-00000-of-00001.parquet", ["v"])
-    hub.READY["mine"] = HubSet(str(near / "set"))
+    hub.SHORT_NAMES["mine"] = HubDataset(str(near / "set"))
     assert read("hub:mine") == ["a", "b", "c"]
     assert read("hub:mine/default/validation") == ["v"]
     source = opened("hub:mine")
@@ -98,7 +98,7 @@ def test_a_set_in_the_layout_of_the_hub(near: Path) -> None:
     assert fingerprint["revision"]
 
 
-def test_the_pile_is_chosen_from_by_its_metadata(near: Path) -> None:
+def test_documents_of_the_pile_are_selected_by_metadata(near: Path) -> None:
     pytest.importorskip("zstandard")
     names = ("Wikipedia (en)", "Github", "Gutenberg (PG-19)")
     records = [{"text": str(n), "meta": {"pile_set_name": names[n % 3]}} for n in range(9)]
@@ -107,7 +107,7 @@ def test_the_pile_is_chosen_from_by_its_metadata(near: Path) -> None:
         lines = "".join(json.dumps(r) + "\n" for r in records[3 * number : 3 * number + 3])
         file = near / f"pile/train/{number:02d}.jsonl.zst"
         file.write_bytes(pa.Codec("zstd").compress(lines.encode(), asbytes=True))
-    hub.READY["the-pile"] = HubSet(str(near / "pile"))
+    hub.SHORT_NAMES["the-pile"] = HubDataset(str(near / "pile"))
     natural = {"meta.pile_set_name": ["Wikipedia (en)", "Gutenberg (PG-19)"]}
     streamed = read("hub:the-pile", where=natural)
     assert streamed == ["0", "2", "3", "5", "6", "8"]
@@ -118,7 +118,7 @@ def test_the_pile_is_chosen_from_by_its_metadata(near: Path) -> None:
 def test_converted_copies_have_a_folder_for_a_configuration(near: Path) -> None:
     write_parquet(near / "books/plain_text/train/0000.parquet", [f"s{n}" for n in range(5)])
     write_parquet(near / "books/other/partial-train/0000.parquet", ["o"])
-    hub.READY["books"] = HubSet(
+    hub.SHORT_NAMES["books"] = HubDataset(
         str(near / "books"), "plain_text", converted=True, rows_per_document=2
     )
     assert read("hub:books") == ["s0 s1", "s2 s3", "s4"]
@@ -128,7 +128,7 @@ def test_converted_copies_have_a_folder_for_a_configuration(near: Path) -> None:
 
 def test_faults_name_the_set_and_the_row(near: Path) -> None:
     write_parquet(near / "set/train.parquet", ["a"], number=[7], body=["b"])
-    hub.READY["mine"] = HubSet(str(near / "set"))
+    hub.SHORT_NAMES["mine"] = HubDataset(str(near / "set"))
     assert read("hub:mine", text_field="body") == ["b"]
     with pytest.raises(InputError, match=r"hub:mine, row 1: no field 'title'.*text, number, body"):
         read("hub:mine", text_field="title")
@@ -145,7 +145,7 @@ def test_faults_name_the_set_and_the_row(near: Path) -> None:
 def test_damage_while_streaming(near: Path) -> None:
     write_parquet(near / "set/train-0.parquet", ["a"])
     write_parquet(near / "set/train-1.parquet", ["b"])
-    hub.READY["mine"] = HubSet(str(near / "set"))
+    hub.SHORT_NAMES["mine"] = HubDataset(str(near / "set"))
     documents = opened("hub:mine").parts[0].documents()
     assert next(documents) == "a"
     (near / "set/train-1.parquet").write_bytes(b"no table")
@@ -162,7 +162,7 @@ def test_other_repositories_take_the_configured_field(monkeypatch: pytest.Monkey
 
     asked: list[tuple[str, str | None]] = []
 
-    def builder(name: str, found: HubSet, revision: str | None) -> Builder:
+    def builder(name: str, found: HubDataset, revision: str | None) -> Builder:
         asked.append((found.repository, revision))
         return Builder()
 
@@ -173,7 +173,7 @@ def test_other_repositories_take_the_configured_field(monkeypatch: pytest.Monkey
     assert asked[-1] == ("bookcorpus/bookcorpus", "refs/convert/parquet")
 
 
-def test_no_network_is_said(near: Path) -> None:
+def test_a_missing_network_is_reported(near: Path) -> None:
     with pytest.raises(InputError, match="hub:some/corpus cannot be opened: Couldn't reach"):
         opened("hub:some/corpus")
 

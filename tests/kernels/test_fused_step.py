@@ -31,17 +31,17 @@ def step_of(config: RunConfig, device: Device) -> TrainStep:
 def test_a_fused_update_is_the_plain_one(cpu: Device, dtype: torch.dtype, tolerance: float) -> None:
     config = tiny("crammed", "batch.rows=16")
     rows = torch.randint(5, 256, (16, 32))
-    update = Update(0, 0, 16, 0.0, 1e-3, 0.25, Work())
+    update = Update(0, 0, 16, 1.0, 0.25, Work())
     losses, gradients = [], []
     for fused in (False, True):
         device = dataclasses.replace(cpu, dtype=dtype, fused=fused, microbatch_rows=8)
         step = step_of(config, device)
-        assert isinstance(step._model.encoder, FusedEncoder) is fused
+        assert isinstance(step._copy.encoder, FusedEncoder) is fused
         losses.append(step.gradients(rows, update))
         gradients.append(
             torch.cat([p.grad.flatten() for p in step.parameters if p.grad is not None])
         )
-        step.apply(1e-3)
+        step.apply(1.0)
     assert losses[1].item() == pytest.approx(losses[0].item(), rel=tolerance)
     difference = (gradients[1] - gradients[0]).norm() / gradients[0].norm()
     assert difference < 2 * tolerance

@@ -231,7 +231,6 @@ def test_the_fused_model_compiles_without_a_break() -> None:
     torch.testing.assert_close(step(ids), made(ids))
 
 
-@pytest.mark.timeout(900)  # a process of its own: half a minute, more on a busy machine
 def test_kernels_agree_with_float64() -> None:
     """On the GPU where there is one, in Triton's interpreter elsewhere."""
     pytest.importorskip("triton")

@@ -7,13 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crammed.config import ModelConfig, OptimConfig
+from crammed.config import ModelConfig, RunConfig
+from crammed.config.choice import choices_of
 from crammed.model.blocks import Norm
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.build import build_optimizer
 from crammed.optim.muon import Muon, orthogonalise
 from support.text import tiny
-from support.variants import VARIANTS, choices, random_model, some_ids
+from support.variants import VARIANTS, random_model, some_ids
 
 
 def gradients(shape: tuple[int, int], steps: int, seed: int = 0) -> list[torch.Tensor]:
@@ -112,7 +113,7 @@ def test_muon_takes_the_layers_matrices_and_adamw_the_rest() -> None:
     assert muon == {
         n for n in names.values() if n.startswith("encoder.layers.") and "norm" not in n
     }
-    optimizer.set_share(0.5)
+    optimizer.set_factor(0.5)
     assert {group["lr"] for group in optimizer.param_groups} == {0.015, 0.002}
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -124,7 +125,7 @@ def test_muon_takes_the_layers_matrices_and_adamw_the_rest() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", choices(OptimConfig)["name"])
+@pytest.mark.parametrize("name", choices_of(RunConfig)["optim"].kinds)
 @pytest.mark.parametrize("config", VARIANTS)
 def test_every_parameter_is_trained_once_and_decays_as_it_should(
     config: ModelConfig, name: str

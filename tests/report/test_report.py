@@ -14,7 +14,7 @@ import pytest
 
 from crammed.data.statistics import Statistics
 from crammed.errors import InputError
-from crammed.evaluation.evaluation import load_protocol
+from crammed.evaluation.protocol import load_protocol
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.evaluation.scores.table import (
     Part,
@@ -105,7 +105,7 @@ BLIMP = {
 
 
 def evaluated(run: Path, **suites: Any) -> Path:
-    """The run with these scores."""
+    """The run, given these scores."""
     (run / "evaluation").mkdir(exist_ok=True)
     scores = {"schema": 2, "model": {}, "protocol": PAPERS, "suites": suites}
     (run / "evaluation" / "scores.json").write_text(json.dumps(scores))
@@ -136,7 +136,7 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
     assert not re.findall(r'(?:src|href)="(?!#)', page)  # nothing is fetched
     assert "Undefined" not in page
     for words in (
-        "Loss against budget",
+        "Loss over the budget",
         "Where the time went",
         "RoBERTa-base",
         "Filling gaps",
@@ -198,12 +198,12 @@ def test_a_corpus_of_an_older_version(moved: Path, tmp_path: Path) -> None:
     write_corpus(moved / "corpus", numbered_files([3]), steps=steps)
     page = write_report([moved], tmp_path / "report.html").read_text()
     assert "10 documents (50.0 %)" in page
-    assert "Documents packed" not in page
+    assert "Documents kept" not in page
 
 
 def test_a_run_without_its_corpus(moved: Path, tmp_path: Path) -> None:
     page = write_report([moved], tmp_path / "report.html").read_text()
-    assert "What the corpus holds" not in page
+    assert "Contents of the corpus" not in page
     assert page.count("<svg") == 5
 
 
@@ -219,7 +219,7 @@ def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: P
         "<b>88.1</b>",
         "85.1 to 91.1",
         "3.0 of 5",
-        "accuracy 71.2; 3 of train cut",
+        "accuracy 71.2; 3 of train truncated",
         "3,668 of 363,846 + 408: partial",
         "failed: line 4: no column &lt;sentence&gt;",
         "mean of mrpc, rte, qqp (partial data; cola FAILED)",
@@ -326,7 +326,7 @@ def test_a_table_in_a_file_is_plain_and_whole() -> None:
         assert words in line
     for words in (
         "cola FAILED: line 4: no column <sentence>",
-        "mrpc: accuracy 71.2; 3 of train cut",
+        "mrpc: accuracy 71.2; 3 of train truncated",
         "GLUE-2",
         "RoBERTa-base",
         "76.0 to 76.6",
@@ -364,7 +364,7 @@ def test_a_comparison_says_what_could_not_be_compared() -> None:
 def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "run", tiny()):
         pass
-    with pytest.raises(InputError, match="no finished run"):
+    with pytest.raises(InputError, match="is not a finished run"):
         write_report([tmp_path / "run"], tmp_path / "report.html")
     with pytest.raises(InputError, match="no run"):
         write_report([tmp_path / "nowhere"], tmp_path / "report.html")

@@ -12,8 +12,7 @@ from crammed.config import RunConfig
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
 from crammed.model.encoder import MaskedLM
-from crammed.optim.build import build_optimizer
-from crammed.training.build import new_model
+from crammed.training.build import build
 from crammed.training.plan import Update
 from crammed.training.step import TrainStep
 from support.text import tiny
@@ -26,8 +25,8 @@ def step_with(
 ) -> tuple[TrainStep, MaskedLM]:
     config = config or tiny("crammed", "batch.rows=16")
     device = dataclasses.replace(device, **changes)
-    model = new_model(config, 256, device.torch).train()
-    return TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device), model
+    step = build(config, 256, SPECIALS, device)
+    return step, step.model
 
 
 def rows_of(count: int, seed: int = 0) -> torch.Tensor:
@@ -35,4 +34,4 @@ def rows_of(count: int, seed: int = 0) -> torch.Tensor:
 
 
 def update_of(count: int, number: int = 0) -> Update:
-    return Update(number, count * number, count, 0.0, 1e-3, 0.25, Work())
+    return Update(number, count * number, count, 1.0, 0.25, Work())

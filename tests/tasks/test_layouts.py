@@ -19,8 +19,10 @@ from support.samples import COMPRESS, FORMATS
 ROWS = [{"text": f"Number {n}, with a\ttab.", "label": str(n % 2)} for n in range(5)]
 
 
-def find(root: Path, split: str = "train", *folders: str, alone: bool = False) -> FoundSplit | None:
-    return FolderData(root, alone).find(folders or ("mine",), split)
+def find(
+    root: Path, split: str = "train", *folders: str, single_task: bool = False
+) -> FoundSplit | None:
+    return FolderData(root, single_task).find(folders or ("mine",), split)
 
 
 def texts(found: FoundSplit | None) -> list[str]:
@@ -66,7 +68,9 @@ def test_parts_in_the_hubs_layout_are_read_in_order(tmp_path: Path, where: str) 
     assert texts(find(tmp_path, "validation_m")) == [row["text"] for row in ROWS[:3]]
     assert find(tmp_path, "validation") is None
     (tmp_path / where / "validation_m-00001-of-00003.parquet").unlink()
-    with pytest.raises(InputError, match="lacks part 1 of 00003 of the split validation_m: fetch"):
+    with pytest.raises(
+        InputError, match="lacks part 1 of 00003 of the split validation_m: download"
+    ):
         find(tmp_path, "validation_m")
 
 
@@ -76,7 +80,7 @@ def test_a_folder_for_each_split(tmp_path: Path) -> None:
     assert len(texts(find(tmp_path))) == 5
 
 
-def test_names_of_splits_and_folders_are_taken_as_they_are_meant(tmp_path: Path) -> None:
+def test_other_spellings_of_splits_and_folders_are_found(tmp_path: Path) -> None:
     save(tmp_path / "My-Task/dev_a.jsonl", FORMATS[".jsonl"](ROWS))
     assert texts(find(tmp_path, "validation_a", "mytask"))
     assert find(tmp_path, "validation_b", "mytask") is None
@@ -91,7 +95,7 @@ def test_a_split_may_be_a_files_whole_name(tmp_path: Path) -> None:
     assert len(texts(find(tmp_path, "reviews.csv"))) == 5
 
 
-def test_two_files_for_one_split_are_not_chosen_from(tmp_path: Path) -> None:
+def test_two_files_for_one_split_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "mine/train.csv", FORMATS[".csv"](ROWS))
     save(tmp_path / "mine/train.jsonl.gz", gzip.compress(FORMATS[".jsonl"](ROWS)))
     with pytest.raises(InputError, match=r"has train.csv and train.jsonl.gz: keep the one"):
@@ -101,20 +105,20 @@ def test_two_files_for_one_split_are_not_chosen_from(tmp_path: Path) -> None:
 def test_the_only_tasks_splits_may_be_in_the_folder_itself(tmp_path: Path) -> None:
     save(tmp_path / "train.jsonl", FORMATS[".jsonl"](ROWS))
     assert find(tmp_path) is None
-    assert texts(find(tmp_path, alone=True))
+    assert texts(find(tmp_path, single_task=True))
     save(tmp_path / "SST-2/train.jsonl", FORMATS[".jsonl"](ROWS))
     assert texts(find(tmp_path / "SST-2", "train", "sst2"))
 
 
-def test_what_is_not_there_is_named_with_what_is(tmp_path: Path) -> None:
-    data = FolderData(tmp_path, alone=False)
-    assert "has no folder mine (it has no folders at all)" in data.lacks(["mine"], "train")
+def test_a_missing_split_is_reported_with_what_exists(tmp_path: Path) -> None:
+    data = FolderData(tmp_path, single_task=False)
+    assert "has no folder mine (it has no folders at all)" in data.missing(["mine"], "train")
     save(tmp_path / "other/train.jsonl", b"{}")
-    assert "has no folder mine or my (it has: other)" in data.lacks(["mine", "my"], "train")
-    assert "other has no dev split, as .jsonl, .csv" in data.lacks(["other"], "dev")
-    assert "(it has: train.jsonl)" in data.lacks(["other"], "dev")
+    assert "has no folder mine or my (it has: other)" in data.missing(["mine", "my"], "train")
+    assert "other has no dev split, as .jsonl, .csv" in data.missing(["other"], "dev")
+    assert "(it has: train.jsonl)" in data.missing(["other"], "dev")
     suite = load_suite("glue")
-    with pytest.raises(InputError, match="none is no folder of tasks"):
+    with pytest.raises(InputError, match="none is not a folder of tasks"):
         open_data(suite, tmp_path / "none")
     with pytest.raises(InputError, match=r"holds no task of suite glue, .*folders cola, sst2"):
         tasks_in(suite, tmp_path)
@@ -126,7 +130,7 @@ Cells = tuple[str, ...]
 
 
 def classic_tree(root: Path) -> None:
-    """Two training rows and one of each other split, in the form GLUE was published in."""
+    """Two training rows and one row of each other split, as GLUE was first published."""
     head: Cells
     rows: list[Cells]
     quoted = 'He said " no'
@@ -170,7 +174,7 @@ def classic_tree(root: Path) -> None:
     tsv(root / "WNLI/test.tsv", head[:-1], ("0", "A", "B"))
 
 
-def test_the_classic_tree_is_read_whole(tmp_path: Path) -> None:
+def test_all_of_glue_data_is_read(tmp_path: Path) -> None:
     classic_tree(tmp_path)
     suite = load_suite("glue")
     assert tasks_in(suite, tmp_path) == list(suite.tasks)
@@ -189,7 +193,7 @@ def test_the_classic_tree_is_read_whole(tmp_path: Path) -> None:
         "sst2": [0, 1],
         "mrpc": [1, 0],
         "stsb": pytest.approx([5.0, 0.6]),
-        "qqp": [0, 1],  # the broken row is known, and not among the official ones
+        "qqp": [0, 1],  # the broken row is known, and official sizes exclude it
         "mnli": [1, 0],
         "qnli": [1, 0],
         "rte": [1, 0],
@@ -199,7 +203,7 @@ def test_the_classic_tree_is_read_whole(tmp_path: Path) -> None:
     assert len(splits_in(suite, tmp_path)) == 30
 
 
-def test_a_folder_of_the_classic_tree_alone(tmp_path: Path) -> None:
+def test_one_folder_of_glue_data(tmp_path: Path) -> None:
     classic_tree(tmp_path)
     assert tasks_in(load_suite("glue"), tmp_path / "STS-B") == ["stsb"]
 
@@ -210,7 +214,9 @@ def test_mrpc_as_microsoft_published_it(tmp_path: Path) -> None:
     tsv(tmp_path / "MRPC/msr_paraphrase_train.txt", head, *rows)
     tsv(tmp_path / "MRPC/msr_paraphrase_test.txt", head, rows[0])
     suite = load_suite("glue")
-    with pytest.raises(InputError, match=r"lacks dev_ids.tsv, which says which of msr_paraphrase"):
+    with pytest.raises(
+        InputError, match=r"lacks dev_ids.tsv, which lists the validation rows of msr_paraphrase"
+    ):
         tasks_in(suite, tmp_path)
     tsv(tmp_path / "MRPC/dev_ids.tsv", ("2", "12"), ("5", "15"))
     data = read_task(suite.tasks["mrpc"], tmp_path, suite)
@@ -219,7 +225,7 @@ def test_mrpc_as_microsoft_published_it(tmp_path: Path) -> None:
     assert len(data.test["MRPC.tsv"]) == 1
 
 
-def test_a_broken_row_of_the_classic_tree_is_named(tmp_path: Path) -> None:
+def test_a_broken_row_of_glue_data_is_named(tmp_path: Path) -> None:
     classic_tree(tmp_path)
     tsv(tmp_path / "RTE/train.tsv", ("index", "sentence1", "sentence2", "label"), ("0", "A"))
     suite = load_suite("glue")

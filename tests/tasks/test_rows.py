@@ -24,7 +24,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def suite_of(**fields: Any) -> Suite:
-    """A suite of one task named mine; classification of the column text by default."""
+    """A suite of one task named mine; by default it classifies the column text."""
     task = {"text": "text", "metric": "accuracy", **fields}
     return Suite.model_validate({"name": "s", "tasks": {"mine": task}})
 
@@ -71,7 +71,7 @@ def test_classes_by_name_are_found_in_training(tmp_path: Path) -> None:
     data = read(tmp_path, [row("a", "yes"), row("b", "no"), row("c", "yes")])
     assert data.labels == ("no", "yes")
     assert data.train.labels.tolist() == [1, 0, 1]
-    assert "mine/validation.jsonl, line 1: label 'maybe' is none of no, yes" in refusal(
+    assert "mine/validation.jsonl, line 1: label 'maybe' is not one of no, yes" in refusal(
         tmp_path, [row("a", "yes"), row("b", "no")], [row("c", "maybe")]
     )
 
@@ -118,7 +118,11 @@ def test_values(tmp_path: Path) -> None:
     data = read(tmp_path, [row("a", 2.5), row("b", "3"), row("c", -1)], **fields)
     assert data.train.labels.tolist() == [2.5, 3.0, -1.0]
     assert (data.labels, data.outputs) == ((), 1)
-    for wrong, words in ((float("nan"), "no finite number"), ("x", "no number"), (None, "no num")):
+    for wrong, words in (
+        (float("nan"), "not a finite number"),
+        ("x", "not a number"),
+        (None, "not a n"),
+    ):
         assert f"line 2: label {wrong!r} is {words}" in refusal(
             tmp_path, [row("a", 1.0), row("b", wrong)], **fields
         )
@@ -184,7 +188,7 @@ def test_choices_from_columns_and_from_a_list(tmp_path: Path) -> None:
     assert "train.jsonl, line 1: 2 answers, but the task names 3 labels" in refusal(
         tmp_path, fewer, **fields
     )
-    assert "column 'all' holds a str, no list of texts" in refusal(
+    assert "column 'all' holds a str, not a list of texts" in refusal(
         tmp_path, [row("a", "A", all="p q")], **fields
     )
     assert "holds fewer than two answers" in refusal(tmp_path, [row("a", "A", all=["p"])], **fields)
@@ -202,15 +206,15 @@ def test_minus_one_is_a_class_where_it_is_named(tmp_path: Path, form: Any) -> No
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"label": 0}, "no column 'text' (it has: label); is it the data of another task?"),
+        ({"label": 0}, "no column 'text' (it has: label); is this the data of another task?"),
         ({"text": "a"}, "no column 'label' (it has: text)"),
         (row(3), "column 'text' holds a int, not text"),
         (row(None), "column 'text' holds nothing, not text"),
-        (row("a", 2), "label 2 is none of 0, 1"),
+        (row("a", 2), "label 2 is not one of 0, 1"),
         (row("a", 0.5), "label 0.5 is neither a name nor a whole number"),
         (row("a", [1]), "label [1] is neither a name"),
-        (row("a", -1), "label -1 says that the row has none; this split needs labels"),
-        (row("a", None), "label None says that the row has none"),
+        (row("a", -1), "label -1 means that the row has none, but this split needs labels"),
+        (row("a", None), "label None means that the row has none"),
     ],
 )
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -228,7 +232,7 @@ def test_a_wrong_row_is_named_while_labels_are_collected(tmp_path: Path) -> None
     )
 
 
-def test_splits_that_teach_or_test_nothing_are_refused(tmp_path: Path) -> None:
+def test_splits_with_nothing_to_learn_or_score_are_refused(tmp_path: Path) -> None:
     same = [row("a", 1), row("b", 1)]
     assert "train.jsonl: every label is yes: there is nothing to learn" in refusal(
         tmp_path, same, labels=["no", "yes"]
@@ -264,7 +268,7 @@ def test_scored_splits_that_are_missing_are_left_out_unless_all_are(tmp_path: Pa
         tasks_in(suite, tmp_path)
 
 
-def test_a_scored_split_has_columns_and_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_a_scored_split_may_have_its_own_columns_and_folder(tmp_path: Path) -> None:
     write(tmp_path, train=TWO)
     (tmp_path / "more").mkdir()
     (tmp_path / "more/test.jsonl").write_text(json.dumps({"words": "c", "label": 1}) + "\n")
@@ -305,7 +309,7 @@ def test_test_splits_need_no_labels(tmp_path: Path) -> None:
     assert len(splits_in(suite, tmp_path)) == 3
 
 
-def test_other_data_has_another_digest(tmp_path: Path) -> None:
+def test_different_data_has_a_different_digest(tmp_path: Path) -> None:
     first = read(tmp_path, TWO).sha256
     assert read(tmp_path, TWO).sha256 == first
     assert read(tmp_path, TWO, [*TWO, row("c", 1)]).sha256 != first
@@ -317,7 +321,7 @@ def test_halves_of_characters_do_not_reach_a_tokenizer(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(min_size=1).filter(lambda n: not n.isdigit()), min_size=2, unique=True))
-def test_a_name_is_its_place_among_the_names(names: list[str]) -> None:
+def test_a_name_gives_its_position(names: list[str]) -> None:
     names = [name for name in names if name_of(name) == name and name != "-1"]
     assert [class_number(name, names) for name in names] == list(range(len(names)))
 
@@ -341,12 +345,12 @@ def test_numbers_that_are_names_are_taken_as_names(numbers: set[int]) -> None:
         ("1", ("no", "yes"), 1),
     ],
 )
-def test_truth_as_a_label(value: Any, names: tuple[str, ...], place: int) -> None:
+def test_truth_values_as_labels(value: Any, names: tuple[str, ...], place: int) -> None:
     assert class_number(value, names) == place
 
 
-def test_truth_is_no_label_among_three() -> None:
-    with pytest.raises(ValueError, match="label True is none of a, b, c"):
+def test_a_truth_value_is_not_a_label_among_three() -> None:
+    with pytest.raises(ValueError, match="label True is not one of a, b, c"):
         class_number(True, ("a", "b", "c"))
 
 

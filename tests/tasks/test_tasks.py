@@ -23,7 +23,7 @@ def refusal(folder: Path, text: str) -> str:
 
 
 def task_refusal(folder: Path, **fields: str) -> str:
-    """What is said about one task of these fields."""
+    """The message about one task with these fields."""
     fields = {"text": "words", "metric": "accuracy", **fields}
     return refusal(folder, f"tasks: {{a: {{{', '.join(f'{k}: {v}' for k, v in fields.items())}}}}}")
 
@@ -39,7 +39,7 @@ def test_the_built_in_suites_are_whole() -> None:
                 assert {"train", *(place.key for place in places)} == task.rows.keys()
 
 
-def test_glue_is_the_papers() -> None:
+def test_glue_is_as_in_the_paper() -> None:
     suite = load_suite("glue")
     numbers = {n: task for task in suite.tasks.values() for n in task.numbers}
     assert len(suite.tasks) == 9
@@ -90,7 +90,7 @@ def test_a_task_without_scored_splits_has_one_number() -> None:
     assert {name: at.key for name, at in task.numbers.items()} == {"a": "validation"}
 
 
-def test_templates_come_apart() -> None:
+def test_pieces_of_templates() -> None:
     assert pieces("word") == [("", "word")]
     assert pieces("{a}: {b c}!") == [("", "a"), (": ", "b c"), ("!", None)]
     assert pieces("{{{a}}}") == [("{", None), ("", "a"), ("}", None)]
@@ -107,25 +107,25 @@ def test_templates_come_apart() -> None:
         ({"text": "'{}'"}, "must name columns, as in {question}"),
         ({"text": "'{a!r}'"}, "must name columns"),
         ({"metric": "pearson"}, "tasks.a: metric pearson is not for kind classification"),
-        ({"metric": "f1", "labels": "3"}, "metric f1 is of two labels, not 3"),
+        ({"metric": "f1", "labels": "3"}, "metric f1 takes two labels, not 3"),
         ({"metric": "group-f1"}, "group-f1 needs group"),
         ({"labels": "1"}, "labels must be two or more different names"),
         ({"labels": "0"}, "labels must be two or more different names"),
         ({"labels": "[a, a]"}, "labels must be two or more different names"),
-        ({"label": "[a, b]"}, "kind classification has one column in label"),
+        ({"label": "[a, b]"}, "kind classification takes one column in label"),
         ({"choices": "answers"}, "kind classification has no choices"),
         ({"kind": "choice"}, "kind choice needs choices"),
         ({"kind": "choice", "choices": "'{a}'"}, "a template for each answer"),
-        ({"kind": "choice", "choices": "a", "choice_text": "b"}, "needs {choice} in it"),
+        ({"kind": "choice", "choices": "a", "choice_text": "b"}, "must contain {choice}"),
         ({"kind": "choice", "choices": "a", "text": "[a, b]"}, "takes one column in text, not 2"),
-        ({"kind": "tokens", "text": "'{a} {b}'"}, "takes a column in text, no template"),
+        ({"kind": "tokens", "text": "'{a} {b}'"}, "takes a column in text, not a template"),
         ({"kind": "tokens", "test": "{A.tsv: test}"}, "kind tokens has no test: a submission has"),
         ({"kind": "regression", "labels": "2", "metric": "pearson"}, "regression has no labels"),
         ({"kind": "multi-label", "label": "[a, b]", "labels": "3"}, "3 labels for 2 columns"),
         ({"name": "b"}, "tasks.a.name: leave it out"),
         ({"scored": "{a: {splt: b}}"}, "did you mean tasks.a.scored.a.split?"),
         ({"scored": "{a: {text: [b, c]}}"}, "validation has 2 texts, but the task 1"),
-        ({"scored": "{b/c: dev}"}, "'b/c' must be letters, digits"),
+        ({"scored": "{b/c: dev}"}, "'b/c' names files: use only letters, digits"),
         ({"test": "{a.txt: test}"}, "test file a.txt must end in .tsv or .jsonl"),
         ({"rows": "{train: 0}"}, "tasks.a.rows.train: input should be greater than 0, not 0"),
     ],
@@ -144,11 +144,11 @@ def test_faults_of_a_task_are_named(tmp_path: Path, fields: dict[str, str], word
         ("{a", "is not valid YAML"),
         (
             "tasks: {a: {text: b, metric: f1}}\nmeans: {all: [aa]}",
-            "no number 'aa'; did you mean a?",
+            "no number 'aa': did you mean a?",
         ),
         (
             "tasks: {a: {text: b, metric: f1, test: {A.tsv: t}}}\nbetween: {B.tsv: [0, 1]}",
-            "between: no test file 'B.tsv'; did you mean A.tsv?",
+            "between: no test file 'B.tsv': did you mean A.tsv?",
         ),
         (
             "tasks: {a: {text: b, metric: f1, scored: {n: x}}, c: {text: b, metric: f1, scored: "
@@ -167,17 +167,17 @@ def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
     assert "tasks.a.text: is missing" in text
 
 
-def test_an_unknown_suite_is_told_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_suite_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no suite 'gleu': did you mean glue\?.*superglue"):
         load_suite("gleu")
     with pytest.raises(InputError, match=r"cannot read suite .*none.yaml: No such file"):
         load_suite(str(tmp_path / "none.yaml"))
 
 
-def test_unknown_tasks_are_told_the_known_ones() -> None:
+def test_unknown_tasks_are_answered_with_the_known_ones() -> None:
     suite = load_suite("glue")
     assert [task.name for task in suite.select(["rte", "cola"])] == ["rte", "cola"]
-    with pytest.raises(InputError, match=r"suite glue: no task 'stb'; did you mean stsb\?"):
+    with pytest.raises(InputError, match=r"suite glue: no task 'stb': did you mean stsb\?"):
         suite.select(["stb"])
 
 

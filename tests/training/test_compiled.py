@@ -132,6 +132,7 @@ def test_what_a_growing_batch_leaves_over_is_of_one_shape(
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long  # the compiler's work for a CPU is checked in float32, in test_loop.py
 @pytest.mark.skipif(not can_compile_for_cpu(), reason="no C++ compiler or Python headers")
 def test_what_the_compiler_makes_for_a_cpu_in_16_bits_computes_the_same(cpu: Device) -> None:
     config = tiny("crammed", "model.layers=1")

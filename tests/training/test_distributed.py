@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import os
 import signal
 import socket
 import subprocess
-import sys
-import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,11 @@ from safetensors.torch import load_file
 from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.doctor import TINY
-from crammed.rundir import read_metrics
+from crammed.rundir import read_lines, read_metrics
 from crammed.training.distributed import Group
+from support.command import PATIENCE, crammed, dying, started
 
+CRAMMED = ["-m", "crammed"]
 MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
 
 
@@ -32,29 +33,37 @@ def test_a_group_of_gpus_has_the_peak_of_all(cpu: Device) -> None:
     assert Group(0, 2).whole(unknown).peak is None
 
 
-def start(corpus: Corpus, out: Path, processes: int, *words: str) -> list[subprocess.Popen[str]]:
-    """The command as ``torchrun`` starts it."""
+@contextlib.contextmanager
+def group(
+    corpus: Corpus, out: Path, commands: Sequence[list[str]], *words: str
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """The command as ``torchrun`` starts it, once for each of `commands`."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     by_key = {word.partition("=")[0]: word for word in (*MODEL, *words)}
-    command = [sys.executable, "-m", "crammed", "pretrain", "crammed", *by_key.values()]
-    command += ["--corpus", str(corpus.path), "--out", str(out), "--json"]
-    several = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **several, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
+    given = ["pretrain", "crammed", *by_key.values()]
+    given += ["--corpus", str(corpus.path), "--out", str(out), "--json"]
+    size = str(len(commands))
+    several = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with contextlib.ExitStack() as opened:
+        yield [
+            opened.enter_context(
+                started(
+                    *command,
+                    *given,
+                    env={**several, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                )
+            )
+            for rank, command in enumerate(commands)
+        ]
 
 
-def finish(processes: list[subprocess.Popen[str]], seconds: float = 120) -> list[str]:
-    return [process.communicate(timeout=seconds)[1] for process in processes]
+def train(corpus: Corpus, out: Path, processes: int, *words: str) -> None:
+    """Run the group to its end, which must be a good one."""
+    with group(corpus, out, [CRAMMED] * processes, *words) as members:
+        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
+        assert [member.returncode for member in members] == [0] * processes, errors
 
 
 @pytest.mark.parametrize(
@@ -69,12 +78,8 @@ def test_two_processes_train_what_one_does(
     words = [f"optim.name={optimizer}", "batch.rows=7", "train.log_seconds=0.001"]
     words += [f"compute.dtype={dtype}", "--budget=12updates"]
     for name, count in (("one", 1), ("two", 2)):
-        processes = start(corpus, tmp_path / name, count, *words)
-        errors = finish(processes)
-        assert [p.returncode for p in processes] == [0] * count, errors
-    finished = start(corpus, tmp_path / "two", 2, *words)
-    errors = finish(finished)
-    assert [p.returncode for p in finished] == [0, 0], errors
+        train(corpus, tmp_path / name, count, *words)
+    train(corpus, tmp_path / "two", 2, *words)  # a finished run is shown by both
     one, two = (
         load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two")
     )
@@ -89,32 +94,23 @@ def test_when_one_dies_the_other_ends_and_both_go_on(
     tmp_path: Path, corpus: Corpus, rank: int
 ) -> None:
     out = tmp_path / "run"
-    words = ["train.checkpoint_seconds=0.1", "--budget=400updates"]
-    processes = start(corpus, out, 2, *words)
-    deadline = time.monotonic() + 100
-    while not list((out / "checkpoints").glob("step-*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.kill(processes[rank].pid, signal.SIGKILL)
-    errors = finish(processes, 60)
-    assert processes[1 - rank].returncode == 1, errors
-    assert "another process of this run ended" in errors[1 - rank]
-    again = start(corpus, out, 2, *words)
-    errors = finish(again)
-    assert [p.returncode for p in again] == [0, 0], errors
-    assert '"resume"' in (out / "events.jsonl").read_text()
+    words = ["train.checkpoint_seconds=1e-9", "--budget=12updates"]
+    commands = [CRAMMED, CRAMMED]
+    commands[rank] = dying("crammed.training.step:TrainStep.apply", call=7)
+    with group(corpus, out, commands, *words) as members:
+        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
+    error = errors[1 - rank]
+    assert members[rank].returncode == -signal.SIGKILL, errors[rank]
+    assert members[1 - rank].returncode == 1, error
+    assert "another process of this run ended" in error
+    train(corpus, out, 2, *words)
+    resumed = [e for e in read_lines(out / "events.jsonl") if e["event"] == "resume"]
+    assert [event["update"] for event in resumed] == [6 + rank]  # the leader keeps what it has
 
 
 def test_several_processes_need_one_directory(corpus: Corpus) -> None:
-    command = [sys.executable, "-m", "crammed", "pretrain", *MODEL, "--corpus", str(corpus.path)]
-    env = {**os.environ, "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
-    done = subprocess.run(
-        [*command, "--budget", "2updates"],
-        env={**env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    several = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
+    words = ["pretrain", *MODEL, "--corpus", str(corpus.path), "--budget", "2updates"]
+    done = crammed(*words, env={**several, "MASTER_PORT": "1"})
     assert done.returncode == 2
     assert "--out RUN_DIR" in done.stderr

@@ -92,7 +92,7 @@ def limited(step: TrainStep, most: int) -> list[int]:
 
 def recomputes(step: TrainStep) -> bool:
     """Whether all layers do; never only some of them."""
-    found = {module.recompute for module in step._model.modules() if isinstance(module, Layer)}
+    found = {module.recompute for module in step._copy.modules() if isinstance(module, Layer)}
     assert len(found) == 1
     return found.pop()
 
@@ -108,7 +108,7 @@ def test_an_update_that_runs_out_of_memory_begins_again_smaller(cpu: Device) -> 
     rows = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
     device = dataclasses.replace(cpu, microbatch_rows=16)
     step, _ = make_step(device)
-    update = Update(0, 0, 16, 0.0, 1e-3, 0.25, Work())
+    update = Update(0, 0, 16, 1.0, 0.25, Work())
     tried = limited(step, 5)
     loss = step.gradients(rows, update)
     assert tried == [16, 16, 8, 4, 4, 4, 4], "so few tokens are recomputed before they are halved"
@@ -122,7 +122,7 @@ def test_an_update_that_runs_out_of_memory_begins_again_smaller(cpu: Device) -> 
 
 def test_the_gradients_are_those_of_the_whole_update(cpu: Device) -> None:
     rows = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
-    update = Update(0, 0, 16, 0.0, 1e-3, 0.25, Work())
+    update = Update(0, 0, 16, 1.0, 0.25, Work())
     found = []
     for most in (16, 3):
         step, model = make_step(dataclasses.replace(cpu, microbatch_rows=16))
@@ -137,7 +137,7 @@ def test_a_model_too_large_for_one_row_is_a_clear_error(cpu: Device) -> None:
     step, _ = make_step(dataclasses.replace(cpu, microbatch_rows=4))
     limited(step, 0)
     rows = torch.zeros((4, 32), dtype=torch.int64)
-    update = Update(0, 0, 4, 0.0, 1e-3, 0.25, Work())
+    update = Update(0, 0, 4, 1.0, 0.25, Work())
     with pytest.raises(InputError, match="not even one row of 32 tokens"):
         step.gradients(rows, update)
 
@@ -233,7 +233,7 @@ def test_when_memory_runs_out_few_tokens_are_recomputed_before_they_become_fewer
     step._loss = full
     rows = torch.zeros((rows_at_first, 32), dtype=torch.int64)
     with pytest.raises(InputError, match="not even one row"):
-        step.gradients(rows, Update(0, 0, rows_at_first, 0.0, 1e-3, 0.25, Work()))
+        step.gradients(rows, Update(0, 0, rows_at_first, 1.0, 0.25, Work()))
     sizes = [4 * LEAST_TOKENS, 2 * LEAST_TOKENS, LEAST_TOKENS]
     if setting is None:
         plain, again = [x for x, on in seen if not on], [x for x, on in seen if on]

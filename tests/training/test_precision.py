@@ -24,7 +24,7 @@ from crammed.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalise
 from crammed.progress import SILENT
 from crammed.rundir import RunDir, read_lines, read_metrics
 from crammed.training import recorder
-from crammed.training.checkpoint import Checkpoints
+from crammed.training.agenda import Agenda
 from crammed.training.loop import Trained, pretrain
 from crammed.training.plan import Update
 from crammed.training.precision import LossScale, recompute, training_copy
@@ -211,7 +211,7 @@ def test_an_update_in_float16_is_that_in_float32(
         before = [p.detach().clone() for p in model.parameters()]
         loss = step.gradients(rows_of(16), update_of(16))
         assert loss.item() == pytest.approx(5.5, abs=0.3)  # no scale in what is shown
-        norm = step.apply(1e-3)
+        norm = step.apply(1.0)
         assert norm is not None
         norms.append(norm.item())
         pairs = zip(model.parameters(), before, strict=True)
@@ -224,11 +224,11 @@ def test_an_update_in_float16_is_that_in_float32(
 def test_an_update_beyond_float16_is_skipped_whole(cpu: Device, optimizer: str) -> None:
     step, model = step_with(cpu, tiny("crammed", f"optim.name={optimizer}"), dtype=FLOAT16)
     step.gradients(rows_of(8), update_of(8))
-    assert step.apply(1e-3) is not None
+    assert step.apply(1.0) is not None
     before = [p.detach().clone() for p in model.parameters()]
     step.restore({"value": 2.0**40, "finite": 3})
     step.gradients(rows_of(8), update_of(8))
-    assert step.apply(1e-3) is None
+    assert step.apply(1.0) is None
     assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
     assert all(p.grad is None for p in model.parameters())
     assert step.loss_scale() == {"value": 2.0**39, "finite": 0}
@@ -282,7 +282,7 @@ def test_a_run_in_float16_learns_and_goes_on_exactly(
         return original(self, rows, update, first)
 
     monkeypatch.setattr(TrainStep, "gradients", die)
-    monkeypatch.setattr(Checkpoints, "due", lambda self: True)
+    monkeypatch.setattr(Agenda, "checkpoint_due", lambda self: True)
     for _ in range(4):
         with pytest.raises(Killed):
             train(config, corpus, tmp_path / "run", device)
@@ -296,8 +296,8 @@ def test_a_checkpoint_of_another_format_goes_on_too(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny("crammed", budget={"limit": "6updates"})
-    original = Checkpoints.due
-    monkeypatch.setattr(Checkpoints, "due", lambda self: True)
+    original = Agenda.checkpoint_due
+    monkeypatch.setattr(Agenda, "checkpoint_due", lambda self: True)
     for dtype, stop in ((FLOAT32, 2), (FLOAT16, 4), (BFLOAT16, None)):
         with monkeypatch.context() as patch:
             if stop is not None:
@@ -316,7 +316,7 @@ def test_a_checkpoint_of_another_format_goes_on_too(
     assert trained.work.updates == 6
     resumes = [e["update"] for e in read_lines(tmp_path / "events.jsonl") if e["event"] == "resume"]
     assert resumes == [2, 4]
-    monkeypatch.setattr(Checkpoints, "due", original)
+    monkeypatch.setattr(Agenda, "checkpoint_due", original)
 
 
 def test_a_run_that_skips_every_update_has_diverged(

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,101 +15,68 @@ from crammed.files import sha256
 from crammed.pipeline import train_and_export
 from crammed.progress import SILENT
 from crammed.rundir import RunDir, read_lines, read_metrics
+from support.command import crammed, dying, python
 from support.text import documents, tiny, write_jsonl
 
-COMMON = (
-    *TINY,
-    "optim.name=muon",
-    "model.dropout=0.1",
-    "train.checkpoint_seconds=0.2",
-    "train.log_seconds=0.1",
-)
 
-
-def command(out: Path, text: Path, *more: str) -> list[str]:
-    return [
-        sys.executable,
-        *("-m", "crammed", "run", "crammed", *COMMON, *more),
-        *("--data", str(text), "--out", str(out), "--json"),
-    ]
+def words(out: Path, text: Path, *more: str) -> list[str]:
+    """Of a command that keeps a checkpoint of every update."""
+    own = ("optim.name=muon", "model.dropout=0.1", "compute.workers=1")
+    often = ("train.checkpoint_seconds=1e-9", "train.log_seconds=1e-9")
+    data = ("--data", str(text), "--out", str(out), "--json")
+    return ["run", "crammed", *TINY, *own, *often, *more, *data]
 
 
 def test_kill_9_and_again_gives_the_same_weights(tmp_path: Path) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
-    budget = ("--budget", "60000tok")
-    whole = tmp_path / "whole"
-    subprocess.run(command(whole, text, *budget), check=True, capture_output=True)
-
-    run = tmp_path / "run"
-    kills = 0
-    for _ in range(30):
-        process = subprocess.Popen(
-            command(run, text, *budget),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        seen = set((run / "checkpoints").glob("step-*"))
-        while kills < 3 and process.poll() is None:
-            fresh = set((run / "checkpoints").glob("step-*")) - seen
-            if fresh:
-                os.kill(process.pid, signal.SIGKILL)
-                kills += 1
-                break
-            time.sleep(0.01)
-        printed, _ = process.communicate()
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL
-    assert kills >= 2
-    result = json.loads(printed)
-    assert result["tokens"] == 59904
+    budget = ("--budget", "10000tok")
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert crammed(*words(whole, text, *budget)).returncode == 0
+    kills = (
+        ("crammed.training.step:TrainStep.apply", 5),  # within an update
+        ("crammed.training.checkpoint:Checkpoints.save", 4),  # an update has no checkpoint yet
+        ("crammed.training.checkpoint:save_file", 12),  # a checkpoint is half written
+    )
+    for function, call in kills:
+        killed = python(*dying(function, call), *words(run, text, *budget))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert list(run.rglob("*.tmp"))
+    finished = crammed(*words(run, text, *budget))
+    assert finished.returncode == 0, finished.stderr
+    result = json.loads(finished.stdout)
+    assert result["tokens"] == 9984
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert sha256(run / "final" / name) == sha256(whole / "final" / name)
     resumes = [e for e in read_lines(run / "events.jsonl") if e["event"] == "resume"]
-    assert len(resumes) == kills
-    assert all(event["update"] > 0 for event in resumes)
+    assert [event["update"] for event in resumes] == [4, 7, 12]
     assert not list(run.rglob("*.tmp"))
 
     # The finished run is shown, not trained again.
     before = (run / "metrics.jsonl").read_bytes()
-    shown = subprocess.run(command(run, text, *budget), check=True, capture_output=True, text=True)
+    shown = crammed(*words(run, text, *budget))
     assert json.loads(shown.stdout)["heldout"] == result["heldout"]
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("moment", ["read_and_clean", "_finish_rows"])
+@pytest.mark.parametrize("moment", ["choose", "_Preparation._store_orders"])
 def test_kill_9_while_preparing_leaves_nothing_that_is_taken_for_complete(
     tmp_path: Path, moment: str
 ) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     run = tmp_path / "run"
-    script = (
-        "import os, signal, sys\n"
-        "import crammed.data.preparation as p\n"
-        f"name = {moment!r}\n"
-        "owner = p if hasattr(p, name) else p._Preparation\n"
-        "old = getattr(owner, name)\n"
-        "def die(*a, **k):\n"
-        "    old(*a, **k)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "setattr(owner, name, die)\n"
-        "from crammed.cli.app import main\n"
-        "main()\n"
-    )
-    arguments = command(run, text, "--budget", "3updates")
-    killed = subprocess.run([sys.executable, "-c", script, *arguments[3:]], capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
+    command = words(run, text, "--budget", "3updates")
+    killed = python(*dying(f"crammed.data.preparation:{moment}"), *command)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (run / "corpus").exists()
     assert (run / ".corpus.preparing").exists()
-    subprocess.run(arguments, check=True, capture_output=True)
+    assert crammed(*command).returncode == 0
     assert not (run / ".corpus.preparing").exists()
 
 
 def test_training_is_not_lost_to_what_fails_after_it(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny("crammed", budget={"limit": "2s"})  # far from the first checkpoint
+    config = tiny("crammed", budget={"limit": "20updates"})  # far from the first checkpoint
 
     def failing(*_: object) -> None:
         raise OSError("No space left on device")
@@ -123,8 +86,9 @@ def test_training_is_not_lost_to_what_fails_after_it(
         with pytest.raises(OSError, match="No space"):
             train_and_export(run, corpus, cpu, SILENT)
     trained = read_metrics(run.path)[-1]
+    assert trained["update"] == 20
     with RunDir.open(run.path, config) as again:
         summary = train_and_export(again, corpus, cpu, SILENT)
     assert (summary["updates"], summary["tokens"]) == (trained["update"], trained["tokens"])
-    assert summary["charged_seconds"] == pytest.approx(2.0, abs=0.5)
+    assert summary["charged_seconds"] >= trained["t_charged_s"] > 0.0
     assert not run.checkpoints.exists()  # of a finished run

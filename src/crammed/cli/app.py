@@ -1,4 +1,4 @@
-"""The command line: thin verbs over the stages. Heavy imports wait until a verb needs them."""
+"""The command line. Its verbs are thin; heavy imports wait until a verb needs them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from crammed.cli import corpora, machine, models, training
+from crammed.cli import corpora, machine, models, studies, training
 from crammed.errors import CrammedError, Interrupted, PeerLost
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-data_app = typer.Typer(help="Look at a prepared corpus, or check it.", no_args_is_help=True)
+data_app = typer.Typer(help="Show or verify a prepared corpus.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 for verb in (
@@ -32,7 +32,7 @@ for verb in (
     machine.recipes,
     machine.doctor,
     training.plan,
-    training.study,
+    studies.study,
 ):
     app.command()(verb)
 data_app.command("show")(corpora.data_show)
@@ -40,7 +40,7 @@ data_app.command("verify")(corpora.data_verify)
 
 
 def _spread_data(arguments: list[str]) -> list[str]:
-    """``--data a b`` as ``--data a --data b``, so that a shell's globs work."""
+    """Turn ``--data a b`` into ``--data a --data b``, so that a shell's globs work."""
     spread: list[str] = []
     gathering = False
     for argument in arguments:
@@ -54,7 +54,7 @@ def _spread_data(arguments: list[str]) -> list[str]:
 
 
 class _Interrupt(BaseException):
-    """Ctrl-C. Not KeyboardInterrupt, which the library of the command line keeps for itself."""
+    """Ctrl-C. Not KeyboardInterrupt, which the command-line library handles itself."""
 
 
 def _interrupt(*_: object) -> None:
@@ -62,7 +62,7 @@ def _interrupt(*_: object) -> None:
 
 
 def main() -> None:
-    """Run a verb; faults become one line on stderr and an exit code."""
+    """Run a verb; an error becomes one line on standard error and an exit code."""
     signal.signal(signal.SIGINT, _interrupt)
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     if verb in ("run", "prepare"):
@@ -73,7 +73,7 @@ def main() -> None:
         typer.echo(f"error: {error}", err=True)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(error.exit_code)  # threads that wait for the lost process would abort an exit
+        os._exit(error.exit_code)  # threads waiting for the lost process would abort a normal exit
     except CrammedError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

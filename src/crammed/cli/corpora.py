@@ -15,53 +15,58 @@ from crammed.cli.options import (
     configure,
     shown_progress,
 )
-from crammed.cli.output import next_pretrain, print_result
+from crammed.cli.output import print_result
 from crammed.errors import InputError
+
+CorpusArgument = Annotated[
+    Path, typer.Argument(metavar="CORPUS_DIR", help="A corpus directory made by crammed prepare.")
+]
 
 
 def prepare(
     words: RecipeWords = None,
     data: DataOption = None,
     budget: BudgetOption = None,
-    out: Annotated[Path | None, typer.Option(help="The corpus directory to make.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The corpus directory to create.")] = None,
     work: Annotated[
         Path | None,
-        typer.Option(help="Keep cleaned text here, so that later preparations need not read it."),
+        typer.Option(help="Keep cleaned text in this folder; later preparations reuse it."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Text to a corpus: cleaned documents, tokenizer, packed rows, held-out text, manifest."""
+    """Turn text into a corpus: cleaned, tokenized, packed into rows."""
     from crammed.data.preparation import prepare as prepare_corpus
-    from crammed.data.show import corpus_words
+    from crammed.data.show import describe_corpus
 
     config, _ = configure(words, {}, budget, None, data, None)
     if out is None:
-        raise InputError("say where the corpus goes: --out CORPUS_DIR")
+        raise InputError("name the corpus directory to create: --out CORPUS_DIR")
     with shown_progress() as progress:
         corpus = prepare_corpus(config.data, config.tokenizer, out, progress, config.compute, work)
-    print_result(corpus.manifest, as_json, [*corpus_words(corpus), ("next", next_pretrain(out))])
+    following = f"crammed pretrain --corpus {out} --budget 1h"
+    print_result(corpus.manifest, as_json, [*describe_corpus(corpus), ("next", following)])
 
 
 def data_show(
-    corpus_dir: Path,
-    rows: Annotated[int, typer.Option(min=0, help="How many rows to decode.")] = 3,
+    corpus_dir: CorpusArgument,
+    rows: Annotated[int, typer.Option(min=0, help="Number of rows to decode.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
-    """What a corpus holds: sources, what each step dropped, lengths, rows decoded."""
+    """Show sources, dropped documents, lengths and rows of a corpus."""
     from crammed.data.corpus import Corpus
-    from crammed.data.show import corpus_words, dropped_samples, sample_rows, sample_words
+    from crammed.data.show import describe_corpus, describe_samples, dropped_samples, sample_rows
 
     corpus = Corpus(corpus_dir)
     samples = {"samples": sample_rows(corpus, rows), "dropped": dropped_samples(corpus)}
-    words = [*corpus_words(corpus), *sample_words(corpus, rows)]
+    words = [*describe_corpus(corpus), *describe_samples(corpus, rows)]
     print_result({**corpus.manifest, **samples}, as_json, words)
 
 
-def data_verify(corpus_dir: Path) -> None:
-    """Compare every file of a corpus with the hash in its manifest."""
+def data_verify(corpus_dir: CorpusArgument) -> None:
+    """Compare the files of a corpus with the hashes in its manifest."""
     from crammed.data.corpus import Corpus
 
     corpus = Corpus(corpus_dir)
     if damaged := list(corpus.damaged()):
-        raise InputError(f"corpus {corpus_dir} is damaged: {', '.join(damaged)}; prepare it anew")
-    typer.echo(f"{corpus_dir} is whole: {len(corpus.manifest['files'])} files match")
+        raise InputError(f"corpus {corpus_dir} is damaged: {', '.join(damaged)}; prepare it again")
+    typer.echo(f"{corpus_dir} is intact: {len(corpus.manifest['files'])} files match their hashes")

@@ -1,42 +1,65 @@
-"""The verbs that tell: recipes, doctor."""
+"""The verbs that inform: recipes, doctor."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from crammed.cli.options import JsonOption, shown_progress
-from crammed.cli.output import cost_words, costs, plain, print_result
+from crammed.cli.output import plain, print_result
+
+if TYPE_CHECKING:
+    from crammed.config import RunConfig
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(metavar="NAME")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A recipe to show; a name or .yaml file.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the recipes, or show one resolved, with parameters and FLOPs."""
+    """List the recipes, or show the configuration of one."""
     import yaml
 
     from crammed.recipe import load_config, recipe_names
 
     if name is not None:
         config = load_config(name)
-        values = {**costs(config), "config": config.model_dump(mode="json")}
+        values = {**_costs(config), "config": config.model_dump(mode="json")}
         if as_json:
             print_result(values, as_json, [])
             return
         typer.echo(yaml.safe_dump(values["config"], sort_keys=False), nl=False)
-        typer.echo(cost_words(values))
+        typer.echo(_cost_text(values))
         return
     listed = {each: load_config(each) for each in recipe_names()}
-    table = {each: {**costs(c), "description": c.description} for each, c in listed.items()}
-    print_result(
-        table, as_json, [(n, f"{cost_words(v)}\n{v['description']}") for n, v in table.items()]
-    )
+    table = {each: {**_costs(c), "description": c.description} for each, c in listed.items()}
+    lines = [(n, f"{_cost_text(v)}\n{v['description']}") for n, v in table.items()]
+    print_result(table, as_json, lines)
+
+
+def _costs(config: RunConfig) -> dict[str, Any]:
+    """Parameters, and training FLOPs per token."""
+    from crammed.data.masking import predicted_positions
+    from crammed.model.count import parameters, train_flops_per_token
+
+    vocab, length = config.tokenizer.vocab_size, config.data.row_length
+    predicted = predicted_positions(config.masking.rate, length)
+    return {
+        "parameters": parameters(config.model, vocab),
+        "train_flops_per_token": train_flops_per_token(config.model, vocab, length, predicted),
+    }
+
+
+def _cost_text(values: dict[str, Any]) -> str:
+    """``120,212,480 parameters, 0.62 GFLOP per token``."""
+    gigaflop = values["train_flops_per_token"] / 1e9
+    return f"{values['parameters']:,} parameters, {gigaflop:.3g} GFLOP per token"
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Versions, device, disk, and a self-test that trains and exports a tiny encoder."""
+    """Describe this machine, and train a tiny encoder as a self-test."""
     from crammed.doctor import examine
 
     with shown_progress() as progress:

@@ -3,68 +3,93 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from crammed.cli.options import JsonOption, compute_config, shown_progress
-from crammed.cli.output import print_result, score_parts
+from crammed.cli.output import print_result
 from crammed.errors import InputError
+
+if TYPE_CHECKING:
+    from crammed.evaluation.scores.table import Part
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A run, a Hugging Face folder, or a name on the hub."),
+]
+SuiteOption = Annotated[
+    str, typer.Option(help="glue, superglue, race, swag, docs, FILE.yaml, blimp or heldout.")
+]
+TasksOption = Annotated[
+    str | None, typer.Option(help="Tasks to evaluate, such as rte,mrpc (default: all).")
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(help="Folder of tasks, or hub to download them; for blimp and heldout a file."),
+]
+SeedsOption = Annotated[int | None, typer.Option(min=1, help="Fine-tuning seeds of each task.")]
+ProtocolOption = Annotated[
+    str | None, typer.Option(help="cramming, bert-base, glue-long, superglue or FILE.yaml.")
+]
+CompareOption = Annotated[
+    str | None,
+    typer.Option(metavar="OTHER", help="Compare with another model, or a folder of its scores."),
+]
+UntrainedOption = Annotated[
+    bool,
+    typer.Option("--untrained/--no-untrained", help="Fine-tune the untrained model, too."),
+]
+SubmissionOption = Annotated[
+    Path | None,
+    typer.Option(help="Predict the test splits, and write this zip for the leaderboard."),
+]
+IntoOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder for scores and predictions; resumed if it exists."),
+]
+JobsOption = Annotated[int | None, typer.Option(min=1, help="Models to fine-tune at a time.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+DtypeOption = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run Python code that comes with MODEL.")
+]
+OutOption = Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")]
 
 
 def evaluate(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="A run, a Hugging Face folder, or a name on the hub."),
-    ],
-    suite: Annotated[
-        str,
-        typer.Option(help="glue, superglue, race, swag, docs, FILE.yaml, blimp or heldout."),
-    ] = "glue",
-    data: Annotated[
-        str | None,
-        typer.Option(help="Folder of tasks, hub, or for blimp and heldout a file."),
-    ] = None,
-    tasks: Annotated[str | None, typer.Option(help="Tasks, as rte,mrpc; all if left out.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Fine-tuning seeds.")] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(help="cramming, bert-base, glue-long, superglue or FILE.yaml."),
-    ] = None,
-    compare: Annotated[
-        str | None,
-        typer.Option(metavar="OTHER", help="Another model, or a folder of its scores."),
-    ] = None,
-    twin: Annotated[
-        bool, typer.Option("--twin/--no-twin", help="Fine-tune the untrained model too.")
-    ] = True,
-    submission: Annotated[
-        Path | None, typer.Option(help="Predict the test splits for the leaderboard, as this zip.")
-    ] = None,
-    into: Annotated[
-        Path | None, typer.Option(help="Folder of scores and predictions; resumed if it exists.")
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Models tuned at a time.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with MODEL.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
+    model: ModelArgument,
+    suite: SuiteOption = "glue",
+    data: DataOption = None,
+    tasks: TasksOption = None,
+    seeds: SeedsOption = None,
+    protocol: ProtocolOption = None,
+    compare: CompareOption = None,
+    untrained: UntrainedOption = True,
+    submission: SubmissionOption = None,
+    into: IntoOption = None,
+    jobs: JobsOption = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    trust_remote_code: TrustOption = False,
+    out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score any encoder: fine-tuning on tasks, BLiMP, held-out loss; or compare two."""
-    from crammed.evaluation import evaluation
+    """Score any encoder on tasks, BLiMP or held-out text; compare two."""
+    from crammed.evaluation.evaluation import Request
+    from crammed.evaluation.evaluation import evaluate as evaluate_model
     from crammed.evaluation.scores.table import show
     from crammed.files import write_json
-    from crammed.pipeline import fail_on_failed
+    from crammed.pipeline import raise_for_failed_tasks
 
     values: dict[str, Any] = {"model": model, "suites": {}}
-    parts: list[Any] = []
+    parts: list[Part] = []
     if data is None and compare is None:
-        raise InputError("say what to evaluate on: --data FOLDER of tasks, or a file; or --compare")
+        raise InputError(
+            "name the data to evaluate on with --data, or another model with --compare"
+        )
     if data is not None:
-        request = evaluation.Request(
+        request = Request(
             model=model,
             suite=suite,
             data=data,
@@ -72,37 +97,66 @@ def evaluate(
             seeds=seeds,
             protocol=protocol,
             into=into,
-            twin=twin,
+            untrained=untrained,
             submission=submission,
             jobs=jobs,
             compute=compute_config(device, dtype),
             trust_remote_code=trust_remote_code,
         )
         with shown_progress() as progress:
-            values = evaluation.evaluate(request, progress)
-        parts += score_parts(values)
+            values = evaluate_model(request, progress)
+        parts += _score_parts(values)
     if compare is not None:
-        folder = into or evaluation.default_folder(model, protocol)
-        other = evaluation.scores_folder(compare, protocol)
-        compared = evaluation.compare_models(folder, other, suite)
-        values["compare"] = compared.json()
-        parts += compared.parts()
+        values["compare"], tables = _compared(model, compare, suite, protocol, into)
+        parts += tables
     if out is not None:
         write_json(out, values)
     if as_json:
         print_result(values, as_json, [])
     else:
         show(parts)
-    fail_on_failed(values["suites"])
+    raise_for_failed_tasks(values["suites"])
+
+
+def _compared(
+    model: str, other: str, suite: str, protocol: str | None, into: Path | None
+) -> tuple[dict[str, Any], list[Part]]:
+    """A comparison as JSON and as tables."""
+    from crammed.evaluation.comparison import compare_models
+    from crammed.evaluation.folder import default_folder, scores_folder
+
+    folder = into or default_folder(model, protocol)
+    compared = compare_models(folder, scores_folder(other, protocol), suite)
+    return compared.json(), compared.parts()
+
+
+def _score_parts(values: dict[str, Any]) -> list[Part]:
+    """An evaluation as tables."""
+    from rich.text import Text
+
+    from crammed.evaluation.scores.table import blimp_table, score_tables
+
+    parts: list[Part] = []
+    for suite, scores in values["suites"].items():
+        if suite == "blimp":
+            parts.append(blimp_table(scores))
+        elif suite == "heldout":
+            parts.append(Text("\n".join(f"{name}  {v:.4f}" for name, v in scores.items())))
+        else:
+            parts += score_tables(suite, scores, values["protocol"])
+    if missing := values.get("missing"):
+        parts.append(Text(f"the leaderboard will miss {', '.join(missing)}"))
+    parts.append(Text(f"scores and predictions are in {values['folder']}"))
+    return parts
 
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Runs, and folders of evaluations.")
+        list[Path], typer.Argument(metavar="DIR...", help="Finished runs and evaluation folders.")
     ],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """One HTML file about one run, or several side by side, and about models scored here."""
+    """Write an HTML report about runs and other evaluated models."""
     from crammed.report.page import write_report
 
     typer.echo(write_report(folders, out))
@@ -110,11 +164,11 @@ def report(
 
 def export(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run.")],
-    to: Annotated[Path, typer.Option(help="The folder to make.")],
+    to: Annotated[Path, typer.Option(help="The folder to create.")],
     format: Annotated[str, typer.Option(help="auto, modernbert, bert or custom.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """A trained encoder as a folder that Hugging Face loads."""
+    """Export a trained encoder for Hugging Face transformers."""
     from typing import cast, get_args
 
     from crammed.export.huggingface import Format

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the configuration that they add up to."""
+"""Options that several verbs share, and the configuration that results from them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crammed.budget import Budget
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ RecipeWords = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY.PATH=VALUE]...",
-        help="A recipe (crammed if left out; a name or a .yaml file) and single values of it.",
+        help="A recipe (name or .yaml file; default: crammed), and values that replace its own.",
     ),
 ]
 DataOption = Annotated[
@@ -27,46 +28,61 @@ DataOption = Annotated[
         "--data",
         metavar="PATH|NAME...",
         help="Files (.txt .jsonl .csv .tsv .parquet .arrow, plain or .gz .bz2 .xz .zst), folders, "
-        "globs, - for standard input, python-docs, hub:NAME.",
+        "globs, - for standard input, python-docs, or hub:NAME.",
     ),
 ]
 BudgetOption = Annotated[
-    str | None, typer.Option("--budget", help="90m, 24h, 2e9tok, 500updates or 1e18flop.")
+    Budget | None,
+    typer.Option(
+        "--budget",
+        parser=Budget.parse,
+        metavar="BUDGET",
+        help="Such as 90m, 24h, 2e9tok, 500updates or 1e18flop.",
+    ),
 ]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of everything random.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of all random choices.")]
 CorpusOption = Annotated[
-    Path | None, typer.Option("--corpus", help="A corpus made by crammed prepare.")
+    Path | None, typer.Option("--corpus", help="A corpus directory made by crammed prepare.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
 def configure(
     words: list[str] | None,
     fixed: dict[str, Any],
-    budget: str | None,
+    budget: Budget | None,
     seed: int | None,
     data: list[str] | None,
     corpus_dir: Path | None,
     *,
     needs_data: bool = True,
 ) -> tuple[RunConfig, Corpus | None]:
-    """The resolved configuration, and the corpus where a ready one is given."""
-    from crammed.budget import Budget
+    """Resolve the configuration, and open the corpus if a prepared one is given.
+
+    Args:
+        words: a recipe and overrides.
+        fixed: sections of the configuration that options decide.
+        needs_data: refuse a configuration without any data.
+
+    Raises:
+        InputError: options or overrides are invalid or contradict each other.
+    """
     from crammed.data.corpus import Corpus
     from crammed.recipe import load_config
 
     recipe, overrides = _recipe_and_overrides(words or [])
     if budget is not None:
-        Budget.parse(budget)
         fixed["budget"] = {"limit": budget}
     if seed is not None:
         fixed["seed"] = seed
     corpus = None
     if corpus_dir is not None:
         if data:
-            raise InputError("give --data or --corpus, not both")
+            raise InputError("use --data or --corpus, not both")
         if theirs := [word for word in overrides if word.startswith(("data.", "tokenizer."))]:
-            raise InputError(f"{theirs[0]}: the corpus was prepared with its own; prepare another")
+            raise InputError(
+                f"{theirs[0]}: the corpus was prepared with its own settings; prepare another one"
+            )
         corpus = Corpus(corpus_dir)
         fixed |= corpus.settings()
     elif data:
@@ -79,7 +95,7 @@ def configure(
 
 
 def task_names(named: str | None, folder: Path | None) -> list[str]:
-    """The tasks that were named, or else all of GLUE that the folder has."""
+    """The tasks that were named; otherwise all GLUE tasks in the folder."""
     from crammed.tasks.read import tasks_in
     from crammed.tasks.task import load_suite
 
@@ -92,12 +108,12 @@ def _recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
     overrides = [word for word in words if "=" in word]
     names = [word for word in words if "=" not in word]
     if len(names) > 1:
-        raise InputError(f"one recipe at a time, not {' and '.join(names)}")
+        raise InputError(f"name one recipe at a time, not {' and '.join(names)}")
     return (names[0] if names else "crammed"), overrides
 
 
 def _absolute(name: str) -> str:
-    """A path that still holds in another folder; what is no path stays as it is."""
+    """A path that is valid in any working directory; names that are not paths stay unchanged."""
     from crammed.config import SourceConfig
 
     on_disk = SourceConfig(path=name).is_on_disk
@@ -105,20 +121,21 @@ def _absolute(name: str) -> str:
 
 
 def shown_progress() -> Progress:
+    """Progress on standard error."""
     from crammed.progress import Progress
 
     return Progress()
 
 
 def compute_config(device: str, dtype: str) -> ComputeConfig:
-    from pydantic import ValidationError
+    """The configuration of the device for fine-tuning.
 
+    Raises:
+        InputError: a device or number format that does not exist or is not supported here.
+    """
     from crammed.config import ComputeConfig
-    from crammed.config.yamlfile import explain
+    from crammed.config.yamlfile import validated
 
     if dtype == "float16":
-        raise InputError("--dtype float16: fine-tuning has no loss scale for it; try bfloat16")
-    try:
-        return ComputeConfig.model_validate({"device": device, "dtype": dtype})
-    except ValidationError as error:
-        raise InputError(explain(error, ComputeConfig)) from error
+        raise InputError("--dtype float16: fine-tuning does no loss scaling; use bfloat16")
+    return validated(ComputeConfig, {"device": device, "dtype": dtype})

@@ -1,7 +1,11 @@
-"""The verbs that train: run, pretrain, plan, study."""
+"""The verbs that train, and their forecast: run, pretrain, plan."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,8 +22,10 @@ from crammed.cli.options import (
     shown_progress,
     task_names,
 )
-from crammed.cli.output import plan_words, print_result, run_words, study_table
+from crammed.cli.output import print_result
 from crammed.errors import InputError
+
+RunOption = Annotated[Path | None, typer.Option(help="Run directory; resumed if it exists.")]
 
 
 def run(
@@ -28,16 +34,17 @@ def run(
     data: DataOption = None,
     corpus: CorpusOption = None,
     glue: Annotated[
-        Path | None, typer.Option(help="Folder with a folder for each task (docs/evaluation.md).")
+        Path | None,
+        typer.Option(help="Folder that holds a folder for each task (docs/evaluation.md)."),
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(help="Tasks, as rte,mrpc; all in --glue if left out.")
+        str | None, typer.Option(help="Tasks, such as rte,mrpc (default: all that --glue has).")
     ] = None,
     seed: SeedOption = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory; resumed if it exists.")] = None,
+    out: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Everything: prepare, pretrain, evaluate, export, report."""
+    """Do everything: prepare, pretrain, evaluate, export, report."""
     from crammed.pipeline import run_everything
     from crammed.rundir import default_out
 
@@ -50,7 +57,7 @@ def run(
     with shown_progress() as progress:
         progress.line(f"run  {out}")
         result = run_everything(config, out, corpus, glue, progress)
-    print_result(result, as_json, run_words(result))
+    print_result(result, as_json, run_lines(result))
 
 
 def pretrain(
@@ -58,28 +65,28 @@ def pretrain(
     corpus: CorpusOption = None,
     budget: BudgetOption = None,
     seed: SeedOption = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory; resumed if it exists.")] = None,
+    out: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A corpus and a budget to a trained and exported encoder."""
+    """Train an encoder on a corpus within a budget, and export it."""
     from crammed.device import choose_device
     from crammed.pipeline import result, train_and_export
     from crammed.rundir import RunDir, default_out
     from crammed.sizing import seconds_a_shape
     from crammed.training.distributed import follow, joined_group
-    from crammed.workers import started
+    from crammed.workers import world_size
 
     if corpus is None:
-        raise InputError("say which corpus to train on: --corpus CORPUS_DIR")
+        raise InputError("name the corpus to train on: --corpus CORPUS_DIR")
     config, opened = configure(words, {}, budget, seed, None, corpus)
     assert opened is not None
-    if out is None and started() > 1:
-        raise InputError("several processes need one run directory: --out RUN_DIR")
+    if out is None and world_size() > 1:
+        raise InputError("several processes need a common run directory: --out RUN_DIR")
     device = choose_device(config.compute, seconds_a_shape(config))
     out = out or default_out(config, corpus.name, "summary.json")
     with joined_group(device) as group:
         if group is not None and group.rank > 0:
-            if not (out / "summary.json").exists():  # of a finished run there is nothing to follow
+            if not (out / "summary.json").exists():  # in a finished run there is nothing to follow
                 follow(config, opened, out / "checkpoints", device, group)
             return
         run_dir = RunDir.open(out, config)
@@ -92,20 +99,76 @@ def pretrain(
             run_dir.discard_if_new()
             raise
     values = result(run_dir)
-    print_result(values, as_json, run_words(values))
+    print_result(values, as_json, run_lines(values))
+
+
+def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """The result of a run as labelled lines."""
+    heldout, trust = result["heldout"], ""
+    if result["export"]["format"] == "custom":
+        trust = ", trust_remote_code=True"
+    below = result["unigram_cross_entropy"] - heldout["loss@0.15"]
+    lines = [
+        (
+            "held-out loss",
+            f"{heldout['loss@0.15']:.3f} nats with 15 % masked ({below:.2f} below the unigram "
+            f"model), {heldout['loss@0.25']:.3f} with 25 %",
+        ),
+        (
+            "trained on",
+            f"{result['tokens']:,} tokens, {result['updates']:,} updates, "
+            f"{100 * result['u']:.1f} % of {result['budget']}, {result['exaflop']:.3g} exaFLOP",
+        ),
+    ]
+    for name, entry in result["tasks"].items():
+        if entry["median"] is not None:
+            lines.append((name, _score(entry)))
+    lines.append(("model", result["export_dir"]))
+    if result["report"]:
+        lines.append(("report", result["report"]))
+    lines.append(
+        (
+            "next",
+            f"{_python()} -c \"from transformers import pipeline; print(pipeline('fill-mask', "
+            f"'{result['export_dir']}'{trust})('This is a {result['mask_token']}.'))\"",
+        )
+    )
+    return lines
+
+
+def _python() -> str:
+    """What to type for this interpreter: its name, if that is the one that the shell finds."""
+    found = shutil.which("python")
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return "python"
+    typed = os.path.relpath(sys.executable)
+    return sys.executable if typed.startswith("..") else typed
+
+
+def _score(entry: dict[str, Any]) -> str:
+    from crammed.evaluation.scores.table import untrained_text
+
+    partial = ", partial data" if entry.get("official") is False else ""
+    untrained = entry["untrained"] or {}
+    spread = f" (spread {untrained['spread']:.1f})" if "spread" in untrained else ""
+    return (
+        f"{entry['median']:.1f} {entry['metric']} (spread {entry['spread']:.1f}{partial}); "
+        f"untrained model {untrained_text(entry)}{spread}"
+    )
 
 
 def plan(
     words: RecipeWords = None,
     corpus: CorpusOption = None,
     budget: BudgetOption = None,
-    seconds: Annotated[float, typer.Option(min=1.0, help="How long to measure.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Seconds to measure for.")] = 20.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure this device for 20 seconds, and say what the budget will buy on it."""
+    """Measure this device, and forecast what a budget buys on it."""
     from crammed.device import choose_device
     from crammed.sizing import seconds_a_shape
-    from crammed.training.forecast import forecast, measure
+    from crammed.training.forecast import forecast
+    from crammed.training.measure import measure
 
     config, opened = configure(words, {}, budget, None, None, corpus, needs_data=False)
     device = choose_device(config.compute, seconds_a_shape(config))
@@ -113,43 +176,58 @@ def plan(
         speed = measure(config, opened, device, seconds, progress)
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
     values = forecast(config, vocab, opened.rows if opened is not None else None, speed)
-    print_result(values, as_json, plan_words(values))
+    print_result(values, as_json, _plan_lines(values))
 
 
-def study(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="STUDY",
-            help="ablation, schedules, masking, optimizers or sizes; or FILE.yaml with base, "
-            "baseline and arms.",
+def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """A forecast as labelled lines."""
+    from crammed.budget import format_seconds
+    from crammed.quantity import quantity
+
+    epochs = values["epochs"]
+    low, high = values["tokens_between"]
+    apart = f" ({quantity(low)} to {quantity(high)})" if high > 1.02 * low else ""
+    lines = [
+        ("updates", f"{values['updates']:,}"),
+        (
+            "tokens",
+            f"{values['tokens']:,}{apart}, {values['tokens_per_second']:,.0f} per second"
+            + (f", {epochs:.2f} epochs" if epochs is not None else ""),
         ),
-    ],
-    words: RecipeWords = None,
-    corpus: CorpusOption = None,
-    budget: BudgetOption = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="Folder of all runs; resumed.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; a GPU takes one.")] = 1,
-    as_json: JsonOption = False,
-) -> None:
-    """Train arms that differ in a few values at equal budgets, and compare their losses."""
-    from crammed.budget import Budget
-    from crammed.data.corpus import Corpus
-    from crammed.evaluation.scores.table import show
-    from crammed.study.arms import load_study
-    from crammed.study.runner import run_study
-    from crammed.study.statistics import compare_arms
+        (
+            "model",
+            f"{values['parameters']:,} parameters, {values['tokens_per_parameter']:.1f} tokens "
+            "per parameter",
+        ),
+        ("time", f"{format_seconds(values['seconds'])} charged"),
+        ("compute", f"{values['exaflop']:.3g} exaFLOP"),
+    ]
+    if (compiled := values["first_compile_seconds"]) >= 1.0:
+        again = format_seconds(values["compile_seconds"])
+        lines.append(("compile", f"{again} ({format_seconds(compiled)} the first time)"))
+    if values["memory"] is not None:
+        rows = values["microbatch_rows"]
+        lines.append(("memory", f"{values['memory'] / 2**30:.1f} GiB, {rows} rows at a time"))
+    lines += [("note", note) for note in values["notes"]]
+    if (best := values["best_size"]) is not None:
+        lines.append(("sizes", "\n".join(_size_lines(values["sizes"], best))))
+        lines.append(("best size", f"{best['layers']} x {best['width']}: {best['why']}"))
+    return lines
 
-    if corpus is None or budget is None or out is None:
-        raise InputError("a study needs --corpus CORPUS_DIR, --budget and --out DIR")
-    Budget.parse(budget)
-    opened = Corpus(corpus)
-    loaded = load_study(name, opened, budget, words or [])
-    with shown_progress() as progress:
-        result = run_study(loaded, opened, budget, seeds, out, jobs, progress)
-    rows = compare_arms(result)
-    if as_json:
-        print_result({**result, "compared": rows}, as_json, [])
-    else:
-        show([study_table(rows, result["baseline"])])
+
+def _size_lines(sizes: list[dict[str, Any]], best: dict[str, Any]) -> Iterator[str]:
+    """A table of sizes: the speed of one was measured, the others' follows from their FLOPs."""
+    from crammed.quantity import quantity
+
+    yield "   layers x width  parameters    tokens  / layer parameter  epochs  memory held"
+    for size in sizes:
+        shape = f"{size['layers']} x {size['width']}"
+        is_best = (size["layers"], size["width"]) == (best["layers"], best["width"])
+        epochs = "" if size["epochs"] is None else f"{size['epochs']:.2f}"
+        yield (
+            f"{'->' if is_best else '  '} {shape:>14}  {quantity(size['parameters']):>10}  "
+            f"{quantity(size['tokens']):>8}  {size['tokens_per_layer_parameter']:>17.1f}  "
+            f"{epochs:>6}  "
+            f"{size['held_memory'] / 2**30:>7.2f} GiB  "
+            + ("measured" if size["measured"] else "from its FLOPs")
+        )

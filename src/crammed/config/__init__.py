@@ -1,9 +1,11 @@
 """A run's configuration: frozen models, read strictly, checked before anything is made.
 
-A recipe is a YAML file of these sections; `key.path=value` overrides change single values. The
-resolved configuration is saved with the run, and its hash is the run's identity. `ComputeConfig`
-is left out of the hash: it changes speed, and results only as rounding does. What follows from the
-device by the rules of `crammed.sizing` is resolved before the hash is taken.
+A recipe is a YAML file of these sections, and `key.path=value` overrides change single values. The
+resolved configuration is saved with the run, and its hash is the run's identity. `ComputeConfig` is
+left out of the hash, since it changes speed, and results only as rounding does. Values that follow
+from the device by the rules of `crammed.sizing` are resolved before the hash is taken.
+
+Nothing here imports torch, so that processes that prepare data start fast.
 """
 
 from crammed.config.base import Beta, Names, PositiveFloat, PositiveInt, Section

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from crammed.config.choice import choices_of
 
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -13,6 +16,19 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Section(BaseModel):
-    """Base of the sections: frozen, no unknown keys, no silent conversions."""
+    """Base of the sections: frozen, without unknown keys, without silent conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_by_default(cls, values: Any) -> Any:
+        """A section that does not say which of its kinds it is has the kind of the default."""
+        if not isinstance(values, Mapping):
+            return values
+        chosen = dict(values)
+        for name, choice in choices_of(cls).items():
+            given = chosen.get(name)
+            if isinstance(given, Mapping) and choice.key not in given:
+                chosen[name] = {choice.key: choice.default, **given}
+        return chosen

@@ -1,4 +1,4 @@
-"""From text to rows: sources, cleaning, packing, the tokenizer."""
+"""How text becomes a corpus: its sources, cleaning, tokenizer and rows."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Ordering = Literal["sentence-length", "common-first", "rare-first", "word-length
 
 
 class SourceConfig(Section):
-    """One source of documents; a bare word in a list of sources stands for its `path`."""
+    """One source of documents; in a list of sources, a bare word stands for its `path`."""
 
     path: str
     """A file, a folder, a glob, `-` (standard input), `python-docs`, or `hub:NAME`."""
     name: str | None = None
-    """What reports call it; the last part of `path` if left out."""
+    """Its name in reports; by default the last part of `path`."""
     documents: TextDocuments | None = None
-    """What one document of a .txt file is; `data.documents` if left out."""
+    """What counts as one document of a .txt file; by default `data.documents`."""
     text_field: str | None = None
-    """The field or column that holds the text; `data.text_field` if left out."""
+    """The field or column that holds the text; by default `data.text_field`."""
     where: dict[str, Names] = Field(default_factory=dict)
     """Keep records whose field (dotted: meta.pile_set_name) has one of these values."""
     weight: PositiveFloat = 1.0
-    """How often each document is packed: 2.5 is twice, and half of them a third time."""
+    """How often each document is packed: with 2.5, all of them twice and half a third time."""
     max_characters: PositiveInt | None = None
-    """Read no more than this."""
+    """Begin no further document once this many have been read."""
 
     @property
     def is_on_disk(self) -> bool:
@@ -38,7 +38,7 @@ class SourceConfig(Section):
 
 
 class CleanConfig(Section):
-    """Which documents stay; `crammed.data.cleaning.steps` has the steps in their order."""
+    """Which documents stay; `crammed.data.cleaning.steps` lists the steps in order."""
 
     unicode: bool = True
     """Bring text into normal form C and remove control characters."""
@@ -49,38 +49,38 @@ class CleanConfig(Section):
     c4: bool = False
     """C4's quality rules (Raffel et al. 2020, section 2.2)."""
     downstream: str | None = None
-    """A folder of GLUE tasks: drop documents that hold one of their sentences."""
+    """A folder of GLUE tasks: drop documents that contain one of their sentences."""
     exact: bool = True
-    """Drop documents whose text occurred before."""
+    """Drop documents whose text has occurred before."""
     near: OpenFraction | None = None
     """Drop documents whose word 5-grams overlap an earlier document's by this Jaccard index."""
     substring: Annotated[int, Field(ge=20)] | None = None
-    """Cut out passages of this many bytes or more that occurred before (Lee et al. 2022)."""
+    """Cut out passages of at least this many bytes that have occurred before (Lee et al. 2022)."""
     max_tokens_per_character: PositiveFloat | None = None
-    """The paper's compressibility filter: drop a document with this many or more (section 4.4)."""
+    """The paper's compressibility filter: drop documents with this many or more (section 4.4)."""
 
 
 class DataConfig(Section):
-    """From sources to packed rows."""
+    """How sources become packed rows."""
 
     sources: Annotated[tuple[SourceConfig, ...], Field(strict=False)] = ()
     documents: TextDocuments = "blank-line"
-    """What one document of a .txt file is."""
+    """What counts as one document of a .txt file."""
     text_field: str = "text"
     """The field of a JSON line, or the column of a table, that holds the text."""
     unreadable: Literal["stop", "skip"] = "stop"
-    """Whether a damaged file ends the preparation, or is named, counted and left out."""
+    """Whether a damaged file stops the preparation, or is left out and reported."""
     clean: CleanConfig = CleanConfig()
     heldout_fraction: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.004
-    """Share of the characters to hold out, by hash of the document."""
+    """Share of the characters to hold out; a hash of each document decides."""
     heldout_rows: PositiveInt = 2000
-    """Hold out at least this many rows, but never more than 5 % of the characters for it."""
+    """Hold out at least this many rows, unless that takes more than 5 % of the characters."""
     row_length: Annotated[int, Field(ge=8)] = 128
-    """Tokens of one row."""
+    """Tokens in one row."""
     cls: bool = False
     """Begin every document with [CLS]; it always ends with [SEP]."""
     orders: Annotated[tuple[Ordering, ...], Field(strict=False)] = ()
-    """Orders of the rows to store; random order needs no storing."""
+    """Orders of the rows to store; random order need not be stored."""
 
     @field_validator("sources", mode="before")
     @classmethod
@@ -91,15 +91,15 @@ class DataConfig(Section):
 
 
 class TokenizerConfig(Section):
-    """Trained on the corpus, or brought along as `file`."""
+    """The tokenizer: trained on the corpus, or loaded from `file`."""
 
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
     vocab_size: Annotated[int, Field(ge=64)] = 32768
     lowercase: bool = True
     strip_accents: bool = True
     ascii_only: bool = False
-    """Drop every character outside ASCII (after accents are stripped)."""
+    """Drop every character outside ASCII, after accents are stripped."""
     train_words: PositiveInt = 16_000_000
-    """Train on at most this many words' occurrences; more are thinned evenly."""
+    """Train on at most this many occurrences of words; a larger corpus is sampled evenly."""
     file: str | None = None
     """A tokenizer.json, or a Hugging Face folder with one, instead of training."""

@@ -1,4 +1,4 @@
-"""Fine-tuning on tasks."""
+"""The configuration of fine-tuning."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from crammed.schedule import OpenFraction
 
 
 class Protocol(Section):
-    """How fine-tuning goes: one set of hyperparameters for every task (section 5).
+    """The hyperparameters of fine-tuning, the same for every task (section 5 of the paper).
 
-    The learning rate warms up and decays within each task's own steps; the last epoch counts.
+    The learning rate warms up and decays within each task's own steps. The model after the last
+    epoch is scored.
     """
 
     seeds: PositiveInt = 5
@@ -25,21 +26,21 @@ class Protocol(Section):
     eps: PositiveFloat = 1e-6
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     clip: PositiveFloat | None = None
-    """Largest L2 norm of the whole gradient; null never clips."""
+    """Maximum L2 norm of the gradient of all parameters; null turns clipping off."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """Shape of the learning rate after its warm-up; cosine and linear end at zero."""
+    """Shape of the learning rate after the warm-up; cosine and linear end at zero."""
     warmup: OpenFraction = 0.1
     dropout: OpenFraction = 0.1
-    """Of models of ours; Hugging Face models have what their configuration says."""
+    """For models trained here; Hugging Face models keep their configuration's."""
     max_length: PositiveInt = 128
-    """Tokens of a sequence; a model for shorter ones has its own limit."""
+    """Maximum tokens in a sequence; a model's own limit applies if it is lower."""
 
     def hyperparameters(self) -> dict[str, Any]:
-        """What decides the score of one seed."""
+        """Everything that affects the score of one seed; not the number of seeds."""
         return self.model_dump(mode="json", include=set(Protocol.model_fields) - {"seeds"})
 
 
 class FinetuneConfig(Protocol):
-    """What a run is evaluated on once it is trained, and by which protocol."""
+    """The tasks that a trained run is evaluated on, and the protocol."""
 
     tasks: Names = ()

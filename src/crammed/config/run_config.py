@@ -12,7 +12,7 @@ from crammed.config.base import Section
 from crammed.config.corpus import DataConfig, TokenizerConfig
 from crammed.config.finetuning import FinetuneConfig
 from crammed.config.model import ModelConfig
-from crammed.config.optim import OptimConfig
+from crammed.config.optim import AdamWConfig, OptimConfig
 from crammed.config.training import (
     BatchConfig,
     BudgetConfig,
@@ -31,13 +31,13 @@ class RunConfig(Section):
     description: str = ""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     corpus: str | None = None
-    """Hash of the corpus that was given ready; null prepares `data.sources`."""
+    """Hash of the corpus that was given; null prepares one from `data.sources`."""
     budget: BudgetConfig = BudgetConfig()
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()
     masking: MaskingConfig = MaskingConfig()
-    optim: OptimConfig = OptimConfig()
+    optim: OptimConfig = AdamWConfig()
     schedule: Schedule = Triangle()
     batch: BatchConfig = BatchConfig()
     order: OrderConfig = OrderConfig()
@@ -63,6 +63,6 @@ class RunConfig(Section):
         return self
 
     def identity(self) -> str:
-        """Hash of what decides the result: everything but `compute` and the description."""
+        """Hash of everything that decides the result, so not of `compute` or the description."""
         kept = self.model_dump(mode="json", exclude={"compute", "description"})
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

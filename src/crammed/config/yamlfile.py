@@ -1,25 +1,26 @@
-"""YAML files as people mean them, and what is wrong in them in words that help."""
+"""YAML files as people mean them, and words that help with what is wrong in them."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from crammed.config import Section
+from crammed.config.choice import Choice, choices_of, is_section, subsection
 from crammed.errors import InputError
-from crammed.schedule import Curve, Schedule
+from crammed.hints import did_you_mean
 
 
 class Loader(yaml.SafeLoader):
-    """YAML as people mean it: 1e-3 is a number, `on` is a word and 2026-01-01 is text."""
+    """YAML as people mean it: 1e-3 is a number, `on` is a word, and 2026-01-01 is text."""
 
 
 _RESOLVED_OTHERWISE = {f"tag:yaml.org,2002:{kind}" for kind in ("float", "bool", "timestamp")}
@@ -63,9 +64,7 @@ def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise InputError(f"{kind} {name} is not UTF-8 text") from error
     else:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        choices = ", ".join(names)
+        hint, choices = did_you_mean(name, names), ", ".join(names)
         raise InputError(f"no {kind} {name!r}: {hint}choose one of {choices}, or a .yaml file")
     try:
         values = yaml.load(text, Loader)
@@ -77,72 +76,99 @@ def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
     return values
 
 
-def explain(error: ValidationError, root: type[Section]) -> str:
-    """Every fault that was found in a section, as ``key.path: what is wrong``, a line each."""
-    faults = [_explain(fault, root) for fault in error.errors(include_url=False)]
-    return faults[0] if len(faults) == 1 else "\n  ".join((f"{len(faults)} faults:", *faults))
+S = TypeVar("S", bound=BaseModel)
 
 
-def _explain(fault: ErrorDetails, root: type[Section]) -> str:
-    """One fault as `key.path: what is wrong and what is allowed`."""
-    location = tuple(str(part) for part in fault["loc"])
-    section: Any = root
-    shown: list[str] = []
-    for part in location[: -1 if fault["type"] == "extra_forbidden" else None]:
-        chosen = _shape(part) if section is None else None
-        if chosen is not None:  # the discriminator of `schedule` is no part of the path
-            section = chosen
-            continue
-        shown.append(part)
-        section = _subsection(section, part)
-    path = ".".join(shown)
+def read_section(
+    kind: str,
+    name: str,
+    folder: Traversable,
+    section: type[S],
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> S:
+    """The section in a built-in YAML file or one of the user's, found as `read_yaml` finds it.
+
+    Args:
+        defaults: values of keys that the file may leave out.
+
+    Raises:
+        InputError: no such file, or faults in it, a line each.
+    """
+    return validated(section, {**defaults, **read_yaml(kind, name, folder)}, f"{kind} {name}")
+
+
+def validated(section: type[S], values: Mapping[str, Any], origin: str = "") -> S:
+    """A section from plain values.
+
+    Args:
+        origin: where they come from, for the message.
+
+    Raises:
+        InputError: naming every fault as ``key.path: what is wrong``, a line each.
+    """
+    try:
+        return section.model_validate(dict(values))
+    except ValidationError as error:
+        faults = [_explain(fault, section) for fault in error.errors(include_url=False)]
+        text = "\n  ".join((f"{len(faults)} faults:", *faults)) if faults[1:] else faults[0]
+        raise InputError(f"{origin}: {text}" if origin else text) from error
+
+
+def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:
+    """One fault as ``key.path: what is wrong and what is allowed``."""
+    *parents, last = (str(part) for part in fault["loc"]) if fault["loc"] else ("",)
+    location = _Location(root)
+    for part in parents:
+        location = location.below(part)
     if fault["type"] == "extra_forbidden":
-        key = location[-1]
-        keys = sorted(getattr(section, "model_fields", {}))
-        near = difflib.get_close_matches(key, keys, 1)
-        where = ".".join((*shown, key))
-        better = f"did you mean {'.'.join((*shown, near[0]))}? " if near else ""
-        return f"{where}: no such key; {better}keys here: {', '.join(keys)}"
+        return location.unknown_key(last)
+    if last:
+        location = location.below(last)
     message = fault["msg"].removeprefix("Value error, ")
+    path, given = location.path, fault["input"]
     if fault["type"] == "union_tag_invalid":
-        message = f"shape must be one of {fault['ctx']['expected_tags']}"
+        context = fault["ctx"]
+        path = f"{path}.{context['discriminator'].strip(chr(39))}"
+        message = f"must be one of {context['expected_tags']}, not {context['tag']!r}"
     elif fault["type"] in ("model_type", "model_attributes_type"):
-        message = f"must be a section of keys, not {fault['input']!r}"
+        message = f"must be a section of keys, not {given!r}"
     elif fault["type"] == "missing":
         message = "is missing"
     elif fault["type"] in ("too_long", "too_short"):
         message = f"{message[0].lower()}{message[1:]}".replace(" after validation", "")
     elif fault["type"] != "value_error":
-        message = f"{message[0].lower()}{message[1:]}, not {fault['input']!r}"
+        message = f"{message[0].lower()}{message[1:]}, not {given!r}"
     return f"{path}: {message}" if path else message
 
 
-def _shape(name: str) -> type[Curve] | None:
-    shapes = {curve.model_fields["shape"].default: curve for curve in _curves()}
-    return shapes.get(name)
+@dataclass(frozen=True)
+class _Location:
+    """A place in nested sections, followed from the root as pydantic counts it.
 
+    Attributes:
+        holds: the section there, or what holds sections by key or number; None for a plain value.
+        path: its keys as a person types them.
+        choice: the kinds that it may be of, where it has not been said yet which it is.
+    """
 
-def _curves() -> Iterator[type[Curve]]:
-    yield from get_args(get_args(Schedule)[0])
+    holds: Any
+    path: str = ""
+    choice: Choice | None = None
+    kind: str = ""
 
+    def below(self, part: str) -> _Location:
+        """The place under a key, a number, or the kind of a section, which is no part of a path."""
+        if self.choice is not None:
+            kind = f" with {self.path}.{self.choice.key}={part}"
+            return _Location(self.choice.kinds.get(part), self.path, kind=kind)
+        path = f"{self.path}.{part}" if self.path else part
+        if is_section(self.holds) and (choice := choices_of(self.holds).get(part)):
+            return _Location(None, path, choice)
+        return _Location(subsection(self.holds, part), path)
 
-def _subsection(section: Any, name: str) -> Any:
-    """What stands behind a key: a model class, what holds models by key or number, or None."""
-    fields = getattr(section, "model_fields", {})
-    if get_origin(section) in (dict, tuple):
-        kinds: tuple[Any, ...] = get_args(section)
-    elif name in fields:
-        kinds = (fields[name].annotation, *get_args(fields[name].annotation))
-    else:
-        return None
-    holders = [k for k in kinds if get_origin(k) in (dict, tuple) and _holds_sections(k)]
-    found = holders or [k for k in kinds if _is_section(k)]
-    return found[0] if len(found) == 1 else None
-
-
-def _holds_sections(kind: Any) -> bool:
-    return any(map(_is_section, get_args(kind)))
-
-
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
+    def unknown_key(self, key: str) -> str:
+        """What to say of a key that this section does not have."""
+        keys = sorted(getattr(self.holds, "model_fields", {}))
+        prefix = f"{self.path}." if self.path else ""
+        hint = did_you_mean(key, keys, prefix)
+        return f"{prefix}{key}: no such key{self.kind}; {hint}keys here: {', '.join(keys)}"

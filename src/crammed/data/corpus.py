@@ -1,12 +1,13 @@
 """A prepared corpus on disk: fixed-length rows of token ids, memory-mapped, with a manifest.
 
-manifest.json       what is here: counts, sources, hash of every file
+manifest.json       counts, sources, and the hash of every file
 tokenizer.json
-rows-NNNNN.bin      rows of `row_length` ids, little-endian uint16 (uint32 above 65,536 ids); any
-                    number of rows a file, numbered on from file to file
-documents.bin       where documents begin, sorted uint64 positions row * row_length + column
+rows-NNNNN.bin      rows of `row_length` ids, little-endian uint16 (uint32 above 65,536 ids); each
+                    file has any number of rows, and rows are numbered on from file to file
+documents.bin       where documents, or parts of documents, begin: sorted little-endian uint64
+                    positions, row * row_length + column
 order-NAME.bin      stored orders: the row at each place, uint32 (uint64 above 2**32 rows)
-heldout.jsonl.gz    documents that training never sees
+heldout.jsonl.gz    documents that training never sees, in a field ``text``
 dropped.jsonl.gz    samples of what each step dropped: step, source, text
 """
 
@@ -31,7 +32,7 @@ from crammed.keys import key
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 MOST_MAPPED = 20_000
-"""Files of rows mapped at a time; Linux lets a process have 65,530 mappings."""
+"""Files of rows to map at a time; Linux allows a process 65,530 mappings."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -45,9 +46,9 @@ def order_dtype(rows: int) -> np.dtype[Any]:
 
 
 def write_rows(path: Path, tokens: Tokens, row_length: int, dtype: np.dtype[Any]) -> Tokens:
-    """Write the whole rows of `tokens` [T], if there are any, and return the T % row_length left.
+    """Write the whole rows of `tokens` [T], if any, and return the last T % row_length tokens.
 
-    Documents follow one another without padding, so a row may hold the end of one and the
+    Documents follow each other without padding, so a row may hold the end of one document and the
     beginning of the next.
     """
     whole = len(tokens) // row_length * row_length
@@ -57,7 +58,7 @@ def write_rows(path: Path, tokens: Tokens, row_length: int, dtype: np.dtype[Any]
 
 
 def rows_file_number(name: str) -> int:
-    """The place of a file of rows among the others."""
+    """The number in the name of a file of rows."""
     return int(name.removeprefix("rows-").removesuffix(".bin"))
 
 
@@ -67,14 +68,14 @@ class Corpus:
     Attributes:
         path: its folder.
         manifest: the content of manifest.json.
-        sha256: hash of the manifest, and so of everything it lists.
+        sha256: hash of the manifest, and thereby of everything that it lists.
     """
 
     def __init__(self, path: Path) -> None:
         """Open `path`.
 
         Raises:
-            InputError: it is no corpus, or a file is missing or of another size than listed.
+            InputError: it is not a corpus, or a file is missing or does not have its listed size.
         """
         self.path = path
         try:
@@ -83,13 +84,13 @@ class Corpus:
             listed: dict[str, Any] = self.manifest["files"]
         except (OSError, ValueError, KeyError) as error:
             raise InputError(
-                f"{path} is no prepared corpus: make one with crammed prepare --data TEXT --out DIR"
+                f"{path} is not a corpus: make one with crammed prepare --data TEXT --out DIR"
             ) from error
         for name, entry in listed.items():
             file = path / name
             if not file.is_file() or file.stat().st_size != entry["bytes"]:
                 raise InputError(
-                    f"corpus {path} is damaged: {name} is missing or cut; prepare it anew"
+                    f"corpus {path} is damaged: {name} is missing or cut off; prepare it again"
                 )
         self.sha256 = hashlib.sha256(text.encode()).hexdigest()
         self._files = sorted(
@@ -113,17 +114,12 @@ class Corpus:
 
     @property
     def heldout(self) -> Path:
-        """The held-out documents, json lines with a field ``text``."""
+        """The file of held-out documents: JSON lines with a field ``text``."""
         return self.path / "heldout.jsonl.gz"
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.from_file(str(self.path / "tokenizer.json"))
-
-    @cached_property
-    def document_starts(self) -> NDArray[np.uint64]:
-        """Sorted positions row * row_length + column where a stretch of a document begins."""
-        return np.memmap(self.path / "documents.bin", "<u8", "r")
 
     @property
     def orders(self) -> tuple[str, ...]:
@@ -132,7 +128,7 @@ class Corpus:
         return tuple(name.removeprefix("order-").removesuffix(".bin") for name in names)
 
     def settings(self) -> dict[str, Any]:
-        """The parts of a configuration that a run on this corpus takes from it."""
+        """The part of a run's configuration that this corpus decides."""
         data = {**self.manifest["data"], "sources": []}
         return {"corpus": self.sha256, "data": data, "tokenizer": self.manifest["tokenizer"]}
 
@@ -140,18 +136,18 @@ class Corpus:
         """A stored order: the row at each place, [rows].
 
         Raises:
-            InputError: it is not stored.
+            InputError: the corpus does not store it.
         """
         if name not in self.orders:
             stored = ", ".join(("random", *self.orders))
             raise InputError(
-                f"corpus {self.path} holds no order {name} (it has: {stored}): choose one of "
-                f"them as order.by, or prepare it anew with 'data.orders=[{name}]'"
+                f"corpus {self.path} has no order {name} (it has: {stored}): set order.by to one "
+                f"of them, or prepare the corpus again with 'data.orders=[{name}]'"
             )
         return np.memmap(self.path / f"order-{name}.bin", order_dtype(self.rows), "r")
 
     def read(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows of these numbers, [len(indices), row_length]."""
+        """The rows with these numbers, [len(indices), row_length]."""
         rows = np.empty((len(indices), self.row_length), np.int64)
         files = np.searchsorted(self._first_rows, indices, side="right") - 1
         within = indices - self._first_rows[files]
@@ -162,14 +158,14 @@ class Corpus:
         return rows
 
     def _map(self, number: int) -> Tokens:
-        """The rows of a file, [its rows, row_length]."""
+        """The rows of a file, [rows in it, row_length]."""
         # Arrow's mapping outlives the file descriptor, so thousands of files need not stay open.
         with pa.memory_map(str(self.path / self._files[number])) as file:
             content = file.read_buffer()
         return np.frombuffer(content, token_dtype(self.vocab_size)).reshape(-1, self.row_length)
 
     def damaged(self) -> Iterator[str]:
-        """Names of files whose hash is not the listed one; reads everything."""
+        """Names of files whose hash differs from the manifest; reads every file."""
         for name, entry in self.manifest["files"].items():
             if sha256(self.path / name) != entry["sha256"]:
                 yield name
@@ -178,13 +174,15 @@ class Corpus:
 class RowStream:
     """The endless, keyed order of training rows.
 
-    Which row comes at place n depends on (seed, n), the corpus and its `OrderConfig` alone. Takes
-    4 bytes of memory a row of the corpus.
+    The row at place n depends only on (seed, n), the corpus and the `OrderConfig`. Takes 4 bytes of
+    memory for each row of the corpus.
     """
 
     def __init__(self, corpus: Corpus, seed: int, order: OrderConfig | None = None) -> None:
-        """Args:
-            order: None is random, shuffled anew every epoch.
+        """Begin with the first epoch.
+
+        Args:
+            order: None for random, shuffled again for every epoch.
 
         Raises:
             InputError: the corpus does not store that order.

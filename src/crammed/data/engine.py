@@ -1,8 +1,8 @@
-"""Who does the work on shards: this process, processes of this machine, or a Ray cluster.
+"""Who does the work on shards: this process, processes on this machine, or a Ray cluster.
 
 A stage is a function from a job to a result, applied to jobs in order. Jobs and results travel
-between processes; what is large they write to files in a folder that all of them see. So the same
-bytes come out whoever did the work.
+between processes; anything large is written to files in a folder that all of them see. The same
+bytes come out whoever does the work.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from crammed.config import ComputeConfig
-from crammed.errors import CrammedError, InputError
+from crammed.errors import CrammedError
+from crammed.extras import import_extra
 from crammed.workers import cores, worker_processes
 
-_libc = ctypes.CDLL(None) if hasattr(ctypes.CDLL(None), "malloc_trim") else None  # glibc alone
+_libc = ctypes.CDLL(None) if hasattr(ctypes.CDLL(None), "malloc_trim") else None  # glibc only
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Handle = TypeVar("Handle")
 
 
 class Engine(Protocol):
@@ -35,10 +37,10 @@ class Engine(Protocol):
 
 @contextmanager
 def open_engine(compute: ComputeConfig) -> Iterator[Engine]:
-    """The engine that the configuration asks for.
+    """Start the engine that the configuration names.
 
     Raises:
-        InputError: Ray is asked for and not installed.
+        InputError: it is Ray, which is not installed.
         CrammedError: a worker died.
     """
     workers = compute.workers or cores()
@@ -46,28 +48,15 @@ def open_engine(compute: ComputeConfig) -> Iterator[Engine]:
         with _ray_engine() as engine:
             yield engine
     elif workers == 1:
-        yield _Here()
+        yield _ThisProcess()
     else:
         with worker_processes(workers, "compute.workers=1") as pool:
             yield _Processes(pool, workers)
 
 
-class _Here:
+class _ThisProcess:
     def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
         return (_run(function, job) for job in jobs)
-
-
-def _run(function: Callable[[Item], Result], job: Item) -> Result:
-    result = function(job)
-    give_memory_back()
-    return result
-
-
-def give_memory_back() -> None:
-    """Return what is free to the system; allocators like to keep it, in every process."""
-    pa.default_memory_pool().release_unused()
-    if _libc is not None:
-        _libc.malloc_trim(0)
 
 
 class _Processes:
@@ -76,14 +65,10 @@ class _Processes:
         self._most_waiting = workers + 1
 
     def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
-        waiting: deque[Future[Result]] = deque()
-        for job in jobs:
-            # Only a few jobs wait at a time: each may hold megabytes of text.
-            if len(waiting) >= self._most_waiting:
-                yield waiting.popleft().result()
-            waiting.append(self._pool.submit(_run, function, job))
-        while waiting:
-            yield waiting.popleft().result()
+        def submit(job: Item) -> Callable[[], Result]:
+            return self._pool.submit(_run, function, job).result
+
+        return _in_order(jobs, submit, lambda result: result(), self._most_waiting)
 
 
 class _Ray:
@@ -93,23 +78,41 @@ class _Ray:
 
     def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
         remote = self._ray.remote(function)
-        waiting: deque[Any] = deque()
-        for job in jobs:
-            if len(waiting) >= self._most_waiting:
-                yield self._ray.get(waiting.popleft())
-            waiting.append(remote.remote(job))
-        while waiting:
-            yield self._ray.get(waiting.popleft())
+        return _in_order(jobs, remote.remote, self._ray.get, self._most_waiting)
+
+
+def _in_order(
+    jobs: Iterable[Item],
+    submit: Callable[[Item], Handle],
+    wait: Callable[[Handle], Result],
+    most_waiting: int,
+) -> Iterator[Result]:
+    """Submit jobs, only a few at a time: each may hold megabytes of text."""
+    waiting: deque[Handle] = deque()
+    for job in jobs:
+        if len(waiting) >= most_waiting:
+            yield wait(waiting.popleft())
+        waiting.append(submit(job))
+    while waiting:
+        yield wait(waiting.popleft())
+
+
+def _run(function: Callable[[Item], Result], job: Item) -> Result:
+    result = function(job)
+    release_memory()
+    return result
+
+
+def release_memory() -> None:
+    """Return free memory to the system, which the allocators of every process like to keep."""
+    pa.default_memory_pool().release_unused()
+    if _libc is not None:
+        _libc.malloc_trim(0)
 
 
 @contextmanager
 def _ray_engine() -> Iterator[Engine]:
-    try:
-        import ray
-    except ImportError as error:
-        raise InputError(
-            "compute.engine=ray needs Ray: pip install 'crammed[ray]', or leave it at processes"
-        ) from error
+    ray = import_extra("ray", "ray", "compute.engine=ray")
     began_here = not ray.is_initialized()
     if began_here:
         ray.init(

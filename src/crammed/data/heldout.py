@@ -1,16 +1,15 @@
-"""Held-out text as fixed rows, by the protocol of held-out loss (`crammed.model.heldout`).
+"""Cuts held-out text into fixed rows, by the protocol of held-out loss.
 
-Documents in pieces of 20,000 characters through the model's own tokenizer, [SEP]
-after each document, rows without padding in a fixed shuffled order, and exactly round(rate x
-length) positions a row behind [MASK], at 15 % and 25 %. Loss is in nats per masked token; bits
-per character compare models with different tokenizers.
+The model's own tokenizer reads documents in pieces of 20,000 characters, [SEP] follows each
+document, and rows without padding come in a fixed shuffled order. `crammed.model.heldout` then
+replaces exactly round(rate x length) tokens of each row by [MASK], at rates of 15 % and 25 %.
+Loss is in nats per masked token; bits per character compare models with different tokenizers.
 """
 
 from __future__ import annotations
 
-import json
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,25 +19,43 @@ from tokenizers import Tokenizer
 
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
-from crammed.formats.lines import open_text
+from crammed.formats.lines import File
+from crammed.formats.records import json_records, without_surrogates
 
-_PIECE = 20_000
+_PIECE = 20_000  # characters
 
 
 @dataclass(frozen=True)
 class HeldoutRows:
-    """Rows [R, S] to evaluate on, and how finely their text was cut."""
+    """Rows to evaluate on.
+
+    Attributes:
+        ids: [R, S] token ids.
+        tokens_per_character: of the whole text.
+    """
 
     ids: NDArray[np.int64]
     tokens_per_character: float
 
 
-def heldout_rows(tokenizer: Tokenizer, file: Path, most_rows: int, length: int) -> HeldoutRows:
-    """Read a json-lines file with a field ``text`` and cut its rows.
+def heldout_texts(file: Path) -> Iterator[str]:
+    """The documents of a JSON-lines file with a field ``text``, compressed or not.
 
     Raises:
-        InputError: the file is unreadable, is not of that form, is shorter than one row, or the
-            tokenizer lacks special tokens.
+        InputError: the file is unreadable or not of that form.
+    """
+    for place, record in json_records(File(file, str(file))):
+        text = record.get("text")
+        if not isinstance(text, str):
+            raise InputError(f"{place}: the field 'text' is missing or does not hold text")
+        yield without_surrogates(text)
+
+
+def heldout_rows(tokenizer: Tokenizer, file: Path, most_rows: int, length: int) -> HeldoutRows:
+    """Cut the documents of a file into rows of a tokenizer's ids; see `cut_rows`.
+
+    Raises:
+        InputError: as for `cut_rows`, or the tokenizer lacks special tokens.
     """
 
     def ids_of(text: str) -> Sequence[int]:
@@ -51,22 +68,27 @@ def heldout_rows(tokenizer: Tokenizer, file: Path, most_rows: int, length: int) 
 def cut_rows(
     ids_of: Callable[[str], Sequence[int]], sep: int, file: Path, most_rows: int, length: int
 ) -> HeldoutRows:
+    """Cut the documents of a file into rows.
+
+    Args:
+        ids_of: token ids of a text, without special tokens.
+        sep: id of [SEP].
+        file: JSON lines with a field ``text``, compressed or not.
+        most_rows: how many rows to draw at most.
+        length: tokens in a row, S.
+
+    Raises:
+        InputError: the file is unreadable, not of that form, or shorter than one row.
+    """
     ids = array("i")
     characters = 0
-    with open_text(file) as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                text = json.loads(line)["text"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{file}, line {number}: not a JSON object with text") from error
-            if not isinstance(text, str):
-                raise InputError(f"{file}, line {number}: text is no text")
-            for start in range(0, len(text), _PIECE):
-                ids.extend(ids_of(text[start : start + _PIECE]))
-            characters += len(text)
-            ids.append(sep)
+    for text in heldout_texts(file):
+        for start in range(0, len(text), _PIECE):
+            ids.extend(ids_of(text[start : start + _PIECE]))
+        characters += len(text)
+        ids.append(sep)
     if len(ids) < length:
-        raise InputError(f"{file} is shorter than one row of {length} tokens")
+        raise InputError(f"{file} is shorter than one row of {length} tokens: use more text")
     rows = np.array(ids[: len(ids) // length * length], np.int64).reshape(-1, length)
     order = np.random.default_rng(0).permutation(len(rows))[:most_rows]
     return HeldoutRows(rows[order], len(ids) / max(1, characters))

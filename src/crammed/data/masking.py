@@ -1,14 +1,13 @@
-"""Masking on the device: a fixed number of positions a row, drawn by hash of (seed, row, position).
+"""Masking on the device: a fixed number of positions in each row, drawn by keyed hashes.
 
-A row's masks depend on its number in the stream alone, so they are the same whatever the
-microbatch, the worker count, the device or the restarts. Fixed counts keep every shape static.
+Apart from the seed, a row's masks depend on its number in the stream alone: not on the microbatch,
+the number of workers, the device or restarts. Fixed counts keep every shape static.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ _LOW = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """What the model sees and what it must predict.
+    """The rows that the model sees, and what it must predict.
 
     Attributes:
         ids: [B, S] token ids after corruption.
@@ -34,7 +33,7 @@ class MaskedRows:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A 32-bit integer hash on int64 values; both factors are small enough not to overflow."""
+    """A 32-bit integer hash of int64 values; the factors are too small to overflow."""
     x = (((x >> 16) ^ x) * 0x45D9F3B) & _LOW
     x = (((x >> 16) ^ x) * 0x45D9F3B) & _LOW
     return (x >> 16) ^ x
@@ -44,8 +43,8 @@ def keyed_bits(word: int | Tensor, rows: Tensor, columns: int) -> Tensor:
     """32 uniform bits for each (row number, column): [B, columns] int64 in [0, 2**32).
 
     Args:
-        word: the key of the draw, from `crammed.keys.key`; as a tensor [] int64 it is no constant
-            of a compiled function, which then serves every seed.
+        word: the key of the draw, from `crammed.keys.key`. As a tensor, [] int64, it is not a
+            constant of a compiled function, which then serves every seed.
         rows: [B] int64 row numbers in the stream, at least 0.
     """
     column = torch.arange(columns, device=rows.device)
@@ -56,28 +55,27 @@ def keyed_bits(word: int | Tensor, rows: Tensor, columns: int) -> Tensor:
 
 
 def predicted_positions(rate: float, length: int) -> int:
-    """Positions to predict in a row of `length` tokens."""
+    """Number of positions to predict in a row of `length` tokens."""
     return max(1, round(rate * length))
 
 
 class Masker:
     """Chooses positions of each row and corrupts them.
 
-    With "80-10-10" (Devlin et al. 2019), in the random order of choice, the first 80 % become
-    [MASK], the next 10 % a random ordinary token and the rest stay. Special tokens may be chosen,
-    as in the reference implementation.
+    The chosen positions come in random order. Special tokens may be chosen, as in the public code
+    of Geiping and Goldstein 2022.
 
     Args:
+        corruption: what the chosen positions become, one of `CORRUPTIONS`.
         mask_id: id of [MASK].
         specials: ids that are never drawn as random tokens.
-        device: where the rows will be; the CPU's key serves everywhere, but only here without
-            being copied each time.
+        device: where the rows will be, to save copying the keys for every call.
     """
 
     def __init__(
         self,
         seed: int,
-        corruption: Literal["80-10-10", "all-mask"],
+        corruption: str,
         mask_id: int,
         specials: Sequence[int],
         vocab_size: int,
@@ -86,8 +84,8 @@ class Masker:
         self._which, self._what = (
             torch.tensor(key(seed, purpose), device=device) for purpose in ("mask", "random-token")
         )
-        self._corruption = corruption
-        self._mask_id = mask_id
+        self._corrupt = CORRUPTIONS[corruption]
+        self.mask_id = mask_id
         self._specials = sorted(specials)
         self._vocab_size = vocab_size
 
@@ -100,22 +98,41 @@ class Masker:
         """
         length = rows.shape[1]
         bits = keyed_bits(self._which, numbers, length)
-        # Adding the position to the scaled bits breaks ties without favouring any device's sort.
+        # Adding the position to the scaled bits breaks ties, so that every device sorts alike.
         order = bits * length + torch.arange(length, device=rows.device)
         positions = order.argsort(dim=1)[:, :count]
         labels = rows.gather(1, positions)
-        if self._corruption == "all-mask":
-            replaced = torch.full_like(labels, self._mask_id)
-        else:
-            ordinary = self._vocab_size - len(self._specials)
-            drawn = keyed_bits(self._what, numbers, count) % ordinary
-            for special in self._specials:  # skip over them, in ascending order
-                drawn = drawn + (drawn >= special)
-            masked, random = round(0.8 * count), round(0.9 * count)
-            parts = (
-                torch.full_like(labels[:, :masked], self._mask_id),
-                drawn[:, masked:random],
-                labels[:, random:],
-            )
-            replaced = torch.cat(parts, dim=1)
+        replaced = self._corrupt(self, labels, numbers)
         return MaskedRows(rows.scatter(1, positions, replaced), positions, labels)
+
+    def random_tokens(self, numbers: Tensor, count: int) -> Tensor:
+        """Ordinary tokens, [B, count], drawn by the number of the row."""
+        drawn = keyed_bits(self._what, numbers, count) % (self._vocab_size - len(self._specials))
+        for special in self._specials:  # skip them, in ascending order
+            drawn = drawn + (drawn >= special)
+        return drawn
+
+
+def _mostly_masked(masker: Masker, labels: Tensor, numbers: Tensor) -> Tensor:
+    """80 % become [MASK], 10 % a random ordinary token, and the rest stay (Devlin et al. 2019)."""
+    count = labels.shape[1]
+    masked, random = round(0.8 * count), round(0.9 * count)
+    parts = (
+        torch.full_like(labels[:, :masked], masker.mask_id),
+        masker.random_tokens(numbers, count)[:, masked:random],
+        labels[:, random:],
+    )
+    return torch.cat(parts, dim=1)
+
+
+def _all_masked(masker: Masker, labels: Tensor, numbers: Tensor) -> Tensor:
+    """All become [MASK]."""
+    return torch.full_like(labels, masker.mask_id)
+
+
+CORRUPTIONS: dict[str, Callable[[Masker, Tensor, Tensor], Tensor]] = {
+    "80-10-10": _mostly_masked,
+    "all-mask": _all_masked,
+}
+"""The values of `masking.corruption`: what becomes of the ids [B, N] at the chosen positions of
+rows with these numbers [B]."""

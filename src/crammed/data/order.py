@@ -1,14 +1,14 @@
-"""Orders of the rows from easy to hard, or the other way (Geiping and Goldstein 2022, section 4.4).
+"""Orders of the rows, from easy to hard or the reverse (Geiping and Goldstein 2022, section 4.4).
 
-In each of them a row's score is the sum of one whole number a token, and the lowest comes first:
+A row's score is a sum of integers, one for each token; the lowest score comes first:
 
-sentence-length  most "." tokens first, so the shortest sentences
-fragments        most [SEP] tokens first, so the shortest documents
-common-first     highest mean log2 probability of its tokens first, by add-one smoothed counts
-rare-first       lowest first
+sentence-length  most "." tokens first, and so the shortest sentences
+fragments        most [SEP] tokens first, and so the shortest documents
+common-first     highest mean log2 probability of the tokens first, by add-one smoothed counts
+rare-first       lowest mean log2 probability first
 word-length      shortest decoded text first
 
-Whole numbers add up to the same score on every machine; log2 probabilities are rounded to 2**-12.
+Integers add up to the same score on every machine; log2 probabilities are rounded to 2**-12.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _STEPS_A_BIT = 1 << 12
 def token_values(
     name: Ordering, tokenizer: Tokenizer, counts: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """What each token adds to its row's score, [V].
+    """The value that each token adds to the score of its row, [V].
 
     Args:
-        counts: [V] how often each token occurs in the corpus.
+        counts: [V] occurrences of each token in the corpus.
 
     Raises:
         InputError: the tokenizer has no token for the full stop.
@@ -57,15 +57,15 @@ def token_values(
     return rarity if name == "common-first" else -rarity
 
 
-def _minus_one_at(chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
-    return -chosen.astype(np.int32)
+def _minus_one_at(marked: NDArray[np.bool_]) -> NDArray[np.int32]:
+    return -marked.astype(np.int32)
 
 
 def _surfaces(tokenizer: Tokenizer, vocab_size: int) -> list[str]:
-    """What each token adds to the decoded text when it is not the first, its space included.
+    """The text that each token adds when it is not the first one, including its space.
 
-    Exact where the decoder looks at one token at a time, as WordPiece's; the bytes of a character
-    that byte-level BPE split count one each.
+    Exact if the decoder looks at one token at a time, as that of WordPiece does; each byte of a
+    character that byte-level BPE splits counts as one character.
     """
     first = Specials.of(tokenizer).sep
     pairs = [[first, token] for token in range(vocab_size)]
@@ -79,7 +79,7 @@ class ScoreJob:
     """A file of rows to score.
 
     Attributes:
-        values: by the name of the order, [V] of `token_values`; one order at least.
+        values: `token_values` [V] by name of the order; at least one order.
     """
 
     file: Path
@@ -88,14 +88,14 @@ class ScoreJob:
 
 
 def score_file(job: ScoreJob) -> dict[Ordering, NDArray[np.int32]]:
-    """The scores [R] of the file's rows, by the name of the order."""
+    """The scores [R] of the file's rows, by name of the order."""
     vocab_size = len(next(iter(job.values.values())))
     rows = np.fromfile(job.file, token_dtype(vocab_size)).reshape(-1, job.row_length)
     return {name: score_rows(rows, values) for name, values in job.values.items()}
 
 
 def score_rows(rows: Tokens, values: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The score of each row [R]; takes 4 bytes of memory a token.
+    """The score of each row, [R]; takes 4 bytes of memory for each token.
 
     Args:
         rows: [R, S] token ids.
@@ -106,15 +106,15 @@ def score_rows(rows: Tokens, values: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def permutation(scores: Sequence[NDArray[np.int32]], name: Ordering) -> Tokens:
-    """The row at each place [R]: lowest score first, ties in random order.
+    """The row at each place, [R]: lowest score first, ties in random order.
 
-    The order of the ties depends on the name of the order and the number of rows; how the scores
-    are cut into arrays makes no difference. Takes 20 bytes of memory a row beside the scores.
+    The order of ties depends on the name of the order and the number of rows, but not on how the
+    scores are divided into arrays. Takes 20 bytes of memory for each row, besides the scores.
     """
     together = np.concatenate(scores)
     shuffled = np.arange(len(together), dtype=order_dtype(len(together)))
     np.random.Generator(np.random.PCG64(key(0, f"order-{name}"))).shuffle(shuffled)
-    # One number holds both the score and the place in the shuffled order, so that sorting needs
+    # One integer holds the score and the place in the shuffled order, so that sorting needs
     # neither a stable algorithm nor an array of indices.
     place_bits = len(together).bit_length()
     ranked = np.subtract(together[shuffled], together.min(), dtype=np.int64).view(np.uint64)

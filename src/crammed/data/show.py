@@ -1,4 +1,4 @@
-"""What a corpus holds, in words: for the terminal and for the report."""
+"""Describes a corpus in words, for the terminal and for the report."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crammed.data.corpus import Corpus, RowStream
+from crammed.data.samples import Sample, first_of_each_step
 from crammed.data.statistics import labelled_lengths
 from crammed.formats.lines import open_text
 from crammed.quantity import quantity
 
 _BAR = 32
-_SHOWN_OF_A_DROPPED = 160
+_SHOWN_CHARACTERS = 160
 
 
-def corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
-    """What the manifest says, each a label and one or more lines."""
+def describe_corpus(corpus: Corpus) -> list[tuple[str, str]]:
+    """The content of the manifest, as labels with one or more lines each."""
     manifest = corpus.manifest
     heldout = manifest["heldout"]
     statistics = manifest.get("statistics")
     packed = sum(source["characters"] for source in manifest["sources"])  # repeats included
     words = [
         ("corpus", [str(corpus.path)]),
-        ("sources", source_lines(manifest)),
+        ("sources", describe_sources(manifest)),
         ("skipped", [f"{each['part']}: {each['why']}" for each in manifest.get("skipped", [])]),
-        ("dropped", [f"{step['step']}: {drop_words(step)}" for step in dropping_steps(manifest)]),
+        (
+            "dropped",
+            [f"{step['step']}: {describe_dropped(step)}" for step in dropping_steps(manifest)],
+        ),
         (
             "documents",
             [f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"],
@@ -36,7 +40,7 @@ def corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
             "tokens",
             [
                 f"{quantity(manifest['tokens'])} in {corpus.rows:,} rows of {corpus.row_length}; "
-                f"{manifest['tokens'] / packed:.3f} a character"
+                f"{manifest['tokens'] / packed:.3f} per character"
             ],
         ),
         ("vocabulary", [_vocabulary(corpus)]),
@@ -46,8 +50,8 @@ def corpus_words(corpus: Corpus) -> list[tuple[str, str]]:
     return [(label, "\n".join(lines)) for label, lines in words if lines]
 
 
-def sample_words(corpus: Corpus, rows: int) -> list[tuple[str, str]]:
-    """Documents that were dropped, and `rows` decoded rows."""
+def describe_samples(corpus: Corpus, rows: int) -> list[tuple[str, str]]:
+    """Samples of dropped documents, and `rows` decoded rows."""
     dropped = [
         (f"dropped {number}", f"{each['step']}, {each['source']}: {each['text']}")
         for number, each in enumerate(dropped_samples(corpus), 1)
@@ -62,28 +66,24 @@ def sample_rows(corpus: Corpus, count: int) -> list[str]:
     return corpus.tokenizer.decode_batch(rows.tolist(), skip_special_tokens=False)
 
 
-def dropped_samples(corpus: Corpus, most_a_step: int = 2) -> list[dict[str, str]]:
-    """The beginnings of documents that were dropped: step, source and text of each."""
+def dropped_samples(corpus: Corpus, most_a_step: int = 2) -> list[Sample]:
+    """The beginnings of dropped documents, no more than `most_a_step` of each step."""
     file = corpus.path / "dropped.jsonl.gz"
     if not file.exists():
         return []
-    samples: list[dict[str, str]] = []
-    seen: dict[str, int] = {}
     with open_text(file) as lines:
-        for line in lines:
-            sample = json.loads(line)
-            seen[sample["step"]] = seen.get(sample["step"], 0) + 1
-            if seen[sample["step"]] <= most_a_step:
-                samples.append({**sample, "text": _beginning(sample["text"])})
-    return samples
+        return [
+            {**sample, "text": _beginning(sample["text"])}
+            for sample in first_of_each_step(map(json.loads, lines), most_a_step)
+        ]
 
 
 def _beginning(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _SHOWN_OF_A_DROPPED else f"{line[:_SHOWN_OF_A_DROPPED]} ..."
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]} ..."
 
 
-def source_lines(manifest: Mapping[str, Any]) -> list[str]:
+def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
     """Each source with its documents and its share of the characters."""
     sources = manifest["sources"]
     total = max(1, sum(source["characters"] for source in sources))
@@ -99,13 +99,13 @@ def dropping_steps(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [step for step in manifest["steps"] if step["dropped"] or step.get("characters")]
 
 
-def drop_words(step: Mapping[str, Any]) -> str:
-    """``12 documents (0.4 %), 3.1 k characters``; a step may drop only one of the two."""
+def describe_dropped(step: Mapping[str, Any]) -> str:
+    """Such as ``12 documents (0.4 %), 3.1 k characters``; a step may drop only one of the two."""
     words = []
     if step["dropped"]:
         share = step["dropped"] / (step["kept"] + step["dropped"])
         words.append(f"{step['dropped']:,} documents ({100 * share:.1f} %)")
-    if step.get("characters"):  # which corpora of older versions do not tell
+    if step.get("characters"):  # missing in corpora of older versions
         words.append(f"{quantity(step['characters'])} characters")
     return ", ".join(words)
 
@@ -121,7 +121,7 @@ def _vocabulary(corpus: Corpus) -> str:
 
 
 def _bars(bins: Sequence[tuple[str, int]]) -> list[str]:
-    """A bar chart of labelled counts."""
+    """A bar chart of labelled counts, one line for each."""
     if not bins:
         return []
     label_width = max(len(label) for label, _ in bins)

@@ -1,7 +1,7 @@
 """Where documents come from: files, folders, globs, standard input, `python-docs` and the hub.
 
-A source is a list of parts (a file, a stream); every part yields its documents in the same order
-each time and says what identifies its content.
+A source is a list of parts, such as files. Every part yields its documents in the same order each
+time, and has a fingerprint that identifies its content.
 """
 
 from __future__ import annotations
@@ -25,30 +25,28 @@ from crammed.data.python_docs import PythonDocs
 from crammed.errors import InputError
 from crammed.files import sha256
 from crammed.formats import hub
-from crammed.formats.documents import READERS, Wanted, format_of
-from crammed.formats.lines import COMPRESSIONS, File, faults, open_text
+from crammed.formats.documents import READERS, ReadOptions, format_of
+from crammed.formats.lines import COMPRESSIONS, File, read_faults
 from crammed.formats.records import is_json_lines
-
-__all__ = ["FilePart", "Part", "Source", "open_sources", "open_text"]
 
 
 class Part(Protocol):
-    """A run of documents that is read in one go; can be pickled."""
+    """A run of documents that is read in one go, such as a file; can be pickled."""
 
     @property
     def name(self) -> str:
-        """What reports call it: of a file, the name without its folder."""
+        """Its name in reports; a file's name without the folder."""
         ...
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies the content, without a word about this machine's folders."""
+        """What identifies the content, without the names of this machine's folders."""
         ...
 
     def documents(self) -> Iterator[str]:
         """The documents, always in the same order.
 
         Raises:
-            InputError: damaged or unexpected content; names the file and the line.
+            InputError: the content is damaged or unexpected; names the file and the line.
         """
         ...
 
@@ -60,24 +58,24 @@ class FilePart:
     name: str
     file: File
     format: str
-    """The key of `READERS` that reads it."""
-    wanted: Wanted
+    """The key of `READERS` for it."""
+    options: ReadOptions
 
     def fingerprint(self) -> dict[str, Any]:
         self.check()
-        with faults(self.file):
+        with read_faults(self.file):
             path = self.file.path
             return {"name": self.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
 
     def documents(self) -> Iterator[str]:
         self.check()
-        return READERS[self.format](self.file, self.wanted)
+        return READERS[self.format](self.file, self.options)
 
     def check(self) -> None:
-        """Find what is wrong without reading.
+        """Find what can be found wrong without reading the file.
 
         Raises:
-            InputError: the file is gone or empty, or `where` is asked of plain text.
+            InputError: the file is gone or empty, or `where` is used with plain text.
         """
         try:
             size = self.file.path.stat().st_size
@@ -85,7 +83,7 @@ class FilePart:
             raise InputError(f"{self.file.shown} cannot be read: {error.strerror}") from error
         if size == 0:
             raise InputError(f"{self.file.shown} is empty")
-        if self.wanted.where and self.format == ".txt":
+        if self.options.where and self.format == ".txt":
             raise InputError(
                 f"{self.file.shown} is plain text, whose documents have no fields: leave `where` "
                 "out for it"
@@ -101,16 +99,16 @@ class Source:
     weight: float
     """How often each document is packed."""
     max_characters: int | None
-    """Read no more than this."""
+    """Begin no further document once this many have been read; None for no limit."""
     reading: dict[str, Any]
-    """What besides a part's fingerprint decides its documents; plain values."""
+    """What besides a part's fingerprint decides its documents, as plain values."""
 
 
 def open_sources(data: DataConfig) -> list[Source]:
-    """Find the parts of every source. Files are not read yet, but hub data sets are looked up.
+    """Find the parts of every source; files are not read yet, but hub data sets are looked up.
 
     Raises:
-        InputError: no source at all, or one that is missing, empty or of an unknown format.
+        InputError: there is no source, or one is missing, empty or of an unknown format.
     """
     if not data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
@@ -123,10 +121,10 @@ def open_sources(data: DataConfig) -> list[Source]:
 
 
 def _open(config: SourceConfig, data: DataConfig) -> Source:
-    wanted = Wanted(
+    options = ReadOptions(
         config.documents or data.documents, config.text_field or data.text_field, config.where
     )
-    reading = asdict(wanted)
+    reading = asdict(options)
     parts: list[Part]
     if config.path == "python-docs":
         if config.where:
@@ -134,14 +132,14 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         name, parts = "python-docs", [PythonDocs()]
     elif config.path.startswith("hub:"):
         name = config.path.removeprefix("hub:")
-        part = hub.open_part(name, config.text_field, wanted)
-        reading = {**asdict(part.wanted), "rows_per_document": part.found.rows_per_document}
+        part = hub.open_part(name, config.text_field, options)
+        reading = {**asdict(part.options), "rows_per_document": part.dataset.rows_per_document}
         parts = [part]
     elif config.path == "-":
-        name, parts = "standard-input", [_standard_input(wanted)]
+        name, parts = "standard-input", [_standard_input(options)]
     else:
         name = Path(config.path).name or Path(config.path).resolve().name
-        files = _file_parts(config.path, wanted)
+        files = _file_parts(config.path, options)
         if data.unreadable == "stop":
             for file in files:
                 file.check()
@@ -149,51 +147,51 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
     return Source(config.name or name, tuple(parts), config.weight, config.max_characters, reading)
 
 
-def _file_parts(given: str, wanted: Wanted) -> list[FilePart]:
-    path = Path(given).expanduser()
+def _file_parts(name: str, options: ReadOptions) -> list[FilePart]:
+    path = Path(name).expanduser()
     try:
         if path.is_dir():
             files = list(_search(path))
             if not files:
-                raise InputError(f"{given} holds no file of a known format: {_known()}")
+                raise InputError(f"{name} holds no file of a known format: {_known_formats()}")
         elif path.exists():
             files = [path]
             if format_of(path) is None:
-                raise InputError(f"{given} is of no known format: {_known()}")
+                raise InputError(f"{name} is of no known format: {_known_formats()}")
         else:
             files = _match(path)
     except OSError as error:
-        raise InputError(f"{given} cannot be read: {error.strerror}") from error
+        raise InputError(f"{name} cannot be read: {error.strerror}") from error
     return [
-        FilePart(file.name, File(file.absolute(), str(file)), format_of(file) or "", wanted)
+        FilePart(file.name, File(file.absolute(), str(file)), format_of(file) or "", options)
         for file in files
     ]
 
 
-def _known() -> str:
-    return f"{', '.join(READERS)}; text, also compressed, as {', '.join(COMPRESSIONS)}"
+def _known_formats() -> str:
+    return f"{', '.join(READERS)}; text may be compressed: {', '.join(COMPRESSIONS)}"
 
 
 def _match(pattern: Path) -> list[Path]:
-    """Files that fit a glob, and those in folders that fit it, sorted."""
-    found = sorted(Path(match) for match in glob.glob(str(pattern), recursive=True))
-    if not found:
+    """Files that match a glob, and files in folders that match it, sorted."""
+    matches = sorted(Path(match) for match in glob.glob(str(pattern), recursive=True))
+    if not matches:
         raise InputError(
             f"no such data: {pattern} (a file, a folder, a glob, - for standard input, "
             "python-docs, or hub:NAME)"
         )
-    inside = [file for each in found if each.is_dir() for file in _search(each)]
-    files = {*inside, *(each for each in found if each.is_file() and _belongs(each))}
+    inside = [file for each in matches if each.is_dir() for file in _search(each)]
+    files = {*inside, *(each for each in matches if each.is_file() and _is_data(each))}
     if not files:
-        raise InputError(f"{pattern} fits no file of a known format: {_known()}")
+        raise InputError(f"{pattern} matches no file of a known format: {_known_formats()}")
     return sorted(files)
 
 
 def _search(folder: Path) -> Iterator[Path]:
-    """Files of known formats in a folder and those below it, sorted by path.
+    """Files of known formats in a folder and the folders below it, sorted by path.
 
-    A folder that `datasets` saved lists its files, and their order, itself. Hidden files and
-    folders are left alone.
+    A folder that `datasets` saved lists its files itself, in their order. Hidden files and folders
+    are ignored.
     """
     saved = _saved_by_datasets(folder)
     if saved:
@@ -204,27 +202,27 @@ def _search(folder: Path) -> Iterator[Path]:
             continue
         if entry.is_dir():
             yield from _search(entry)
-        elif _belongs(entry):
+        elif _is_data(entry):
             yield entry
 
 
-def passed_over(data: DataConfig) -> Counter[str]:
-    """How many files of no known format lie in the folders that are read, by their suffix."""
+def ignored_files(data: DataConfig) -> Counter[str]:
+    """Number of files of unknown formats in the folders that are read, by suffix."""
     others: Counter[str] = Counter()
     for config in data.sources:
         folder = Path(config.path).expanduser()
         if not (config.is_on_disk and folder.is_dir()) or _saved_by_datasets(folder):
             continue
-        taken = set(_search(folder))
+        known = set(_search(folder))
         for file in folder.rglob("*"):
             hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-            if not hidden and file.is_file() and file not in taken:
+            if not hidden and file.is_file() and file not in known:
                 others[file.suffix or file.name] += 1
     return others
 
 
 def _saved_by_datasets(folder: Path) -> list[Path]:
-    """The files of a data set that `save_to_disk` wrote here; none if it did not."""
+    """The files of a data set that `datasets.save_to_disk` wrote here; empty if it did not."""
     try:
         state = json.loads((folder / "state.json").read_text("utf-8"))
         return [folder / entry["filename"] for entry in state["_data_files"]]
@@ -232,8 +230,8 @@ def _saved_by_datasets(folder: Path) -> list[Path]:
         return []
 
 
-def _belongs(file: Path) -> bool:
-    """Whether a file that nobody named is data; other JSON than JSON lines is settings."""
+def _is_data(file: Path) -> bool:
+    """Whether a file found in a folder is data; JSON that is not JSON lines is settings."""
     if format_of(file) != ".json":
         return format_of(file) is not None
     if file.name == "dataset_dict.json":
@@ -241,23 +239,23 @@ def _belongs(file: Path) -> bool:
     try:
         return is_json_lines(File(file, str(file)))
     except InputError:
-        return True  # reading it will say what is wrong
+        return True  # reading it will report what is wrong
 
 
-def _standard_input(wanted: Wanted) -> FilePart:
+def _standard_input(options: ReadOptions) -> FilePart:
     file = File(_spooled(), "standard input")
-    part = FilePart("standard-input", file, ".txt", wanted)
+    part = FilePart("standard-input", file, ".txt", options)
     if file.path.stat().st_size and is_json_lines(file):
-        part = FilePart(part.name, file, ".jsonl", wanted)
+        part = FilePart(part.name, file, ".jsonl", options)
     part.check()
     return part
 
 
 @functools.cache
 def _spooled() -> Path:
-    """Standard input as a file that lasts as long as this process: it can be read only once."""
+    """Standard input, which can be read only once, as a file that lasts as long as this process."""
     if sys.stdin.isatty():
-        raise InputError("nothing comes from standard input: pipe text in, or name a file")
+        raise InputError("standard input is a terminal: pipe text into it, or name a file")
     descriptor, name = tempfile.mkstemp(prefix="crammed-standard-input-")
     atexit.register(Path(name).unlink, missing_ok=True)
     with os.fdopen(descriptor, "wb") as file:

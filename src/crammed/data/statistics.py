@@ -1,4 +1,4 @@
-"""What a corpus holds, counted shard by shard and added up."""
+"""Statistics of a corpus, counted shard by shard and added up."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from numpy.typing import NDArray
 from crammed.data.corpus import Tokens
 
 LENGTH_BINS = 32
-"""Bin b of a histogram of lengths counts lengths from 2**b up to 2**(b + 1)."""
+"""Bin b of a histogram of lengths counts lengths from 2**b to 2**(b + 1) - 1."""
 BINS_A_TOKEN = 20
-"""Bin b of tokens per character counts documents from b / 20 on; the last one has no end."""
+"""Bin b of tokens per character begins at b / 20; the last bin has no end."""
 
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Counts of the documents of a shard, or of several together.
+    """Counts over the documents of one shard, or of several.
 
     Attributes:
-        documents: documents by source.
-        characters: characters by source.
+        documents: number of documents of each source.
+        characters: number of characters of each source.
         document_tokens: [LENGTH_BINS] documents by length in tokens.
         document_characters: [LENGTH_BINS] documents by length in characters.
         tokens_per_character: [BINS_A_TOKEN + 1] documents by tokens per character.
-        token_counts: [V] how often each token occurs.
+        token_counts: [V] occurrences of each token.
     """
 
     documents: Counter[str]
@@ -50,9 +50,9 @@ class Statistics:
         Args:
             characters: [D] characters of each document.
             tokens: [D] tokens of each document.
-            stream: [T] the documents' tokens, whatever is put between them included.
+            stream: [T] the documents' tokens, including what is put between them.
         """
-        # Whole numbers, so that no document is near the edge of a bin.
+        # Integers, so that rounding moves no document into another bin.
         density = BINS_A_TOKEN * tokens // np.maximum(characters, 1)
         return cls(
             documents=Counter({source: len(characters)}),
@@ -65,7 +65,7 @@ class Statistics:
 
     @classmethod
     def merge(cls, parts: Iterable[Statistics]) -> Statistics:
-        """All parts together, one at least; any grouping of them gives the same."""
+        """Add up one or more parts; the result does not depend on how they are grouped."""
         return reduce(cls._add, parts)
 
     def _add(self, other: Statistics) -> Statistics:
@@ -73,7 +73,7 @@ class Statistics:
         return Statistics(**{name: ours[name] + theirs[name] for name in ours})
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for `from_json`."""
+        """All counts as JSON values, for `from_json`."""
         return {
             name: dict(value) if isinstance(value, Counter) else value.tolist()
             for name, value in vars(self).items()
@@ -81,7 +81,7 @@ class Statistics:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Statistics:
-        """What `to_json` wrote."""
+        """The counts that `to_json` gave."""
         read: dict[str, Any] = {
             name: Counter(value) if isinstance(value, dict) else np.array(value, np.int64)
             for name, value in values.items()
@@ -89,7 +89,7 @@ class Statistics:
         return cls(**read)
 
     def summary(self, unknown: int) -> dict[str, Any]:
-        """What a manifest says, histograms as lists of counts.
+        """What the manifest holds; histograms are lists of counts.
 
         Args:
             unknown: id of [UNK].
@@ -104,8 +104,22 @@ class Statistics:
         }
 
 
+def unigram_cross_entropy(counts: Counts, rows: NDArray[np.int64]) -> float:
+    """Cross-entropy of held-out rows under the training text's token frequencies.
+
+    Args:
+        counts: [V] occurrences of each token in the training text; add-one smoothed.
+        rows: [R, S] token ids.
+
+    Returns:
+        Nats per token.
+    """
+    probabilities = (counts + 1) / (counts.sum() + len(counts))
+    return float(-np.log(probabilities[rows]).mean())
+
+
 def labelled_lengths(histogram: Sequence[int]) -> list[tuple[str, int]]:
-    """A histogram of lengths as labels and counts, without the empty bins at both ends."""
+    """Labels and counts of a histogram of lengths, without the empty bins at both ends."""
     filled = np.flatnonzero(histogram)
     if not len(filled):
         return []
@@ -116,7 +130,7 @@ def labelled_lengths(histogram: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def _by_length(lengths: Counts) -> Counts:
-    """Histogram of whole numbers by their highest bit; 0 counts as 1."""
+    """Histogram of integers by their highest bit; 0 counts as 1."""
     _, exponents = np.frexp(np.maximum(lengths, 1).astype(np.float64))
     return _histogram(exponents.astype(np.int64) - 1, LENGTH_BINS)
 

@@ -1,8 +1,8 @@
-"""BLiMP (Warstadt et al. 2020): does a model find the acceptable sentence of a pair more likely?
+"""BLiMP (Warstadt et al. 2020): is the acceptable sentence of a pair the likelier one to a model?
 
-A sentence's score is its pseudo-log-likelihood (Salazar et al. 2020): the sum over its tokens of
-log p(token | the sentence with that one token behind a mask); special tokens are neither masked
-nor counted. A pair is right where the good sentence scores higher, and wrong in a tie.
+A sentence's score is its pseudo-log-likelihood (Salazar et al. 2020), the sum over its tokens of
+log p(token | the sentence with this token masked). Special tokens are neither masked nor counted.
+A pair is correct if the good sentence has the higher score; a tie is not.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from crammed.formats.lines import open_text
 from crammed.progress import SILENT, Progress
 
 _TOKENS = {"cuda": 1 << 16, "cpu": 1 << 13}
-"""Tokens that go through the model at once; a device not named here is as the CPU."""
+"""Tokens that go through the model at once; other devices count as CPUs."""
 _RESAMPLES = 1000
-_OFFICIAL = (67, 1000)  # paradigms, and pairs of each
+_OFFICIAL = (67, 1000)  # paradigms, and pairs in each
 _COLUMNS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
 
 
 class Pair(NamedTuple):
-    """Two sentences that differ in one respect, and what that is, from fine to coarse."""
+    """Two sentences that differ in one respect, and the categories of it, from fine to coarse."""
 
     good: str
     bad: str
@@ -40,13 +40,13 @@ class Pair(NamedTuple):
 
 
 def read_pairs(path: Path, per_paradigm: int | None = None) -> list[Pair]:
-    """Pairs of a json-lines file, or of a folder of them such as the data's own.
+    """Read a JSON-lines file, or a folder of them such as the official data.
 
     Args:
-        per_paradigm: only the first so many pairs of each paradigm.
+        per_paradigm: how many pairs to take of each paradigm, the first ones; None is all.
 
     Raises:
-        InputError: nothing there, or a line that is no pair.
+        InputError: there is no such file, or a line does not hold a pair.
     """
     files = [path]
     if path.is_dir():
@@ -81,31 +81,34 @@ def _read(file: Path) -> Iterator[Pair]:
             if not all(isinstance(value, str) for value in values):
                 raise InputError(f"{place}: {', '.join(_COLUMNS)} must hold text")
             good, bad, paradigm, phenomenon, field = values
-            # The data spells one of its fields both ways.
+            # The official data spells one of its fields in both ways.
             yield Pair(good, bad, paradigm, phenomenon, field.replace("/", "_"))
 
 
 def blimp_score(
-    encoder: Backbone,
+    backbone: Backbone,
     path: Path,
     device: torch.device,
     per_paradigm: int | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """Score an encoder; all shares in percent.
+    """Score an encoder; all shares are in percent.
+
+    Args:
+        path: the data, and `per_paradigm` how much of it, see `read_pairs`.
 
     Returns:
-        ``pairs`` and ``paradigms``, their numbers; ``official``, whether they are all of BLiMP;
-        ``blimp``, the mean over paradigms, with its 95 % bootstrap ``interval`` over pairs; and
-        the shares of pairs in each of ``fields``, ``phenomena`` and ``paradigm``.
+        ``pairs`` and ``paradigms``, how many there are; ``official``, whether they are all of
+        BLiMP; ``blimp``, the mean over paradigms, with its 95 % bootstrap ``interval`` over pairs;
+        and the share of correct pairs in each of ``fields``, ``phenomena`` and ``paradigm``.
 
     Raises:
-        InputError: wrong data, a sentence longer than the model takes, or no
-            masked-language-model head.
+        InputError: the data cannot be read, a sentence is longer than the model takes, or the model
+            has no masked-language-model head or no mask token.
     """
     pairs = read_pairs(path, per_paradigm)
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
-    scores = sentence_scores(encoder, sentences, device, progress)
+    scores = sentence_scores(backbone, sentences, device, progress)
     right = scores[0::2] > scores[1::2]
     by: dict[str, dict[str, list[bool]]] = {}
     for kind in ("field", "phenomenon", "paradigm"):
@@ -132,7 +135,7 @@ def _shares(groups: dict[str, list[bool]]) -> dict[str, float]:
 
 
 def _interval(paradigms: list[list[bool]]) -> list[float]:
-    """Resampling the pairs of a paradigm is drawing how many of them are right."""
+    """Resampling the pairs of a paradigm amounts to drawing how many of them are correct."""
     draw = np.random.default_rng(0)
     means = [draw.binomial(len(p), np.mean(p), _RESAMPLES) / len(p) for p in paradigms]
     low, high = np.percentile(np.mean(means, axis=0), [2.5, 97.5])
@@ -140,31 +143,37 @@ def _interval(paradigms: list[list[bool]]) -> list[float]:
 
 
 def sentence_scores(
-    encoder: Backbone, sentences: Sequence[str], device: torch.device, progress: Progress = SILENT
+    backbone: Backbone, sentences: Sequence[str], device: torch.device, progress: Progress = SILENT
 ) -> NDArray[np.float64]:
-    """Pseudo-log-likelihood of each sentence in nats, [N].
+    """Pseudo-log-likelihood of each of N sentences in nats, [N].
 
     Raises:
-        InputError: a sentence longer than the model takes, or no masked-language-model head.
+        InputError: a sentence is longer than the model takes, or the model has no
+            masked-language-model head or no mask token.
     """
-    if encoder.mask is None:
-        raise InputError(f"the tokenizer of {encoder.name} has no mask token, which BLiMP needs")
-    model = encoder.masked_lm(device)
-    tokens = encoder.tokenize([(text,) for text in sentences], encoder.max_length, words=False)
+    if backbone.mask is None:
+        raise InputError(f"the tokenizer of {backbone.name} has no mask token, which BLiMP needs")
+    model = backbone.masked_lm(device)
+    tokens = backbone.tokenize([(text,) for text in sentences], backbone.max_length, words=False)
     if tokens.cut:
-        raise InputError(f"{tokens.cut} sentences are longer than {encoder.name} takes")
+        raise InputError(
+            f"{tokens.cut} of {len(sentences)} sentences are longer than the {backbone.max_length} "
+            f"tokens that {backbone.name} takes"
+        )
     lengths = np.diff(tokens.offsets)
     scores = np.zeros(len(sentences))
     with progress.task("BLiMP", float((lengths**2).sum())) as bar:
         done = 0
-        for length in np.unique(lengths):  # batches of one length need no padding
+        for length in np.unique(lengths):  # batches of equal length need no padding
             members = np.flatnonzero(lengths == length)
             ids = tokens.ids[tokens.offsets[members][:, None] + np.arange(length)]
-            sentence, at = np.nonzero(~np.isin(ids, list(encoder.specials)))
+            sentence, at = np.nonzero(~np.isin(ids, list(backbone.specials)))
             size = max(1, _TOKENS.get(device.type, _TOKENS["cpu"]) // int(length))
             for start in range(0, len(sentence), size):
                 chosen = slice(start, start + size)
-                values = _masked_out(model, ids[sentence[chosen]], at[chosen], encoder.mask, device)
+                values = _masked_log_probabilities(
+                    model, ids[sentence[chosen]], at[chosen], backbone.mask, device
+                )
                 np.add.at(scores, members[sentence[chosen]], values)
                 bar.update(done + start * int(length), f"{len(sentences):,} sentences")
             done += ids.size * int(length)
@@ -172,14 +181,14 @@ def sentence_scores(
 
 
 @torch.inference_mode()
-def _masked_out(
+def _masked_log_probabilities(
     model: SparseMaskedLM,
     ids: NDArray[np.int32],
     at: NDArray[np.int64],
     mask: int,
     device: torch.device,
 ) -> NDArray[np.float64]:
-    """Log-probability of token ids[b, at[b]] in each row of ids [B, S] with a mask in its place."""
+    """For each row b of ids [B, S], the log-probability of token at[b] when it is masked, [B]."""
     rows = torch.from_numpy(ids).long().to(device)
     where = torch.from_numpy(at)[:, None].to(device)
     logits = model(rows.scatter(1, where, mask), where)[:, 0].float()

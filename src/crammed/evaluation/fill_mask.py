@@ -1,4 +1,4 @@
-"""What the model puts into the gaps of sentences it has never seen."""
+"""Examples of how a trained model fills gaps in sentences that it has never seen."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from crammed.model.trained import TrainedModel
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence with one word taken out, and the model's five best guesses.
+    """A sentence with one masked word, and the model's five best guesses.
 
     Attributes:
-        before, word, after: the sentence around the word.
-        guesses: (token, probability), best first.
-        rank: place of the right token among all, 1 for the best.
+        before, word, after: the word and the text around it.
+        guesses: (token, probability), the best first.
+        rank: rank of the correct token in the whole vocabulary; 1 is the best.
     """
 
     before: str
@@ -38,7 +38,14 @@ class Example:
 def fill_mask_examples(
     final: TrainedModel, heldout: Path, device: Device, count: int = 8
 ) -> list[dict[str, Any]]:
-    """Mask one word in each of the first `count` fitting sentences of held-out text."""
+    """Mask one word in each of the first `count` suitable sentences of held-out text.
+
+    Args:
+        heldout: JSON lines with a field ``text``.
+
+    Returns:
+        each `Example` as a dictionary.
+    """
     model = final.masked_lm(device.torch)
     specials = Specials.of(final.tokenizer)
     examples = []
@@ -66,10 +73,10 @@ def fill_mask_examples(
 def _sentences(
     heldout: Path, tokenizer: Tokenizer
 ) -> Iterator[tuple[str, str, str, list[int], int]]:
-    """The first sentence of each document that has a word of one token in its middle.
+    """For each document, its first sentence, if a word near the middle of it is a single token.
 
-    Yields the text before the word, the word, the text after it, the sentence's ids, and the
-    word's place among them.
+    Yields the text before the word, the word, the text after it, the sentence's token ids, and the
+    word's index among them.
     """
 
     def ids_of(words: list[str]) -> list[int]:
@@ -85,7 +92,7 @@ def _sentences(
                     if not 0 < at < len(words) - 1 or not re.fullmatch(r"[a-z]{4,}", words[at]):
                         continue
                     gap, ids = len(ids_of(words[:at])), ids_of(words)
-                    if ids_of(words[: at + 1]) == ids[: gap + 1]:  # one token more
+                    if ids_of(words[: at + 1]) == ids[: gap + 1]:  # the word adds one token
                         before, after = " ".join(words[:at]), " ".join(words[at + 1 :])
                         yield before, words[at], after, ids, gap
                         break

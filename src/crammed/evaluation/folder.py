@@ -1,16 +1,15 @@
-"""The evaluation folder: what is finished is never done again.
+"""The evaluation folder, in which finished work is never repeated.
 
-evaluation.json                       which model, by which protocol
-predictions/SUITE/TASK/trained-0.npz  outputs of one fine-tuned model on every labelled split
-gold/SUITE/NUMBER.npz                 the labels that they are scored against
-resampled/SUITE/NUMBER.npz            bootstrap resamples of the median over seeds
+evaluation.json                       the model and the protocol that the folder belongs to
+predictions/SUITE/TASK/trained-0.npz  outputs of one fine-tuned model for every split; untrained-0
+gold/SUITE/SCORE.npz                  the labels that outputs are scored against
+resampled/SUITE/SCORE.npz             bootstrap resamples of the median over seeds
 scores.json                           every score so far
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,42 +19,86 @@ from numpy.typing import NDArray
 
 from crammed.config import Protocol
 from crammed.errors import InputError
-from crammed.evaluation.finetuning.outputs import Outputs, load, save
-from crammed.files import disk_faults, read_json, write_json
+from crammed.evaluation.backbones.base import Backbone
+from crammed.evaluation.backbones.spec import local_digest
+from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
+from crammed.files import FolderLock, read_json, write_json
+from crammed.model.trained import has_trained_model
 from crammed.tasks.rows import Rows
 
 SCHEMA = 2
 
 
-class EvaluationFolder:
-    """An evaluation folder, locked against a second process.
+def default_folder(model: str, protocol: str | None) -> Path:
+    """Where the scores of a model go unless another folder is named.
 
     Args:
-        model: what identifies the model; ``sha256`` decides, ``name`` is for people.
-        protocol: the hyperparameters; the number of seeds is free.
+        model: a run directory, a Hugging Face folder or a name on the hub.
+        protocol: name or file of the protocol, if one was given.
+    """
+    suffix = f"-{Path(protocol).stem}" if protocol is not None else ""
+    if has_trained_model(Path(model)):
+        return Path(model) / f"evaluation{suffix}"
+    name = _path_name(Path(model)) if Path(model).exists() else str(model).strip("/.")
+    return Path("evaluations") / (re.sub(r"[^\w.-]+", "-", name) + suffix)
+
+
+def _path_name(path: Path) -> str:
+    """``runs/a/export`` for a folder below the working directory; otherwise the last two names."""
+    path, here = path.resolve(), Path.cwd()
+    if path != here and path.is_relative_to(here):
+        return str(path.relative_to(here))
+    return "/".join(path.parts[1:][-2:])
+
+
+def scores_folder(named: str, protocol: str | None) -> Path:
+    """The evaluation folder that is named, or the default folder of the model that is named.
 
     Raises:
-        InputError: the folder holds something else, another model or another protocol, or is in
-            use.
+        InputError: that folder holds scores of another model.
+    """
+    own = Path(named)
+    if (own / "evaluation.json").exists():
+        return own
+    folder = default_folder(named, protocol)
+    if own.is_dir() and (folder / "evaluation.json").exists():
+        model = read_scores(folder)["model"]
+        if model["sha256"] != local_digest(own):
+            raise InputError(
+                f"{folder} holds scores of another model, {model['name']}, not of {named}: "
+                "evaluate that one with --into FOLDER, and name FOLDER"
+            )
+    return folder
+
+
+class EvaluationFolder:
+    """An evaluation folder, locked against other processes.
+
+    Args:
+        backbone: the model; its ``sha256`` decides whether the folder belongs to it.
+        protocol: the hyperparameters; the number of seeds may change.
+
+    Raises:
+        InputError: the folder holds something else, or scores of another model or by another
+            protocol, or is in use.
     """
 
-    def __init__(self, folder: Path, model: dict[str, Any], protocol: Protocol) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, backbone: Backbone, protocol: Protocol) -> None:
+        self.path = folder
+        model = {
+            "name": backbone.name,
+            "sha256": backbone.sha256,
+            "parameters": backbone.parameters,
+            "max_length": backbone.max_length,
+        }
         settings = protocol.hyperparameters()
         described = folder / "evaluation.json"
         found = read_json(described)
         if found is None and folder.exists() and any(_visible(folder)):
-            raise InputError(f"{folder} holds something that is no evaluation: choose another")
+            raise InputError(f"{folder} is not an evaluation folder: choose another")
         if found is not None:
             _refuse_other(folder, found, model, settings)
-        with disk_faults(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise InputError(f"{folder} is in use by another process: wait for it") from error
+        self._lock = FolderLock(folder)
         self._created = found is None
         if found is None:
             write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})
@@ -65,42 +108,46 @@ class EvaluationFolder:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._created and kind is InputError and not self.scores()["suites"]:
-            shutil.rmtree(self.folder)  # nothing was evaluated in it
-        os.close(self._lock)
+            shutil.rmtree(self.path)  # nothing was evaluated in it
+        self._lock.release()
 
-    @property
-    def _scores_file(self) -> Path:
-        return self.folder / "scores.json"
+    def save_gold(self, suite: str, name: str, rows: Rows, about: dict[str, Any]) -> None:
+        """Keep the labels that the outputs of a score are compared with.
 
-    def keep_gold(self, suite: str, number: str, rows: Rows, about: dict[str, Any]) -> None:
-        """Keep what the outputs of a number are scored against."""
-        file = self.folder / "gold" / suite / f"{number}.npz"
+        Args:
+            about: what `read_gold` returns next to the rows; has at least ``task``, the task's
+                settings.
+        """
         counts = [len(t) for t in rows.texts] if about["task"]["kind"] == "tokens" else []
         about = {**about, "groups": rows.groups, "choices": rows.choices, "index": rows.index}
-        save(file, {"labels": rows.labels, "counts": np.asarray(counts, np.int64)}, about)
+        arrays: Arrays = {"labels": rows.labels, "counts": np.asarray(counts, np.int64)}
+        save_arrays(_gold_file(self.path, suite, name), arrays, about)
 
-    def keep_resampled(self, suite: str, number: str, medians: NDArray[np.float64]) -> None:
-        """Keep a number's bootstrap resamples, from which intervals of means are taken."""
-        save(self.folder / "resampled" / suite / f"{number}.npz", {"medians": medians}, {})
+    def save_resampled(self, suite: str, name: str, medians: NDArray[np.float64]) -> None:
+        """Keep a score's bootstrap resamples, which the intervals of means need."""
+        save_arrays(self._resampled_file(suite, name), {"medians": medians}, {})
 
-    def resampled(self, suite: str, number: str) -> NDArray[np.float64] | None:
-        """What `keep_resampled` kept."""
-        loaded = load(self.folder / "resampled" / suite / f"{number}.npz")
+    def resampled(self, suite: str, name: str) -> NDArray[np.float64] | None:
+        """What `save_resampled` kept, if anything."""
+        loaded = load_arrays(self._resampled_file(suite, name))
         return loaded[0]["medians"] if loaded is not None else None
 
+    def _resampled_file(self, suite: str, name: str) -> Path:
+        return self.path / "resampled" / suite / f"{name}.npz"
+
     def scores(self) -> dict[str, Any]:
-        """Every score so far."""
-        return stored(self.folder)
+        """Every score so far, see `read_scores`."""
+        return read_scores(self.path)
 
     def save_suite(self, suite: str, values: dict[str, Any]) -> None:
-        """Write the scores of a suite beside those of the others."""
+        """Write the scores of a suite, and keep those of the others."""
         scores = self.scores()
         scores["suites"][suite] = values
-        write_json(self._scores_file, scores)
+        write_json(self.path / "scores.json", scores)
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What a person put there; a lock and half-written files are what a killed process left."""
+    """What a person put there; hidden files are locks or what a killed process left behind."""
     return [path for path in folder.iterdir() if not path.name.startswith(".")]
 
 
@@ -124,11 +171,11 @@ def _refuse_other(
         )
 
 
-def stored(folder: Path) -> dict[str, Any]:
-    """The scores in an evaluation folder.
+def read_scores(folder: Path) -> dict[str, Any]:
+    """``{"schema", "model", "protocol", "suites": {name: scores}}`` of an evaluation folder.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not an evaluation folder.
     """
     described = read_json(folder / "evaluation.json")
     if described is None:
@@ -136,44 +183,51 @@ def stored(folder: Path) -> dict[str, Any]:
     return read_json(folder / "scores.json") or {**described, "suites": {}}
 
 
-def gold_of(folder: Path, suite: str, number: str) -> tuple[Rows, dict[str, Any]]:
-    """The rows that `keep_gold` kept, without their texts, and what it was told of them.
+def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]]:
+    """What `EvaluationFolder.save_gold` kept: the rows without their texts, and their description.
 
     Raises:
-        InputError: they are gone.
+        InputError: the file is missing.
     """
-    arrays, about = _loaded(folder / "gold" / suite / f"{number}.npz")
+    arrays, about = _required(_gold_file(folder, suite, name))
     count = len(arrays["labels"]) * about["choices"]
     texts = [("",) * n for n in arrays["counts"].tolist()] or [("",)] * count
     return Rows(texts, arrays["labels"], about["choices"], about["groups"], about["index"]), about
 
 
-def kept_outputs(folder: Path, suite: str, task: str, seed: int) -> Outputs:
-    """What a fine-tuned model predicted.
+def read_outputs(folder: Path, suite: str, task: str, seed: int) -> dict[str, NDArray[np.float32]]:
+    """What the model fine-tuned with one seed gives for every split.
 
     Raises:
-        InputError: that is gone.
+        InputError: the file is missing.
     """
-    return _loaded(prediction_file(folder, suite, task, seed, trained=True))[0]
+    return _required(outputs_file(folder, suite, task, seed, trained=True))[0]
 
 
-def prediction_file(folder: Path, suite: str, task: str, seed: int, *, trained: bool) -> Path:
-    """Where the outputs of one fine-tuned model are kept."""
+def _gold_file(folder: Path, suite: str, name: str) -> Path:
+    return folder / "gold" / suite / f"{name}.npz"
+
+
+def outputs_file(folder: Path, suite: str, task: str, seed: int, *, trained: bool) -> Path:
+    """The file that holds the outputs of one fine-tuned model."""
     which = "trained" if trained else "untrained"
     return folder / "predictions" / suite / task / f"{which}-{seed}.npz"
 
 
-def tested_name(file: str, sha256: str) -> str:
-    """What outputs on the rows of a leaderboard's file are called.
+def submission_key(file: str, sha256: str) -> str:
+    """The key of the outputs for the rows of a leaderboard's file.
 
-    Those on other rows have another name: a job that predicted rows that have changed since is
-    not finished, and its outputs are never put beside the new rows.
+    It depends on the rows: if they have changed, the outputs for the old rows do not count as
+    finished, and are never combined with the new rows.
+
+    Args:
+        sha256: digest of the rows.
     """
     return f"test/{file}/{sha256[:16]}"
 
 
-def _loaded(file: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    loaded = load(file)
+def _required(file: Path) -> tuple[Arrays, dict[str, Any]]:
+    loaded = load_arrays(file)
     if loaded is None:
-        raise InputError(f"{file} is gone: evaluate that model again")
+        raise InputError(f"{file} is missing: evaluate that model again")
     return loaded

@@ -1,4 +1,4 @@
-"""Held-out loss of any encoder."""
+"""Held-out masked-language-model loss of any encoder (`crammed.model.heldout` computes it)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ _LENGTH = 128
 
 
 def heldout_score(
-    encoder: Backbone,
+    backbone: Backbone,
     file: Path,
     device: torch.device,
     most_rows: int = 2000,
     length: int | None = None,
 ) -> dict[str, float]:
-    """The protocol on any encoder: ``rows``, ``length``, ``tokens_per_character``, and the losses.
+    """Measure held-out loss at fixed rows and masks.
 
     Args:
-        length: tokens a row; 128, or as many as the encoder takes, if None.
+        file: JSON lines with a field ``text``.
+        most_rows: how many rows to use at most.
+        length: tokens in a row; None is 128, or the encoder's limit if that is lower.
+
+    Returns:
+        ``rows``, ``length``, ``tokens_per_character``, and what `heldout_loss` returns.
 
     Raises:
-        InputError: the file is not of that form, the rows are too long for the encoder, or it has
-            no masked-language-model head or no token for a mask or the end of a sentence.
+        InputError: the file does not have that form, rows are too long for the encoder, or it has
+            no masked-language-model head, no mask token or no separator token.
     """
-    length = min(_LENGTH, encoder.max_length) if length is None else length
-    check_length(length, encoder)
-    if encoder.mask is None or encoder.sep is None:
-        raise InputError(f"the tokenizer of {encoder.name} has no mask token or no separator")
-    rows = cut_rows(encoder.plain_ids, encoder.sep, file, most_rows, length)
-    loss = heldout_loss(encoder.masked_lm(device), rows, encoder.mask, device)
+    length = min(_LENGTH, backbone.max_length) if length is None else length
+    check_length(length, backbone)
+    if backbone.mask is None or backbone.sep is None:
+        raise InputError(f"the tokenizer of {backbone.name} has no mask token or no separator")
+    rows = cut_rows(backbone.plain_ids, backbone.sep, file, most_rows, length)
+    loss = heldout_loss(backbone.masked_lm(device), rows, backbone.mask, device)
     return {
         "rows": len(rows.ids),
         "length": length,

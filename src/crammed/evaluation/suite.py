@@ -1,4 +1,4 @@
-"""A suite of tasks for one model: read, fine-tune, score; finished jobs are kept."""
+"""Evaluates one model on a suite of tasks: read, tokenize, fine-tune, score; finished jobs stay."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.engine import Numerics
-from crammed.evaluation.finetuning.jobs import Bench, FinetuneJob, SplitFile, TaskWork, run_jobs
-from crammed.evaluation.folder import EvaluationFolder, prediction_file, tested_name
+from crammed.evaluation.finetuning.jobs import (
+    FinetuneJob,
+    FinetuneSetup,
+    FinetuneTask,
+    TokenizedSplit,
+    run_jobs,
+)
+from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
 from crammed.evaluation.scores.score import failed_json, score_json, suite_means
 from crammed.files import json_hash
 from crammed.progress import Progress
@@ -29,8 +35,13 @@ Scores = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    """A task that was read, its jobs, and how many sequences of each split lost their end."""
+class _PreparedTask:
+    """A task that was read and tokenized.
+
+    Attributes:
+        jobs: one for each seed, pretrained and untrained.
+        cut: how many sequences of each split were truncated.
+    """
 
     task: Task
     data: TaskData
@@ -38,150 +49,179 @@ class _Prepared:
     cut: dict[str, int]
 
 
-def evaluate_suite(
-    kept: EvaluationFolder,
-    encoder: Backbone,
-    spec: BackboneSpec,
-    suite: Suite,
-    names: Sequence[str],
-    data: Path | None,
-    protocol: Protocol,
-    numerics: Numerics,
-    progress: Progress,
-    *,
-    twin: bool = True,
-    test: bool = False,
-    most: int | None = None,
-) -> Scores:
-    """Fine-tune on every task with every seed, and score.
+@dataclass(frozen=True)
+class SuiteEvaluator:
+    """Evaluates one model, whose evaluation folder is open, on suites of tasks.
 
-    A task that fails keeps its reason under ``failed`` and does not stop the others.
-
-    Args:
-        names: tasks of the suite.
-        data: folder of the tasks; None loads the suite from the hub.
-        twin: fine-tune the untrained model too, the floor of each score.
-        test: predict the unlabelled test splits too, for a submission.
-        most: jobs at a time; None is what cores and memory allow.
-
-    Returns:
-        ``{"tasks": {number: score}, "means": [...]}``, which is also in the folder.
+    Attributes:
+        folder: keeps what is finished.
+        backbone: the model, and `spec` what other processes load it from.
+        numerics: where and in which number format to fine-tune.
+        untrained: fine-tune the untrained model, too: its score is the floor of each score.
+        test: predict the unlabelled test splits, too, for a submission.
+        jobs: how many models to fine-tune at a time; None is what cores and memory allow.
     """
-    length = min(protocol.max_length, encoder.max_length)
-    if length < protocol.max_length:
-        progress.line(f"sequences  cut at the model's {length} tokens, not {protocol.max_length}")
-    failures: dict[str, str] = {}
-    prepared: list[_Prepared] = []
-    with tempfile.TemporaryDirectory(prefix="crammed-tokens-") as folder:
-        for name in progress.track("reading tasks", names, len(names), unit="tasks"):
-            task = suite.tasks[name]
-            try:
-                read = read_task(task, data, suite, test=test)
-                writer = _Tokens(encoder, task, length, Path(folder) / name)
-                prepared.append(_prepare(kept, suite, read, writer, protocol, twin, test))
-            except InputError as error:
-                failures[name] = str(error)
-        missing = [job for each in prepared for job in each.jobs if not job.finished()]
-        bench = Bench(spec, protocol.model_copy(update={"max_length": length}), numerics)
-        failures |= run_jobs(missing, bench, encoder.parameters, most, progress)
-    scores: Scores = kept.scores()["suites"].get(suite.name, {"tasks": {}})
-    for each in progress.track("scoring", prepared, len(prepared), unit="tasks"):
-        if each.task.name not in failures:
-            scores["tasks"] |= _score(kept, suite, each)
-    for name, reason in failures.items():
+
+    folder: EvaluationFolder
+    backbone: Backbone
+    spec: BackboneSpec
+    protocol: Protocol
+    numerics: Numerics
+    progress: Progress
+    untrained: bool = True
+    test: bool = False
+    jobs: int | None = None
+
+    @property
+    def max_length(self) -> int:
+        """Tokens in a sequence: the protocol's limit, or the model's if that is lower."""
+        return min(self.protocol.max_length, self.backbone.max_length)
+
+    def evaluate(self, suite: Suite, names: Sequence[str], data: Path | None) -> Scores:
+        """Fine-tune on every task with every seed, and score.
+
+        A task that fails keeps the reason under ``failed`` and does not stop the others.
+
+        Args:
+            names: the tasks to evaluate.
+            data: folder of the tasks; None loads the suite from the hub.
+
+        Returns:
+            ``{"tasks": {name: score}, "means": [...]}``, which the folder holds, too, with the
+            scores of other tasks of the suite that it had before.
+        """
+        if self.max_length < self.protocol.max_length:
+            self.progress.line(
+                f"sequences  truncated at {self.max_length} tokens, the model's limit, not at "
+                f"{self.protocol.max_length}"
+            )
+        failures: dict[str, str] = {}
+        prepared: list[_PreparedTask] = []
+        with tempfile.TemporaryDirectory(prefix="crammed-tokens-") as scratch:
+            for name in self.progress.track("reading tasks", names, len(names), unit="tasks"):
+                try:
+                    read = read_task(suite.tasks[name], data, suite, test=self.test)
+                    prepared.append(self._prepare(suite, name, read, Path(scratch) / name))
+                except InputError as error:
+                    failures[name] = str(error)
+            unfinished = [job for each in prepared for job in each.jobs if not job.finished()]
+            protocol = self.protocol.model_copy(update={"max_length": self.max_length})
+            setup = FinetuneSetup(self.spec, protocol, self.numerics)
+            failures |= run_jobs(
+                unfinished, setup, self.backbone.parameters, self.jobs, self.progress
+            )
+        found = [each for each in prepared if each.task.name not in failures]
+        return self._score_all(suite, found, failures)
+
+    def _prepare(self, suite: Suite, name: str, data: TaskData, scratch: Path) -> _PreparedTask:
+        """Tokenize all splits of a task, and list its jobs."""
         task = suite.tasks[name]
-        scores["tasks"] |= {n: failed_json(task, n, reason) for n in task.numbers}
-    order = [number for task in suite.tasks.values() for number in task.numbers]
-    scores["tasks"] = {n: scores["tasks"][n] for n in order if n in scores["tasks"]}
-    resampled = {n: r for n in scores["tasks"] if (r := kept.resampled(suite.name, n)) is not None}
-    scores["means"] = suite_means(suite, scores["tasks"], resampled)
-    kept.save_suite(suite.name, scores)
-    return scores
+        writer = _SplitWriter(self.backbone, task, self.max_length, scratch)
+        train = writer.write(task.train, data.train)
+        scored = {score: writer.write(score, rows) for score, rows in data.scored.items()}
+        tests = data.test if self.test else {}
+        tested = {
+            submission_key(file, data.test_sha256[file]): writer.write(f"test/{file}", rows)
+            for file, rows in tests.items()
+        }
+        shared = FinetuneTask(
+            name=task.name,
+            kind=task.kind,
+            outputs=data.outputs,
+            train=train,
+            scored=scored,
+            tested=tested,
+            tokens=self.protocol.epochs * train.tokens,
+            majority_class=_majority_class(data.train) if task.kind == "tokens" else 0,
+        )
+        settings = task.model_dump(mode="json")
+        about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
+        for score, rows in data.scored.items():
+            self.folder.save_gold(suite.name, score, rows, about)
+        for file, rows in tests.items():
+            of_test = {**about, "sha256": data.test_sha256[file]}
+            self.folder.save_gold(suite.name, f"test-{file}", rows, of_test)
+        key = json_hash([about, self.max_length])
+        return _PreparedTask(task, data, self._jobs(suite, shared, key), writer.cut)
+
+    def _jobs(self, suite: Suite, task: FinetuneTask, key: str) -> list[FinetuneJob]:
+        """A job for each seed, and for each seed of the untrained model.
+
+        If an earlier evaluation had more seeds, its finished jobs count, too.
+        """
+        jobs: list[FinetuneJob] = []
+        seeds = self.protocol.seeds
+        for trained, wanted in ((True, seeds), (False, seeds if self.untrained else 0)):
+            for seed in count():
+                file = outputs_file(self.folder.path, suite.name, task.name, seed, trained=trained)
+                job = FinetuneJob(task, seed, trained, file, key)
+                if seed >= wanted and not job.finished():
+                    break
+                jobs.append(job)
+        return jobs
+
+    def _score_all(
+        self, suite: Suite, finished: Sequence[_PreparedTask], failures: dict[str, str]
+    ) -> Scores:
+        """Score tasks whose jobs are finished, then take the means, and save all of it."""
+        scores: Scores = self.folder.scores()["suites"].get(suite.name, {"tasks": {}})
+        for each in self.progress.track("scoring", finished, len(finished), unit="tasks"):
+            scores["tasks"] |= self._score(suite, each)
+        for name, reason in failures.items():
+            task = suite.tasks[name]
+            scores["tasks"] |= {n: failed_json(task, n, reason) for n in task.numbers}
+        order = [name for task in suite.tasks.values() for name in task.numbers]
+        scores["tasks"] = {n: scores["tasks"][n] for n in order if n in scores["tasks"]}
+        resampled = {
+            name: medians
+            for name in scores["tasks"]
+            if (medians := self.folder.resampled(suite.name, name)) is not None
+        }
+        scores["means"] = suite_means(suite, scores["tasks"], resampled)
+        self.folder.save_suite(suite.name, scores)
+        return scores
+
+    def _score(self, suite: Suite, prepared: _PreparedTask) -> dict[str, Any]:
+        """The scores of a task by name."""
+        task, data = prepared.task, prepared.data
+        outputs = [(job, job.outputs()) for job in prepared.jobs]
+        scores: dict[str, Any] = {}
+        for name in data.scored:
+            trained, untrained = (
+                [each[name] for job, each in outputs if job.trained is which]
+                for which in (True, False)
+            )
+            cut = {split: prepared.cut[split] for split in (task.train, name)}
+            scores[name], medians = score_json(task, name, trained, untrained, data, cut)
+            if medians is not None:
+                self.folder.save_resampled(suite.name, name, medians)
+        return scores
 
 
 @dataclass(frozen=True)
-class _Tokens:
-    """Writes the splits of a task as tokens, and remembers how many sequences were cut."""
+class _SplitWriter:
+    """Writes the splits of a task as tokens, and counts the sequences that are truncated.
 
-    encoder: Backbone
+    Attributes:
+        cut: how many sequences of each split were truncated.
+    """
+
+    backbone: Backbone
     task: Task
-    length: int
-    folder: Path
+    max_length: int
+    scratch: Path
     cut: dict[str, int] = field(default_factory=dict)
 
-    def write(self, split: str, rows: Rows) -> SplitFile:
+    def write(self, split: str, rows: Rows) -> TokenizedSplit:
         words = self.task.kind == "tokens"
-        tokens = self.encoder.tokenize(rows.texts, self.length, words=words)
+        tokens = self.backbone.tokenize(rows.texts, self.max_length, words=words)
         counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
-        file = SplitFile(self.folder / f"{len(self.cut)}.npz", rows.choices)
-        file.write(tokens, rows.labels, counts)
+        written = TokenizedSplit(self.scratch / f"{len(self.cut)}.npz", rows.choices)
+        written.write(tokens, rows.labels, counts)
         self.cut[split] = tokens.cut
-        return file
+        return written
 
 
-def _prepare(
-    kept: EvaluationFolder,
-    suite: Suite,
-    data: TaskData,
-    tokens: _Tokens,
-    protocol: Protocol,
-    twin: bool,
-    test: bool,
-) -> _Prepared:
-    """Tokens of all splits, and the jobs: each seed, and each seed of the untrained twin."""
-    task = tokens.task
-    train = tokens.write(task.train, data.train)
-    scored = {name: tokens.write(name, rows) for name, rows in data.scored.items()}
-    tests = data.test if test else {}
-    tested = {
-        tested_name(name, data.test_sha256[name]): tokens.write(f"test/{name}", rows)
-        for name, rows in tests.items()
-    }
-    work = TaskWork(
-        name=task.name,
-        kind=task.kind,
-        outputs=data.outputs,
-        train=train,
-        scored=scored,
-        tested=tested,
-        tokens=protocol.epochs * train.tokens,
-        commonest=_commonest(data.train) if task.kind == "tokens" else 0,
-    )
-    settings = task.model_dump(mode="json")
-    about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
-    for number, rows in data.scored.items():
-        kept.keep_gold(suite.name, number, rows, about)
-    for name, rows in tests.items():
-        of_test = {**about, "sha256": data.test_sha256[name]}
-        kept.keep_gold(suite.name, f"test-{name}", rows, of_test)
-    jobs: list[FinetuneJob] = []
-    for trained, wanted in ((True, protocol.seeds), (False, protocol.seeds if twin else 0)):
-        for seed in count():
-            file = prediction_file(kept.folder, suite.name, task.name, seed, trained=trained)
-            job = FinetuneJob(work, seed, trained, file, json_hash([about, tokens.length]))
-            if seed >= wanted and not job.finished():
-                break
-            jobs.append(job)  # seeds that an earlier evaluation had more count too
-    return _Prepared(task, data, jobs, tokens.cut)
-
-
-def _commonest(rows: Rows) -> int:
+def _majority_class(rows: Rows) -> int:
     labels = rows.labels[rows.labels >= 0].astype(np.int64)
     return int(np.bincount(labels).argmax())
-
-
-def _score(kept: EvaluationFolder, suite: Suite, prepared: _Prepared) -> dict[str, Any]:
-    """Scores of the numbers of a task whose jobs are all finished."""
-    task, data = prepared.task, prepared.data
-    outputs = [(job, job.outputs()) for job in prepared.jobs]
-    scores: dict[str, Any] = {}
-    for number in data.scored:
-        trained, untrained = (
-            [each[number] for job, each in outputs if job.trained is which]
-            for which in (True, False)
-        )
-        cut = {name: prepared.cut[name] for name in (task.train, number)}
-        scores[number], medians = score_json(task, number, trained, untrained, data, cut)
-        if medians is not None:
-            kept.keep_resampled(suite.name, number, medians)
-    return scores

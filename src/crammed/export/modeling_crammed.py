@@ -50,6 +50,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
 
     def _init_weights(self, module: nn.Module) -> None:
+        # With all that is in it, as older exports draw: a seed gives the same head in both.
         for part in module.modules():
             if hasattr(part, "start"):
                 part.start(self.config.init_std)

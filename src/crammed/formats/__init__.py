@@ -1,0 +1,9 @@
+"""Reading files of every supported format; nothing here knows what the text is for.
+
+lines      bytes -> decompressed, decoded, numbered lines
+records    JSON lines, CSV and TSV tables, Parquet, Arrow -> dicts
+documents  any of these, and plain text -> documents (one string each)
+hub        data sets of the Hugging Face hub -> documents, streamed
+
+Documents are text to train on (`crammed.data`); records are rows of a task (`crammed.tasks`).
+"""

@@ -1,4 +1,4 @@
-"""The lines of a text file: decompressed, decoded and numbered, with every fault named."""
+"""Reads the lines of one text file: decompressed, decoded and numbered, with faults named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BUFFER = 1 << 16  # bytes
 
 @dataclass(frozen=True)
 class File:
-    """A file to read, and what messages call it."""
+    """A file to read, and its name in messages."""
 
     path: Path
     shown: str
@@ -32,10 +32,10 @@ class File:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
-    """The file as UTF-8 text, decompressed as its suffix says.
+    """Open a file as UTF-8 text, decompressed if its suffix says so.
 
     Raises:
-        InputError: unreadable, truncated, corrupt, or not UTF-8.
+        InputError: the file is unreadable, truncated, corrupt, or not UTF-8.
     """
     file = File(path, str(path))
     try:
@@ -46,8 +46,8 @@ def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 @contextmanager
-def faults(file: File) -> Iterator[None]:
-    """Turn what the libraries raise about a damaged file into an `InputError`."""
+def read_faults(file: File) -> Iterator[None]:
+    """Turn what libraries raise about a damaged file into an `InputError`."""
     try:
         yield
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
@@ -57,7 +57,7 @@ def faults(file: File) -> Iterator[None]:
 
 @contextmanager
 def _open_bytes(file: File) -> Iterator[BinaryIO]:
-    with faults(file):
+    with read_faults(file):
         suffix = file.path.suffix.lower()
         if suffix == ".zst":
             with pa.input_stream(str(file.path), compression="zstd") as stream:

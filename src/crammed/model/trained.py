@@ -12,6 +12,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from crammed.config import ModelConfig
+from crammed.config.migration import migrate
+from crammed.config.yamlfile import validated
 from crammed.errors import InputError
 from crammed.files import new_folder, write_json
 from crammed.model.encoder import MaskedLM
@@ -55,9 +57,14 @@ class TrainedModel:
 def trained_model(
     model: MaskedLM, config: ModelConfig, row_length: int, tok: Tokenizer
 ) -> TrainedModel:
-    """A model of memory as one that can be saved, with its weights on the CPU."""
+    """A model in memory as a `TrainedModel`, with its weights on the CPU."""
     weights = {n: p.detach().cpu().contiguous() for n, p in model.named_parameters()}
     return TrainedModel(config, model.encoder.tokens.num_embeddings, row_length, tok, weights)
+
+
+def has_trained_model(run: Path) -> bool:
+    """Whether a folder is a run directory whose training is finished."""
+    return (run / "final" / "config.json").is_file()
 
 
 def load_trained(run: Path) -> TrainedModel:
@@ -67,16 +74,19 @@ def load_trained(run: Path) -> TrainedModel:
         InputError: the folder holds none.
     """
     folder = run / "final"
+    file = folder / "config.json"
     try:
-        values = json.loads((folder / "config.json").read_text("utf-8"))
-    except OSError as error:
+        values = json.loads(file.read_text("utf-8"))
+        sections = migrate({"model": values["model"]})
+        vocab_size, row_length = int(values["vocab_size"]), int(values["row_length"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(
             f"{run} holds no trained model: name a run directory whose run is finished"
         ) from error
     return TrainedModel(
-        config=ModelConfig.model_validate(values["model"]),
-        vocab_size=values["vocab_size"],
-        row_length=values["row_length"],
+        config=validated(ModelConfig, sections["model"], str(file)),
+        vocab_size=vocab_size,
+        row_length=row_length,
         tokenizer=Tokenizer.from_file(str(folder / "tokenizer.json")),
         weights=load_file(folder / "model.safetensors"),
     )

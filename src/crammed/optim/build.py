@@ -1,8 +1,8 @@
-"""Optimizers from a configuration."""
+"""Builds the optimizer that a configuration chooses: a file here, and a line in `_BUILDERS`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -11,17 +11,18 @@ from torch import Tensor, nn
 from crammed.config import OptimConfig
 from crammed.model.blocks import Norm
 from crammed.model.encoder import products_of
-from crammed.optim.muon import Muon
+from crammed.optim import adam, muon
+from crammed.optim.parameters import Parameters
 
 State = dict[str, Tensor]
 
 
 class Optimizers:
-    """One optimizer, or two that share the parameters between them.
+    """One optimizer, or several that share the parameters between them.
 
     Attributes:
         param_groups: of all of them.
-        peaks: the largest learning rate of each group, which a schedule multiplies.
+        peaks: the learning rate of each group that the schedule's factor multiplies.
     """
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
@@ -30,10 +31,10 @@ class Optimizers:
         self.peaks = [float(group["lr"]) for group in self.param_groups]
         self.state: MutableMapping[Tensor, State] = _States(parts)
 
-    def set_share(self, share: float) -> None:
-        """Set every learning rate to this share of its peak."""
+    def set_factor(self, factor: float) -> None:
+        """Set every learning rate to `factor` times its peak."""
         for group, peak in zip(self.param_groups, self.peaks, strict=True):
-            group["lr"] = share * peak
+            group["lr"] = factor * peak
 
     def step(self) -> None:
         """Apply the gradients."""
@@ -47,7 +48,7 @@ class Optimizers:
 
 
 class _States(MutableMapping[Tensor, State]):
-    """The state of each parameter, wherever it is kept."""
+    """The state of each parameter, whichever optimizer keeps it."""
 
     def __init__(self, parts: tuple[torch.optim.Optimizer, ...]) -> None:
         self._of = {
@@ -74,37 +75,27 @@ class _States(MutableMapping[Tensor, State]):
         return len(self._of)
 
 
-def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
-    """Build the optimizer, with weight decay on everything but biases and norms.
+_BUILDERS: dict[str, Callable[[Parameters, Any], list[torch.optim.Optimizer]]] = {
+    "adamw": adam.adamw,
+    "adam": adam.adam,
+    "muon": muon.muon,
+}
+"""How each choice of `OptimConfig` is built."""
 
-    Embeddings and the scale of sinusoidal positions decay too, as in the reference implementation
-    of the paper. `adamw` decouples the decay (Loshchilov and Hutter 2019), `adam` adds it to the
-    gradient, as BERT's original optimizer did. `muon` takes the matrices of the layers, and AdamW
-    the rest.
+
+def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
+    """The optimizer that a configuration chooses, for all parameters of the model.
+
+    Embeddings and the scale of sinusoidal positions are decayed, as in the reference
+    implementation (Geiping and Goldstein 2022); biases and norms are not.
 
     Raises:
         TypeError: a layer has a matrix that no block declares.
     """
-    declared, undecayed = _matrices(model), _undecayed(model)
-    matrices = declared if config.name == "muon" else {}
-    rest = [(n, p) for n, p in model.named_parameters() if n not in matrices]
-    groups = [
-        {"params": [p for n, p in rest if n not in undecayed], "weight_decay": config.weight_decay},
-        {"params": [p for n, p in rest if n in undecayed], "weight_decay": 0.0},
-    ]
-    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    betas = (config.beta1, config.beta2)
-    adam = kind(groups, lr=config.lr, betas=betas, eps=config.eps, fused=True)
-    if not matrices:
-        return Optimizers(adam)
     named = dict(model.named_parameters())
-    stacks: list[dict[str, Any]] = [
-        {"params": [named[name] for name, parts in matrices.items() if parts == count]}
-        | {"parts": count}
-        for count in sorted(set(matrices.values()))
-    ]
-    muon = Muon(stacks, config.matrix_lr, config.momentum, config.weight_decay)
-    return Optimizers(adam, muon)
+    decayed = named.keys() - _undecayed(model)
+    parameters = Parameters(named, decayed, _matrices(model))
+    return Optimizers(*_BUILDERS[config.name](parameters, config))
 
 
 def _matrices(model: nn.Module) -> dict[str, int]:

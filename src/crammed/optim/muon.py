@@ -15,11 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crammed.config.optim import MuonConfig
 from crammed.device import native_half
+from crammed.optim.adam import adamw_of
+from crammed.optim.parameters import Parameters
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic polynomial. They trade exact orthogonality for speed: singular values end near
-one."""
+"""Coefficients of the quintic polynomial. They trade exact orthogonality for speed: singular values
+end near one."""
 ITERATIONS = 5
 _TINY = 1e-7
 
@@ -40,6 +43,15 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
         x = a * x + polynomial @ x
     result: Tensor = x.mT if tall else x
     return result
+
+
+def muon(parameters: Parameters, config: MuonConfig) -> list[torch.optim.Optimizer]:
+    """AdamW for everything but the layers' matrices, and `Muon` for these."""
+    groups = parameters.by_decay(config.weight_decay, matrices=False)
+    made: list[torch.optim.Optimizer] = [adamw_of(groups, config)]
+    if stacks := parameters.stacks():
+        made.append(Muon(stacks, config.matrix_lr, config.momentum, config.weight_decay))
+    return made
 
 
 class Muon(torch.optim.Optimizer):

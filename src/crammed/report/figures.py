@@ -1,4 +1,4 @@
-"""The report's figures as SVG text; matplotlib without its global state."""
+"""The report's figures as SVG text, drawn by matplotlib without its global state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from crammed.budget import ACCOUNTS, format_seconds
-from crammed.data.show import drop_words
+from crammed.data.show import describe_dropped
 from crammed.data.statistics import BINS_A_TOKEN
 from crammed.quantity import quantity
 
@@ -41,10 +41,10 @@ _STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 MOST_POINTS = 600
-"""Longer series are thinned to this many points, or the file grows with the run."""
+"""Longer series are thinned to this many points, so that the file does not grow with the run."""
 
 REFERENCE_EXAFLOP = (
-    # Geiping and Goldstein 2022, table 1 and section 2: peak of the device times its time.
+    # Geiping and Goldstein 2022, table 1 and section 2: the device's peak times the time.
     ("RTX 2080 Ti, 24 h (the paper)", 4.65),
     ("RTX A4000, 24 h (the paper)", 7.64),
     ("RTX A6000, 24 h (the paper)", 13.37),
@@ -78,10 +78,10 @@ def _budget_axis(axes: Axes) -> None:
 
 
 def loss_figure(runs: Sequence[Record]) -> str:
-    """Training and held-out loss against the budget, and the unigram level, of one or more runs.
+    """Training and held-out loss over the budget; with one run, the unigram model's loss, too.
 
     Args:
-        runs: each with ``label``, ``metrics``, ``heldout`` (lists of records) and ``unigram``.
+        runs: each with ``label``, ``metrics`` and ``heldout`` (lists of records), and ``unigram``.
     """
     with rc_context(_STYLE):
         figure, axes = _figure(7.2, 3.6)
@@ -101,12 +101,12 @@ def loss_figure(runs: Sequence[Record]) -> str:
                     linewidth=1.0,
                     color=INK if alone else colour,
                     markerfacecolor="white" if rate == 0.25 else None,
-                    label=f"held out, {rate:.0%} masks" if alone else None,
+                    label=f"held-out, {rate:.0%} masked" if alone else None,
                 )
         if alone:
             axes.axhline(runs[0]["unigram"], color=COLOURS[4], linewidth=1.2, linestyle="--")
             axes.annotate(
-                "unigram model of the held-out text",
+                "unigram model on the held-out text",
                 (99, runs[0]["unigram"]),
                 xytext=(0, 3),
                 textcoords="offset points",
@@ -121,12 +121,12 @@ def loss_figure(runs: Sequence[Record]) -> str:
 
 
 def learning_rate_figure(metrics: Sequence[Record]) -> str:
-    """Learning rate against the budget; rows and mask rate too where they change."""
+    """Learning rate over the budget; rows per update and mask rate, too, if they change."""
     with rc_context(_STYLE):
         points = _thinned(metrics)
         u = [100 * p["u"] for p in points]
         panels: list[tuple[str, list[float]]] = [("learning rate", [p["lr"] for p in points])]
-        for key, label in (("batch_rows", "rows an update"), ("mask_rate", "mask rate")):
+        for key, label in (("batch_rows", "rows per update"), ("mask_rate", "mask rate")):
             if len({p[key] for p in points}) > 1:
                 panels.append((label, [p[key] for p in points]))
         figure = Figure(figsize=(7.2, 1.3 + 1.1 * len(panels)))
@@ -142,10 +142,10 @@ def learning_rate_figure(metrics: Sequence[Record]) -> str:
 
 
 def speed_figure(metrics: Sequence[Record]) -> str:
-    """Tokens per second against the budget."""
+    """Tokens per second over the budget."""
     with rc_context(_STYLE):
         figure, axes = _figure(7.2, 2.4)
-        points = _thinned(metrics[1:] or metrics)  # the first log point is one cold update
+        points = _thinned(metrics[1:] or metrics)  # the first is one cold update
         axes.plot(
             [100 * p["u"] for p in points],
             [p["tokens_per_s"] for p in points],
@@ -160,7 +160,12 @@ def speed_figure(metrics: Sequence[Record]) -> str:
 
 
 def ledger_figure(accounts: dict[str, float], charge: Sequence[str]) -> str:
-    """Where the time went: one bar an account, charged ones full, the others pale."""
+    """Where the time went: a bar for every account, pale if it is not charged to the budget.
+
+    Args:
+        accounts: seconds by account.
+        charge: names of the accounts that are charged.
+    """
     with rc_context(_STYLE):
         names = [name for name in ACCOUNTS if accounts.get(name, 0.0) > 0.0][::-1]
         figure, axes = _figure(7.2, 0.7 + 0.3 * len(names))
@@ -180,9 +185,10 @@ def ledger_figure(accounts: dict[str, float], charge: Sequence[str]) -> str:
 
 
 def scores_figure(tasks: Mapping[str, Any]) -> str | None:
-    """Every seed of every task as a dot, its median and interval; the untrained twin below it.
+    """Every task's seeds as dots, with median and interval; the untrained model below it.
 
-    None if every task failed.
+    Returns:
+        None if every task failed.
     """
     names = [name for name, entry in tasks.items() if "failed" not in entry]
     if not names:
@@ -190,12 +196,12 @@ def scores_figure(tasks: Mapping[str, Any]) -> str | None:
     with rc_context(_STYLE):
         figure, axes = _figure(7.2, 1.1 + 0.5 * len(names))
         for row, name in enumerate(reversed(names)):
-            twin = tasks[name].get("untrained", {})
+            untrained = tasks[name].get("untrained", {})
             for part, colour, place in (
                 (tasks[name], COLOURS[0], row + 0.16),
-                (twin, FAINT, row - 0.16),
+                (untrained, FAINT, row - 0.16),
             ):
-                if "seeds" not in part:  # there is no twin, or it has no score
+                if "seeds" not in part:  # it was left out, or its score is undefined
                     continue
                 seeds, median = part["seeds"], part["median"]
                 if part["interval"] is not None:
@@ -206,13 +212,13 @@ def scores_figure(tasks: Mapping[str, Any]) -> str | None:
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_xlabel("percent")
         axes.plot([], [], "o", color=COLOURS[0], label="pretrained")
-        axes.plot([], [], "o", color=FAINT, label="untrained twin")
+        axes.plot([], [], "o", color=FAINT, label="untrained")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         return _svg(figure)
 
 
 def blimp_figure(scores: Mapping[str, Any], published: Mapping[str, float]) -> str:
-    """BLiMP beside published models, and below them by phenomenon."""
+    """BLiMP next to published models, and by phenomenon."""
     with rc_context(_STYLE):
         bars = [("this model", scores["blimp"], COLOURS[0])]
         bars += [(name, value, FAINT) for name, value in published.items()]
@@ -233,17 +239,22 @@ def blimp_figure(scores: Mapping[str, Any], published: Mapping[str, float]) -> s
         axes.set_yticks(places, [name for name, _, _ in bars + parts])
         axes.set_xlim(0, 108)
         axes.set_xticks(range(0, 101, 25))
-        axes.set_xlabel("percent of pairs; chance is 50")
+        axes.set_xlabel("percent of pairs correct; chance is 50")
         axes.grid(axis="y", visible=False)
         return _svg(figure)
 
 
 def compute_figure(used: float, ceiling: float | None) -> str:
-    """This run's exaFLOP and its ceiling beside the compute of well-known models, log scale."""
+    """This run's exaFLOP and their upper limit next to those of well-known models, log scale.
+
+    Args:
+        used: exaFLOP of training.
+        ceiling: exaFLOP at the device's peak; None if the peak is unknown.
+    """
     with rc_context(_STYLE):
         bars = [(name, value, FAINT) for name, value in REFERENCE_EXAFLOP]
         if ceiling:
-            bars.insert(0, ("this run's ceiling (peak x time)", ceiling, "#93b4f5"))
+            bars.insert(0, ("this run at the device's peak", ceiling, "#93b4f5"))
         bars.insert(0, ("this run", used, COLOURS[0]))
         figure, axes = _figure(7.2, 0.8 + 0.3 * len(bars))
         for row, (_, value, colour) in enumerate(reversed(bars)):
@@ -265,13 +276,13 @@ def compute_figure(used: float, ceiling: float | None) -> str:
 
 
 def drops_figure(steps: Sequence[Mapping[str, Any]]) -> str:
-    """How many documents every cleaning step dropped: one bar a step, the first on top."""
+    """How many documents each cleaning step dropped: a bar for every step, the first on top."""
     with rc_context(_STYLE):
         figure, axes = _figure(7.2, 0.8 + 0.3 * len(steps))
         for row, step in enumerate(reversed(steps)):
             axes.barh(row, step["dropped"], color=COLOURS[1], height=0.62)
             axes.annotate(
-                drop_words(step),
+                describe_dropped(step),
                 (step["dropped"], row),
                 xytext=(4, 0),
                 textcoords="offset points",
@@ -286,7 +297,7 @@ def drops_figure(steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def documents_figure(statistics: Mapping[str, Any]) -> str:
-    """Documents by their length, and by how finely the tokenizer cuts them.
+    """Histograms of documents: by length in tokens, and by tokens per character.
 
     Args:
         statistics: the histograms of `Statistics.summary`.
@@ -296,7 +307,7 @@ def documents_figure(statistics: Mapping[str, Any]) -> str:
         left, right = figure.subplots(1, 2)
         ticks = _bars(left, statistics["document_tokens"], COLOURS[0])
         left.set_xticks(ticks, [_power_of_two(b) for b in ticks])
-        left.set_xlabel("tokens of a document (1k is 1,024)")
+        left.set_xlabel("tokens in a document (1k is 1,024)")
         left.set_ylabel("documents")
         ticks = _bars(right, statistics["tokens_per_character"], COLOURS[5])
         right.set_xticks(ticks, [f"{b / BINS_A_TOKEN:g}" for b in ticks])
@@ -305,7 +316,7 @@ def documents_figure(statistics: Mapping[str, Any]) -> str:
 
 
 def _bars(axes: Axes, histogram: Sequence[int], colour: str) -> range:
-    """Bars from the first to the last bin that holds something; returns a few edges of bins."""
+    """Bars from the first to the last bin that is not empty; returns some of the bins' edges."""
     filled = [b for b, count in enumerate(histogram) if count]
     bins = range(filled[0], filled[-1] + 1)
     axes.bar(bins, [histogram[b] for b in bins], 0.92, align="edge", color=colour)

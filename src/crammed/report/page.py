@@ -1,4 +1,4 @@
-"""One self-contained HTML file about a run, or several side by side, or models scored here."""
+"""The report: one self-contained HTML file about runs, and about other models scored here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crammed.config import RunConfig
 from crammed.data import show
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.evaluation.folder import stored
+from crammed.evaluation.folder import read_scores
 from crammed.evaluation.scores import table
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.files import read_json, write_text
@@ -27,13 +27,16 @@ SAMPLE_ROWS = 4
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
-    """Write the report of finished runs and of evaluation folders to `out` and return it.
+    """Write the report to `out`, and return `out`.
+
+    Args:
+        folders: directories of finished runs, and evaluation folders.
 
     Raises:
         InputError: a folder is neither.
     """
     evaluations = [path for path in folders if (path / "evaluation.json").exists()]
-    loaded = [_load(path) for path in folders if path not in evaluations]
+    runs = [_load_run(path) for path in folders if path not in evaluations]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("crammed", "report"),
         autoescape=True,
@@ -43,22 +46,23 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     )
     environment.filters["duration"] = format_seconds
     environment.filters["quantity"] = quantity
-    for words in ("also", "cut", "interval", "mean", "rows", "spread", "twin"):
-        environment.filters[words] = getattr(table, f"{words}_words")
+    for name in ("also", "cut", "interval", "mean", "rows", "spread", "untrained"):
+        environment.filters[name] = getattr(table, f"{name}_text")
     page = environment.get_template("report.html.j2").render(
-        runs=loaded,
+        runs=runs,
         evaluations=[_load_evaluation(path) for path in evaluations],
         version=crammed.__version__,
-        comparison=figures.loss_figure(loaded) if len(loaded) > 1 else None,
+        comparison=figures.loss_figure(runs) if len(runs) > 1 else None,
     )
     write_text(out, page)
     return out
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load_run(path: Path) -> dict[str, Any]:
+    """What the page says about a run, its figures included."""
     config, summary = read_config(path), read_json(path / "summary.json")
     if summary is None:
-        raise InputError(f"{path} holds no finished run: run the same command again to finish it")
+        raise InputError(f"{path} is not a finished run: run the same command again to finish it")
     events = list(read_lines(path / "events.jsonl"))
     run: dict[str, Any] = {
         "name": path.resolve().name,
@@ -85,37 +89,38 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _load_evaluation(path: Path) -> dict[str, Any]:
-    scores = stored(path)
+    """What the page says about a model that was not trained here."""
+    scores = read_scores(path)
     return {"name": scores["model"]["name"], **scores, **_scores(scores)}
 
 
 def _scores(scores: dict[str, Any]) -> dict[str, Any]:
-    """What a model was evaluated on: suites of tasks, BLiMP, held-out loss."""
+    """What a model was evaluated on: suites of tasks, BLiMP, held-out text."""
     suites, protocol = scores["suites"], scores.get("protocol", {})
     tasks = {
         name: {
-            **scores,
-            "figure": figures.scores_figure(scores["tasks"]),
-            "published": published_beside(name, scores, protocol),
+            **suite,
+            "figure": figures.scores_figure(suite["tasks"]),
+            "published": published_beside(name, suite, protocol),
         }
-        for name, scores in suites.items()
-        if "tasks" in scores
+        for name, suite in suites.items()
+        if "tasks" in suite
     }
     blimp = suites.get("blimp")
     if blimp is not None:
-        anchors = published()["blimp"] if blimp["official"] else {}
-        blimp = {**blimp, "figure": figures.blimp_figure(blimp, anchors)}
+        others = published()["blimp"] if blimp["official"] else {}
+        blimp = {**blimp, "figure": figures.blimp_figure(blimp, others)}
     return {"suites": tasks, "blimp": blimp, "other_heldout": suites.get("heldout")}
 
 
 def _heldout(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Held-out measurements, the latest one where a resumed run measured again."""
+    """Held-out losses by update, the last one where a resumed run measured again."""
     by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
     return [by_update[update] for update in sorted(by_update)]
 
 
 def _stages(events: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of each stage, over all the processes that worked on it."""
+    """Seconds spent on each stage, by all processes that worked on it."""
     stages: dict[str, float] = {}
     for event in events:
         if event["event"] == "stage":
@@ -124,15 +129,15 @@ def _stages(events: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _corpus(path: Path) -> dict[str, Any] | None:
-    """What the page says of the run's own corpus, if it is still there."""
+    """What the page says about the run's own corpus, if it still exists."""
     try:
         corpus = Corpus(path)
-    except InputError:  # given from elsewhere, or deleted since to free the disk
+    except InputError:  # it lies elsewhere, or was deleted to free the disk
         return None
     steps = show.dropping_steps(corpus.manifest)
     statistics = corpus.manifest.get("statistics")
     return {
-        "sources": show.source_lines(corpus.manifest),
+        "sources": show.describe_sources(corpus.manifest),
         "skipped": corpus.manifest.get("skipped", []),
         "orders": corpus.orders,
         "drops": figures.drops_figure(steps) if steps else None,

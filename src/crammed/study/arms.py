@@ -1,16 +1,16 @@
-"""A study: arms that differ in a few values, several seeds each, all with the same budget.
+"""A study: arms that differ in a few values, with the same budget and several seeds each.
 
-A study is a YAML file, built in or the user's:
+A study is a YAML file, built in (``studies/``) or the user's:
 
+    description: AdamW and Muon          # what `crammed study` lists; may be left out
     base: [crammed, model.layers=4]      # recipe and overrides of every arm
     baseline: adamw
     arms:
       adamw: []
-      muon: [optim.name=muon]            # a recipe here replaces that of the base
+      muon: [optim.name=muon]            # a recipe here replaces the base's
 
-What follows from the budget does so once, for the base: arms of its recipe have its size, batch and
-rates, but for what they set themselves. Every arm and seed is a run of ``crammed pretrain``: a
-study that is stopped goes on where it was.
+What follows from the budget is decided once, for the base: arms with the base's recipe get its
+size, batch and learning rates, unless they set their own.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from crammed.budget import Budget
 from crammed.config import RunConfig, Section
-from crammed.config.yamlfile import explain, names_in, read_yaml
+from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.recipe import load_config
@@ -33,15 +34,16 @@ Overrides = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Study(Section):
-    """The file above."""
+    """The contents of a study's file."""
 
+    description: str = ""
     base: Overrides = ()
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]
 
     def words(self, arm: str) -> list[str]:
-        """Recipe and overrides of an arm: its own values replace those of the base."""
-        return joined((*self.base, *self.arms[arm]))
+        """Recipe and overrides of an arm, whose own values replace the base's."""
+        return merged((*self.base, *self.arms[arm]))
 
 
 def study_names() -> list[str]:
@@ -49,24 +51,33 @@ def study_names() -> list[str]:
     return names_in(_folder())
 
 
-def load_study(name: str, corpus: Corpus, budget: str, words: Sequence[str] = ()) -> Study:
-    """Read a study and check every arm on the corpus and the budget that it is for.
-
-    Args:
-        name: of a built-in study, or the path of a .yaml file.
-        words: a recipe or overrides on top of the study's base.
+def read_study(name: str) -> Study:
+    """A built-in study by its name, or one of the user's by the path of its .yaml file.
 
     Raises:
-        InputError: it cannot be read, or an arm is no valid configuration.
+        InputError: no such study, or faults in it.
     """
-    try:
-        study = Study.model_validate(read_yaml("study", name, _folder()))
-    except ValidationError as error:
-        raise InputError(f"study {name}: {explain(error, Study)}") from error
+    study = read_section("study", name, _folder(), Study)
     if study.baseline not in study.arms:
-        raise InputError(f"study {name}: baseline {study.baseline} is none of its arms")
+        raise InputError(f"study {name}: baseline {study.baseline} is not one of its arms")
+    return study
+
+
+def load_study(name: str, corpus: Corpus, budget: Budget, words: Sequence[str] = ()) -> Study:
+    """Read a study, and check every arm against the corpus and the budget of the study.
+
+    Args:
+        words: a recipe or overrides, which replace those of the study's base.
+
+    Returns:
+        the study with `words` in its base; arms also set what follows from the budget.
+
+    Raises:
+        InputError: as `read_study`, or an arm is not a valid configuration.
+    """
+    study = read_study(name)
     fixed = {**corpus.settings(), "budget": {"limit": budget}}
-    recipe, *overrides = joined((*study.base, *words))
+    recipe, *overrides = merged((*study.base, *words))
     base = load_config(recipe, overrides, fixed, rows=corpus.rows)
     followed = _followed(base)
     arms = {
@@ -78,7 +89,8 @@ def load_study(name: str, corpus: Corpus, budget: str, words: Sequence[str] = ()
         recipe, *overrides = study.words(arm)
         if taken := [word for word in overrides if word.startswith(("data.", "tokenizer."))]:
             raise InputError(
-                f"study {name}, arm {arm}: {taken[0]} is a matter of the corpus: prepare another"
+                f"study {name}, arm {arm}: {taken[0]} is a property of the corpus, which all arms "
+                "share: prepare another corpus"
             )
         try:
             load_config(recipe, overrides, fixed)
@@ -92,14 +104,14 @@ def _folder() -> Traversable:
 
 
 def _followed(config: RunConfig) -> list[str]:
-    """What may have followed from the budget, as overrides; the corpus has its own vocabulary."""
+    """Overrides with the values that may follow from the budget, without the tokenizer's."""
     values = config.model_dump(mode="json")
     keys = [key.split(".") for key in FOLLOWERS if not key.startswith("tokenizer.")]
     return [f"{section}.{name}={values[section][name]}" for section, name in keys]
 
 
-def joined(words: Iterable[str]) -> list[str]:
-    """A recipe and its overrides; of those that come twice, the last."""
+def merged(words: Iterable[str]) -> list[str]:
+    """A recipe and its overrides; the last word for a key, or for the recipe, wins."""
     recipe, values = "crammed", {}
     for word in words:
         key, equals, _ = word.partition("=")

@@ -1,4 +1,7 @@
-"""Running a study: every arm with every seed is a run of ``crammed pretrain``."""
+"""Runs a study: every arm and seed is a run of ``crammed pretrain``.
+
+Finished runs are not repeated, so a study that was stopped continues where it was.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.files import read_json, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
-from crammed.study.arms import Study, joined
+from crammed.study.arms import Study, merged
 from crammed.workers import cores
 
 
@@ -29,24 +33,24 @@ class _Run:
 def run_study(
     study: Study,
     corpus: Corpus,
-    budget: str,
+    budget: Budget,
     seeds: int,
     out: Path,
     jobs: int,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Train every arm with every seed, `jobs` at a time on a CPU's cores.
+    """Train every arm with every seed, `jobs` runs at a time, which share the CPU's cores.
 
     Returns:
-        what ``OUT/study.json`` holds: ``{"budget", "baseline", "arms": {name: {"words", "runs":
-        {seed: {"loss@0.15", "loss@0.25", "tokens", "updates", "seconds"}}}}}``; a run that failed
-        has ``failed`` instead.
+        what ``OUT/study.json`` holds: ``{"environment", "corpus", "budget", "jobs", "baseline",
+        "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is ``{"loss@0.15",
+        "loss@0.25", "tokens", "updates", "parameters", "seconds"}``, or ``{"failed": reason}``.
     """
     out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {
         "environment": environment(),
         "corpus": corpus.sha256,
-        "budget": budget,
+        "budget": budget.text,
         "jobs": jobs,
         "baseline": study.baseline,
         "arms": {arm: {"words": study.words(arm), "runs": {}} for arm in study.arms},
@@ -60,22 +64,22 @@ def run_study(
                 result["arms"][run.arm]["runs"][str(run.seed)] = future.result()
                 write_json(out / "study.json", result)
                 bar.update(done, f"{run.arm}, seed {run.seed}")
-        except BaseException:  # Ctrl-C reaches the runs too; those that wait are not to begin
+        except BaseException:  # Ctrl-C reaches the runs, too; those that wait must not start
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return result
 
 
 def _runs(
-    study: Study, corpus: Corpus, budget: str, seeds: int, out: Path, jobs: int
+    study: Study, corpus: Corpus, budget: Budget, seeds: int, out: Path, jobs: int
 ) -> Iterator[_Run]:
-    """Seeds in the outer loop, so that a study that is cut short has whole seeds."""
+    """Seeds are the outer loop, so that a study that is cut short has complete seeds."""
     threads = f"compute.threads={max(1, cores() // jobs)}"
     for seed in range(seeds):
         for arm in study.arms:
-            words = joined((threads, *study.words(arm)))
+            words = merged((threads, *study.words(arm)))
             command = [sys.executable, "-m", "crammed", "pretrain", *words]
-            command += ["--corpus", str(corpus.path), "--budget", budget]
+            command += ["--corpus", str(corpus.path), "--budget", budget.text]
             command += ["--seed", str(seed), "--out", str(out / f"{arm}-{seed}"), "--json"]
             yield _Run(arm, seed, command)
 

@@ -1,4 +1,4 @@
-"""Arms of a study beside its baseline: means, spreads, and how sure a difference is."""
+"""Compares the arms of a study with its baseline: means, deviations, confidence intervals."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ RATES = ("loss@0.15", "loss@0.25")
 
 
 def compare_arms(study: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for every arm, the best first: mean and standard deviation of the held-out loss.
-
-    ``difference`` is to the baseline, with the 95 % interval and the two-sided p-value of Welch's
-    t-test; None for the baseline itself and where an arm has one seed. Arms whose runs all failed
-    have ``failed`` instead.
+    """A row for every arm, the lowest held-out loss first.
 
     Args:
         study: what `run_study` returns.
+
+    Returns:
+        ``{"arm", "seeds", "tokens", "seconds", "loss@0.15", "loss@0.25"}`` for each arm. A loss is
+        its ``mean`` and standard ``deviation``, its ``difference`` from the baseline, and the 95 %
+        ``interval`` and two-sided ``p`` of this difference by Welch's t-test (Welch 1947). These
+        are None for the baseline, and interval and p are None if an arm has one seed. If runs
+        failed, ``failed`` is the first reason; if all did, there are no losses.
     """
     arms = {name: _losses(arm) for name, arm in study["arms"].items()}
     base = arms[study["baseline"]]
@@ -44,7 +47,7 @@ def _losses(arm: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def _one(losses: list[float], base: list[float] | None) -> dict[str, Any]:
-    """Mean and deviation of an arm, and its difference to the baseline."""
+    """Mean and deviation of an arm's losses, and their difference from the baseline's."""
     values: dict[str, Any] = {
         "mean": statistics.fmean(losses),
         "deviation": statistics.stdev(losses) if len(losses) > 1 else None,
@@ -58,7 +61,7 @@ def _one(losses: list[float], base: list[float] | None) -> dict[str, Any]:
         from scipy.stats import ttest_ind
 
         test = ttest_ind(losses, base, equal_var=False)
-        if math.isfinite(test.pvalue):  # it is not where both have no spread at all
+        if math.isfinite(test.pvalue):  # it is not if neither has any spread
             between = test.confidence_interval()
             values["interval"] = [float(between.low), float(between.high)]
             values["p"] = float(test.pvalue)

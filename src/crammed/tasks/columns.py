@@ -1,6 +1,6 @@
-"""One record of a task as texts and a label.
+"""Takes texts, labels and group out of one record, from the columns that a task names.
 
-What is wrong with a record is a ValueError without its place, which `crammed.tasks.read` adds.
+Functions here raise a ValueError that says what is wrong; `crammed.tasks.read` adds the row.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from crammed.tasks.rows import Texts
 from crammed.tasks.task import Task, pieces
 
 Fill = Callable[[Record], str]
-"""Record -> the text that a column or a template gives."""
+"""Record -> the text of a column, or of a template filled in."""
 
 
 class TaskColumns:
-    """Reads the records of one split.
+    """The columns of a task in one split, whose records may name them differently.
 
     Args:
-        text: columns or templates; the split's own or the task's.
-        names: of the classes in the order of their numbers.
+        text: columns or templates of the texts, the split's own or the task's.
+        names: names of the classes in the order of their numbers.
     """
 
     def __init__(self, task: Task, text: Sequence[str], names: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class TaskColumns:
         self._group = None if task.group is None else _filler(task.group)
 
     def texts(self, record: Record) -> list[Texts]:
-        """One sequence, or one for each answer."""
+        """The texts of one sequence, or of one for each answer."""
         if self._task.kind == "tokens":
             return [_words(record, self._columns[0])]
         filled = tuple(fill(record) for fill in self._text)
@@ -46,23 +46,23 @@ class TaskColumns:
         return [(*filled, self._choice_text({**record, "choice": each})) for each in answers]
 
     def answers(self, record: Record) -> list[str]:
-        """The answers to choose from, two or more."""
+        """Two or more answers to choose from."""
         if len(self._choices) > 1:
             return [fill(record) for fill in self._choices]
         (name,) = self._task.choices
         answers = column(record, name)
         if not isinstance(answers, list) or not all(isinstance(each, str) for each in answers):
-            raise ValueError(f"column {name!r} holds {_kind(answers)}, no list of texts")
+            raise ValueError(f"column {name!r} holds {_kind(answers)}, not a list of texts")
         if len(answers) < 2:
             raise ValueError(f"column {name!r} holds fewer than two answers")
         return answers
 
     def group(self, record: Record) -> str | None:
-        """Key of the rows that this one belongs to; None if the task has no groups."""
+        """The key of the row's group; None if the task has no groups."""
         return None if self._group is None else self._group(record)
 
     def labels(self, record: Record, texts: Sequence[Texts]) -> list[Any]:
-        """The label, in a list: a number, L of them, or the number of each word."""
+        """The row's label in a list; for kind tokens, the labels of its words."""
         task = self._task
         if len(task.label) > 1:
             return [[_flag(record, name) for name in task.label]]
@@ -72,12 +72,12 @@ class TaskColumns:
         if task.kind == "tokens":
             return self._tags(value, texts[0])
         if task.kind == "multi-label":
-            given = {class_number(each, self._names) for each in list_of(value, ",")}
-            return [[number in given for number in range(len(self._names))]]
+            numbers = {class_number(each, self._names) for each in list_of(value, ",")}
+            return [[number in numbers for number in range(len(self._names))]]
         return [class_number(value, self._names)]
 
     def no_labels(self) -> list[Any]:
-        """What stands in place of labels where there are none."""
+        """What takes the place of the label in an unlabelled split."""
         return [[math.nan] * len(self._names) if self._task.kind == "multi-label" else math.nan]
 
     def _tags(self, value: Any, words: Texts) -> list[int]:
@@ -92,11 +92,11 @@ def column(record: Record, name: str) -> Any:
     """The value of a column.
 
     Raises:
-        ValueError: no such column; names those there are.
+        ValueError: there is no such column; the message lists those there are.
     """
     if name not in record:
         raise ValueError(
-            f"no column {name!r} (it has: {', '.join(map(str, record))}); is it the data of "
+            f"no column {name!r} (it has: {', '.join(map(str, record))}); is this the data of "
             "another task?"
         )
     return record[name]
@@ -129,7 +129,7 @@ def _words(record: Record, name: str) -> Texts:
     value = column(record, name)
     words = value.split() if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError(f"column {name!r} holds {_kind(value)}, no list of words")
+        raise ValueError(f"column {name!r} holds {_kind(value)}, not a list of words")
     if not words:
         raise ValueError(f"column {name!r} holds no words")
     return tuple(word if word.isascii() else without_surrogates(word) for word in words)

@@ -1,8 +1,7 @@
-"""The ``glue_data`` tree that GLUE was first published as.
+"""Reads the ``glue_data`` folders in which GLUE was first published.
 
-Its files are lines of cells between tabs in which quotation marks mean nothing. CoLA's labelled
-files have no line of column names, and the other tasks' columns have names of their own, which
-are brought to those of the hub here.
+Cells are separated by tabs, and quotation marks have no meaning. CoLA's labelled files lack the
+line of column names; the other tasks' columns are renamed here to those on the hub.
 """
 
 from __future__ import annotations
@@ -34,7 +33,11 @@ _MSR_IDS = ("#1 ID", "#2 ID")
 
 
 def glue_data_split(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
-    """A split of one of the tree's folders; None if the folder is none of them or lacks it."""
+    """A split in one of these folders; None if the folder is another or lacks the split.
+
+    Args:
+        spellings: names of the split, the preferred one first.
+    """
     if folder.name not in _COLUMNS:
         return None
     names = [*spellings, *(["diagnostic", "AX"] if "test" in spellings else [])]
@@ -45,7 +48,7 @@ def glue_data_split(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | N
 
 
 def _msr(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
-    """MRPC as Microsoft published it, of which ``dev_ids.tsv`` is GLUE's validation split."""
+    """A split of MRPC as Microsoft published it; ``dev_ids.tsv`` lists the validation split."""
     test = "test" in spellings
     file = folder / f"msr_paraphrase_{'test' if test else 'train'}.txt"
     if not file.is_file():
@@ -54,19 +57,21 @@ def _msr(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
         return GlueDataSplit(file, "MRPC")
     listed = folder / "dev_ids.tsv"
     if not listed.is_file():
-        raise InputError(f"{folder} lacks dev_ids.tsv, which says which of {file.name} validate")
+        raise InputError(
+            f"{folder} lacks dev_ids.tsv, which lists the validation rows of {file.name}"
+        )
     ids = [tuple(line.split()) for _, line in lines(File(listed, str(listed)))]
     return GlueDataSplit(file, "MRPC", frozenset(ids), "dev" in spellings)
 
 
 @dataclass(frozen=True)
 class GlueDataSplit:
-    """One file of the tree.
+    """A split in one file.
 
     Attributes:
-        task: name of its folder.
-        ids: pairs of ids that validate, of a file that is both splits.
-        validates: whether this is the split of those ids, or of all others.
+        task: name of the file's folder.
+        ids: pairs of ids of the validation rows, for a file that holds both splits.
+        validates: whether this is the validation split of such a file, or the training split.
     """
 
     file: Path
@@ -90,12 +95,12 @@ class GlueDataSplit:
                 if not headless:
                     continue
             if self.task == "QQP" and len(cells) < len(columns):
-                continue  # a few rows are broken in the published files; official sizes lack them
+                continue  # published with a few broken rows, which official sizes exclude
             if len(cells) != len(columns):
                 raise InputError(f"{place}: {len(cells)} cells in a row of {len(columns)} columns")
             record = dict(zip(columns, cells, strict=True))
-            chosen = tuple(record.get(name, "") for name in _MSR_IDS) in self.ids
-            if not self.ids or chosen == self.validates:
+            is_validation = tuple(record.get(name, "") for name in _MSR_IDS) in self.ids
+            if not self.ids or is_validation == self.validates:
                 yield place, {names.get(name, name): cell for name, cell in record.items()}
 
     def digest(self) -> str:

@@ -1,7 +1,6 @@
-"""What data says about a label, as a class number or a value.
+"""Turns the label in a record into a class number or a value.
 
-Functions here raise ValueError with what is wrong with one row; `crammed.tasks.read` adds
-which row that is.
+Functions here raise a ValueError that says what is wrong; `crammed.tasks.read` adds the row.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 UNLABELLED = (-1, "-1", None, "")
-"""How data sets say that a row of a test split has no label."""
+"""Labels of rows without a label, as in test splits."""
 UNTAGGED = (-1, -100, "-1", "-100", None)
-"""Tags of words that count neither in training nor in scores; tables hold them as text."""
+"""Tags of words that count neither in training nor in scores; text in tables."""
 
 
 def class_number(value: Any, names: Sequence[str]) -> int:
-    """A label's place among the names: given by name or, unless names are numbers, by number."""
+    """The position of a label among the names, by name or, unless names are numbers, by number."""
     if is_unlabelled(value, names):
         raise ValueError(
-            f"label {value!r} says that the row has none; this split needs labels"
+            f"label {value!r} means that the row has none, but this split needs labels"
             + ("; if -1 is a class, name all classes in `labels`" if value in (-1, "-1") else "")
         )
     name = name_of(value)
@@ -34,32 +33,34 @@ def class_number(value: Any, names: Sequence[str]) -> int:
 
 
 def _of_bool(value: bool, names: Sequence[str]) -> int:
-    """``True`` among names such as True and False, or as the second of any two."""
-    found = [place for place, name in enumerate(names) if name.lower() == str(value).lower()]
-    if not found and len(names) != 2:
+    """A truth value among names such as True and False, or as the number of one of two classes."""
+    matches = [place for place, name in enumerate(names) if name.lower() == str(value).lower()]
+    if not matches and len(names) != 2:
         raise _none_of(value, names)
-    return found[0] if found else int(value)
+    return matches[0] if matches else int(value)
 
 
 def _none_of(value: Any, names: Sequence[str]) -> ValueError:
     shown = names if len(names) <= 12 else [*names[:10], "...", names[-1]]
-    return ValueError(f"label {value!r} is none of {', '.join(shown)}")
+    return ValueError(f"label {value!r} is not one of {', '.join(shown)}")
 
 
 def is_unlabelled(value: Any, names: Sequence[str] = ()) -> bool:
-    """Whether a label says that there is none; -1 does not if it is the name of a class."""
-    if isinstance(value, float) and math.isnan(value):
-        return True
-    return value in UNLABELLED and (value is None or name_of(value) not in names)
+    """Whether a label means that there is none; -1 does not if it is the name of a class."""
+    return (isinstance(value, float) and math.isnan(value)) or _is_mark(value, UNLABELLED, names)
 
 
 def is_untagged(tag: Any, names: Sequence[str] = ()) -> bool:
-    """The same of the tag of a word."""
-    return tag in UNTAGGED and (tag is None or name_of(tag) not in names)
+    """Whether the tag of a word means that it has none; -1 does not if it is a class's name."""
+    return _is_mark(tag, UNTAGGED, names)
+
+
+def _is_mark(value: Any, marks: Sequence[Any], names: Sequence[str]) -> bool:
+    return value in marks and (value is None or name_of(value) not in names)
 
 
 def name_of(value: Any) -> str:
-    """A label's name: ``entailment``, ``true`` for True, ``3`` for 3, 3.0 and "3.0"."""
+    """A label as a name: ``entailment``; ``true`` for True; ``3`` for 3, 3.0 and "3.0"."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -77,34 +78,34 @@ def is_number(name: str) -> bool:
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Names sorted; numbers by size."""
-    found = set(names)
-    return tuple(sorted(found, key=int if all(map(is_number, found)) else None))
+    """The distinct names, sorted; by value if all are numbers."""
+    distinct = set(names)
+    return tuple(sorted(distinct, key=int if all(map(is_number, distinct)) else None))
 
 
 def value_of(value: Any) -> float:
-    """A finite number, for regression."""
+    """The value for regression, a finite number."""
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"label {value!r} is no number") from None
+        raise ValueError(f"label {value!r} is not a number") from None
     if isinstance(value, bool) or not math.isfinite(number):
-        raise ValueError(f"label {value!r} is no finite number")
+        raise ValueError(f"label {value!r} is not a finite number")
     return number
 
 
 def list_of(value: Any, separator: str | None) -> list[Any]:
-    """A list, or the parts of a text; `separator` None is any white space."""
+    """A list as it is, or the parts of a text; the separator None is any white space."""
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(separator)]
         return [part for part in parts if part]
     if not isinstance(value, list):
-        raise ValueError(f"{value!r} is no list")
+        raise ValueError(f"{value!r} is not a list")
     return value
 
 
 def flag_of(value: Any) -> bool:
-    """0 or 1 of a column for one of several labels."""
+    """The value of a column of 0/1 for one label."""
     if value in (True, False):  # 1 and 1.0 too
         return bool(value)
     if isinstance(value, str) and value.strip().lower() in ("0", "1", "0.0", "1.0"):

@@ -1,14 +1,14 @@
-"""Where a split's records are: folders of several layouts, and the Hugging Face hub.
+"""Finds the splits of a task: in folders of several layouts, or on the Hugging Face hub.
 
-A suite's folder has a folder for each task, with ``train.jsonl`` (also .csv, .tsv, .parquet;
-text also compressed), or with the hub's ``train-00000-of-00002.parquet``, or is the classic
-``glue_data`` tree, see `crammed.tasks.glue_data`. A task's own folder will do too.
+A suite's folder has a folder for each task, with files such as ``train.jsonl`` (or .csv, .tsv,
+.parquet; text may be compressed) or the hub's ``train-00000-of-00002.parquet``. It may also be the
+``glue_data`` tree (`crammed.tasks.glue_data`), or the folder of a single task.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -18,43 +18,44 @@ from typing import Any, Protocol
 from crammed.errors import InputError
 from crammed.files import sha256
 from crammed.formats import hub
-from crammed.formats.hub import HubSet
+from crammed.formats.hub import HubDataset
 from crammed.formats.lines import COMPRESSIONS, File
 from crammed.formats.records import (
     Record,
     Records,
-    delimited_records,
+    csv_records,
     json_records,
     parquet_records,
+    tsv_records,
 )
 from crammed.tasks.glue_data import glue_data_split
 from crammed.tasks.task import Suite
 
-_READERS = {
+_READERS: dict[str, Callable[[File], Records]] = {
     ".jsonl": json_records,
     ".ndjson": json_records,
     ".json": json_records,
-    ".csv": lambda file: delimited_records(file, ","),
-    ".tsv": lambda file: delimited_records(file, "\t"),
+    ".csv": csv_records,
+    ".tsv": tsv_records,
     ".parquet": parquet_records,
 }
 _VALIDATION = ("validation", "dev", "val", "valid")
-"""Names that go for one another."""
+"""Names of the same split."""
 
 
 class FoundSplit(Protocol):
-    """A split that is there."""
+    """The data of a split that exists."""
 
     @property
     def shown(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         ...
 
     def records(self) -> Iterator[tuple[str, Record]]:
-        """Each with its place, for messages.
+        """Each record with its place, for messages.
 
         Raises:
-            InputError: damage; names the file and the line or row.
+            InputError: the data is damaged; names the file and the line or row.
         """
         ...
 
@@ -63,36 +64,36 @@ class FoundSplit(Protocol):
         ...
 
 
-class Data(Protocol):
+class SuiteData(Protocol):
     """The data of a suite."""
 
     def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
-        """A split of a task in the first of `folders` that is there; None if there is none."""
+        """A split of a task, from the first of `folders` that has it; None if none has."""
         ...
 
-    def lacks(self, folders: Sequence[str], split: str) -> str:
-        """Words for a split that is not there."""
+    def missing(self, folders: Sequence[str], split: str) -> str:
+        """A message that the split does not exist."""
         ...
 
 
-def open_data(suite: Suite, data: Path | None) -> Data:
-    """The suite's data in a folder, or on the hub if that is None.
+def open_data(suite: Suite, data: Path | None) -> SuiteData:
+    """Find the suite's data in a folder, or on the hub if `data` is None.
 
     Raises:
-        InputError: no such folder, or a suite that is not on the hub.
+        InputError: there is no such folder, or the suite is not on the hub.
     """
     if data is None:
         if suite.hub is None:
             raise InputError(f"suite {suite.name} is not on the hub: name the folder of its data")
         return HubData(suite.hub, suite.converted)
     if not data.is_dir():
-        raise InputError(f"{data} is no folder of tasks")
-    return FolderData(data, alone=len(suite.tasks) == 1)
+        raise InputError(f"{data} is not a folder of tasks")
+    return FolderData(data, single_task=len(suite.tasks) == 1)
 
 
 @dataclass(frozen=True)
 class FileSplit:
-    """The files of a split, one after the other."""
+    """A split in one or more files, in order."""
 
     files: tuple[Path, ...]
 
@@ -113,37 +114,39 @@ def _records(file: Path) -> Records:
 
 @dataclass(frozen=True)
 class FolderData:
-    """A folder that has a folder for each task, or is the only task's or a task's own.
+    """A folder that has a folder for each task, or is itself the folder of one task.
 
     Attributes:
-        alone: the suite has one task, whose splits may be in the folder itself.
+        single_task: whether the suite has one task, whose splits may be in the folder itself.
     """
 
     root: Path
-    alone: bool
+    single_task: bool
 
     def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
         for folder in self._candidates(folders):
-            classic = glue_data_split(folder, _spellings(split))
-            if classic is not None:
-                return classic
+            found = glue_data_split(folder, _spellings(split))
+            if found is not None:
+                return found
             for spelling in _spellings(split):
                 files = _files(folder, spelling) or _files(folder / "data", spelling)
                 if files:
                     return FileSplit(files)
         return None
 
-    def lacks(self, folders: Sequence[str], split: str) -> str:
-        at = next(self._candidates(folders), None)
-        if at is None:
-            there = sorted(each.name for each in self.root.iterdir() if each.is_dir())
-            has = f"it has: {', '.join(there)}" if there else "it has no folders at all"
+    def missing(self, folders: Sequence[str], split: str) -> str:
+        folder = next(self._candidates(folders), None)
+        if folder is None:
+            names = sorted(each.name for each in self.root.iterdir() if each.is_dir())
+            has = f"it has: {', '.join(names)}" if names else "it has no folders at all"
             return f"{self.root} has no folder {' or '.join(folders)} ({has})"
-        there = sorted(each.name for each in at.iterdir())
+        names = sorted(each.name for each in folder.iterdir())
         suffixes = ", ".join(suffix for suffix in _READERS if suffix not in (".ndjson", ".json"))
-        return f"{at} has no {split} split, as {suffixes} (it has: {', '.join(there) or 'nothing'})"
+        has = ", ".join(names) or "nothing"
+        return f"{folder} has no {split} split, as {suffixes} (it has: {has})"
 
     def _candidates(self, folders: Sequence[str]) -> Iterator[Path]:
+        """Existing folders that may hold the task's splits, the likeliest first."""
         inside = sorted(each for each in self.root.iterdir() if each.is_dir())
         for name in folders:
             exact = self.root / name
@@ -151,12 +154,12 @@ class FolderData:
                 yield exact
             yield from (e for e in inside if e != exact and _plain(e.name) in _plain_names(name))
         own = _plain(self.root.resolve().name)
-        if self.alone or any(own in _plain_names(name) for name in folders):
+        if self.single_task or any(own in _plain_names(name) for name in folders):
             yield self.root
 
 
 def _plain(name: str) -> str:
-    """``STS-B`` is ``stsb``."""
+    """A name without case and punctuation: ``STS-B`` gives ``stsb``."""
     return re.sub(r"[-_ ]", "", name).lower()
 
 
@@ -165,6 +168,7 @@ def _plain_names(name: str) -> tuple[str, ...]:
 
 
 def _spellings(split: str) -> list[str]:
+    """The name of a split and the others in use for it."""
     for word in _VALIDATION:
         if re.match(rf"{word}(?![a-z])", split):
             others = [split.replace(word, other, 1) for other in _VALIDATION if other != word]
@@ -177,10 +181,10 @@ def _inner(file: Path) -> Path:
 
 
 def _files(folder: Path, split: str) -> tuple[Path, ...]:
-    """Files of a split; none if it is not here.
+    """Files of a split in a folder; empty if it is not there.
 
     Raises:
-        InputError: several files could be it, or parts of it are missing.
+        InputError: several files could be the split, or parts of it are missing.
     """
     if not folder.is_dir():
         return ()
@@ -198,7 +202,7 @@ def _files(folder: Path, split: str) -> tuple[Path, ...]:
 
 
 def _numbered(files: Sequence[Path], split: str) -> tuple[Path, ...]:
-    """Parts as the hub names them: ``train-00000-of-00002.parquet``."""
+    """Parts with names such as the hub's ``train-00000-of-00002.parquet``."""
     form = re.compile(rf"{re.escape(split)}-(\d+)-of-(\d+)(-\w+)?\.parquet")
     found = [(match, file) for file in files if (match := form.fullmatch(file.name))]
     if found:
@@ -206,39 +210,39 @@ def _numbered(files: Sequence[Path], split: str) -> tuple[Path, ...]:
         if missing:
             raise InputError(
                 f"{found[0][1].parent} lacks part {min(missing)} of {found[0][0][2]} of the split "
-                f"{split}: fetch it again"
+                f"{split}: download it again"
             )
     return tuple(file for _, file in found)
 
 
 @dataclass(frozen=True)
 class HubData:
-    """A data set of the hub with a configuration for each task; downloaded once, then cached."""
+    """A data set on the hub with a configuration for each task; downloaded once, then cached."""
 
     repository: str
     converted: bool
 
     def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
-        found = HubSet(self.repository, folders[0], split, converted=self.converted)
+        dataset = HubDataset(self.repository, folders[0], split, converted=self.converted)
         name = f"{self.repository}/{folders[0]}"
-        builder = hub.builder_of(name, found, found.newest)
+        builder = hub.builder_of(name, dataset, dataset.newest)
         try:
             builder.download_and_prepare()
             if split not in builder.info.splits:
                 return None
-        except Exception as error:  # whatever the network and a dozen formats come up with
+        except Exception as error:  # the network and a dozen formats may raise anything
             cause = error.__cause__
             reason = cause if isinstance(cause, Exception) else error
             raise hub.fault(name, "cannot be downloaded", reason) from error
         return HubSplit(name, split, builder)
 
-    def lacks(self, folders: Sequence[str], split: str) -> str:
+    def missing(self, folders: Sequence[str], split: str) -> str:
         return f"hub:{self.repository}/{folders[0]} has no split {split}"
 
 
 @dataclass(frozen=True)
 class HubSplit:
-    """A split of a data set of the hub that is on this disk now."""
+    """A split of a hub data set that has been downloaded."""
 
     name: str
     split: str

@@ -1,4 +1,4 @@
-"""Reading a task: its records as rows, every fault named with its file and line."""
+"""Reads the splits of a task as rows; every fault is named with its file and line or row."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ import numpy as np
 from crammed.errors import InputError
 from crammed.tasks.columns import TaskColumns, column
 from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, name_of
-from crammed.tasks.layouts import Data, FoundSplit, open_data
+from crammed.tasks.layouts import FoundSplit, SuiteData, open_data
 from crammed.tasks.rows import Rows, TaskData, Texts
 from crammed.tasks.task import OF_TWO, SplitSpec, Suite, Task
 
 
 def tasks_in(suite: Suite, data: Path | None) -> list[str]:
-    """Names of the suite's tasks whose training split is there; of the hub's, all.
+    """Names of the suite's tasks whose training split exists; on the hub, of all its tasks.
 
     Raises:
-        InputError: there is none, or `data` is no folder.
+        InputError: there is none, or `data` is not a folder.
     """
     if data is None:
         return list(suite.tasks)
     opened = open_data(suite, data)
-    found = [n for n, task in suite.tasks.items() if opened.find(task.folders, task.train)]
-    if not found:
-        raise _nothing(suite, data)
-    return found
+    names = [n for n, task in suite.tasks.items() if opened.find(task.folders, task.train)]
+    if not names:
+        raise _no_tasks(suite, data)
+    return names
 
 
 def splits_in(suite: Suite, data: Path | None) -> list[FoundSplit]:
-    """Every split of the suite's tasks that is there: training, scored and test.
+    """All existing splits of the suite's tasks: training, scored and test.
 
     Raises:
-        InputError: there is none, or `data` is no folder.
+        InputError: there is none, or `data` is not a folder.
     """
     opened = open_data(suite, data)
-    wanted: dict[tuple[tuple[str, ...], str], None] = {}
+    places: dict[tuple[tuple[str, ...], str], None] = {}
     for task in suite.tasks.values():
-        places = (SplitSpec(split=task.train), *task.numbers.values(), *task.test.values())
-        wanted |= dict.fromkeys((_folders(task, at), at.split) for at in places)
-    found = [split for at in wanted if (split := opened.find(*at)) is not None]
-    if not found:
-        raise _nothing(suite, data)
-    return found
+        specs = (SplitSpec(split=task.train), *task.numbers.values(), *task.test.values())
+        places |= dict.fromkeys((_folders(task, spec), spec.split) for spec in specs)
+    splits = [split for place in places if (split := opened.find(*place)) is not None]
+    if not splits:
+        raise _no_tasks(suite, data)
+    return splits
 
 
-def _nothing(suite: Suite, data: Path | None) -> InputError:
+def _no_tasks(suite: Suite, data: Path | None) -> InputError:
     folders = ", ".join(" or ".join(task.folders) for task in suite.tasks.values())
     return InputError(
-        f"{data or 'the hub'} holds no task of suite {suite.name}, which would be in folders "
+        f"{data or 'the hub'} holds no task of suite {suite.name}, which should be in folders "
         f"{folders}"
     )
 
@@ -62,25 +62,25 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
     """Read a task's training split, its scored splits and, with `test`, its unlabelled ones.
 
     Args:
-        data: folder of the suite's data; None is the hub.
+        data: folder of the suite's data; None for the hub.
 
     Raises:
-        InputError: what is missing or wrong, with file and line or row.
+        InputError: something is missing or wrong; names the file and the line or row.
     """
     opened = open_data(suite, data)
-    train = _need(opened, task, SplitSpec(split=task.train))
-    scored = _there(opened, task, task.numbers)
+    train = _find(opened, task, SplitSpec(split=task.train))
+    scored = _existing(opened, task, task.numbers)
     if not scored:
-        _need(opened, task, next(iter(task.numbers.values())))
-    tests = _there(opened, task, task.test) if test else {}
-    names = _names(task, train)
+        _find(opened, task, next(iter(task.numbers.values())))
+    tests = _existing(opened, task, task.test) if test else {}
+    names = _class_names(task, train)
     _check_metrics(task, names)
-    rows = _read(train, task, TaskColumns(task, task.text, names))
+    rows = _read(train, TaskColumns(task, task.text, names))
     _check_training(train, task, rows, names)
 
-    def read(split: FoundSplit, at: SplitSpec, *, labelled: bool) -> Rows:
-        reader = TaskColumns(task, at.text or task.text, names)
-        return _read(split, task, reader, choices=rows.choices, labelled=labelled)
+    def read(split: FoundSplit, spec: SplitSpec, *, labelled: bool) -> Rows:
+        columns = TaskColumns(task, spec.text or task.text, names)
+        return _read(split, columns, choices=rows.choices, labelled=labelled)
 
     scored_rows = {n: read(each, task.numbers[n], labelled=True) for n, each in scored.items()}
     test_rows = {n: read(each, task.test[n], labelled=False) for n, each in tests.items()}
@@ -105,24 +105,26 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _folders(task: Task, at: SplitSpec) -> tuple[str, ...]:
-    return (at.folder,) if at.folder else task.folders
+def _folders(task: Task, spec: SplitSpec) -> tuple[str, ...]:
+    return (spec.folder,) if spec.folder else task.folders
 
 
-def _there(data: Data, task: Task, places: Mapping[str, SplitSpec]) -> dict[str, FoundSplit]:
-    looked = {name: data.find(_folders(task, at), at.split) for name, at in places.items()}
-    return {name: split for name, split in looked.items() if split is not None}
+def _existing(data: SuiteData, task: Task, specs: Mapping[str, SplitSpec]) -> dict[str, FoundSplit]:
+    """The splits that exist, by name."""
+    found = {name: data.find(_folders(task, spec), spec.split) for name, spec in specs.items()}
+    return {name: split for name, split in found.items() if split is not None}
 
 
-def _need(data: Data, task: Task, at: SplitSpec) -> FoundSplit:
-    found = data.find(_folders(task, at), at.split)
-    if found is None:
-        raise InputError(f"task {task.name}: {data.lacks(_folders(task, at), at.split)}")
-    return found
+def _find(data: SuiteData, task: Task, spec: SplitSpec) -> FoundSplit:
+    """A split that must exist."""
+    place = _folders(task, spec), spec.split
+    if (split := data.find(*place)) is None:
+        raise InputError(f"task {task.name}: {data.missing(*place)}")
+    return split
 
 
 def _official(task: Task, sizes: Mapping[str, int]) -> bool | None:
-    """Whether the splits that make scores have their official sizes; None if those are unknown."""
+    """Whether the splits that scores depend on have their official sizes; None if unknown."""
     if not sizes.keys() <= task.rows.keys():
         return None
     return all(task.rows[split] == size for split, size in sizes.items())
@@ -130,33 +132,33 @@ def _official(task: Task, sizes: Mapping[str, int]) -> bool | None:
 
 @contextmanager
 def _at(place: str) -> Iterator[None]:
-    """Name the row in which a ValueError arises."""
+    """Name the place of a record in which a ValueError arises."""
     try:
         yield
     except ValueError as error:
         raise InputError(f"{place}: {error}") from error
 
 
-def _names(task: Task, train: FoundSplit) -> tuple[str, ...]:
-    """Names of the classes; where the task has none, of those that the training split has."""
+def _class_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
+    """Names of the classes, from the task or else from the labels of the training split."""
     if task.kind == "regression":
         return ()
     if task.kind == "choice":
         return _choice_names(task, train)
     if task.labels or len(task.label) > 1:
         return task.labels or task.label
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for place, record in train.records():
         with _at(place):
             value = column(record, task.label[0])
             if task.kind == "multi-label":
-                given = list_of(value, ",")
+                labels = list_of(value, ",")
             elif task.kind == "tokens":
-                given = [tag for tag in list_of(value, None) if not is_untagged(tag)]
+                labels = [tag for tag in list_of(value, None) if not is_untagged(tag)]
             else:
-                given = [] if is_unlabelled(value) else [value]
-            found |= dict.fromkeys(map(name_of, given))
-    return in_order(found)
+                labels = [] if is_unlabelled(value) else [value]
+            names |= dict.fromkeys(map(name_of, labels))
+    return in_order(names)
 
 
 def _choice_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
@@ -170,11 +172,11 @@ def _choice_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
 
 
 def _check_metrics(task: Task, names: Sequence[str]) -> None:
-    """Raises InputError for a metric that these classes cannot be scored by."""
+    """Raise an InputError for a metric that these classes cannot be scored by."""
     for metric in task.metrics:
         if metric in OF_TWO and len(names) != 2:
             shown = ", ".join(names)
-            raise InputError(f"task {task.name}: metric {metric} is of two labels, not of {shown}")
+            raise InputError(f"task {task.name}: metric {metric} takes two labels, not {shown}")
         other = [name for name in names if name != "O" and name[:2] not in ("B-", "I-")]
         if metric == "span-f1" and other:
             raise InputError(
@@ -184,7 +186,7 @@ def _check_metrics(task: Task, names: Sequence[str]) -> None:
 
 
 def _check_training(split: FoundSplit, task: Task, rows: Rows, names: Sequence[str]) -> None:
-    """Raises InputError where there is nothing to learn."""
+    """Raise an InputError if there is nothing to learn."""
     labels = rows.labels[rows.labels >= 0] if task.kind == "tokens" else rows.labels
     if not labels.size:
         raise InputError(f"{split.shown}: no word has a label")
@@ -195,13 +197,13 @@ def _check_training(split: FoundSplit, task: Task, rows: Rows, names: Sequence[s
 
 
 def _read(
-    split: FoundSplit, task: Task, reader: TaskColumns, *, choices: int = 0, labelled: bool = True
+    split: FoundSplit, columns: TaskColumns, *, choices: int = 0, labelled: bool = True
 ) -> Rows:
     """The rows of one split.
 
     Args:
-        choices: sequences that a row must have; 0 is as many as the first has.
-        labelled: read labels; otherwise they are NaN, whatever the data says.
+        choices: sequences that every row must have; 0 for as many as the first row has.
+        labelled: whether to read labels; if not, they are NaN whatever the data says.
     """
     texts: list[Texts] = []
     labels: list[Any] = []
@@ -209,17 +211,17 @@ def _read(
     index: list[Any] = []
     for place, record in split.records():
         with _at(place):
-            sequences = reader.texts(record)
+            sequences = columns.texts(record)
             choices = choices or len(sequences)
             if len(sequences) != choices:
                 raise ValueError(f"{len(sequences)} answers, but other rows have {choices}")
-            labels += reader.labels(record, sequences) if labelled else reader.no_labels()
-            group = reader.group(record)
+            labels += columns.labels(record, sequences) if labelled else columns.no_labels()
+            group = columns.group(record)
         texts += sequences
         if group is not None:
             groups.append(group)
-        called = record.get("idx")
-        index.append(len(index) if called is None else called)
+        name = record.get("idx")
+        index.append(len(index) if name is None else name)
     if not index:
         raise InputError(f"{split.shown} holds no rows")
     return Rows(texts, np.asarray(labels, np.float32), choices, groups, index)

@@ -1,4 +1,4 @@
-"""Records of a split as rows: texts, labels, and what scoring needs besides."""
+"""The rows of a task that has been read: texts, labels, and what else scoring needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Texts = tuple[str, ...]
+"""One or two texts of a sequence; for kind tokens, its words."""
 
 
 @dataclass(frozen=True)
@@ -16,14 +17,13 @@ class Rows:
     """The rows of one split.
 
     Attributes:
-        texts: one tuple of one or two texts a sequence; for kind choice C sequences a row, one
-            after the other; for kind tokens the words of a row.
-        labels: [R] class numbers or values as float32; [R, L] 0/1 float32 for multi-label; for
-            tokens the class numbers of all words, flat, [sum of words], -1 where there is no label.
-            A test split has NaN.
-        choices: C, sequences a row; 1 for the other kinds.
-        groups: [R] keys that join rows for group metrics, or empty.
-        index: [R] what the data calls each row (``idx``), for submissions; its number if unnamed.
+        texts: [R * C] the texts of each sequence; the C sequences of a row are neighbours.
+        labels: [R] class numbers or values as float32; for multi-label, 0/1 [R, L]; for tokens the
+            class numbers of all words, flat, with -1 for words without a label. NaN in a test
+            split.
+        choices: C, sequences in a row; 1 unless the kind is choice.
+        groups: [R] keys that join rows for group metrics; empty if there are no groups.
+        index: [R] the name of each row in the data (``idx``), or else its number; for submissions.
     """
 
     texts: list[Texts]
@@ -38,17 +38,17 @@ class Rows:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Everything of a task that was read.
+    """All data of a task.
 
     Attributes:
+        scored: rows for each number that the task gives; splits that the data lacks are left out.
+        test: unlabelled rows for each leaderboard file; splits that the data lacks are left out.
         labels: names of the classes in the order of their numbers; empty for regression.
-        scored: rows of each number; a split that the data lacks is not there.
-        test: unlabelled rows of each leaderboard file that the data has.
         rows: number of rows of each split that was read, by name of the split.
-        official: True if the training split and every scored one have their official sizes, False
-            if one has not, None where those are unknown.
-        sha256: digest of the training and scored splits' files.
-        test_sha256: digest of each leaderboard file's unlabelled split.
+        official: whether the training split and all scored splits have their official sizes; None
+            if those are unknown.
+        sha256: digest of the files of the training and scored splits.
+        test_sha256: digest of the unlabelled split for each leaderboard file.
     """
 
     train: Rows
@@ -62,5 +62,5 @@ class TaskData:
 
     @property
     def outputs(self) -> int:
-        """Logits of a sequence: one a class, or 1 for regression and choice."""
+        """Logits of a sequence: one for each class; 1 for regression and choice."""
         return max(1, len(self.labels)) if self.train.choices == 1 else 1

@@ -1,12 +1,11 @@
-"""What a task is: its columns, its labels, its splits and its metric, as data.
+"""A task as data: its columns, its labels, its splits and its metric.
 
-A suite is a YAML file of tasks; the built-in ones (``suites/``) and a user's own are of the same
-form. Wherever a list of words is expected, one word alone stands for a list of it.
+A suite is a YAML file of tasks; the built-in ones (``suites/``) and the user's own have the same
+form. Wherever a list of words is expected, a single word stands for a list of one.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from importlib import resources
@@ -14,11 +13,12 @@ from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from crammed.config import PositiveInt, Section
-from crammed.config.yamlfile import explain, read_yaml
+from crammed.config.yamlfile import read_section
 from crammed.errors import InputError
+from crammed.hints import did_you_mean
 
 Kind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
 Metric = Literal[
@@ -49,11 +49,13 @@ def _listed(value: Any) -> Any:
 
 
 def _named(value: Any) -> Any:
-    """``3`` as the names ``0``, ``1``, ``2``."""
+    """Names as they are; ``3`` gives the names ``0``, ``1``, ``2``."""
     if value is None:
         return ()
     if type(value) is int:
-        return tuple(map(str, range(max(1, value))))  # one is refused where zero would be ignored
+        return tuple(
+            map(str, range(max(1, value)))
+        )  # 0 gives one name, which is refused; none would be ignored
     if isinstance(value, list):
         return tuple(str(name) if type(name) is int else name for name in value)
     return _listed(value)
@@ -66,7 +68,7 @@ Range = Annotated[tuple[float, float], Field(strict=False)]
 
 
 class SplitSpec(Section):
-    """Where rows are; what is null is as in the task. A word stands for its `split`."""
+    """Where to find rows; what is null is as in the task. A single word stands for its `split`."""
 
     split: str = "validation"
     folder: str | None = None
@@ -79,15 +81,15 @@ class SplitSpec(Section):
 
     @property
     def key(self) -> str:
-        """What `Task.rows` calls it."""
+        """Its key in `Task.rows`."""
         return f"{self.folder}/{self.split}" if self.folder else self.split
 
 
 class Scored(SplitSpec):
-    """One number that a task gives: the score on one labelled split.
+    """One of the numbers that a task gives: the score on one labelled split.
 
-    MNLI has two of these, and SuperGLUE's RTE is scored on two diagnostic sets with columns and
-    metrics of their own.
+    MNLI gives two, and SuperGLUE's RTE is also scored on two diagnostic sets, which have their own
+    columns and metrics.
     """
 
     metric: Metrics | None = None
@@ -100,49 +102,49 @@ class Task(Section):
     """Its key in the suite."""
     kind: Kind = "classification"
     text: Annotated[Strings, Field(min_length=1, max_length=2)]
-    """One or two columns, or templates over columns such as ``{word}: {sentence1}``. For kind
-    tokens the column of the words, a list or words with spaces between them."""
+    """One or two columns, or templates of columns such as ``{word}: {sentence1}``. For kind tokens,
+    the column of the words: a list, or text with spaces between the words."""
     choices: Strings = ()
-    """For kind choice: a template for each answer, or the one column of the list of answers."""
+    """For kind choice: a template for each answer, or the column that holds the list of answers."""
     choice_text: str = "{choice}"
-    """Template of the second text of kind choice, where ``{choice}`` stands for an answer."""
+    """For kind choice: template of the second text, in which ``{choice}`` stands for an answer."""
     label: Annotated[Strings, Field(min_length=1)] = ("label",)
-    """The column of the label; for multi-label that of a list, or one column of 0/1 a label."""
+    """The column of the label; for multi-label, of a list, or a column of 0/1 for each label."""
     labels: Labels = ()
-    """Names of the classes in the order of their numbers, or how many there are; empty for those
-    that occur in the training split, sorted."""
+    """Names of the classes in the order of their numbers, or how many there are. If empty, they are
+    the labels in the training split, sorted."""
     metric: Annotated[Metrics, Field(min_length=1)]
     """The score is the mean of these."""
     also: Metrics = ()
-    """Reported beside the score."""
+    """Metrics to report besides the score."""
     group: str | None = None
     """Template of the key that joins rows, such as MultiRC's answers to one question."""
     folder: Strings = ()
-    """Folder of its splits under the suite's data, and its configuration on the hub; of several
-    the first that is there; its name if empty."""
+    """Folder of its splits in the suite's data, and its configuration on the hub; the first that
+    exists, if there are several. By default its name."""
     train: str = "train"
     scored: dict[str, Scored] = Field(default_factory=dict)
-    """Name of a number -> where it is taken; see `numbers`."""
+    """Name of a number -> the split that it is the score on; see `numbers`."""
     test: dict[str, SplitSpec] = Field(default_factory=dict)
-    """Name of a leaderboard's file -> the unlabelled rows whose predictions it holds; not for
-    kind tokens."""
+    """Name of a leaderboard's file -> the unlabelled rows whose predictions it takes; not for kind
+    tokens."""
     rows: dict[str, PositiveInt] = Field(default_factory=dict)
-    """Official number of rows of each split (``folder/split`` for one in another folder)."""
+    """Official number of rows of each split (``folder/split`` for a split in another folder)."""
 
     @property
     def numbers(self) -> dict[str, Scored]:
-        """The numbers that it gives: the score on its validation split, unless `scored` says."""
+        """The numbers that it gives; without `scored`, only the score on its validation split."""
         return self.scored or {self.name: Scored()}
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Every metric that its numbers need."""
+        """Every metric that its numbers need, and those of `also`."""
         own = [metric for scored in self.scored.values() for metric in scored.metric or ()]
         return tuple(dict.fromkeys((*self.metric, *self.also, *own)))
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """`folder` resolved."""
+        """`folder`, or the name of the task."""
         return self.folder or (self.name,)
 
     @model_validator(mode="after")
@@ -157,17 +159,17 @@ class Task(Section):
         if kind in ("tokens", "choice") and len(self.text) != 1:
             yield f"kind {kind} takes one column in text, not {len(self.text)}"
         if kind == "tokens" and "{" in self.text[0]:
-            yield "kind tokens takes a column in text, no template"
+            yield "kind tokens takes a column in text, not a template"
         if kind == "tokens" and self.test:
-            yield "kind tokens has no test: a submission has one answer a row"
+            yield "kind tokens has no test: a submission has one answer for each row"
         if (kind == "choice") != bool(self.choices):
             yield f"kind {kind} {'needs' if kind == 'choice' else 'has no'} choices"
         if len(self.choices) == 1 and "{" in self.choices[0]:
-            yield "choices needs a template for each answer, or the column of their list"
+            yield "choices needs a template for each answer, or the column that holds their list"
         if "{choice}" not in self.choice_text:
-            yield "choice_text needs {choice} in it"
+            yield "choice_text must contain {choice}"
         if kind != "multi-label" and len(self.label) > 1:
-            yield f"kind {kind} has one column in label; several are for kind multi-label"
+            yield f"kind {kind} takes one column in label; kind multi-label takes several"
         if len(self.label) > 1 and self.labels and len(self.labels) != len(self.label):
             yield f"{len(self.labels)} labels for {len(self.label)} columns of 0/1"
         if kind == "regression" and self.labels:
@@ -181,7 +183,7 @@ class Task(Section):
             if metric not in _METRICS[kind]:
                 yield f"metric {metric} is not for kind {kind}: {', '.join(_METRICS[kind])}"
             if metric in OF_TWO and len(self.labels) > 2:
-                yield f"metric {metric} is of two labels, not {len(self.labels)}: see macro-f1"
+                yield f"metric {metric} takes two labels, not {len(self.labels)}: use macro-f1"
             if metric.startswith("group-") and self.group is None:
                 yield f"metric {metric} needs group, the template of the key that joins rows"
 
@@ -194,40 +196,42 @@ class Task(Section):
 
 
 def pieces(template: str) -> list[tuple[str, str | None]]:
-    """What a template is made of: literal text, and the column that follows it or None.
+    """The pieces of a template: literal text, and the column that follows it, or None.
 
-    A template without braces is a column itself.
+    A template without braces is the name of a column.
 
     Raises:
-        ValueError: a template that cannot be filled in.
+        ValueError: the template cannot be filled in.
     """
     if "{" not in template and "}" not in template:
         return [("", template)]
     try:
         parsed = list(Formatter().parse(template))
     except ValueError as error:
-        raise ValueError(f"template {template!r}: {error}; a brace itself is {{{{") from error
+        raise ValueError(
+            f"template {template!r}: {error}; write a literal brace as {{{{"
+        ) from error
     fields = [field for _, field, _, _ in parsed if field is not None]
-    if not fields or not all(fields) or any(spec or how for _, _, spec, how in parsed):
+    if not fields or not all(fields) or any(spec or kind for _, _, spec, kind in parsed):
         raise ValueError(f"template {template!r} must name columns, as in {{question}}")
     return [(literal, field) for literal, field, _, _ in parsed]
 
 
 class Suite(Section):
-    """Tasks that belong together, and the means that are taken over their numbers."""
+    """Tasks that belong together, and means over their numbers."""
 
     name: str
     hub: str | None = None
-    """Data set on the Hugging Face hub, one configuration a task."""
+    """Data set on the Hugging Face hub, with one configuration for each task."""
     converted: bool = False
-    """Read the hub's own copy in Parquet: the rest is a script, which `datasets` no longer runs."""
+    """Read the hub's copy in Parquet: the original is a script, which `datasets` no longer runs."""
     tasks: Annotated[dict[str, Task], Field(min_length=1)]
     means: dict[str, Annotated[Strings, Field(min_length=1)]] = Field(default_factory=dict)
-    """Name of a mean -> the numbers that it is over."""
+    """Name of a mean -> the numbers that it is the mean of."""
     left_out: Strings = ()
-    """Files that the leaderboard wants of tasks that are not here."""
+    """Files that the leaderboard expects for tasks that this suite lacks."""
     between: dict[str, Range] = Field(default_factory=dict)
-    """Name of a leaderboard's file -> the least and the largest value that it takes."""
+    """Name of a leaderboard's file -> the smallest and the largest value that it takes."""
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -245,10 +249,10 @@ class Suite(Section):
         files = [file for task in self.tasks.values() for file in task.test]
         for key, task in self.tasks.items():
             if task.name != key:
-                raise ValueError(f"tasks.{key}.name: leave it out, its key is its name")
+                raise ValueError(f"tasks.{key}.name: leave it out, the key is the name")
         for name in (self.name, *self.tasks, *numbers, *files):
             if not re.fullmatch(r"\w[\w.+-]*", name):
-                raise ValueError(f"{name!r} must be letters, digits, - _ + and . to name files")
+                raise ValueError(f"{name!r} names files: use only letters, digits, and - _ + .")
         for kind, names in (("number", numbers), ("test file", files)):
             double = {name for name in names if names.count(name) > 1}
             if double:
@@ -259,43 +263,37 @@ class Suite(Section):
         for mean, of in self.means.items():
             for name in of:
                 if name not in numbers:
-                    raise ValueError(f"means.{mean}: {unknown('number', name, numbers)}")
+                    raise ValueError(f"means.{mean}: {_no_such('number', name, numbers)}")
         for file in self.between:
             if file not in files:
-                raise ValueError(f"between: {unknown('test file', file, files)}")
+                raise ValueError(f"between: {_no_such('test file', file, files)}")
         return self
 
     def select(self, names: Iterable[str]) -> list[Task]:
-        """The tasks of these names.
+        """The tasks with these names.
 
         Raises:
-            InputError: an unknown name.
+            InputError: a name is unknown.
         """
         for name in names:
             if name not in self.tasks:
-                raise InputError(f"suite {self.name}: {unknown('task', name, self.tasks)}")
+                raise InputError(f"suite {self.name}: {_no_such('task', name, self.tasks)}")
         return [self.tasks[name] for name in names]
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """That there is no such name, and what it may have been meant to be."""
+def _no_such(kind: str, name: str, known: Iterable[str]) -> str:
+    """A message that a name does not exist, which suggests one that does."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"no {kind} {name!r}; {hint}there are: {', '.join(names)}"
+    return f"no {kind} {name!r}: {did_you_mean(name, names)}choose one of {', '.join(names)}"
 
 
 def load_suite(name: str) -> Suite:
-    """A built-in suite by its name, or one of the user's by the path of its .yaml file.
+    """Load a built-in suite by its name, or the user's own by the path of its .yaml file.
 
     Raises:
-        InputError: no such suite, or faults in it, a line each.
+        InputError: there is no such suite, or it has faults; names each on its own line.
     """
-    values = {"name": Path(name).stem, **read_yaml("suite", name, _SUITES)}
-    try:
-        return Suite.model_validate(values)
-    except ValidationError as error:
-        raise InputError(f"suite {name}: {explain(error, Suite)}") from error
+    return read_section("suite", name, _SUITES, Suite, {"name": Path(name).stem})
 
 
 _SUITES = resources.files("crammed") / "tasks" / "suites"

@@ -1,21 +1,20 @@
-"""The untrained model and what trains it: the same for a run, a measurement and a plan."""
+"""Model, optimizer and step, built the same way for a run, its followers, a measurement, a plan."""
 
 from __future__ import annotations
 
 import torch
 
 from crammed.config import RunConfig
-from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM, initialise
-from crammed.optim.build import Optimizers, build_optimizer
+from crammed.optim.build import build_optimizer
 from crammed.training.step import TrainStep
 
 
 def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> MaskedLM:
-    """The untrained model; its weights depend on the seed and the shape alone."""
+    """The untrained model; its weights depend on nothing but the seed and the shape."""
     model = MaskedLM(config.model, vocab_size)
     generator = torch.Generator().manual_seed(key(config.seed, "initialise"))
     std, zero = config.model.init_std, config.model.zero_outputs
@@ -23,11 +22,12 @@ def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> Maske
     return model.to(device)
 
 
-def build(
-    config: RunConfig, corpus: Corpus, device: Device
-) -> tuple[MaskedLM, Optimizers, TrainStep]:
-    """The untrained model, and what trains it."""
-    model = new_model(config, corpus.vocab_size, device.torch)
-    optimizer = build_optimizer(model, config.optim)
-    specials = Specials.of(corpus.tokenizer)
-    return model, optimizer, TrainStep(model, optimizer, config, specials, device)
+def build(config: RunConfig, vocab_size: int, specials: Specials, device: Device) -> TrainStep:
+    """The untrained model with its optimizer, in the step that trains it.
+
+    Args:
+        vocab_size: size of the tokenizer's vocabulary.
+        specials: ids of the tokenizer's special tokens.
+    """
+    model = new_model(config, vocab_size, device.torch)
+    return TrainStep(model, build_optimizer(model, config.optim), config, specials, device)

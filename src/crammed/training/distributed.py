@@ -1,8 +1,8 @@
-"""Several processes train one model: `torchrun` starts them, the first one leads.
+"""Several processes train one model: `torchrun` starts them, and the first one leads.
 
-The leader runs the training loop as if it were alone, with the only clock; before each part of an
-update it tells the others what to do. Every process computes the gradient of its share of the rows,
-the sum goes to all, and all apply it. So the loss is that of one device at the same batch.
+The leader runs the training loop as if it were alone, and has the only clock; before each part of
+an update it tells the followers what to do. Every process computes the gradient of its share of the
+rows, and all apply the sum. So the loss is that of one device with the same batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from crammed.budget import Ledger, Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
+from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
 from crammed.errors import PeerLost
 from crammed.training.build import build
@@ -27,11 +28,11 @@ from crammed.training.checkpoint import load_checkpoint
 from crammed.training.plan import Planner, Update
 from crammed.training.signals import noted_signals
 from crammed.training.step import TrainStep
-from crammed.workers import started
+from crammed.workers import world_size
 
 _STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE = range(5)
-_LENGTH = 8
-"""Numbers of a command: what to do, and the fields of an update."""
+_LENGTH = 5
+"""Numbers in a command: what to do, and what the followers need to know of an update."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +40,21 @@ class Group:
     """The processes that train together.
 
     Attributes:
-        rank: 0 leads.
-        size: how many there are.
+        rank: number of this process; 0 leads.
+        size: how many processes there are.
     """
 
     rank: int
     size: int
 
     def whole(self, device: Device) -> Device:
-        """This process's device with what the GPUs of all processes reach together."""
-        if device.peak is None or device.torch.type == "cpu":  # whose cores they share
+        """This process's device with the peak speed of all processes' GPUs together."""
+        if device.peak is None or device.torch.type == "cpu":  # processes share the cores
             return device
         return replace(device, peak=self.size * device.peak)
 
     def send(self, what: int, *values: float) -> None:
-        """Tell the others what to do; the leader alone."""
+        """Tell the followers what to do; only the leader calls this."""
         padded = (float(what), *values, *[0.0] * (_LENGTH - 1 - len(values)))
         command = torch.tensor(padded, dtype=torch.float64)
         with _together():
@@ -67,12 +68,12 @@ class Group:
         return [float(value) for value in command.tolist()]
 
     def share(self, rows: int) -> slice:
-        """The rows of an update that this process works on."""
+        """Which of so many rows of an update this process works on."""
         bounds = [rows * n // self.size for n in (self.rank, self.rank + 1)]
         return slice(*bounds)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Add up the gradients of all processes, in all of them."""
+        """Replace the gradients in every process by the sum over all processes."""
         listed = list(parameters)
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in listed]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
@@ -91,7 +92,7 @@ class Group:
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Names what it means when the others are gone."""
+    """Say what it means when communication fails: another process is gone."""
     try:
         yield
     except RuntimeError as error:
@@ -103,19 +104,19 @@ def _together() -> Iterator[None]:
 
 @contextmanager
 def joined_group(device: Device) -> Iterator[Group | None]:
-    """The group that ``torchrun`` put this process into; None for a process of its own.
+    """The group that ``torchrun`` put this process into; None if it was started alone.
 
     Raises:
-        PeerLost: another process of the group ended. What binds this one to it can then neither be
-            used nor taken down: leave without the interpreter's usual farewell.
+        PeerLost: another process of the group ended. The connection can then neither be used nor
+            closed, so the caller has to exit without the interpreter's usual cleaning up.
     """
-    if started() == 1:
+    if world_size() == 1:
         yield None
         return
     kind = device.torch.type
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # Commands travel from CPU to CPU, so that no process waits for its GPU to read one.
+    # Commands travel between CPUs, so that no process waits for its GPU to read one.
     dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
     whole = True
     try:
@@ -129,7 +130,7 @@ def joined_group(device: Device) -> Iterator[Group | None]:
 
 
 class LeadingStep:
-    """A `TrainStep` of the leader: what it is told to do, all processes do."""
+    """The leader's `TrainStep`: what it is told to do, all processes do."""
 
     def __init__(self, step: TrainStep, group: Group) -> None:
         self._step = step
@@ -140,13 +141,13 @@ class LeadingStep:
         self._step.prepare(_shares(row_counts, self._group), rates)
 
     def gradients(self, rows: Tensor, update: Update) -> Tensor:
-        values = astuple(update)[:-1]  # what it costs concerns the leader alone
-        self._group.send(_GRADIENTS, *map(float, values))
+        numbers = (update.number, update.first_row, update.rows, update.mask_rate)
+        self._group.send(_GRADIENTS, *map(float, numbers))
         return _gradients(self._step, rows[self._group.share(update.rows)], update, self._group)
 
-    def apply(self, lr: float) -> Tensor | None:
-        self._group.send(_APPLY, lr)
-        return self._step.apply(lr)
+    def apply(self, factor: float) -> Tensor | None:
+        self._group.send(_APPLY, factor)
+        return self._step.apply(factor)
 
     def discard(self) -> None:
         self._group.send(_DISCARD)
@@ -155,7 +156,7 @@ class LeadingStep:
 
 @contextmanager
 def leading(step: TrainStep, group: Group | None) -> Iterator[TrainStep | LeadingStep]:
-    """The step for the training loop; when the loop ends, in whatever way, the others end too."""
+    """The step for the training loop; the followers end when the loop ends, however it does."""
     if group is None:
         yield step
         return
@@ -171,14 +172,12 @@ def follow(
     """Do what the leader says until it says stop.
 
     Args:
-        checkpoints: where the leader's are; both go on from the newest.
+        checkpoints: folder of the leader's checkpoints; all processes go on from the newest.
     """
-    model, optimizer, step = build(config, corpus, device)
-    if saved := load_checkpoint(checkpoints, model, optimizer, corpus.sha256):
-        step.restore(saved.loss_scale)
+    step = build(config, corpus.vocab_size, Specials.of(corpus.tokenizer), device)
+    load_checkpoint(checkpoints, step, corpus.sha256)
     stream = RowStream(corpus, config.seed, config.order)
     planner = Planner(config, corpus.vocab_size, Ledger(()), device.synchronize)
-    model.train()
     with noted_signals():  # the leader answers them for all
         while True:
             what, *values = group.receive()
@@ -189,8 +188,8 @@ def follow(
                 step.prepare(counts, planner.all_mask_rates())
             elif what == _GRADIENTS:
                 number, first_row, count = (int(value) for value in values[:3])
-                u, lr, mask_rate = values[3:6]
-                update = Update(number, first_row, count, u, lr, mask_rate, Work())
+                # The factor comes with the command to apply; the cost concerns the leader alone.
+                update = Update(number, first_row, count, 0.0, values[3], Work())
                 mine = group.share(count)
                 rows = stream.read(first_row + mine.start, mine.stop - mine.start)
                 _gradients(step, torch.from_numpy(rows), update, group)
@@ -206,7 +205,7 @@ def _shares(row_counts: Iterable[int], group: Group) -> list[int]:
 
 
 def _gradients(step: TrainStep, rows: Tensor, update: Update, group: Group) -> Tensor:
-    """Gradients of this process' rows, then the sum of all; the loss of the whole update."""
+    """Compute gradients of this process's rows and sum over all; return the whole update's loss."""
     loss = step.gradients(rows, update, group.share(update.rows).start)
     group.sum_gradients(step.parameters)
     return group.sum(loss)

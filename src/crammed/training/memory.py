@@ -1,4 +1,4 @@
-"""How many rows go through the device at once: as many as fit, and fewer if that was wrong."""
+"""How many rows go through the device at once: as many as its memory is expected to hold."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable
 from crammed.device import is_out_of_memory
 
 MOST_TOKENS = 65_536
-"""Tokens of a microbatch; a GPU is no faster with more."""
+"""Tokens of a microbatch at most; a GPU is no faster with more."""
 LEAST_TOKENS = 4_096
-"""With fewer a GPU idles: rather than that, layers compute their activations twice."""
+"""With fewer tokens a GPU idles, so layers compute their activations twice instead."""
 SHARE = 0.85
-"""Of the free memory that is planned with; the rest is for what measuring did not see."""
+"""Share of the free memory that is planned with; the rest is for what measuring did not see."""
 _PROBES = ((8, 16), (1, 2))
-"""Rows that are tried; the second pair where the first is too much."""
+"""Numbers of rows that are tried; the second pair if the first is too much."""
 
 
 def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
-    """The largest power of two of rows that memory holds, by measuring two small microbatches.
+    """The largest power of two of rows that fits into memory, from two small microbatches.
 
     Args:
-        peak: bytes that so many rows take beyond what is held anyway; may raise an out-of-memory
-            error.
+        peak: gives the bytes that so many rows take beyond what is held anyway; may raise an
+            out-of-memory error.
         free: bytes that are free.
     """
     most = max(1, MOST_TOKENS // row_length)

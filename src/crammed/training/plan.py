@@ -1,12 +1,11 @@
-"""What the next update is: how many rows, at which rate, and whether it still fits."""
+"""Decides what the next update is: how many rows, which rates, and whether it still fits."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from crammed.budget import Budget, Ledger, Pace, Work
+from crammed.budget import Ledger, Pace, Work
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
 from crammed.model.count import train_flops_per_token
@@ -18,18 +17,18 @@ class Update:
     """One optimizer update, decided before it begins.
 
     Attributes:
-        number: how many updates came before.
-        first_row: number in the stream of its first row.
-        u: progress when it begins.
-        lr: the learning rate, at the progress of its predicted middle.
+        number: how many updates came before it.
+        first_row: place of its first row in the stream.
+        factor: what the schedule multiplies every peak learning rate with, taken at the predicted
+            middle of the update.
+        mask_rate: share of the positions that it predicts.
         cost: the work that it adds.
     """
 
     number: int
     first_row: int
     rows: int
-    u: float
-    lr: float
+    factor: float
     mask_rate: float
     cost: Work
 
@@ -38,9 +37,12 @@ class Planner:
     """Turns progress into updates until the budget is spent.
 
     Args:
-        vocab_size: the tokenizer's, for the cost in FLOPs.
-        synchronize: waits for the device; called only when the end is near or the pace is not yet
-            known, so that the clock speaks of finished work there.
+        vocab_size: size of the tokenizer's vocabulary, for the cost in FLOPs.
+        synchronize: waits for the device. It is called only while the pace is unknown and when the
+            end is near, where the clock has to speak of finished work.
+
+    Attributes:
+        charged: seconds charged by the end of the last update.
     """
 
     def __init__(
@@ -50,7 +52,8 @@ class Planner:
         ledger: Ledger,
         synchronize: Callable[[], None],
     ) -> None:
-        self.budget = Budget.parse(config.budget.limit)
+        self.budget = config.budget.limit
+        self.charged = ledger.charged()
         self._config = config
         self._vocab_size = vocab_size
         self._ledger = ledger
@@ -60,11 +63,11 @@ class Planner:
         self._exact = False
 
     def progress(self, work: Work) -> float:
-        """u, now that `work` is done."""
-        return self.budget.progress(work, self._ledger.charged())
+        """The share of the budget that was spent when the last update was finished, u."""
+        return self.budget.progress(work, self.charged)
 
     def next(self, work: Work) -> Update | None:
-        """The update that follows `work`, or None where none fits into what is left."""
+        """The update that follows `work`, or None if none fits into what is left of the budget."""
         self._began = self._ledger.charged()
         u = self.budget.progress(work, self._began)
         rows, rate = self.rows(u), self.mask_rate(u)
@@ -82,8 +85,8 @@ class Planner:
             end = self.budget.progress(work + cost, 0.0)
             if end > 1.0:
                 return None
-        lr = self._config.optim.lr * self._config.schedule((u + end) / 2.0)
-        return Update(work.updates, work.rows, rows, u, lr, rate, cost)
+        factor = self._config.schedule((u + end) / 2.0)
+        return Update(work.updates, work.rows, rows, factor, rate, cost)
 
     def in_time(self) -> bool:
         """Whether the work that was begun is done before a budget of time ends."""
@@ -92,16 +95,15 @@ class Planner:
         return self.room_for(0.0)
 
     def room_for(self, seconds: float) -> bool:
-        """Whether a budget of time has so much left; other budgets always have."""
+        """Whether a budget of time has so many seconds left; other budgets always have."""
         return self.budget.kind != "time" or self._ledger.charged() + seconds <= self.budget.limit
 
-    def finished(self, update: Update) -> float:
-        """Learn from how long the update took; return the seconds charged by its end."""
+    def finished(self, update: Update) -> None:
+        """Note that the update is finished, and how long it took."""
         if self._exact:
             self._synchronize()
-        charged = self._ledger.charged()
-        self._pace.record(charged - self._began, update.rows)
-        return charged
+        self.charged = self._ledger.charged()
+        self._pace.record(self.charged - self._began, update.rows)
 
     def rows(self, u: float) -> int:
         """Rows of an update that begins at u."""
@@ -109,7 +111,7 @@ class Planner:
         return batch_rows(u, batch.rows, batch.ramp, batch.ramp_quantum)
 
     def mask_rate(self, u: float) -> float:
-        """Share of positions that an update beginning at u predicts."""
+        """Share of the positions that an update beginning at u predicts."""
         masking = self._config.masking
         if masking.final_rate is None:
             return masking.rate
@@ -133,14 +135,3 @@ class Planner:
         """Every mask rate of this run."""
         stages = self._config.masking.stages
         return [self.mask_rate((stage + 0.5) / stages) for stage in range(stages)]
-
-
-def heldout_due(every: float | None, u: float, last_u: float) -> bool:
-    """Whether held-out loss is to be measured at u: another share `every` of the budget is spent.
-
-    Args:
-        last_u: where it was measured last.
-    """
-    if every is None or u >= 1.0:
-        return False
-    return math.floor(u / every) > math.floor(last_u / every)

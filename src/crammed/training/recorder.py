@@ -1,4 +1,4 @@
-"""Log points: sums stay on the device between them, each point is one synchronisation."""
+"""Log points: sums stay on the device between them, so each point costs one synchronisation."""
 
 from __future__ import annotations
 
@@ -11,45 +11,42 @@ from crammed.device import Device
 from crammed.errors import Diverged
 from crammed.progress import ProgressTask
 from crammed.rundir import RunDir
+from crammed.training.agenda import Agenda
 from crammed.training.plan import Update
 
 MOST_SKIPPED = 30
-"""Updates in a row; the loss scale has fallen from 65,536 to less than a ten-thousandth by then."""
+"""Updates skipped in a row; by then the loss scale has fallen from 65,536 to below 1e-4."""
 
 
 class Recorder:
-    """Gathers what updates report and writes it at log points: means since the last one."""
+    """Gathers what updates report, and writes their means at log points.
+
+    Attributes:
+        loss: mean loss at the last log point; NaN before the first.
+    """
 
     def __init__(
-        self, run: RunDir, ledger: Ledger, device: Device, task: ProgressTask, log_seconds: float
+        self, run: RunDir, agenda: Agenda, ledger: Ledger, device: Device, task: ProgressTask
     ) -> None:
         self._run = run
+        self._agenda = agenda
         self._ledger = ledger
         self._device = device
         self._task = task
-        self._log_seconds = log_seconds
-        self.cost = 0.0
-        """Seconds that the last log point took."""
         self.loss = math.nan
-        """Mean loss of the last log point."""
         self._skipped = 0
-        self._restart()
+        self._clear()
 
-    def _restart(self) -> None:
-        self._began = self._training_seconds()
+    def _clear(self) -> None:
         self._updates: list[Update] = []
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
-
-    def _training_seconds(self) -> float:
-        self._ledger.charged()  # books up to now
-        return sum(self._ledger.seconds[name] for name in ("data_wait", "step", "log"))
 
     def add(self, update: Update, loss: Tensor, norm: Tensor | None) -> None:
         """Take note of a finished update; `loss` and `norm` are scalars on the device.
 
         Args:
-            norm: None for an update that was skipped, whose loss may be anything.
+            norm: None for an update that was skipped; its loss is ignored.
 
         Raises:
             Diverged: too many updates in a row were skipped.
@@ -58,39 +55,35 @@ class Recorder:
         self._skipped = self._skipped + 1 if norm is None else 0
         if self._skipped == MOST_SKIPPED:
             raise Diverged(
-                f"{MOST_SKIPPED} updates in a row had gradients beyond float16: try a lower "
-                "optim.lr, or compute.dtype=float32; the last good state is among the checkpoints"
+                f"{MOST_SKIPPED} updates in a row had gradients beyond float16's range: try a "
+                "lower optim.lr or compute.dtype=float32; the checkpoints hold the last good state"
             )
         if norm is not None:
             self._losses.append(loss)
             self._norms.append(norm)
 
-    def due(self) -> bool:
-        """Whether it is time for a log point: after the first update, then every few seconds."""
-        if not self._losses:
-            return False
-        first = self._updates[0].number == 0
-        return first or self._training_seconds() - self._began >= self._log_seconds
+    def has_news(self) -> bool:
+        """Whether an update was applied since the last log point."""
+        return bool(self._losses)
 
     def log(self, work: Work, u: float) -> None:
-        """Write a log point, if there is anything to write.
+        """Write a log point, if there is news.
 
         Raises:
             Diverged: the loss is not finite.
         """
-        if not self._losses:
+        if not self.has_news():
             return
         self._device.synchronize()  # training that is still under way belongs to training
-        before = self._ledger.charged()
-        with self._ledger.account("log"):
+        with self._agenda.logging():
             self.loss = sum(float(loss) for loss in self._losses) / len(self._losses)
             norm = sum(float(norm) for norm in self._norms) / len(self._norms)
             if not math.isfinite(self.loss):
                 raise Diverged(
                     f"the loss is {self.loss} after {work.updates} updates; a lower optim.lr helps "
-                    "most often, and the last good state is among the checkpoints"
+                    "most often, and the checkpoints hold the last good state"
                 )
-            seconds = max(1e-9, self._training_seconds() - self._began)
+            seconds = max(1e-9, self._agenda.since_log())
             last = self._updates[-1]
             record = {
                 "update": work.updates,
@@ -100,7 +93,7 @@ class Recorder:
                 "tokens": work.tokens,
                 "loss": self.loss,
                 "grad_norm": norm if math.isfinite(norm) else None,
-                "lr": last.lr,
+                "lr": self._run.config.optim.lr * last.factor,
                 "batch_rows": last.rows,
                 "mask_rate": last.mask_rate,
                 "tokens_per_s": sum(x.cost.tokens for x in self._updates) / seconds,
@@ -115,5 +108,4 @@ class Recorder:
             self._run.metrics(record)
             self._run.heartbeat(self._ledger.charged())
             self._task.update(u, words)
-        self.cost = self._ledger.charged() - before
-        self._restart()
+        self._clear()

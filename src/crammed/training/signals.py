@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def noted_signals() -> Iterator[list[str]]:
-    """Note SIGINT and SIGTERM in the list instead of dying of them.
+    """Put the names of SIGINT and SIGTERM into a list instead of ending the process.
 
     A second SIGINT interrupts at once. Outside the main thread, where Python handles no signals,
     the list stays empty.

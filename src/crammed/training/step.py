@@ -1,4 +1,7 @@
-"""One optimizer update: mask on the device, forward and backward by microbatches, clip, step."""
+"""One update: mask on the device, forward and backward in microbatches, clip, apply.
+
+`crammed.training.loop` says which updates there are; `TrainStep.gradients` calls ``backward()``.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +31,17 @@ from crammed.training.precision import LossScale, recompute, training_copy
 
 T = TypeVar("T")
 MOST_PIECES = 8
-"""Of a microbatch, that what is left over is split into, all of one size."""
+"""Rows left over after whole microbatches are split into equal pieces if a microbatch has no more
+pieces of that size than these."""
 MOST_RESTS = 2
-"""That are compiled as they are."""
+"""Rows left over are not split if a run has no more different numbers of them than these."""
 MOST_SHAPES = 64
-"""That a process may compile; PyTorch gives up after eight, and mask stages may need more."""
+"""Shapes that a process may compile; PyTorch's own limit is eight, too few for mask stages."""
 
 
 def moved(rows: Tensor, device: torch.device) -> Tensor:
-    """Rows from the CPU on the device; a GPU goes on with what it does meanwhile."""
-    if device.type == "cuda":  # a copy from memory that is not pinned waits for the device
+    """Copy rows from the CPU to the device, without stopping the work of a GPU."""
+    if device.type == "cuda":  # a copy from memory that is not pinned would wait for the device
         return rows.pin_memory().to(device, non_blocking=True)
     return rows.to(device)
 
@@ -45,11 +49,13 @@ def moved(rows: Tensor, device: torch.device) -> Tensor:
 class TrainStep:
     """Computes gradients of whole updates and applies them.
 
-    The loss of an update is the sum over its predicted tokens divided by their number, whatever
-    the split into microbatches.
+    The loss of an update is the sum over its predicted tokens divided by their number, however the
+    update is split into microbatches.
 
     Attributes:
-        parameters: of the model; the float32 masters, whatever format is computed in.
+        model: the model that is trained, in float32 whatever format is computed in.
+        parameters: those of the model.
+        microbatch_rows: rows of one forward and backward pass, fewer once memory ran out.
 
     Raises:
         InputError: 8-bit products or our kernels were asked for, and do not suit the model.
@@ -66,9 +72,10 @@ class TrainStep:
         if device.fp8:
             check_widths(model)
         source = _fused(model, device) if device.fused else model
-        self._model = training_copy(source, device.dtype, fp8=device.fp8)
-        self._model.encoder.keep_tables(config.data.row_length)
-        self._optimizer = optimizer
+        self._copy = training_copy(source, device.dtype, fp8=device.fp8)
+        self._copy.encoder.keep_tables(config.data.row_length)
+        self.model = model
+        self.optimizer = optimizer
         self._config = config
         self._device = device
         self._mask = Masker(
@@ -85,7 +92,6 @@ class TrainStep:
             self._recompute()
         self.parameters = list(model.parameters())
         self.microbatch_rows = device.microbatch_rows
-        """Rows of one forward and backward pass; becomes smaller where memory runs out."""
         self._row_counts: frozenset[int] = frozenset()
         self._in_flight: deque[torch.cuda.Event] = deque()
         loss = self._microbatch_loss
@@ -95,19 +101,23 @@ class TrainStep:
             torch._dynamo.config.recompile_limit = max(limit, MOST_SHAPES)
 
     def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
-        """Summed cross-entropy of one microbatch [B, S] with `count` predictions a row."""
+        """Summed cross-entropy of one microbatch [B, S] with `count` predictions in each row."""
         masked = self._mask(rows, numbers, count)
-        logits = self._model(masked.ids, masked.positions).flatten(0, 1)
+        logits = self._copy(masked.ids, masked.positions).flatten(0, 1)
         labels = masked.labels.flatten()
         if self._device.fused:
             return cross_entropy(logits, labels)
         return F.cross_entropy(logits.float(), labels, reduction="sum")
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
-        """Everything before the first update: fit the memory, compile what training will meet.
+        """Get ready for the first update: fit the memory, compile every shape that will come.
+
+        Args:
+            row_counts: numbers of rows that an update may have.
+            rates: mask rates that an update may have.
 
         Raises:
-            InputError: that is too much to compile, or not even one row fits.
+            InputError: there are too many shapes to compile, or not even one row fits.
         """
         self._row_counts = row_counts = frozenset(row_counts)
         if self._device.fits_microbatch:
@@ -118,12 +128,12 @@ class TrainStep:
             self._with_less(lambda: self._compile_for(row_counts, rates))
 
     def _fit(self) -> None:
-        """Find how many rows the device's memory holds, and whether layers must recompute."""
+        """Find how many rows the device's memory holds, and whether layers have to recompute."""
         length = self._config.data.row_length
         free, _ = torch.cuda.mem_get_info(self._device.torch)
-        # Gradients are not there yet, and moments only after a checkpoint was read.
+        # Gradients are still to come, and so are moments unless a checkpoint was read.
         for parameter in self.parameters:
-            to_come = 1 if self._optimizer.state.get(parameter) else 3
+            to_come = 1 if self.optimizer.state.get(parameter) else 3
             free -= to_come * parameter.numel() * parameter.element_size()
         self.microbatch_rows = fitting_rows(self._peak, free, length)
         if self._may_recompute() and self.microbatch_rows * length < LEAST_TOKENS:
@@ -131,16 +141,16 @@ class TrainStep:
             self.microbatch_rows = fitting_rows(self._peak, free, length)
 
     def _may_recompute(self) -> bool:
-        """Whether that is still a way to save memory."""
+        """Whether recomputing is still a way to save memory."""
         undecided = self._device.recomputes is None and not self._recomputes
         return undecided and not self._device.fused  # whose layers run into one another
 
     def _recompute(self) -> None:
         self._recomputes = True
-        recompute(self._model)
+        recompute(self._copy)
 
     def _peak(self, rows: int) -> int:
-        """Bytes that a microbatch of so many rows takes; not compiled, which takes less."""
+        """Bytes that a microbatch of so many rows takes uncompiled; compiled it takes less."""
         device, length = self._device.torch, self._config.data.row_length
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -151,14 +161,14 @@ class TrainStep:
         return torch.cuda.max_memory_allocated(device) - before
 
     def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
-        """Run every shape that training will meet once, so that no update pays for compiling."""
+        """Run every shape that training will meet once, so that no update has to wait."""
         sizes = {size for rows in row_counts for size in self._microbatches(rows)}
         length = self._config.data.row_length
         counts = {predicted_positions(rate, length) for rate in rates}
         if len(sizes) * len(counts) > MOST_SHAPES:
             raise InputError(
-                f"{len(counts)} numbers of masks with {len(sizes)} sizes of microbatches are too "
-                f"many shapes to compile ({MOST_SHAPES}): lower masking.stages, or set "
+                f"{len(counts)} numbers of masks times {len(sizes)} sizes of microbatches are more "
+                f"shapes than can be compiled ({MOST_SHAPES}): lower masking.stages, or set "
                 "compute.compile=off"
             )
         for count in sorted(counts):
@@ -166,15 +176,15 @@ class TrainStep:
                 rows = torch.zeros((size, length), dtype=torch.int64, device=self._device.torch)
                 numbers = torch.arange(size, device=self._device.torch)
                 self._loss(rows, numbers, count).backward()
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         self._device.synchronize()
 
     def _microbatches(self, rows: int) -> list[int]:
-        """Sizes that add up to so many rows.
+        """Sizes of microbatches that add up to so many rows.
 
-        What is left over beside whole microbatches is one more. Where a growing batch leaves over
-        much that would have to be compiled, it is split into pieces of one size, or into powers of
-        two where those pieces would be too small.
+        The rows left over after whole microbatches are one more. If a growing batch leaves over
+        many different numbers, each of which would have to be compiled, they are split into pieces
+        of one size, or into powers of two if those pieces would be too small.
         """
         whole, rest = divmod(rows, self.microbatch_rows)
         sizes = [self.microbatch_rows] * whole
@@ -187,15 +197,18 @@ class TrainStep:
         return sizes + [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
 
     def gradients(self, rows: Tensor, update: Update, first: int = 0) -> Tensor:
-        """Add up the gradients of one update; return its mean loss, a scalar on the device.
+        """Add up the gradients of one update.
 
-        Where the device's memory runs out, the update begins again with smaller microbatches, or
-        with layers that recompute.
+        If the device's memory runs out, the update begins again with smaller microbatches, or with
+        layers that recompute.
 
         Args:
             rows: [R, S] token ids on the CPU.
-            first: place of these rows among those of the update, where other processes have the
-                others; the loss is then their share of the mean.
+            first: place of the first of these rows in the update, if other processes have others.
+
+        Returns:
+            the mean loss, a scalar on the device; with other processes, the part of the mean that
+            comes from these rows.
 
         Raises:
             InputError: not even one row fits.
@@ -205,14 +218,14 @@ class TrainStep:
         return self._with_less(lambda: self._accumulate(rows, update, first))
 
     def _with_less(self, work: Callable[[], T]) -> T:
-        """Do it; where memory runs out, do it again with smaller microbatches."""
+        """Do some work, again with smaller microbatches each time memory runs out."""
         while True:
             try:
                 return work()
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                fault = error.with_traceback(None)  # whose frames hold what was computed so far
+                fault = error.with_traceback(None)  # its frames hold what was computed so far
             self._shrink(fault)
 
     def _accumulate(self, rows: Tensor, update: Update, first: int) -> Tensor:
@@ -232,11 +245,11 @@ class TrainStep:
         return total
 
     def _shrink(self, error: RuntimeError) -> None:
-        """Drop what there is of the gradients, and go on with half the rows at a time.
+        """Drop the gradients so far, and take half as many rows at a time from now on.
 
-        Where half of them would be few tokens, layers recompute first.
+        If half of them would be few tokens, let layers recompute first.
         """
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         tokens = self.microbatch_rows * self._config.data.row_length
         if tokens < 2 * LEAST_TOKENS and self._may_recompute():
             self._recompute()
@@ -250,12 +263,16 @@ class TrainStep:
         if self._device.torch.type == "cuda":
             torch.cuda.empty_cache()
 
-    def apply(self, lr: float) -> Tensor | None:
-        """Clip, step and clear the gradients; return their norm before clipping, on the device.
+    def apply(self, factor: float) -> Tensor | None:
+        """Clip the gradients, update the weights and drop the gradients.
+
+        Args:
+            factor: what every peak learning rate is multiplied with.
 
         Returns:
-            None where the update was skipped, because its gradients are beyond float16; in that
-            format the host waits for the device to know it.
+            the norm of the gradients before clipping, on the device; None where the update was
+            skipped because its gradients are beyond the range of float16. In that format the host
+            waits for the device to know it.
         """
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self._scale is not None:
@@ -269,9 +286,9 @@ class TrainStep:
                 return None
         if (clip := self._config.optim.clip) is not None:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, clip, norm)
-        self._optimizer.set_share(lr / self._config.optim.lr)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        self.optimizer.set_factor(factor)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         if self._device.torch.type == "cuda":
             event = torch.cuda.Event()
             event.record()
@@ -279,20 +296,20 @@ class TrainStep:
         return norm
 
     def _stay_close(self) -> None:
-        """Let the host run one update ahead of the GPU at most, so that its clock stays honest."""
+        """Let the host run at most one update ahead of the GPU, so that its clock stays honest."""
         if len(self._in_flight) > 1:
             self._in_flight.popleft().synchronize()
 
     def discard(self) -> None:
-        """Forget the gradients of an update that does not count."""
-        self._optimizer.zero_grad()
+        """Drop the gradients of an update that does not count."""
+        self.optimizer.zero_grad()
 
     def loss_scale(self) -> dict[str, float] | None:
-        """What a checkpoint keeps of float16's loss scale; None in other formats."""
+        """What a checkpoint keeps of the loss scale of float16; None in other formats."""
         return None if self._scale is None else self._scale.state()
 
     def restore(self, loss_scale: dict[str, float] | None) -> None:
-        """Go on with the loss scale of a checkpoint, which other formats ignore."""
+        """Go on with the loss scale of a checkpoint; formats other than float16 ignore it."""
         if self._scale is not None and loss_scale is not None:
             self._scale.restore(loss_scale)
 

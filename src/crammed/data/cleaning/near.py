@@ -1,8 +1,8 @@
 """Near-duplicates by MinHash and banding (Broder 1997; Lee et al. 2022, section 4.2).
 
 A document is the set of its word 5-grams. Two documents whose sets have the Jaccard index s agree
-in each MinHash with probability s, so that of b bands of r hashes at least one agrees with
-probability 1 - (1 - s^r)^b: a curve like an S, steep around its middle.
+in each MinHash with probability s. At least one of b bands of r hashes then agrees with probability
+1 - (1 - s^r)^b, an S-shaped curve that is steep around its middle.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-from crammed.data.cleaning.downstream import words
-from crammed.errors import InputError
+from crammed.data.cleaning.downstream import normalised_words
+from crammed.extras import import_extra
 
 NGRAM = 5
-"""Words of one element of a document's set."""
+"""Words in one element of a document's set."""
 PERMUTATIONS = 128
-"""MinHashes of a document."""
+"""MinHashes of one document."""
 FEWEST_USED = 112
-"""The bands may leave some of them out, to get closer to the wanted index."""
+"""The bands may leave out the rest, to come closer to the configured index."""
 
 _SEED = 1
 _Hashes = NDArray[np.uint64]
@@ -36,7 +34,7 @@ def middle(bands: int, rows: int) -> float:
 
 
 def banding(jaccard: float) -> tuple[int, int]:
-    """How many bands of how many MinHashes put the middle of the S-curve closest to `jaccard`."""
+    """The number of bands, and of MinHashes in each, that bring `middle` closest to `jaccard`."""
     choices = [
         (bands, rows)
         for bands in range(1, PERMUTATIONS + 1)
@@ -48,14 +46,17 @@ def banding(jaccard: float) -> tuple[int, int]:
 class Signer:
     """Hashes documents so that near-duplicates share a hash.
 
-    A document of fewer than 5 words is a set of one element, its text in lower case.
+    A document of fewer than 5 words is a set of one element: its text in lower case.
 
     Attributes:
-        bands: hashes of a document.
+        bands: number of hashes of a document.
     """
 
     def __init__(self, jaccard: float) -> None:
-        """Choose the bands for documents that overlap by this index, 0 to 1.
+        """Choose the bands.
+
+        Args:
+            jaccard: index, 0 to 1, from which documents are likely to share a hash.
 
         Raises:
             InputError: the library is not installed.
@@ -66,7 +67,7 @@ class Signer:
     def __call__(self, texts: Sequence[str]) -> _Hashes:
         """The documents' hashes, [len(texts), bands]; the same in every process.
 
-        Takes about 40 bytes of memory a word, all of `texts` together.
+        Takes about 40 bytes of memory for each word of `texts`.
         """
         if not texts:
             return np.empty((0, self.bands), np.uint64)
@@ -79,18 +80,12 @@ class Signer:
 
 
 def minhash_library() -> Any:
-    """The class that hashes; an `InputError` names the extra where it is missing."""
-    try:
-        from rensa import RMinHash
-    except ImportError as error:
-        raise InputError(
-            "data.clean.near needs a library that is not installed: pip install 'crammed[dedup]'"
-        ) from error
-    return RMinHash
+    """The class that hashes; an `InputError` names the extra if it is missing."""
+    return import_extra("rensa", "dedup", "data.clean.near").RMinHash
 
 
 class _WordHashes(dict[str, int]):
-    """Each word's hash, the same in every process, reckoned once."""
+    """Each word's hash, computed once; the same in every process."""
 
     def __missing__(self, word: str) -> int:
         value = int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
@@ -99,25 +94,25 @@ class _WordHashes(dict[str, int]):
 
 
 def _elements(texts: Iterable[str]) -> tuple[_Hashes, NDArray[np.int64]]:
-    """Hashes of the word 5-grams, those of all documents in one row, and where each one's end."""
+    """Hashes of the word 5-grams of all documents, flat, and where each document's end."""
     hash_of = _WordHashes().__getitem__
     by_document = []
     for text in texts:
-        split = words(text)
-        if len(split) < NGRAM:
-            split = [text.lower(), *[""] * (NGRAM - 1)]  # makes one, and nothing else makes it
-        by_document.append(np.fromiter(map(hash_of, split), np.uint64, len(split)))
+        words = normalised_words(text)
+        if len(words) < NGRAM:
+            words = [text.lower(), *[""] * (NGRAM - 1)]  # one element that nothing else can make
+        by_document.append(np.fromiter(map(hash_of, words), np.uint64, len(words)))
     word_ends = np.cumsum([len(hashes) for hashes in by_document])
     flat = np.concatenate(by_document)
     elements = _folded([flat[n : len(flat) - NGRAM + 1 + n] for n in range(NGRAM)])
     within = np.ones(len(elements), np.bool_)
     for n in range(1, NGRAM):
-        within[word_ends[:-1] - n] = False  # begins in one document and ends in the next
+        within[word_ends[:-1] - n] = False  # would begin in one document and end in the next
     return elements[within], word_ends - (NGRAM - 1) * np.arange(1, len(word_ends) + 1)
 
 
 def _folded(parts: Iterable[_Hashes]) -> _Hashes:
-    """One hash of several, whose order counts; mixed as splitmix64 does (Steele et al. 2014)."""
+    """One hash of several in order, mixed as in splitmix64 (Steele et al. 2014)."""
     state: Any = np.uint64(0x9E3779B97F4A7C15)
     for part in parts:
         state = part ^ state
@@ -128,17 +123,18 @@ def _folded(parts: Iterable[_Hashes]) -> _Hashes:
 
 
 def near_duplicates(bands: Sequence[_Hashes]) -> list[NDArray[np.bool_]]:
-    """Which documents repeat an earlier one, by their hashes from one `Signer`.
+    """Find the documents that repeat an earlier one, by their hashes from one `Signer`.
 
-    Documents that share a hash of the same band are linked; of all that are linked with one
-    another, directly or through others, only the first stays. Beside the hashes, 8 bytes a band
-    and document, this takes about 35 bytes a document and 40 a pair of duplicates in a band.
+    Documents that share the hash of a band are linked; of all that are linked with each other,
+    directly or through others, only the first stays. Besides the hashes (8 bytes for each band of
+    each document) this takes about 35 bytes for each document and 40 for each pair of duplicates
+    in a band.
 
     Args:
-        bands: for each shard, in order, [documents, bands].
+        bands: [documents, bands] for each shard, in order.
 
     Returns:
-        For each shard [documents], true for every document that is to go.
+        [documents] for each shard, true for the documents to drop.
     """
     sizes = [len(part) for part in bands]
     total = sum(sizes)
@@ -149,6 +145,9 @@ def near_duplicates(bands: Sequence[_Hashes]) -> list[NDArray[np.bool_]]:
         for band in range(bands[0].shape[1])
     ]
     one, other = np.concatenate(links, axis=1)
+    from scipy.sparse import coo_array  # takes longer to import than all else that workers need
+    from scipy.sparse.csgraph import connected_components
+
     graph = coo_array((np.ones(len(one), np.bool_), (one, other)), shape=(total, total))
     _, groups = connected_components(graph, directed=False)
     repeats = np.ones(total, np.bool_)
@@ -157,7 +156,7 @@ def near_duplicates(bands: Sequence[_Hashes]) -> list[NDArray[np.bool_]]:
 
 
 def _same(hashes: _Hashes) -> NDArray[np.int64]:
-    """Pairs of documents with the same hash that link all of them, [2, pairs]."""
+    """Pairs of documents that link all documents with the same hash, [2, pairs]."""
     order = np.argsort(hashes, kind="stable")
     in_order = hashes[order]
     same = np.flatnonzero(in_order[1:] == in_order[:-1])

@@ -1,14 +1,14 @@
 """The steps that clean one document, in their order.
 
-unicode     one spelling for the same text; changes it, never drops
-empty       nothing is left
-length      too few or too many characters
+unicode     brings the same text into one spelling; changes it, never drops it
+empty       drops what has no text
+length      drops what has too few or too many characters
 gopher      the quality and repetition rules of Gopher (Rae et al. 2021, section A.1 and table A1)
-c4          the rules of C4 (Raffel et al. 2020, section 2.2); it also changes the text
-downstream  it holds a sentence of an evaluation task
+c4          the rules of C4 (Raffel et al. 2020, section 2.2); also changes the text
+downstream  drops what contains a sentence of an evaluation task
 
-gopher and c4 count words between spaces and know English stop words and punctuation: text in a
-language without spaces, such as Chinese, is out of their scope, and they would drop all of it.
+gopher and c4 count words between spaces and rely on English stop words and punctuation. Languages
+without spaces, such as Chinese, are out of their scope: they would drop all of that text.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from crammed.data.cleaning.downstream import Downstream, fingerprint
 
 @dataclass(frozen=True)
 class Verdict:
-    """What cleaning made of one document.
+    """The outcome of cleaning one document.
 
     Attributes:
         text: the document after the last step it passed.
-        dropped_by: name of the step that dropped it; None if it stays.
+        dropped_by: name of the step that dropped it; None if it was kept.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def settings_of(config: CleanConfig) -> dict[str, Any]:
-    """The settings, with the tasks named by their content and not by a folder of this machine."""
+    """The settings, which name the downstream tasks by their content instead of by their folder."""
     settings = config.model_dump(mode="json")
     if config.downstream is not None:
         settings["downstream"] = fingerprint(Path(config.downstream))
@@ -51,21 +51,21 @@ def settings_of(config: CleanConfig) -> dict[str, Any]:
 
 
 class Cleaner:
-    """Applies the active steps to a document; the verdict depends on its text alone.
+    """Applies the active steps to a document; the outcome depends on its text alone.
 
     Attributes:
         steps: names of the active steps, in their order.
     """
 
     def __init__(self, config: CleanConfig) -> None:
-        """Choose the steps; reads the tasks if there is a step "downstream".
+        """Choose the steps, and read the tasks if "downstream" is one of them.
 
         Raises:
-            InputError: `config.downstream` is no folder of tasks, or one that cannot be read.
+            InputError: `config.downstream` is not a folder of tasks, or cannot be read.
         """
         self._config = config
         self._apply: dict[str, Callable[[str], str | None]] = {}
-        """Step by name: the document as it goes on, or None to drop it."""
+        """Steps by name; each gives the document as it goes on, or None to drop it."""
         if config.unicode:
             self._apply["unicode"] = normalise
         self._apply["empty"] = _unless_empty
@@ -105,18 +105,18 @@ def _unless_empty(text: str) -> str | None:
 
 # ---- unicode
 
-_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # all of category Cc but tab and newline
-_INVISIBLE = "\u200b\u2060\ufeff"  # of no width; but scripts such as Persian need the joiners
-_DAMAGED = "\ufffd\ud800-\udfff"  # what was no character in another encoding, lone surrogates
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # category Cc except tab and newline
+_INVISIBLE = "\u200b\u2060\ufeff"  # no width; not the joiners, which scripts such as Persian need
+_DAMAGED = "\ufffd\ud800-\udfff"  # bytes that an encoding could not decode, lone surrogates
 _REMOVED = re.compile(f"[{_CONTROLS}{_INVISIBLE}{_DAMAGED}]")
 _REMOVED_ASCII = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), 0x7F])
 
 
 def normalise(text: str) -> str:
-    r"""The text in normal form C, with lines that end in \n and without what nobody sees.
+    r"""The text in normal form C, with line breaks \n and without invisible characters.
 
-    Removes control characters other than tab and newline, characters of no width, U+FFFD, lone
-    surrogates, and spaces at the end of lines. Doing it twice changes nothing more.
+    Removes control characters other than tab and newline, characters without width, U+FFFD, lone
+    surrogates, and spaces at the end of lines. Applying it again changes nothing.
     """
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -137,17 +137,16 @@ _ELLIPSES = ("...", "…")
 _TOP_NGRAM = {2: 0.20, 3: 0.18, 4: 0.16}
 """Largest share of the characters in the most frequent n-gram."""
 _REPEATED_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-"""Largest share of the characters in n-grams that occurred before."""
+"""Largest share of the characters in n-grams that have occurred before."""
 
 
 def _by_gopher_rules(text: str) -> str | None:
     words = text.split()
-    keep = _has_quality(text, words) and not _repeats_itself(text, words)
-    return text if keep else None
+    return text if _has_quality(text, words) and not _repeats_itself(text, words) else None
 
 
 def _has_quality(text: str, words: Sequence[str]) -> bool:
-    """Section A.1, "Quality Filtering"; empty lines are no lines."""
+    """Section A.1, "Quality Filtering"; empty lines do not count."""
     if not 50 <= len(words) <= 100_000:
         return False
     if not 3 <= sum(map(len, words)) / len(words) <= 10:
@@ -166,7 +165,7 @@ def _has_quality(text: str, words: Sequence[str]) -> bool:
 
 
 def _repeats_itself(text: str, words: Sequence[str]) -> bool:
-    """Section A.1, "Repetition Removal": whether any share is above that of table A1."""
+    """Section A.1, "Repetition Removal": whether any share exceeds its limit in table A1."""
     for pieces in (text.split("\n"), re.split(r"\n{2,}", text)):
         if _has_repeated_pieces([piece for piece in pieces if piece.strip()]):
             return True
@@ -174,7 +173,7 @@ def _repeats_itself(text: str, words: Sequence[str]) -> bool:
 
 
 def _has_repeated_pieces(pieces: Sequence[str]) -> bool:
-    """For lines and paragraphs: those that occurred before, by their number and characters."""
+    """Whether lines (or paragraphs) repeat too often, by their number and their characters."""
     occurrences = Counter(pieces)
     repeated = len(pieces) - len(occurrences)
     characters = sum(map(len, pieces))
@@ -183,10 +182,10 @@ def _has_repeated_pieces(pieces: Sequence[str]) -> bool:
 
 
 def _has_repeated_ngrams(words: Sequence[str]) -> bool:
-    """Shares of the characters in words, spaces left out.
+    """Whether n-grams take too large a share of the characters, not counting spaces.
 
-    An n-gram that occurs once repeats nothing, and of one that occurs more often, the first
-    occurrence is no repetition. Where repeated n-grams overlap, a word counts once.
+    An n-gram that occurs once repeats nothing, and the first of several occurrences is not a
+    repetition. Where repeated n-grams overlap, a word counts once.
     """
     numbers: dict[str, int] = {}
     fresh = count()
@@ -197,13 +196,13 @@ def _has_repeated_ngrams(words: Sequence[str]) -> bool:
     for n in range(2, 11):
         if len(grams) < 2:
             return False
-        # Each (n-1)-gram has a number, so that with the next word's it makes the n-gram's.
+        # The number of an (n-1)-gram and that of the next word give the n-gram's.
         grams = grams[:-1] * len(words) + ids[n - 1 :]
         _, first, grams, occurrences = np.unique(
             grams, return_index=True, return_inverse=True, return_counts=True
         )
         if len(first) == len(grams):
-            return False  # no n-gram occurs twice, and so no longer one does
+            return False  # no n-gram occurs twice, so no longer one does
         if n in _TOP_NGRAM:
             most = occurrences.max()
             characters = int((ends[first + n] - ends[first])[occurrences == most].max()) * int(most)
@@ -235,11 +234,11 @@ _FEWEST_SENTENCES = 3
 
 
 def _by_c4_rules(text: str) -> str | None:
-    """Good lines of the document, or None.
+    """The good lines of a document, or None to drop it.
 
-    The numbers are those of the journal's version and of the published code: 5 words a line and
-    3 sentences a document (an earlier version says 3 and 5). Left out are the list of bad words,
-    the language detector and the removal of repeated spans of three sentences.
+    The thresholds are those of the journal version and of the published code: 5 words in a line
+    and 3 sentences in a document (an earlier version has 3 and 5). The list of bad words, the
+    language detector and the removal of repeated spans of three sentences are left out.
     """
     if "{" in text or "}" in text or "lorem ipsum" in text.lower():
         return None

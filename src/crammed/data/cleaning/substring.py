@@ -1,4 +1,4 @@
-"""Exact repeated passages, by a suffix array (Lee et al. 2022, section 4.1)."""
+"""Finds and cuts exactly repeated passages with a suffix array (Lee et al. 2022, section 4.1)."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.errors import InputError
+from crammed.extras import import_extra
 
 MOST_BYTES = 2**31 - 1
-"""What positions of 32 bits can number."""
+"""As many as positions of 32 bits can number."""
 
+Span = tuple[int, int]
+"""Of bytes, [start, end)."""
 _Positions = NDArray[np.int64]
 
 
-def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[tuple[int, int]]]:
-    """Which passages of UTF-8 texts stood before, in an earlier text or earlier in their own.
+def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[Span]]:
+    """Find passages of UTF-8 texts that have occurred before, in an earlier text or in their own.
 
-    A passage is `shortest` bytes or more and lies within one text. The first one of several stays:
-    what repeats itself without a break, such as a line of dashes, is cut only from where its first
-    `shortest` bytes end. Takes about 13 bytes of memory a byte of text, and 45 where all repeats.
+    A passage has at least `shortest` bytes and lies within one text. Its first occurrence stays:
+    what repeats without a break, such as a line of dashes, is cut only after its first `shortest`
+    bytes. Takes about 13 bytes of memory for each byte of text, and 45 if all of it repeats.
 
     Returns:
-        For each text its spans [start, end) in bytes, in order and apart, which begin and end
-        between characters.
+        For each text its spans of bytes, in order and apart; they begin and end between characters.
 
     Raises:
-        InputError: more than `MOST_BYTES` bytes of text, or the library is not installed.
+        InputError: there are more than `MOST_BYTES` bytes, or the library is not installed.
     """
     divsufsort, kasai = suffix_sorting_library()
     total = sum(map(len, texts))
     if total > MOST_BYTES:
         raise InputError(
-            f"{total} bytes of text are too many for data.clean.substring, which takes "
+            f"{total} bytes of text are too many for data.clean.substring, which takes at most "
             f"{MOST_BYTES}: use data.clean.near instead, or fewer files"
         )
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
@@ -48,44 +50,49 @@ def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[tuple[int
     return _by_text(_merged(starts, ends, shortest), joined, ends)
 
 
+def without_spans(text: str, spans: Sequence[Span]) -> str:
+    """The text without these spans of its UTF-8 bytes, which are in order and apart."""
+    if not spans:
+        return text
+    whole, kept, place = text.encode(), [], 0
+    for start, end in spans:
+        kept.append(whole[place:start])
+        place = end
+    return b"".join([*kept, whole[place:]]).decode()
+
+
 def suffix_sorting_library() -> tuple[Any, Any]:
-    """Suffix array and LCP; an `InputError` names the extra where they are missing."""
-    try:
-        from pydivsufsort import divsufsort, kasai
-    except ImportError as error:
-        raise InputError(
-            "data.clean.substring needs a library that is not installed: "
-            "pip install 'crammed[dedup]'"
-        ) from error
-    return divsufsort, kasai
+    """Suffix sorting and longest common prefixes; an `InputError` names the extra if missing."""
+    library = import_extra("pydivsufsort", "dedup", "data.clean.substring")
+    return library.divsufsort, library.kasai
 
 
 def _repeated_starts(
     suffixes: NDArray[np.int32], common: NDArray[np.int32], ends: _Positions, shortest: int
 ) -> _Positions:
-    """Positions, sorted, whose next `shortest` bytes stood before.
+    """Positions, sorted, whose next `shortest` bytes have occurred before.
 
     Args:
-        suffixes: where each suffix of the joined texts begins, suffixes in sorted order.
-        common: length of the longest common prefix of each with the one after it.
+        suffixes: where each suffix of the joined texts begins, in the suffixes' sorted order.
+        common: length of the longest common prefix of each suffix with the next.
         ends: where each text ends.
     """
     as_next = common[:-1] >= shortest
-    # Suffixes with the same first `shortest` bytes follow one another: a run.
+    # Suffixes with the same first `shortest` bytes are neighbours: a run.
     in_run = np.append(as_next, False) | np.insert(as_next, 0, False)
     positions = suffixes[in_run].astype(np.int64)
     run_begins = np.flatnonzero(~np.insert(as_next, 0, False)[in_run])
     if not len(positions):
         return positions
     text = np.searchsorted(ends, positions, side="right")
-    within = positions + shortest <= ends[text]  # and not across the end of a text
+    within = positions + shortest <= ends[text]  # not across the end of a text
     first = np.minimum.reduceat(np.where(within, positions, ends[-1]), run_begins)
     first = np.repeat(first, np.diff(run_begins, append=len(positions)))
     return np.sort(positions[within & (positions >= first + shortest)])
 
 
 def _merged(starts: _Positions, ends: _Positions, shortest: int) -> _Positions:
-    """Windows that overlap or touch within a text as one span each, [spans, 2]."""
+    """Join windows that overlap or touch within a text into spans, [spans, 2]."""
     text = np.searchsorted(ends, starts, side="right")
     apart = (np.diff(starts) > shortest) | (np.diff(text) > 0)
     firsts = np.insert(apart, 0, True)[: len(starts)]
@@ -93,8 +100,8 @@ def _merged(starts: _Positions, ends: _Positions, shortest: int) -> _Positions:
     return np.stack((starts[firsts], starts[lasts] + shortest), axis=1)
 
 
-def _by_text(spans: _Positions, joined: bytes, ends: _Positions) -> list[list[tuple[int, int]]]:
-    """The spans by text, from its own beginning, without the characters they cut through."""
+def _by_text(spans: _Positions, joined: bytes, ends: _Positions) -> list[list[Span]]:
+    """The spans of each text, from its beginning, without characters that a span cuts through."""
     data = np.frombuffer(joined, np.uint8)
     start, end = spans[:, 0].copy(), spans[:, 1].copy()
     for _ in range(3):  # a character has up to three bytes after its first
@@ -110,6 +117,6 @@ def _by_text(spans: _Positions, joined: bytes, ends: _Positions) -> list[list[tu
 
 
 def _continues(data: NDArray[np.uint8], positions: _Positions) -> NDArray[np.bool_]:
-    """Whether a byte goes on with a character that an earlier one began; false behind the last."""
+    """Whether a byte continues a character that an earlier one began; false past the end."""
     inside = positions < len(data)
     return np.asarray(inside & (data[np.where(inside, positions, 0)] & 0xC0 == 0x80))

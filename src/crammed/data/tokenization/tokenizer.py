@@ -1,4 +1,4 @@
-"""Special tokens of tokenizers, trained here or brought along; loading and writing them."""
+"""The special tokens of a tokenizer, trained here or elsewhere; loading and saving tokenizers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from tokenizers import Tokenizer, processors
 from crammed.errors import InputError
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Special tokens; their ids are their places here, in every tokenizer trained here."""
+"""Special tokens of every tokenizer trained here; their ids are their positions in this list."""
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIALS))
 MOST_LETTERS_LOST = 0.02
-"""In normalising, before a person should hear of it."""
+"""Share of a text's letters that normalising may lose before the user is told."""
+NOT_ASCII = r"[^\x00-\x7F]"
+"""Regular expression of a character outside ASCII."""
 
 _NAMES = {
     "pad": ("[PAD]", "<pad>"),
@@ -26,7 +28,7 @@ _NAMES = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
-"""What each special token may be called in a tokenizer.json, which does not say its part."""
+"""Names of each special token in a tokenizer.json, which does not tell their roles."""
 
 _SETTINGS = {
     "pad": ("pad_token",),
@@ -35,7 +37,7 @@ _SETTINGS = {
     "sep": ("sep_token", "eos_token"),
     "mask": ("mask_token",),
 }
-"""Under which keys the files beside a tokenizer.json name them."""
+"""Keys of each special token in the files beside a tokenizer.json."""
 
 
 @dataclass(frozen=True)
@@ -50,34 +52,34 @@ class Specials:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Specials:
-        """Those of a tokenizer.
+        """The ids in a tokenizer.
 
         Raises:
-            InputError: it lacks one.
+            InputError: the tokenizer lacks one.
         """
         vocabulary = tokenizer.get_vocab()
-        names = {part: _found(part, vocabulary) for part in _NAMES}
-        if missing := [part for part, name in names.items() if name is None]:
-            wanted = ", ".join(f"{part} ({' or '.join(_NAMES[part])})" for part in missing)
-            raise InputError(f"the tokenizer lacks special tokens: {wanted}")
-        return cls(**{part: vocabulary[name] for part, name in names.items() if name})
+        names = {role: _usual_name(role, vocabulary) for role in _NAMES}
+        if missing := [role for role, name in names.items() if name is None]:
+            listed = ", ".join(f"{role} ({' or '.join(_NAMES[role])})" for role in missing)
+            raise InputError(f"the tokenizer lacks special tokens: {listed}")
+        return cls(**{role: vocabulary[name] for role, name in names.items() if name})
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """All of them: pad, unk, cls, sep, mask."""
+        """All ids: pad, unk, cls, sep, mask."""
         return astuple(self)
 
     def names(self, tokenizer: Tokenizer) -> dict[str, str]:
-        """What the tokenizer calls them, as ``{"pad": "[PAD]", ...}``."""
+        """Their names in the tokenizer, such as ``{"pad": "[PAD]", ...}``."""
         return {f.name: str(tokenizer.id_to_token(getattr(self, f.name))) for f in fields(self)}
 
 
-def _found(part: str, vocabulary: dict[str, int]) -> str | None:
-    return next((name for name in _NAMES[part] if name in vocabulary), None)
+def _usual_name(role: str, vocabulary: dict[str, int]) -> str | None:
+    return next((name for name in _NAMES[role] if name in vocabulary), None)
 
 
 def letters_lost(tokenizer: Tokenizer, text: str) -> float:
-    """Share of a text's letters and marks that normalising drops or replaces, case aside."""
+    """Share of a text's letters and marks that normalising drops or replaces, ignoring case."""
     if tokenizer.normalizer is None:
         return 0.0
     before, after = (
@@ -92,19 +94,19 @@ def _is_mark(character: str) -> bool:
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """Rows of an embedding that every id fits into; brought tokenizers may leave ids out."""
+    """Rows of an embedding that every id fits into; some tokenizers skip ids."""
     return 1 + max(tokenizer.get_vocab().values())
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer.json, or that of a Hugging Face folder, with everything that training needs.
+    """Load a tokenizer.json, or that of a Hugging Face folder, and add what training needs.
 
-    Special tokens under unusual names, which only special_tokens_map.json or tokenizer_config.json
-    explain, get BERT's; their ids stay. Where nothing frames sentences, [CLS] and [SEP] will.
+    Special tokens with unusual names, which only special_tokens_map.json or tokenizer_config.json
+    explain, get BERT's names and keep their ids. If nothing frames sentences, [CLS] and [SEP] will.
 
     Raises:
-        InputError: no tokenizer there, or one without a padding, unknown, first, separating or
-            mask token.
+        InputError: there is no tokenizer, or it lacks a padding, unknown, first, separator or mask
+            token.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
@@ -115,10 +117,10 @@ def load_tokenizer(path: Path) -> Tokenizer:
             f"no tokenizer at {path}: name a tokenizer.json, or a folder that holds one"
         ) from error
     except Exception as error:  # the library raises nothing more precise
-        raise InputError(f"{file} is no tokenizer.json of the tokenizers library") from error
-    for part, token in _named_beside(file).items():
-        if token in vocabulary and token != (usual := _found(part, vocabulary)):
-            values = _swapped(values, token, usual or _NAMES[part][0])
+        raise InputError(f"{file} is not a tokenizer.json of the tokenizers library") from error
+    for role, token in _names_beside(file).items():
+        if token in vocabulary and token != (usual := _usual_name(role, vocabulary)):
+            values = _swapped(values, token, usual or _NAMES[role][0])
     tokenizer = Tokenizer.from_str(json.dumps(values))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -134,8 +136,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _named_beside(file: Path) -> dict[str, str]:
-    """Which tokens the files beside a tokenizer.json name for which part."""
+def _names_beside(file: Path) -> dict[str, str]:
+    """The special tokens that the files beside a tokenizer.json name, by role."""
     named: dict[str, Any] = {}
     for other in ("tokenizer_config.json", "special_tokens_map.json"):
         if (file.parent / other).is_file():
@@ -144,15 +146,15 @@ def _named_beside(file: Path) -> dict[str, str]:
             except (OSError, ValueError, TypeError) as error:
                 raise InputError(f"{file.parent / other} is not a JSON object") from error
     tokens: dict[str, str] = {}
-    for part, keys in _SETTINGS.items():
+    for role, keys in _SETTINGS.items():
         token = next((named[key] for key in keys if named.get(key)), None)
         if token is not None:
-            tokens[part] = token["content"] if isinstance(token, dict) else token
+            tokens[role] = token["content"] if isinstance(token, dict) else token
     return tokens
 
 
 def _swapped(values: Any, one: str, other: str) -> Any:
-    """A JSON value in which two strings have changed places, as keys too."""
+    """A JSON value with two strings exchanged, in keys as well."""
     new = {one: other, other: one}
     if isinstance(values, dict):
         return {new.get(key, key): _swapped(value, one, other) for key, value in values.items()}
@@ -162,7 +164,7 @@ def _swapped(values: Any, one: str, other: str) -> Any:
 
 
 def finish(tokenizer: Tokenizer) -> Tokenizer:
-    """Make `SPECIALS` special, and add [CLS] and [SEP] where a caller asks for special tokens."""
+    """Register `SPECIALS`, and frame text in [CLS] and [SEP] if special tokens are asked for."""
     tokenizer.add_special_tokens(list(SPECIALS))
     tokenizer.post_processor = _framed(SPECIALS[CLS], CLS, SPECIALS[SEP], SEP)
     ids = [tokenizer.token_to_id(token) for token in SPECIALS]
@@ -180,7 +182,7 @@ def _framed(cls: str, cls_id: int, sep: str, sep_id: int) -> Any:
 
 
 def to_json(tokenizer: Tokenizer) -> str:
-    """tokenizer.json, with the vocabulary in the order of its ids."""
+    """The content of tokenizer.json, with the vocabulary in the order of its ids."""
     values = json.loads(tokenizer.to_str())
     vocabulary = values["model"]["vocab"]
     if isinstance(vocabulary, dict):

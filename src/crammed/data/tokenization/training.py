@@ -1,8 +1,7 @@
-"""Training a tokenizer on the corpus: the same text gives the same bytes, in any order."""
+"""Trains a tokenizer on the corpus: the same text gives the same bytes, in any order."""
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,33 +21,45 @@ from tokenizers import (
 )
 
 from crammed.config import TokenizerConfig
-from crammed.data.tokenization.tokenizer import CLS, MASK, PAD, SEP, SPECIALS, UNK, finish
+from crammed.data.tokenization.tokenizer import (
+    CLS,
+    MASK,
+    NOT_ASCII,
+    PAD,
+    SEP,
+    SPECIALS,
+    UNK,
+    finish,
+)
 from crammed.errors import InputError
+from crammed.extras import import_extra
+from crammed.keys import uniform
 
 _ALPHABET_SHARE = 0.5
 """Largest share of the vocabulary that single characters may take."""
 _ALPHABET_COVERAGE = 0.99998
-"""Share of the text that a WordPiece tokenizer's characters make up."""
+"""Share of the text that the characters of a WordPiece tokenizer cover."""
 _CHARACTERS_A_WORD = 6
-"""With the space behind it; a rough measure that scripts without spaces have, too."""
+"""Including the space after it; a rough measure that also suits scripts without spaces."""
 _COVERAGE = 0.9999
-"""Share of the text that a Unigram tokenizer's characters make up; the rest become [UNK]."""
+"""Share of the text that the characters of a Unigram tokenizer cover; the rest become [UNK]."""
 _WORDS_A_TEXT = 2000
-"""The library takes 256 texts at a time, at some 60 bytes a word."""
+"""The library takes 256 texts at a time, and some 60 bytes for each word."""
+_HASH_BYTES = 6
 _PIECE = 10_000
-"""Characters of a piece of text that is drawn as a whole."""
+"""Characters in a piece of text that is sampled as a whole."""
 
 
 def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> Tokenizer:
-    """A WordPiece tokenizer (Schuster and Nakajima 2012; BERT's form of it).
+    """Train a WordPiece tokenizer (Schuster and Nakajima 2012) in BERT's form.
 
-    The library's trainer numbers continuing characters in the order of a hash map, so two
-    trainings differ. Here the characters are counted first and every ``##c`` is handed to the
-    trainer as if it were special, which fixes all ids; the vocabulary is then put into a fresh
+    The library's trainer numbers continuing characters in the order of a hash map, so no two
+    trainings agree. Here the characters are counted first, and every ``##c`` is passed to the
+    trainer as if it were special, which fixes all ids. The vocabulary then goes into a fresh
     tokenizer, in which only `SPECIALS` are special.
 
     Args:
-        counts: each chunk of `words.split` and how often it occurs, in any order.
+        counts: each chunk of `chunks.cut_into_chunks` and how often it occurs, in any order.
 
     Raises:
         InputError: the text has no characters that the tokenizer keeps.
@@ -86,14 +97,14 @@ def _bert_normalizer(config: TokenizerConfig) -> Any:
     return normalizers.Sequence([bert, _ASCII_ONLY]) if config.ascii_only else bert
 
 
-_ASCII_ONLY = normalizers.Replace(Regex(r"[^\x00-\x7F]"), "")
+_ASCII_ONLY = normalizers.Replace(Regex(NOT_ASCII), "")
 
 
 def _words_of(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> dict[str, int]:
-    """Occurrences of the words that chunks normalise to, in sorted order.
+    """How often each word that chunks normalise to occurs; the words are sorted.
 
-    Chunks go through the normaliser many at a time, "|" between them: it is a chunk of its own,
-    and nothing else normalises to it.
+    Many chunks go through the normaliser at a time, joined by "|", which is always a chunk of its
+    own and which nothing else normalises to.
     """
     normalizer, cut = _bert_normalizer(config), pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
@@ -103,7 +114,7 @@ def _words_of(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> dic
         text = normalizer.normalize_str("|".join(chunks))
         for part, (_, count) in zip(text.split("|"), batch, strict=True):
             word = part.strip()
-            if word.isalnum():  # holds nothing to cut at, as almost every one
+            if word.isalnum():  # nothing to cut at, as in almost every word
                 words[word] += count
             else:
                 for word, _ in cut.pre_tokenize_str(part):
@@ -120,8 +131,8 @@ def _batches(counts: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]
 def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> list[str]:
     """The characters that make up nearly all of the text, sorted.
 
-    Each takes two places of the vocabulary, so the rarest are left to [UNK]: thousands of them may
-    occur a few times in foreign names.
+    Each takes two places in the vocabulary, so the rarest become [UNK]: thousands may occur only a
+    few times, in foreign names.
     """
     totals: Counter[str] = Counter()
     for word, count in words.items():
@@ -138,9 +149,9 @@ def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> list[str]:
 
 
 def _thinned(words: Mapping[str, int], most: int) -> dict[str, int]:
-    """Occurrences scaled to `most` in all; what is left of a whole one is drawn by the word's hash.
+    """Scale occurrences to `most` in all; a hash of the word decides how its fraction rounds.
 
-    That is a sample of the corpus which no order and no number of workers changes.
+    The result is a sample of the corpus that depends on no order and no number of workers.
     """
     share = most / max(1, sum(words.values()))
     if share >= 1.0:
@@ -148,20 +159,14 @@ def _thinned(words: Mapping[str, int], most: int) -> dict[str, int]:
     thinned = {}
     for word, count in words.items():
         whole, part = divmod(count * share, 1.0)
-        scaled = int(whole) + (_fraction(word) < part)
-        if scaled > 1:  # what occurs once in a sample teaches nothing and takes half the memory
+        scaled = int(whole) + (uniform(word, _HASH_BYTES) < part)
+        if scaled > 1:  # a single occurrence teaches nothing, and these take half the memory
             thinned[word] = scaled
     return thinned
 
 
-def _fraction(text: str) -> float:
-    """A number in [0, 1) that depends on the text alone."""
-    digest = hashlib.blake2b(text.encode(), digest_size=6).digest()
-    return int.from_bytes(digest, "big") / 2**48
-
-
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
-    """Each word as often as it occurs: the library's trainers count words in text only."""
+    """Each word as often as it occurs: the library's trainers take text, not counts."""
     text: list[str] = []
     for word, count in words.items():
         for start in range(0, count, _WORDS_A_TEXT):
@@ -173,30 +178,31 @@ def _repeated(words: Mapping[str, int]) -> Iterator[str]:
 
 
 def train_from_texts(texts: Callable[[], Iterable[str]], config: TokenizerConfig) -> Tokenizer:
-    """A byte-level BPE (GPT-2, ModernBERT) or a Unigram tokenizer (Kudo 2018), as `config` says.
+    """Train a byte-level BPE (GPT-2, ModernBERT) or a Unigram tokenizer (Kudo 2018).
 
     Args:
-        texts: called twice: to measure the text, then for the part of it to train on.
+        texts: called twice: to measure the text, and to sample the part to train on.
 
     Raises:
-        InputError: no text, a vocabulary too small for the characters, or a missing extra.
+        InputError: there is no text, the vocabulary is too small for its characters, or an extra
+            is missing.
     """
     train = _train_bpe if config.kind == "bpe" else _train_unigram
     return finish(train(_thinned_texts(texts, config.train_words), config))
 
 
 def _thinned_texts(texts: Callable[[], Iterable[str]], words: int) -> Iterator[str]:
-    """Pieces of the texts that hold about so many words, chosen by their hash."""
+    """Pieces of the texts with about this many words in all; a hash of each piece decides."""
     share = words * _CHARACTERS_A_WORD / max(1, sum(map(len, texts())))
     for text in texts():
         for start in range(0, len(text), _PIECE):
             piece = text[start : start + _PIECE]
-            if share >= 1.0 or _fraction(piece) < share:
+            if share >= 1.0 or uniform(piece, _HASH_BYTES) < share:
                 yield piece
 
 
 def _letters(config: TokenizerConfig, form: str) -> list[Any]:
-    """Normalisers to Unicode's normal form `form`, "C" or "KC", with what `config` asks for."""
+    """Normalisers that bring text into normal form `form` ("C" or "KC") and do as `config` says."""
     composed = getattr(normalizers, f"NF{form}")()
     decomposed = getattr(normalizers, f"NF{form[:-1]}D")()
     steps = [decomposed, normalizers.StripAccents()] if config.strip_accents else []
@@ -225,21 +231,15 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def unigram_library() -> Any:
-    """The library that trains; an `InputError` names the extra where it is missing."""
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise InputError(
-            "tokenizer.kind=unigram needs sentencepiece: pip install 'crammed[unigram]'"
-        ) from error
-    return sentencepiece
+    """The library that trains; an `InputError` names the extra if it is missing."""
+    return import_extra("sentencepiece", "unigram", "tokenizer.kind=unigram")
 
 
 def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Trained by SentencePiece in one thread on sorted words.
+    """Train with SentencePiece, in one thread, on sorted words.
 
-    The trainer of `tokenizers` adds its words up in the order of a hash map: no two trainings of
-    it give the same scores.
+    The trainer of `tokenizers` adds its words up in the order of a hash map, so that no two
+    trainings give the same scores.
     """
     library = unigram_library()
     spaces = normalizers.Replace(Regex(r"\s+"), " ")
@@ -279,7 +279,7 @@ def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
                 f"{config.vocab_size} is too small for its characters"
             ) from error
         trained = library.SentencePieceProcessor(model_file=str(model))
-    # Rounded to what a float32 holds, so that JSON gives back the same numbers.
+    # Rounded to the precision of a float32, so that JSON gives the same numbers back.
     scores = [round(trained.get_score(n), 6) for n in range(len(trained))]
     pieces = [(trained.id_to_piece(n), score) for n, score in enumerate(scores)]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=UNK))

@@ -1,4 +1,4 @@
-"""Any encoder that can be evaluated: a run of ours, or any Hugging Face model."""
+"""What evaluation asks of an encoder, which is a run of ours or any Hugging Face model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crammed.tasks.rows import Texts
 
 
 class SparseMaskedLM(Protocol):
-    """A masked language model in evaluation mode that decodes chosen positions only."""
+    """A masked language model in evaluation mode that decodes only the positions asked for."""
 
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor | None = None) -> Tensor:
         """ids [B, S], positions [B, N], mask [B, S] bool -> logits [B, N, V]."""
@@ -25,30 +25,33 @@ class SparseMaskedLM(Protocol):
 
 
 class Backbone(Protocol):
-    """What evaluation asks of a model."""
+    """A pretrained encoder with its tokenizer, and the classifiers that can be built on it."""
 
     name: str
-    """What reports call it."""
+    """The name that reports show."""
     sha256: str
-    """Digest of its configuration, weights and tokenizer."""
+    """Digest of configuration, weights and tokenizer."""
     parameters: int
-    """Of the encoder with its masked-language-model head."""
+    """Number of parameters, with the masked-language-model head if there is a class for it."""
     max_length: int
-    """Longest sequence in tokens, special tokens included."""
+    """Length of the longest sequence in tokens, special tokens included."""
     pad: int
     """Id of the padding token."""
     mask: int | None
-    """Id of the mask token."""
+    """Id of the mask token, if there is one."""
     sep: int | None
-    """Id of the token that ends a sentence."""
+    """Id of the token that ends a sentence, if there is one."""
     specials: frozenset[int]
-    """Ids of the special tokens but the unknown token, which stands for text."""
+    """Ids of the special tokens, without the unknown token, which stands for text."""
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
-        """Token ids of texts or pairs; with `words` each tuple holds the words of one sequence.
+        """Tokenize texts or pairs of texts; too long a sequence loses the end of its longer text.
+
+        Args:
+            words: each tuple holds the words of one sequence, not one or two texts.
 
         Raises:
-            InputError: `max_length` is more than the model's.
+            InputError: `max_length` exceeds the model's.
         """
         ...
 
@@ -57,11 +60,14 @@ class Backbone(Protocol):
         ...
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
-        """A model for fine-tuning, on the CPU, in training mode: ``(ids, mask, types) -> logits``.
+        """A new model for fine-tuning, on the CPU, in training mode: (ids, mask, types) -> logits.
 
-        ids [B, S] int64, mask [B, S] bool (True first: padding is at the right), types [B, S]
-        int64 or None; logits [B, outputs], or [B, S, outputs] with `every_token`. What is new (the
-        head; untrained, everything) depends on the seed alone, and a head is the same in both.
+        ids [B, S] int64; mask [B, S] bool, False at the padding on the right; types [B, S] int64
+        or None; logits [B, outputs], or [B, S, outputs] with `every_token`. The random weights
+        depend only on the seed, and the head's are the same with and without `trained`.
+
+        Args:
+            trained: use the pretrained weights below the head; otherwise all weights are random.
 
         Raises:
             InputError: the model's library has no such class for it.
@@ -69,24 +75,24 @@ class Backbone(Protocol):
         ...
 
     def masked_lm(self, device: torch.device) -> SparseMaskedLM:
-        """The model as it was pretrained.
+        """The pretrained masked language model.
 
         Raises:
-            InputError: its weights hold no masked-language-model head.
+            InputError: the weights do not include a masked-language-model head.
         """
         ...
 
 
-def check_length(max_length: int, encoder: Backbone) -> None:
-    """Raises InputError where sequences would be longer than the encoder can take."""
-    if max_length > encoder.max_length:
+def check_length(max_length: int, backbone: Backbone) -> None:
+    """Raises InputError if sequences of this length are too long for the encoder."""
+    if max_length > backbone.max_length:
         raise InputError(
-            f"{max_length} tokens a sequence are more than {encoder.name} takes: choose at most "
-            f"{encoder.max_length}"
+            f"sequences of {max_length} tokens are too long for {backbone.name}: choose at most "
+            f"{backbone.max_length}"
         )
 
 
 def digest(files: Iterable[Path]) -> str:
-    """SHA-256 over the names and contents of files, wherever they lie."""
+    """SHA-256 over the names and contents of files, regardless of their folders."""
     listed = sorted((file.name, sha256(file)) for file in files)
     return hashlib.sha256("".join(f"{name} {part}\n" for name, part in listed).encode()).hexdigest()

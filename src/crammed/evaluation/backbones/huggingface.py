@@ -1,4 +1,4 @@
-"""Any Hugging Face encoder as an encoder to evaluate."""
+"""Any Hugging Face encoder as a backbone."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from crammed.evaluation.backbones.tokens import Tokenized, by_library, by_python
 from crammed.tasks.rows import Texts
 
 _UNLIMITED = 10**6
-"""Tokenizers that know no longest length say a number far above this."""
+"""Tokenizers without a length limit give a number far above this."""
 _DEFAULT_LENGTH = 512
 
 
 class HuggingFaceBackbone:
-    """A model of transformers; `crammed.evaluation.backbones.base.Encoder` documents the members.
+    """A model of transformers; `crammed.evaluation.backbones.base.Backbone` documents the members.
 
     Args:
         folder: holds config.json, weights and tokenizer.
 
     Raises:
-        InputError: one of these is missing, damaged, or needs what is not installed or allowed.
+        InputError: one of these is missing or damaged, or needs something that is not installed or
+            not allowed.
     """
 
     def __init__(self, name: str, folder: Path, *, trust_remote_code: bool) -> None:
@@ -48,7 +49,7 @@ class HuggingFaceBackbone:
         base, lost = self._load("AutoModel")
         if lost := {key for key in lost if "pooler" not in key}:
             raise InputError(
-                f"the weights of {name} do not fit its config.json: they lack {_some(lost)}"
+                f"the weights of {name} do not match its config.json: they lack {_some(lost)}"
             )
         self.parameters = self._count(base)
         self.max_length = self._longest(base)
@@ -109,8 +110,8 @@ class HuggingFaceBackbone:
         return _Classifier(model.train())
 
     def _pretrained(self, kind: str) -> dict[str, Tensor]:
-        """Weights of a class that come from the folder; never the last layer of a classifier."""
-        # With one label more than the folder's own classifier may have, that one does not fit.
+        """A class's weights that come from the folder, but never a classifier's last layer."""
+        # The folder may hold a classifier: with one label more than it has, its weights do not fit.
         model, lost = self._load(
             kind, num_labels=self._config.num_labels + 1, ignore_mismatched_sizes=True
         )
@@ -126,7 +127,7 @@ class HuggingFaceBackbone:
         return _MaskedLM(model.to(device).eval())
 
     def _load(self, kind: str, **more: Any) -> tuple[Any, set[str]]:
-        """A model of this class in float32, and the names of the weights that are not its own."""
+        """A model of this class in float32, and the names of weights that the folder lacks."""
         import transformers
 
         with loading(self.name, "model"), torch.random.fork_rng(devices=[]):
@@ -142,19 +143,19 @@ class HuggingFaceBackbone:
         try:
             with loading(self.name, "model"), torch.device("meta"):
                 whole = transformers.AutoModelForMaskedLM.from_config(self._config, **self._trust)
-        except InputError:  # an encoder of a kind that has no such head
+        except InputError:  # there is no such class for this kind of encoder
             whole = base
         return sum(parameter.numel() for parameter in whole.parameters())
 
     def _longest(self, base: nn.Module) -> int:
-        """The least of what tokenizer, configuration and position table allow."""
+        """The lowest limit of tokenizer, configuration and position table."""
         known = [
             self._tokenizer.model_max_length,
             getattr(self._config, "max_position_embeddings", None),
         ]
         for key, module in base.named_modules():
             if key.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-                # RoBERTa's positions begin behind the id of its padding token.
+                # RoBERTa's positions begin after the id of its padding token.
                 padding = module.padding_idx
                 known.append(module.num_embeddings - (0 if padding is None else padding + 1))
         sane = [n for n in known if isinstance(n, int) and 0 < n < _UNLIMITED]
@@ -166,19 +167,19 @@ class HuggingFaceBackbone:
             raise InputError(f"{self._folder} holds no tokenizer (such as tokenizer.json)")
         if self._tokenizer.pad_token_id is None:
             raise InputError(
-                f"the tokenizer of {self.name} has no padding token: name one as pad_token in "
+                f"the tokenizer of {self.name} has no padding token: set pad_token in its "
                 "tokenizer_config.json"
             )
         rows = base.get_input_embeddings().num_embeddings
         if max(vocabulary) >= rows:
             raise InputError(
                 f"the tokenizer of {self.name} has ids up to {max(vocabulary)}, but the model has "
-                f"{rows} embeddings: they do not belong together"
+                f"only {rows} embeddings: they do not belong together"
             )
 
 
 class _Classifier(nn.Module):
-    """A classifier of transformers that is called as ours are."""
+    """A classifier of transformers with the signature of ours."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -194,7 +195,7 @@ class _Classifier(nn.Module):
 
 
 class _MaskedLM:
-    """A masked language model of transformers that decodes chosen positions where it can."""
+    """A masked language model of transformers that decodes only chosen positions if it can."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -207,12 +208,12 @@ class _MaskedLM:
         given = torch.ones_like(ids) if mask is None else mask.long()
         self._positions = positions
         logits: Tensor = self._model(input_ids=ids, attention_mask=given).logits
-        if self._positions is not None:  # the decoder did not pass by: all was decoded
+        if self._positions is not None:  # the hook was not called: every position was decoded
             logits = _chosen(logits, positions)
         return logits
 
     def _pick(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        """Leave of the decoder's input [B, S, D] what is asked for."""
+        """Reduce the decoder's input [B, S, D] to the positions asked for, [B, N, D]."""
         if self._positions is None or inputs[0].ndim != 3:
             return None
         picked = _chosen(inputs[0], self._positions)

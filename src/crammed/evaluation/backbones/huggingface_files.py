@@ -1,4 +1,4 @@
-"""Finding a Hugging Face model, and one clear line for whatever is wrong with it."""
+"""Finds the files of a Hugging Face model, and explains in one line what is wrong with them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _REST = (
 
 
 def find(spec: str) -> tuple[str, Path]:
-    """Name and folder of a model; one on the hub is downloaded, or taken from the cache.
+    """Name and folder of a model; one on the hub is downloaded unless it is in the cache.
 
     Raises:
-        InputError: no such folder and no such model on the hub, or transformers is missing.
+        InputError: there is no such folder and no such model on the hub, or transformers is not
+            installed.
     """
     try:
         import transformers  # noqa: F401
     except ImportError as error:
         raise InputError(
-            "models of Hugging Face need transformers: pip install 'crammed[hf]'"
+            "Hugging Face models need transformers: pip install 'crammed[hf]'"
         ) from error
     path = Path(spec).expanduser()
     if path.is_dir():
@@ -46,19 +47,19 @@ def find(spec: str) -> tuple[str, Path]:
             folder = Path(snapshot_download(spec, allow_patterns=[_WEIGHTS[0], *_REST]))
             if not _weights(folder):
                 folder = Path(snapshot_download(spec, allow_patterns=[*_WEIGHTS, *_REST]))
-    except Exception as error:  # of the network, of the hub, of the cache
+    except Exception as error:  # from the network, the hub or the cache
         raise InputError(
-            f"no such model: {spec} is no folder here, and the Hugging Face hub did not give it "
+            f"no such model: {spec} is not a folder, and the Hugging Face hub did not provide it "
             f"({_first_line(error)})"
         ) from error
     return spec, folder
 
 
 def model_files(folder: Path) -> list[Path]:
-    """The files that decide what the model computes.
+    """The files that determine what the model computes.
 
     Raises:
-        InputError: weights are not among them, or config.json does not say what it is.
+        InputError: there are no weights, or config.json does not name the kind of model.
     """
     weights = _weights(folder)
     if not weights:
@@ -69,13 +70,13 @@ def model_files(folder: Path) -> list[Path]:
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{folder / 'config.json'} is not a JSON object") from error
     if kind is None:
-        ours = f": name the run directory, {folder.parent}" if "row_length" in values else ""
+        ours = f": type the run directory, {folder.parent}" if "row_length" in values else ""
         raise InputError(f"{folder / 'config.json'} has no model_type{ours}")
     return [*weights, *{file for pattern in _REST for file in folder.glob(pattern)}]
 
 
 def _weights(folder: Path) -> list[Path]:
-    """Those that transformers would load: safetensors first."""
+    """The files of weights that transformers would load: safetensors if there are any."""
     for pattern in _WEIGHTS:
         if found := list(folder.glob(pattern)):
             return found
@@ -84,19 +85,21 @@ def _weights(folder: Path) -> list[Path]:
 
 @contextmanager
 def loading(name: str, part: str) -> Iterator[None]:
-    """Silence, and an `InputError` for whatever transformers raises while it loads a part."""
+    """Silence transformers while it loads a part, and turn what it raises into an `InputError`."""
     try:
         with quiet_transformers():
             yield
     except InputError:
         raise
     except ImportError as error:
-        raise InputError(f"the {part} of {name} needs a package: {_first_line(error)}") from error
-    except Exception as error:  # transformers lets through whatever its many parts raise
+        raise InputError(
+            f"the {part} of {name} needs a package that is not installed: {_first_line(error)}"
+        ) from error
+    except Exception as error:  # transformers passes on whatever its many parts raise
         if "trust_remote_code" in str(error):
             raise InputError(
-                f"{name} brings Python code of its own: read it, then add --trust-remote-code to "
-                "run it"
+                f"{name} comes with Python code of its own: read it, then add --trust-remote-code "
+                "to run it"
             ) from error
         raise InputError(f"the {part} of {name} cannot be loaded: {_first_line(error)}") from error
 

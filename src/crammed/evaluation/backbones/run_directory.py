@@ -1,4 +1,4 @@
-"""A run of ours as an encoder to evaluate."""
+"""The model of a run directory as a backbone."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _HEADS = ("pooler.", "head.", "classifier.")
 
 
 def run_files(run: Path) -> list[Path]:
-    """The files that decide what the model of a run directory computes."""
+    """The files that determine what the model of a run directory computes."""
     files = ("config.json", "model.safetensors", "tokenizer.json")
     return [run / "final" / file for file in files]
 
 
 class RunBackbone:
-    """A trained model of ours; `crammed.evaluation.backbones.base.Encoder` documents the members.
+    """A trained model of ours; `crammed.evaluation.backbones.base.Backbone` documents the members.
 
     Args:
-        dropout: for fine-tuning, whatever pretraining used.
+        dropout: of fine-tuning, which need not be that of pretraining.
     """
 
     def __init__(self, final: TrainedModel, name: str, sha256: str, dropout: float) -> None:
@@ -69,7 +69,7 @@ class RunBackbone:
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
         kind = TokenClassifier if every_token else SequenceClassifier
-        with torch.random.fork_rng(devices=[]):  # modules draw weights that are drawn anew below
+        with torch.random.fork_rng(devices=[]):  # weights drawn here are replaced below
             model = kind(self._config, self._final.vocab_size, outputs)
         initialise(model, self._config.init_std, torch.Generator().manual_seed(seed))
         if trained:

@@ -1,4 +1,4 @@
-"""Which encoder to evaluate: a run of ours, or any Hugging Face model."""
+"""Which encoder to evaluate: finds and loads a run of ours or any Hugging Face model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from crammed.evaluation.backbones.base import Backbone, digest
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
 from crammed.evaluation.backbones.huggingface_files import find, model_files
 from crammed.evaluation.backbones.run_directory import RunBackbone, run_files
+from crammed.model.trained import has_trained_model
 
 
 @dataclass(frozen=True)
 class BackboneSpec:
-    """Which encoder; small enough to send to another process, which loads it again.
+    """Where an encoder comes from; small enough to send to another process, which loads it again.
 
     Attributes:
         spec: a run directory, a Hugging Face folder, or a name on the hub.
-        dropout: of our own runs; Hugging Face models keep their configuration's.
-        trust_remote_code: whether a model may bring Python code of its own.
+        dropout: for our own runs; Hugging Face models keep their configuration's.
+        trust_remote_code: whether Python code that comes with a model may run.
     """
 
     spec: str
@@ -28,14 +29,14 @@ class BackboneSpec:
     trust_remote_code: bool = False
 
     def load(self) -> Backbone:
-        """Load it.
+        """Load the encoder.
 
         Raises:
-            InputError: there is none, a part of it is missing or damaged, or it needs what is not
-                installed or not allowed.
+            InputError: there is no such model, a part of it is missing or damaged, or it needs
+                something that is not installed or not allowed.
         """
         path = Path(self.spec).expanduser()
-        if (path / "final" / "config.json").is_file():
+        if has_trained_model(path):
             return RunBackbone.of_run(path, self.dropout)
         if path.exists():
             if not (path / "config.json").is_file():
@@ -44,17 +45,14 @@ class BackboneSpec:
                     "folder (no config.json)"
                 )
         elif not re.fullmatch(r"[\w.-]*\w(/\w[\w.-]*)?", self.spec):
-            raise InputError(f"no such model: {self.spec} (a run directory, a Hugging Face folder)")
-
+            raise InputError(f"no such run directory or Hugging Face folder: {self.spec}")
         return HuggingFaceBackbone(*find(self.spec), trust_remote_code=self.trust_remote_code)
 
 
 def local_digest(folder: Path) -> str:
-    """The `Backbone.sha256` of the model in a folder, which is not loaded for it.
+    """The `Backbone.sha256` of the model in a folder, without loading the model.
 
     Raises:
-        InputError: there is none.
+        InputError: the folder holds no model.
     """
-
-    is_run = (folder / "final" / "config.json").is_file()
-    return digest(run_files(folder) if is_run else model_files(folder))
+    return digest(run_files(folder) if has_trained_model(folder) else model_files(folder))

@@ -1,4 +1,4 @@
-"""Texts as token ids, flat; what a tokenizer of any origin makes of them."""
+"""Texts as flat arrays of token ids, for the two kinds of tokenizers that backbones have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokenizers import Encoding, Tokenizer
 
 from crammed.tasks.rows import Texts
 
-_CHUNK = 4096  # sequences that are Python objects at once
+_CHUNK = 4096  # sequences held as Python objects at once
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Tokenized:
 
     Attributes:
         ids: [T] int32, special tokens included.
-        offsets: [N + 1] int64; sequence n is ids[offsets[n] : offsets[n + 1]]; none is empty.
-        types: [T] uint8 token types; None for a model without any.
-        words: [T] int32, for a token that begins a word the word's place in its sequence, -1
-            elsewhere; None unless the texts came as words. Every word begins somewhere unless it
-            was cut off.
-        cut: how many sequences were longer than allowed, and lost their end.
+        offsets: [N + 1] int64; sequence n is ids[offsets[n] : offsets[n + 1]], and is never empty.
+        types: [T] uint8 token types; None for a model without them.
+        words: [T] int32; for a token that begins a word, the word's index in its sequence; -1 for
+            other tokens. None unless the texts were given as words. Every word begins at some
+            token unless it was truncated.
+        cut: how many sequences were too long and were truncated.
     """
 
     ids: NDArray[np.int32]
@@ -57,11 +57,11 @@ def by_library(
     filler: int,
     unknown: str | None,
 ) -> Tokenized:
-    """Tokenize with the tokenizers library, which cuts at the end of the longer text.
+    """Tokenize with the tokenizers library.
 
     Args:
-        filler: id that stands for a text of no tokens at all.
-        unknown: the unknown token, which stands for a word that has no tokens.
+        filler: id that replaces a sequence without any tokens.
+        unknown: the unknown token, which replaces a word without any tokens.
     """
     cutting = Tokenizer.from_str(tokenizer.to_str())
     cutting.no_padding()
@@ -80,7 +80,7 @@ def by_library(
 
 
 def _words(tokenizer: Tokenizer, rows: Sequence[Texts], unknown: str | None) -> Iterator[_Sequence]:
-    # Byte-level tokenizers see a word's space; others split at spaces before anything else.
+    # Byte-level tokenizers encode the space before a word; others split at spaces first.
     space = " " if "ByteLevel" in str(tokenizer.pre_tokenizer) else ""
     spaced = [[row[0], *(space + word for word in row[1:])] if row else [] for row in rows]
     encodings: list[Encoding] = tokenizer.encode_batch(spaced, is_pretokenized=True)
@@ -98,7 +98,7 @@ def _words(tokenizer: Tokenizer, rows: Sequence[Texts], unknown: str | None) -> 
 
 
 def _without_tokens(row: Sequence[str], encoding: Encoding) -> set[int]:
-    """Words that no token stands for, though they are not behind the cut."""
+    """Indices of words without any tokens that were not truncated."""
     present = {place for place in encoding.word_ids if place is not None}
     kept = max(present, default=-1) + 1 if encoding.overflowing else len(row)
     return set(range(kept)) - present
@@ -113,7 +113,11 @@ def by_python(
     words: bool,
     filler: int,
 ) -> Tokenized:
-    """Tokenize with one of transformers' tokenizers that are written in Python."""
+    """Tokenize with one of transformers' tokenizers that are written in Python.
+
+    Args:
+        filler: id that replaces a sequence without any tokens.
+    """
     special = (
         tokenizer.num_special_tokens_to_add(),
         tokenizer.num_special_tokens_to_add(pair=True),
@@ -142,12 +146,12 @@ def by_python(
 
 
 def plain_ids(tokenizer: Any, text: str) -> list[int]:
-    """Ids of a text without special tokens, by a transformers tokenizer written in Python."""
+    """Token ids of a text without special tokens, from a tokenizer written in Python."""
     return list(tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)))
 
 
 def _shortened(lengths: list[int], room: int) -> list[int]:
-    """How much of each text is kept, the longer losing its end first."""
+    """How many tokens of each text to keep; the longer text is truncated first."""
     lengths = list(lengths)
     while sum(lengths) > max(0, room):
         longest = max(range(len(lengths)), key=lambda n: (lengths[n], n))

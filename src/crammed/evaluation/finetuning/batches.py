@@ -1,4 +1,4 @@
-"""Tokens on a device, and batches gathered from them there."""
+"""The tokens of a split on a device, and batches that are gathered from them there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from crammed.evaluation.backbones.tokens import Tokenized
 
 POOL = 32
-"""Batches whose rows are sorted by length together."""
+"""How many batches' worth of rows are sorted by length together."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Batch:
         ids: [B * C, S] int64.
         mask: [B * C, S] bool, False at padding.
         types: [B * C, S] int64, or None.
-        labels: [B], [B, L], or for kind tokens [B, S] with -100 where there is none.
+        labels: [B]; [B, L] for multi-label; [B, S] for kind tokens, -100 where there is none.
     """
 
     ids: Tensor
@@ -32,15 +32,15 @@ class Batch:
     labels: Tensor
 
 
-class Encoded:
+class EncodedSplit:
     """The rows of a split as tokens on a device, from which batches are gathered there.
 
     Args:
-        tokens: C sequences a row.
-        labels: of `Rows`; for kind tokens one a word.
+        tokens: C sequences for each row.
+        labels: those of `Rows`; for kind tokens one for each word.
         choices: C.
         pad: id of the padding token.
-        word_counts: [N] words of each sequence, for kind tokens.
+        word_counts: [N] the number of words in each sequence, for kind tokens; None for others.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Encoded:
             self._types = torch.from_numpy(tokens.types).to(device, torch.int64)
         self._starts = torch.from_numpy(tokens.offsets[:-1]).to(device)
         self._lengths = torch.from_numpy(self.lengths).to(device)
-        self.of_tokens = word_counts is not None
+        self.labels_tokens = word_counts is not None
         values = labels if word_counts is None else _token_labels(tokens, labels, word_counts)
         self._labels = torch.from_numpy(values).to(device)
 
@@ -69,17 +69,17 @@ class Encoded:
         return len(self.lengths) // self.choices
 
     def widths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Tokens of the longest sequence among each set of rows: [..., B] -> [...]."""
+        """The length of the longest sequence in each set of rows: [..., B] -> [...]."""
         longest = self.lengths.reshape(-1, self.choices).max(axis=1)
         return np.asarray(longest[rows].max(axis=-1))
 
     def token_places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the tokens of `rows`, one row after the other, stand among those of the split."""
+        """Indices among the split's tokens of the tokens of `rows`, one row after the other."""
         starts = np.cumsum(self.lengths) - self.lengths
         return np.concatenate([np.arange(starts[r], starts[r] + self.lengths[r]) for r in rows])
 
     def batch(self, rows: Tensor, width: int) -> Batch:
-        """The batch of `rows` [B] (on the device), padded to `width`; nothing waits for it."""
+        """The batch of `rows` [B] (on the device), padded to `width`, without synchronizing."""
         which = rows[:, None] * self.choices + torch.arange(self.choices, device=rows.device)
         which = which.flatten()
         place = torch.arange(width, device=rows.device)
@@ -87,14 +87,17 @@ class Encoded:
         at = torch.where(mask, self._starts[which, None] + place, 0)
         ids = torch.where(mask, self._ids[at], self._pad)
         types = torch.where(mask, self._types[at], 0) if self._types is not None else None
-        labels = torch.where(mask, self._labels[at], -100) if self.of_tokens else self._labels[rows]
+        if self.labels_tokens:
+            labels = torch.where(mask, self._labels[at], -100)
+        else:
+            labels = self._labels[rows]
         return Batch(ids, mask, types, labels)
 
 
 def _token_labels(
     tokens: Tokenized, labels: NDArray[np.float32], word_counts: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The label of its word at each token that begins one, -100 at the others."""
+    """For each token the label of the word that it begins; -100 if it begins none."""
     token, word = word_places(tokens, word_counts)
     values = np.full(len(tokens.ids), -100, np.int64)
     values[token] = labels[word]
@@ -105,12 +108,12 @@ def _token_labels(
 def word_places(
     tokens: Tokenized, word_counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which tokens begin a word, and where those words stand among all words of the split.
+    """Which tokens begin a word, and the indices of these words among all words of the split.
 
     Args:
-        word_counts: [N] words of each sequence.
+        word_counts: [N] the number of words in each sequence.
     """
-    assert tokens.words is not None, "these texts did not come as words"
+    assert tokens.words is not None, "these texts were not given as words"
     first = np.cumsum(word_counts) - word_counts
     token = np.flatnonzero(tokens.words >= 0)
     sequence = np.repeat(np.arange(len(word_counts)), np.diff(tokens.offsets))
@@ -118,17 +121,18 @@ def word_places(
 
 
 def epoch_batches(
-    rows: Encoded, size: int, draw: np.random.Generator, shared: np.random.Generator
+    rows: EncodedSplit, size: int, draw: np.random.Generator, shared: np.random.Generator
 ) -> NDArray[np.int64]:
-    """One epoch in random batches of similar length, [steps, size]; the last few rows wait.
+    """One epoch in random batches of rows of similar length, [steps, size].
 
-    Rows are shuffled, then sorted by length within pools of 32 batches, and the batches shuffled:
-    little padding, and yet no batch holds the same rows again.
+    Rows are shuffled, those beyond the last full batch are left out, the others are sorted by
+    length within pools of 32 batches, and the batches are shuffled. This needs little padding, and
+    yet the batches of every epoch differ.
 
     Args:
-        draw: decides which rows meet.
-        shared: decides in which order the batches come. Seeds that train side by side share it,
-            so that all of them have short batches at the same steps.
+        draw: decides which rows share a batch.
+        shared: decides the order of the batches. Seeds that train side by side share it, so that
+            all of them have short batches at the same steps.
     """
     order = draw.permutation(len(rows))[: len(rows) // size * size]
     lengths = rows.widths(order[:, None])

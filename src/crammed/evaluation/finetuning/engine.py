@@ -1,10 +1,10 @@
-"""Fine-tuning: models of one task, one a seed, trained side by side.
+"""Fine-tuning: models of one task, one for each seed, trained side by side.
 
-AdamW, warm-up and decay over the task's own steps, batches of rows of similar length, dropout,
-and the model of the last step. On a CPU one model trains in each process. On a GPU the step of
-all models of a group is captured once a width as one CUDA graph in which each model is a branch:
-batches of sixteen short rows fill no GPU, several of them together do better, and nothing is
-launched from Python.
+AdamW with warm-up and decay over the task's own steps, batches of rows of similar length, dropout;
+the model of the last step is the result. On a CPU each process trains one model. On a GPU the step
+of all models of a group is captured, once for each padded width, as one CUDA graph with the models
+as its branches: a batch of sixteen short rows does not fill a GPU, several of them fill it better,
+and a replay launches nothing from Python.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from crammed.config import Protocol
-from crammed.device import is_out_of_memory
+from crammed.device import Device, is_out_of_memory
 from crammed.errors import InputError
-from crammed.evaluation.finetuning.batches import Batch, Encoded, epoch_batches
+from crammed.evaluation.finetuning.batches import Batch, EncodedSplit, epoch_batches
 from crammed.keys import key
 from crammed.schedule import Constant, Cosine, Curve, LinearToZero
 from crammed.tasks.task import Kind
@@ -29,14 +29,14 @@ from crammed.tasks.task import Kind
 Step = Callable[[], None]
 Capture = Callable[[Step], Step]
 
-EVALUATION_TOKENS = 8192
-"""Tokens of a batch in prediction."""
+PREDICTION_TOKENS = 8192
+"""Tokens in a batch of prediction, padding included."""
 GRAPH_WIDTH = 16
 """Captured batches are padded to a multiple of this many tokens, so that there are few shapes."""
 
 
-class NoGraph(RuntimeError):
-    """A step cannot be captured; it can be computed all the same."""
+class CaptureFailed(RuntimeError):
+    """A step cannot be captured as a CUDA graph; it can still be run eagerly."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,23 @@ class Numerics:
     """Where fine-tuning computes, and how.
 
     Attributes:
-        dtype: bfloat16 computes under autocast with float32 weights.
-        graphs: capture steps as CUDA graphs.
+        dtype: of activations; weights are float32, and bfloat16 is computed under autocast.
+        graphs: whether steps are captured as CUDA graphs.
     """
 
     device: torch.device
     dtype: torch.dtype
     graphs: bool
 
+    @classmethod
+    def on(cls, device: Device) -> Numerics:
+        """As a device prefers it: in its number format for fine-tuning, with graphs on a GPU."""
+        return cls(device.torch, device.tuning_dtype, graphs=device.torch.type == "cuda")
+
     def autocast(self) -> torch.autocast:
         """The context of a forward pass."""
         half = self.dtype != torch.float32
-        # Each weight is used once a pass, and a capture must not keep casts from before it.
+        # A pass uses each weight once, and a capture must not keep casts from before it.
         return torch.autocast(self.device.type, self.dtype, enabled=half, cache_enabled=False)
 
 
@@ -63,8 +68,8 @@ def loss_of(kind: Kind, logits: Tensor, labels: Tensor, choices: int) -> Tensor:
     """The mean loss of a batch.
 
     Args:
-        logits: [B * choices, outputs], or [B, S, outputs] for kind tokens.
-        labels: of `Batch`.
+        logits: [B * choices, outputs]; [B, S, outputs] for kind tokens.
+        labels: those of `Batch`.
     """
     logits = logits.float()
     if kind == "regression":
@@ -79,7 +84,7 @@ def loss_of(kind: Kind, logits: Tensor, labels: Tensor, choices: int) -> Tensor:
 
 
 def learning_rate(protocol: Protocol) -> Curve:
-    """Progress within one task -> share of the peak learning rate."""
+    """The schedule: progress within one task -> share of the peak learning rate."""
     if protocol.schedule == "constant":
         return Constant(warmup=protocol.warmup)
     shape = Cosine if protocol.schedule == "cosine" else LinearToZero
@@ -87,12 +92,12 @@ def learning_rate(protocol: Protocol) -> Curve:
 
 
 class FinetuneStep:
-    """One optimizer step of each of M models; eager, or a CUDA graph for every width.
+    """One optimizer step of each of M models, run eagerly or as one CUDA graph for every width.
 
     Args:
-        batch: gathers the batch of some rows [B], padded to a width.
-        loss: of a batch's logits.
-        capture: runs a function and returns what repeats it on the same buffers; None is eager.
+        batch: (rows [B], width) -> their batch, padded to this width.
+        loss: (logits, batch) -> the mean loss.
+        capture: runs a function and returns one that repeats it on the same buffers; None is eager.
     """
 
     def __init__(
@@ -130,21 +135,21 @@ class FinetuneStep:
         self._streams = [torch.cuda.Stream(device) for _ in models] if several else []
 
     def __call__(self, rows: Tensor, width: int, lr: float) -> None:
-        """Train model m on rows[m], of [M, B] on the device; no sequence is longer than `width`."""
+        """Train model m on rows[m] of [M, B], on the device; no sequence is longer than `width`."""
         self._lr.fill_(lr)
         self._rows.copy_(rows)
         if self._capture is None:
-            self._all(width)
+            self._step_all(width)
         elif width in self._replays:
             self._replays[width]()
         else:  # capturing trains on these rows, too
-            self._replays[width] = self._capture(lambda: self._all(width))
+            self._replays[width] = self._capture(lambda: self._step_all(width))
 
-    def _all(self, width: int) -> None:
-        """Every model's step; on a GPU each on a stream that begins and ends with this one."""
+    def _step_all(self, width: int) -> None:
+        """Every model's step; on a GPU each on a stream that forks from this one and joins it."""
         if not self._streams:
             for number in range(len(self._models)):
-                self._one(number, width)
+                self._step_one(number, width)
             return
         here = torch.cuda.current_stream(self._numerics.device)
         for stream in self._streams:
@@ -152,12 +157,12 @@ class FinetuneStep:
         try:
             for number, stream in enumerate(self._streams):
                 with torch.cuda.stream(stream):
-                    self._one(number, width)
-        finally:  # a capture cannot end, not even after an error, before all streams are one again
+                    self._step_one(number, width)
+        finally:  # even after an error, a capture cannot end before all streams have joined
             for stream in self._streams:
                 here.wait_stream(stream)
 
-    def _one(self, number: int, width: int) -> None:
+    def _step_one(self, number: int, width: int) -> None:
         model, optimizer = self._models[number], self._optimizers[number]
         batch = self._batch(self._rows[number], width)
         with self._numerics.autocast():
@@ -165,7 +170,7 @@ class FinetuneStep:
         loss = self._loss(logits, batch)
         parameters = [p for p in model.parameters() if p.requires_grad]
         # torch.autograd.grad keeps every branch of a capture on its own stream; .backward() would
-        # accumulate on the stream where the parameters were made.
+        # accumulate on the stream on which the parameters were made.
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -176,13 +181,11 @@ class FinetuneStep:
 
 
 def cuda_graphs() -> Capture:
-    """A function that runs a step once and returns its replay as a CUDA graph.
+    """A function that runs a step once, captures it, and returns the replay of its CUDA graph.
 
-    The graphs share their memory: nothing outlives a step but weights and optimizer state, which
-    were made before.
-
-    Raises (the function, not this one):
-        NoGraph: the step does what a graph cannot hold, such as waiting for the device.
+    The graphs share their memory: nothing outlives a step except weights and optimizer state, which
+    exist before. The returned function raises `CaptureFailed` if the step does something that a
+    graph cannot hold, such as waiting for the device.
     """
     pool = torch.cuda.graph_pool_handle()
 
@@ -190,7 +193,7 @@ def cuda_graphs() -> Capture:
         here, stream = torch.cuda.current_stream(), torch.cuda.Stream()
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
-            step()  # makes everything lazy; the capture itself computes nothing
+            step()  # creates what is created lazily; the capture itself computes nothing
         here.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
@@ -200,7 +203,7 @@ def cuda_graphs() -> Capture:
             _leave_capture(here)
             if is_out_of_memory(error):
                 raise
-            raise NoGraph(str(error)) from error
+            raise CaptureFailed(str(error)) from error
         replay: Step = graph.replay
         return replay
 
@@ -208,7 +211,7 @@ def cuda_graphs() -> Capture:
 
 
 def _leave_capture(here: torch.cuda.Stream) -> None:
-    """Undo what a capture that could not end leaves behind: its stream, and its random numbers."""
+    """Undo what a failed capture leaves behind: its stream and the state of its random numbers."""
     torch.cuda.set_stream(here)
     fresh = torch.Generator(here.device).graphsafe_get_state()
     torch.cuda.default_generators[here.device_index].graphsafe_set_state(fresh)
@@ -218,29 +221,30 @@ def finetune(
     models: Sequence[nn.Module],
     names: Sequence[tuple[str, int]],
     kind: Kind,
-    train: Encoded,
+    train: EncodedSplit,
     protocol: Protocol,
     numerics: Numerics,
     capture: Capture | None = None,
 ) -> Iterator[int]:
-    """Fine-tune M models of one task in place; yields the steps done after each of them.
+    """Fine-tune M models of one task in place; yields the number of steps done after each step.
 
-    Which rows meet in a batch, and dropout, depend on the name and seed of each model alone (in a
-    captured group dropout also depends on a model's place in it).
+    Which rows share a batch, and dropout, depend only on the name and seed of each model (in a
+    captured group, dropout also depends on a model's position in it).
 
     Args:
         names: (task, seed) of each model.
-        capture: how steps are captured; None takes CUDA graphs where `numerics` asks for them.
+        capture: how to capture steps; None is CUDA graphs if `numerics` asks for them.
 
     Raises:
         InputError: the training split is smaller than one batch.
+        CaptureFailed: a step cannot be captured.
     """
     if len(train) < protocol.batch:
-        raise InputError(f"{len(train)} training rows are less than one batch of {protocol.batch}")
+        raise InputError(f"{len(train)} training rows are fewer than one batch of {protocol.batch}")
     if capture is None and numerics.graphs:
         capture = cuda_graphs()
     device = numerics.device
-    update = FinetuneStep(
+    step = FinetuneStep(
         models,
         protocol,
         train.batch,
@@ -249,32 +253,38 @@ def finetune(
         capture,
     )
     schedule = learning_rate(protocol)
-    steps_an_epoch = len(train) // protocol.batch
-    steps = protocol.epochs * steps_an_epoch
+    steps = protocol.epochs * (len(train) // protocol.batch)
     for model in models:
         model.train()
     done = 0
     for epoch in range(protocol.epochs):
-        orders = [_order(train, protocol.batch, *name, epoch) for name in names]
+        orders = [epoch_order(train, protocol.batch, *name, epoch) for name in names]
         widths = np.max([train.widths(order) for order in orders], axis=0)
         if capture is not None:
             widths = np.minimum(-(-widths // GRAPH_WIDTH) * GRAPH_WIDTH, protocol.max_length)
         rows = torch.from_numpy(np.stack(orders, axis=1)).to(device)  # [steps, M, B]
         for number, width in enumerate(widths.tolist()):
             torch.manual_seed(key(names[0][1], f"dropout/{names[0][0]}", done))
-            update(rows[number], width, protocol.lr * schedule((done + 0.5) / steps))
+            step(rows[number], width, protocol.lr * schedule((done + 0.5) / steps))
             done += 1
             yield done
 
 
-def _order(rows: Encoded, size: int, task: str, seed: int, epoch: int) -> NDArray[np.int64]:
+def epoch_order(
+    rows: EncodedSplit, size: int, task: str, seed: int, epoch: int
+) -> NDArray[np.int64]:
+    """The batches of one epoch of one model, [steps, size]."""
     own = np.random.default_rng(key(seed, f"order/{task}", epoch))
     shared = np.random.default_rng(key(0, f"lengths/{task}", epoch))
     return epoch_batches(rows, size, own, shared)
 
 
-def predict(model: nn.Module, rows: Encoded, numerics: Numerics) -> NDArray[np.float32]:
-    """Logits: [R, outputs], [R, choices] for kind choice, [T, outputs] of all tokens for tokens."""
+def predict(model: nn.Module, rows: EncodedSplit, numerics: Numerics) -> NDArray[np.float32]:
+    """Logits in the order of the rows.
+
+    Returns:
+        [R, outputs]; [R, choices] for kind choice; [T, outputs], of all tokens, for kind tokens.
+    """
     model.eval()
     longest = rows.widths(np.arange(len(rows))[:, None])
     by_length = np.argsort(longest, kind="stable")
@@ -284,24 +294,24 @@ def predict(model: nn.Module, rows: Encoded, numerics: Numerics) -> NDArray[np.f
             which = torch.from_numpy(chosen).to(numerics.device)
             batch = rows.batch(which, int(longest[chosen[-1]]))
             logits = model(batch.ids, batch.mask, batch.types).float()
-            outputs.append(logits[batch.mask] if rows.of_tokens else logits)
-    by_length_too = torch.cat(outputs).cpu().numpy()
-    if rows.of_tokens:
-        ordered = np.empty_like(by_length_too)
-        ordered[rows.token_places(by_length)] = by_length_too
+            outputs.append(logits[batch.mask] if rows.labels_tokens else logits)
+    predicted = torch.cat(outputs).cpu().numpy()  # in the order of `by_length`
+    if rows.labels_tokens:
+        ordered = np.empty_like(predicted)
+        ordered[rows.token_places(by_length)] = predicted
         return ordered
-    shape = (len(rows), rows.choices if rows.choices > 1 else by_length_too.shape[1])
+    shape = (len(rows), rows.choices if rows.choices > 1 else predicted.shape[1])
     ordered = np.empty(shape, np.float32)
-    ordered[by_length] = by_length_too.reshape(shape)
+    ordered[by_length] = predicted.reshape(shape)
     return ordered
 
 
 def _batches_of_tokens(
     by_length: NDArray[np.int64], tokens: NDArray[np.int64]
 ) -> Iterator[NDArray[np.int64]]:
-    """Rows sorted by length, as many at a time as are within the limit once they are padded."""
+    """Rows sorted by length, as many at a time as stay within the limit when they are padded."""
     begin = 0
     for end in range(1, len(by_length) + 1):
-        if end == len(by_length) or (end + 1 - begin) * tokens[by_length[end]] > EVALUATION_TOKENS:
+        if end == len(by_length) or (end + 1 - begin) * tokens[by_length[end]] > PREDICTION_TOKENS:
             yield by_length[begin:end]
             begin = end

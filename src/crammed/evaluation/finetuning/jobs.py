@@ -1,4 +1,4 @@
-"""Every (task, seed) that is wanted, on all cores of a CPU or on one GPU."""
+"""Runs fine-tuning jobs, one for each task and seed, on all cores of a CPU or on one GPU."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.backbones.tokens import Tokenized
-from crammed.evaluation.finetuning.batches import Encoded, word_places
-from crammed.evaluation.finetuning.engine import NoGraph, Numerics, finetune, predict
-from crammed.evaluation.finetuning.outputs import Outputs, load, save
+from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
+from crammed.evaluation.finetuning.batches import EncodedSplit, word_places
+from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetune, predict
 from crammed.progress import Progress
 from crammed.tasks.task import Kind
 from crammed.workers import available_memory, cores, worker_processes
@@ -33,12 +33,16 @@ BYTES_A_PARAMETER = 24
 """Weights, gradients, two moments, and room for activations."""
 BYTES_A_WORKER = 1 << 30
 MOST_TOGETHER = 10
-"""Models that train side by side on a GPU: five seeds, and their untrained twins."""
+"""Models that train side by side on a GPU: five seeds, pretrained and untrained."""
 
 
 @dataclass(frozen=True)
-class SplitFile:
-    """Tokens of one split in a file that every worker reads."""
+class TokenizedSplit:
+    """The tokens and labels of one split, in a file that every worker reads.
+
+    Attributes:
+        choices: sequences in a row.
+    """
 
     path: Path
     choices: int
@@ -46,7 +50,12 @@ class SplitFile:
     def write(
         self, tokens: Tokenized, labels: NDArray[np.float32], counts: NDArray[np.int64] | None
     ) -> None:
-        """Args: counts: words of each sequence, for kind tokens."""
+        """Write the file.
+
+        Args:
+            labels: those of `Rows`.
+            counts: [N] the number of words in each sequence, for kind tokens; None for others.
+        """
         arrays: dict[str, NDArray[Any] | None] = {
             "ids": tokens.ids,
             "offsets": tokens.offsets,
@@ -56,16 +65,16 @@ class SplitFile:
             "counts": counts,
         }
         present = {name: array for name, array in arrays.items() if array is not None}
-        save(self.path, present, {"cut": tokens.cut})
+        save_arrays(self.path, present, {"cut": tokens.cut})
 
     @property
     def tokens(self) -> int:
-        """Tokens of all sequences."""
+        """How many tokens all sequences have."""
         return len(self.read()[0].ids)
 
     def read(self) -> tuple[Tokenized, NDArray[np.float32], NDArray[np.int64] | None]:
         """What `write` was given."""
-        loaded = load(self.path)
+        loaded = load_arrays(self.path)
         assert loaded is not None, self.path
         arrays, about = loaded
         tokens = Tokenized(
@@ -79,72 +88,84 @@ class SplitFile:
 
 
 @dataclass(frozen=True)
-class TaskWork:
+class FinetuneTask:
     """What all jobs of one task share.
 
     Attributes:
-        outputs: logits of a sequence.
-        scored: files of the labelled splits, by name of the number.
-        tested: files of unlabelled splits, by `folder.tested_name`; the untrained
-            twin does not predict these.
-        tokens: that one job trains on.
-        commonest: class number that words count as which were cut off, for kind tokens.
+        outputs: logits per sequence.
+        scored: the labelled splits, by name of the score.
+        tested: the unlabelled splits, by `folder.submission_key`; the untrained model does not
+            predict these.
+        tokens: how many tokens one job trains on.
+        majority_class: the prediction for truncated words, for kind tokens.
     """
 
     name: str
     kind: Kind
     outputs: int
-    train: SplitFile
-    scored: dict[str, SplitFile]
-    tested: dict[str, SplitFile]
+    train: TokenizedSplit
+    scored: dict[str, TokenizedSplit]
+    tested: dict[str, TokenizedSplit]
     tokens: int
-    commonest: int = 0
+    majority_class: int = 0
 
 
 @dataclass(frozen=True)
 class FinetuneJob:
-    """One model to fine-tune on one task; its outputs go to `file`, marked with `key`."""
+    """One model to fine-tune on one task, and where its outputs go.
 
-    task: TaskWork
+    Attributes:
+        trained: whether the model has its pretrained weights.
+        file: holds the outputs when the job is finished.
+        key: digest of the data, stored in the file: outputs for other data do not count.
+    """
+
+    task: FinetuneTask
     seed: int
     trained: bool
     file: Path
     key: str
 
     def __str__(self) -> str:
-        return f"{self.task.name}{'' if self.trained else ', untrained twin'}, seed {self.seed + 1}"
+        return f"{self.task.name}{'' if self.trained else ', untrained'}, seed {self.seed + 1}"
 
     def finished(self) -> bool:
-        """Whether the outputs are there, and are of the same data."""
-        loaded = load(self.file)
+        """Whether the file holds outputs for every split of this data."""
+        loaded = load_arrays(self.file)
         if loaded is None or loaded[1]["key"] != self.key:
             return False
         return self.splits.keys() <= loaded[0].keys()
 
     @property
-    def splits(self) -> dict[str, SplitFile]:
-        """What it predicts."""
+    def splits(self) -> dict[str, TokenizedSplit]:
+        """The splits that the model predicts."""
         return {**self.task.scored, **(self.task.tested if self.trained else {})}
 
-    def outputs(self) -> Outputs:
-        """What the finished job predicted."""
-        loaded = load(self.file)
+    def outputs(self) -> dict[str, NDArray[np.float32]]:
+        """What the fine-tuned model gives for each split; the job has to be finished."""
+        loaded = load_arrays(self.file)
         assert loaded is not None, self.file
         return loaded[0]
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What a job is done with: the model, the protocol, the device."""
+class FinetuneSetup:
+    """What all jobs share: the pretrained model, the protocol, the device and its numerics."""
 
-    encoder: BackboneSpec
+    backbone: BackboneSpec
     protocol: Protocol
     numerics: Numerics
 
 
 @dataclass(frozen=True)
-class Event:
-    """Training tokens done since the last event; and the job that ended, and why it failed."""
+class JobProgress:
+    """A step forward.
+
+    Attributes:
+        tokens: trained on since the last report.
+        job: the job that has ended, if one has.
+        failure: why that job failed, if it did.
+    """
 
     tokens: float = 0.0
     job: FinetuneJob | None = None
@@ -152,46 +173,52 @@ class Event:
 
 
 Failures = dict[str, str]
-"""Task -> why one of its jobs has no result."""
+"""Task -> why one of its jobs failed."""
 
 
 def run_jobs(
-    jobs: Sequence[FinetuneJob], bench: Bench, parameters: int, most: int | None, progress: Progress
+    jobs: Sequence[FinetuneJob],
+    setup: FinetuneSetup,
+    parameters: int,
+    limit: int | None,
+    progress: Progress,
 ) -> Failures:
-    """Do all jobs, longest first; each keeps its outputs when it is finished.
+    """Run all jobs, the longest first; each writes its outputs when it is finished.
 
-    A job that fails does not stop the others. On a CPU every core has jobs of its own, which
-    wastes less than many cores on the small products of one job.
+    A job that fails does not stop the others. On a CPU every core runs jobs of its own, because
+    the matrix products of one job are too small to occupy several cores.
 
     Args:
-        parameters: of the model, to know how many fit into memory.
-        most: jobs at a time; None is what cores and memory allow.
+        parameters: the model's number of parameters, which decides how many models fit in memory.
+        limit: jobs at a time; None is what cores and memory allow.
 
     Raises:
         CrammedError: a worker process died.
     """
     jobs = sorted(jobs, key=lambda job: -job.task.tokens)  # the jobs of a task stay together
-    if bench.numerics.device.type == "cpu":
-        workers = min(len(jobs), most or _workers(parameters))
-        one = workers <= 1
-        alone = _in_groups(jobs, bench, 1, progress)
-        events = alone if one else _in_processes(jobs, bench, workers)
+    if setup.numerics.device.type == "cpu":
+        workers = min(len(jobs), limit or _workers(parameters))
+        if workers <= 1:
+            reports = _in_groups(jobs, setup, 1, progress)
+        else:
+            reports = _in_processes(jobs, setup, workers)
     else:
-        events = _in_groups(jobs, bench, most or MOST_TOGETHER, progress)
+        reports = _in_groups(jobs, setup, limit or MOST_TOGETHER, progress)
     failures: Failures = {}
     done, detail = 0.0, ""
     with progress.task("fine-tuning", sum(job.task.tokens for job in jobs)) as bar:
-        for event in events:
-            done += event.tokens
-            if event.job is not None:
-                detail = str(event.job) + (" FAILED" if event.failure else " done")
-            if event.job is not None and event.failure is not None:
-                failures.setdefault(event.job.task.name, event.failure)
+        for report in reports:
+            done += report.tokens
+            if report.job is not None:
+                detail = str(report.job) + (" FAILED" if report.failure else " done")
+            if report.job is not None and report.failure is not None:
+                failures.setdefault(report.job.task.name, report.failure)
             bar.update(done, detail)
     return failures
 
 
 def _workers(parameters: int) -> int:
+    """How many processes cores and memory allow."""
     memory = available_memory()
     if memory is None:
         return cores()
@@ -199,22 +226,22 @@ def _workers(parameters: int) -> int:
 
 
 def _in_groups(
-    jobs: Sequence[FinetuneJob], bench: Bench, size: int, progress: Progress
-) -> Iterator[Event]:
-    """In this process, `size` jobs of a task side by side.
+    jobs: Sequence[FinetuneJob], setup: FinetuneSetup, size: int, progress: Progress
+) -> Iterator[JobProgress]:
+    """Run jobs in this process, up to `size` jobs of a task side by side.
 
-    Fewer where memory does not suffice, and without CUDA graphs where the model does not allow
-    them; what was done until then is done again.
+    A group that does not fit in memory is halved, and if the model's step cannot be captured, CUDA
+    graphs are turned off; either way the group begins again.
     """
     waiting = list(jobs)
     while waiting:
         group = [job for job in waiting[:size] if job.task is waiting[0].task]
         too_large = None
         try:
-            yield from _together(group, bench)
-        except NoGraph as error:
-            progress.line(f"fine-tuning  without CUDA graphs, slower: {_line(error)}")
-            bench = replace(bench, numerics=replace(bench.numerics, graphs=False))
+            yield from _together(group, setup)
+        except CaptureFailed as error:
+            progress.line(f"fine-tuning  without CUDA graphs, which is slower: {_line(error)}")
+            setup = replace(setup, numerics=replace(setup.numerics, graphs=False))
             continue
         except RuntimeError as error:
             if not is_out_of_memory(error):
@@ -225,122 +252,126 @@ def _in_groups(
             torch.cuda.empty_cache()
             continue
         if too_large is not None:
-            yield Event(0.0, group[0], f"out of memory: {too_large}")
+            yield JobProgress(0.0, group[0], f"out of memory: {too_large}")
         waiting = waiting[len(group) :]
 
 
-def _in_processes(jobs: Sequence[FinetuneJob], bench: Bench, workers: int) -> Iterator[Event]:
-    """One job a process at a time; every process has its share of the cores."""
+def _in_processes(
+    jobs: Sequence[FinetuneJob], setup: FinetuneSetup, workers: int
+) -> Iterator[JobProgress]:
+    """Run jobs in several processes, which share the cores equally; each has one job at a time."""
     context = multiprocessing.get_context("spawn")
-    spent = context.Value("d", 0.0)
+    tokens = context.Value("d", 0.0)
     threads = max(1, cores() // workers)
-    arguments = (bench, spent, threads)
+    arguments = (setup, tokens, threads)
     with worker_processes(workers, "--jobs 1", _begin_worker, arguments) as pool:
         running = {pool.submit(_in_worker, job): job for job in jobs}
         seen = 0.0
         while running:
             finished, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
-            now = float(spent.value)
-            yield Event(now - seen)
+            now = float(tokens.value)
+            yield JobProgress(now - seen)
             seen = now
             for future in finished:
-                yield Event(0.0, running.pop(future), future.result())
+                yield JobProgress(0.0, running.pop(future), future.result())
 
 
-_worker: tuple[Bench, Any] | None = None
-"""What this worker process was given."""
+_worker: tuple[FinetuneSetup, Any] | None = None
+"""What this worker process was given: the setup, and the shared count of tokens trained on."""
 
 
-def _begin_worker(bench: Bench, spent: Any, threads: int) -> None:
+def _begin_worker(setup: FinetuneSetup, tokens: Any, threads: int) -> None:
     global _worker
     torch.set_num_threads(threads)
-    _worker = bench, spent
+    _worker = setup, tokens
 
 
 def _in_worker(job: FinetuneJob) -> str | None:
-    """Do one job; why it failed, or None."""
+    """Run one job; returns why it failed, or None."""
     assert _worker is not None
-    bench, spent = _worker
+    setup, tokens = _worker
     failure = None
     try:
-        for event in _together([job], bench):
-            with spent.get_lock():
-                spent.value += event.tokens
-            failure = event.failure
+        for report in _together([job], setup):
+            with tokens.get_lock():
+                tokens.value += report.tokens
+            failure = report.failure
     except RuntimeError as error:
         return f"out of memory: {_line(error)}"
     return failure
 
 
-def _together(group: Sequence[FinetuneJob], bench: Bench) -> Iterator[Event]:
-    """Fine-tune the models of jobs of one task side by side, predict, and keep the outputs.
+def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[JobProgress]:
+    """Fine-tune the models of several jobs of one task side by side, predict, write the outputs.
+
+    Failures other than these are reported, not raised.
 
     Raises:
-        NoGraph: a step cannot be captured.
-        RuntimeError: memory ran out. What else fails is an event.
+        CaptureFailed: a step cannot be captured.
+        RuntimeError: memory ran out.
     """
-    task, numerics = group[0].task, bench.numerics
+    task, protocol, numerics = group[0].task, setup.protocol, setup.numerics
     try:
-        encoder = _encoder(bench.encoder)
-        train = _encoded(task.train, encoder.pad, numerics.device)
+        backbone = _loaded(setup.backbone)
+        train = _encoded(task.train, backbone.pad, numerics.device)
         models = [
-            encoder.classifier(
+            backbone.classifier(
                 task.outputs, job.seed, trained=job.trained, every_token=task.kind == "tokens"
             ).to(numerics.device)
             for job in group
         ]
         names = [(task.name, job.seed) for job in group]
-        steps = bench.protocol.epochs * (len(train) // bench.protocol.batch)
+        steps = protocol.epochs * (len(train) // protocol.batch)
         began = time.monotonic()
         shown = began
         seen = 0
-        for done in finetune(models, names, task.kind, train, bench.protocol, numerics):
+        for done in finetune(models, names, task.kind, train, protocol, numerics):
             if (now := time.monotonic()) - shown > 0.5 or done == steps:
-                yield Event(len(group) * task.tokens * (done - seen) / steps)
+                yield JobProgress(len(group) * task.tokens * (done - seen) / steps)
                 shown, seen = now, done
         for job, model in zip(group, models, strict=True):
             outputs = {
-                name: _outputs(model, split, task, encoder.pad, numerics)
+                name: _outputs(model, split, task, backbone.pad, numerics)
                 for name, split in job.splits.items()
             }
             seconds = (time.monotonic() - began) / len(group)
-            save(job.file, outputs, {"key": job.key, "seconds": round(seconds, 2)})
-            yield Event(0.0, job)
+            save_arrays(job.file, outputs, {"key": job.key, "seconds": round(seconds, 2)})
+            yield JobProgress(0.0, job)
     except (InputError, ValueError, RuntimeError, IndexError) as error:
-        if isinstance(error, NoGraph) or is_out_of_memory(error):
+        if isinstance(error, CaptureFailed) or is_out_of_memory(error):
             raise
-        yield from (Event(0.0, job, _line(error)) for job in group)
+        yield from (JobProgress(0.0, job, _line(error)) for job in group)
 
 
 def _outputs(
-    model: nn.Module, split: SplitFile, task: TaskWork, pad: int, numerics: Numerics
+    model: nn.Module, split: TokenizedSplit, task: FinetuneTask, pad: int, numerics: Numerics
 ) -> NDArray[np.float32]:
-    """Outputs of a split's rows, or of all its words.
+    """What a model gives for the rows of a split; for kind tokens, for each of its words.
 
     Raises:
-        ValueError: they are not finite.
+        ValueError: the outputs are not finite.
     """
     tokens, labels, counts = split.read()
-    rows = Encoded(tokens, labels, split.choices, pad, numerics.device, counts)
+    rows = EncodedSplit(tokens, labels, split.choices, pad, numerics.device, counts)
     outputs = predict(model, rows, numerics)
     if not np.isfinite(outputs).all():
         raise ValueError("fine-tuning diverged: outputs are not finite")
     if counts is None:
         return outputs
     words = np.zeros((int(counts.sum()), task.outputs), np.float32)
-    words[:, task.commonest] = 1.0
+    words[:, task.majority_class] = 1.0
     token, word = word_places(tokens, counts)
     words[word] = outputs[token]
     return words
 
 
-def _encoded(split: SplitFile, pad: int, device: torch.device) -> Encoded:
+def _encoded(split: TokenizedSplit, pad: int, device: torch.device) -> EncodedSplit:
     tokens, labels, counts = split.read()
-    return Encoded(tokens, labels, split.choices, pad, device, counts)
+    return EncodedSplit(tokens, labels, split.choices, pad, device, counts)
 
 
 @lru_cache(maxsize=1)
-def _encoder(spec: BackboneSpec) -> Backbone:
+def _loaded(spec: BackboneSpec) -> Backbone:
     return spec.load()
 
 

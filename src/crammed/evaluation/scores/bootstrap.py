@@ -1,4 +1,4 @@
-"""How far a score may be off: bootstrap over rows and seeds (Efron and Tibshirani 1993)."""
+"""Confidence intervals of scores: a bootstrap over rows and seeds (Efron and Tibshirani 1993)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from crammed.evaluation.scores.metrics import Outputs, measure
-from crammed.evaluation.scores.resampled_metrics import Floats, units_of, weighted
+from crammed.evaluation.scores.metrics import Floats, measure, units_of, weighted_metric
+from crammed.evaluation.scores.predictions import Outputs
 from crammed.keys import key
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Metric
 
 RESAMPLES = 1000
 _MOST_WEIGHTS = 4_000_000
-"""Weights that are held at once; 32 MB."""
+"""Weights held in memory at once; 32 MB."""
 
 
 def mean_measure(
     metrics: Sequence[Metric], outputs: Outputs, rows: Rows, labels: Sequence[str]
 ) -> float:
-    """The mean of the metrics: one seed's score in percent."""
+    """The mean of the metrics, which is the score of one seed, in percent.
+
+    Raises:
+        ValueError: one of the metrics is undefined, see `measure`.
+    """
     return float(np.mean([measure(metric, outputs, rows, labels) for metric in metrics]))
 
 
@@ -34,16 +38,17 @@ def resampled_medians(
 ) -> list[Floats]:
     """Each model's median over seeds in every resample, [RESAMPLES]; NaN where it is undefined.
 
-    Rows are the same for all models and seeds of a resample; seeds are drawn for each model.
+    In a resample all models and seeds have the same rows; seeds are drawn separately for each
+    model.
 
     Args:
-        models: of each, the outputs of every seed.
-        name: of the number; rows of different names are drawn independently.
-        task: of the number; a resample has the same seeds for all numbers of a task, which are
-            taken from the same fine-tuned models.
+        models: for each model, the outputs of every seed.
+        name: the score's name; rows are drawn independently for different names.
+        task: the task that the score belongs to. All scores of a task come from the same
+            fine-tuned models, so a resample has the same seeds for all of them.
     """
     functions = [
-        [[weighted(metric, each, rows, labels) for metric in metrics] for each in outputs]
+        [[weighted_metric(metric, each, rows, labels) for metric in metrics] for each in outputs]
         for outputs in models
     ]
     values: list[list[Floats]] = [[] for _ in models]
@@ -62,7 +67,7 @@ def resampled_medians(
 
 
 def _weights(units: int, draw: np.random.Generator) -> Iterator[Floats]:
-    """How often every resample has each unit, some resamples at a time."""
+    """How often each resample drew each unit, [resamples, units], some resamples at a time."""
     step = max(1, _MOST_WEIGHTS // units)
     for start in range(0, RESAMPLES, step):
         count = min(step, RESAMPLES - start)
@@ -72,6 +77,6 @@ def _weights(units: int, draw: np.random.Generator) -> Iterator[Floats]:
 
 
 def interval(values: Floats) -> list[float] | None:
-    """The middle 95 % of the resamples that are defined; None if none is."""
+    """The middle 95 % of the resamples on which the score is defined; None if there is none."""
     defined = values[np.isfinite(values)]
     return np.percentile(defined, [2.5, 97.5]).tolist() if len(defined) else None

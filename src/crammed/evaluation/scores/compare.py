@@ -1,4 +1,4 @@
-"""Two models on the same rows: is the difference more than chance?"""
+"""Two models scored on the same rows: is the difference larger than chance explains?"""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from crammed.evaluation.scores.bootstrap import interval, mean_measure, resampled_medians
-from crammed.evaluation.scores.metrics import Outputs
-from crammed.evaluation.scores.resampled_metrics import Floats
+from crammed.evaluation.scores.metrics import Floats
+from crammed.evaluation.scores.predictions import Outputs
 from crammed.evaluation.scores.score import Json, means_over
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Metric, Suite
@@ -17,7 +17,12 @@ from crammed.tasks.task import Metric, Suite
 
 @dataclass(frozen=True)
 class Difference:
-    """Median of A minus median of B in points, and the same in every resample, [RESAMPLES]."""
+    """Median of A minus median of B in percentage points.
+
+    Attributes:
+        value: on the rows themselves.
+        resampled: in every resample, [RESAMPLES].
+    """
 
     value: float
     resampled: Floats
@@ -25,8 +30,8 @@ class Difference:
     def json(self) -> Json:
         """``{"difference", "interval", "p"}``.
 
-        ``p`` is the share of resamples in which the difference is 0 or has the other sign: a
-        one-sided p-value, if crude.
+        ``p`` is the share of resamples in which the difference is 0 or has the opposite sign, a
+        crude one-sided p-value.
         """
         defined = self.resampled[np.isfinite(self.resampled)]
         p = 1.0
@@ -44,11 +49,11 @@ def paired_difference(
     name: str,
     task: str,
 ) -> Difference:
-    """Compare two models by the outputs of their seeds on the same rows.
+    """Compare two models by what their seeds give for the same rows.
 
     Args:
-        name: of the number.
-        task: of the number; see `resampled_medians`.
+        a: outputs of every seed of A; `b` those of B.
+        name: the score's name, and `task` its task, see `resampled_medians`.
 
     Raises:
         ValueError: the score of a seed is undefined.
@@ -68,18 +73,17 @@ def compare(
     differences: Mapping[str, Difference],
     reasons: Mapping[str, str],
 ) -> list[Json]:
-    """Every number that A or B has, then the means that both have.
+    """Every score that A or B has, then the means that both have.
 
     Args:
-        a: number -> its score JSON.
-        b: the same of the other model.
-        differences: numbers that are comparable.
-        reasons: why others are not, such as other data or another protocol; numbers that one of
-            the two lacks, or that failed, need none.
+        a: A's scores as JSON, by name; `b` those of B.
+        differences: of the scores that can be compared.
+        reasons: why others cannot be compared, such as different data. A score that failed or that
+            only one model has needs no reason.
 
     Returns:
-        ``{"name", "metric", "a", "b", "difference", "interval", "p"}`` for each number (``of`` in
-        place of ``metric`` for a mean); ``{"name", "why"}`` for one that cannot be compared.
+        ``{"name", "metric", "a", "b", "difference", "interval", "p"}`` for each score (a mean has
+        ``of`` instead of ``metric``); ``{"name", "why"}`` for one that cannot be compared.
     """
     entries: list[Json] = []
     for name in [*a, *(name for name in b if name not in a)]:
@@ -105,5 +109,5 @@ def _why_not(name: str, a: Mapping[str, Json], b: Mapping[str, Json]) -> str | N
         if "failed" in tasks[name]:
             return f"{side} failed: {tasks[name]['failed']}"
     if a[name]["rows"] != b[name]["rows"]:
-        return "other numbers of rows"
+        return "different numbers of rows"
     return None

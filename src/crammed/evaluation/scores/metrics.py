@@ -1,122 +1,73 @@
-"""Scores of predictions by scikit-learn and SciPy, in percent.
+"""Metrics of predictions, in percent: on the rows themselves, and on bootstrap resamples of them.
 
-A metric that is undefined for the rows at hand raises; no number is ever put in its place.
+Every metric but the rank correlation is a function of counts that add up over rows. A resample is
+therefore described by how often it drew each unit (a row, or a group of rows), and thousands of
+resamples take a moment; the score itself is the case in which every unit was drawn once. The two
+correlations are the exception: SciPy computes their scores.
+
+A metric that is undefined for the rows at hand raises, or is NaN on a resample; no number is ever
+put in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crammed.evaluation.scores.predictions import (
+    Integers,
+    Outputs,
+    check_finite,
+    group_of,
+    predictions,
+    span_counts,
+)
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Metric
 
-Outputs = NDArray[np.floating[Any]]
-Integers = NDArray[np.int64]
-
-
-class Predictions(NamedTuple):
-    """What is counted: N labelled rows, or words.
-
-    Attributes:
-        truth: [N] classes; [N, L] 0/1 for multi-label.
-        guess: the same.
-        row: [N] the row that each belongs to.
-    """
-
-    truth: Integers
-    guess: Integers
-    row: Integers
+Floats = NDArray[np.float64]
+Weighted = Callable[[Floats], Floats]
+"""How often each unit was drawn, [B, units] -> the metric, [B]."""
 
 
 def measure(metric: Metric, outputs: Outputs, rows: Rows, labels: Sequence[str]) -> float:
-    """The metric of predictions against the rows' labels, times 100.
+    """The metric of predictions against the labels of their rows, in percent.
 
-    Multi-label guesses are the logits above 0; all other guesses are the largest logit. `macro-f1`
-    is over the classes that occur in labels or guesses. `group-f1` and `group-exact` are MultiRC's
-    (Khashabi et al. 2018): F1 over all answers, and questions with every answer right.
+    `macro-f1` averages over the classes that occur among labels or predictions. `group-f1` and
+    `group-exact` are MultiRC's (Khashabi et al. 2018): F1 over all answers, and the share of
+    questions whose answers are all correct. `matthews` is 0 where all predictions are the same, as
+    in scikit-learn and on the GLUE leaderboard.
 
     Args:
-        outputs: logits [R, L]; [R, 1] for a correlation; [R, C] for choice; for tokens [W, L] of
-            all words, labelled or not.
-        labels: names of the classes, for `span-f1`.
+        labels: names of the classes, which `span-f1` needs.
 
     Raises:
-        ValueError: the metric is undefined here, such as the correlation of a constant, or the
-            outputs are not finite.
+        ValueError: the metric is undefined here (such as the correlation with a constant) or does
+            not suit the labels, or the outputs are not finite.
     """
     if metric in ("pearson", "spearman"):
         return 100.0 * _correlation(metric, outputs, rows)
-    truth, guess, row = predictions(outputs, rows)
-    if metric in ("accuracy", "macro-f1", "micro-f1") or (metric == "matthews" and truth.ndim == 1):
-        return 100.0 * _of_classes(metric, truth, guess)
-    if truth.ndim == 2:
+    truth = predictions(outputs, rows).truth
+    if truth.ndim == 2 and metric not in ("accuracy", "macro-f1", "micro-f1"):
         raise ValueError(f"{metric} is not for several labels a row: use micro-f1 or macro-f1")
-    if metric == "span-f1":
-        hits, guessed, gold = span_counts(truth, guess, row, labels).sum(0)
-        if not gold:
-            raise ValueError("span-f1 is undefined: the labels hold no span")
-        return 100.0 * float(2 * hits / (guessed + gold))
-    if metric == "group-exact":
-        wrong = np.bincount(group_of(rows)[row], truth != guess)
-        return 100.0 * float((wrong == 0).mean())
-    check_two_classes(metric, truth, outputs.shape[-1])
-    from sklearn.metrics import f1_score
-
-    return 100.0 * float(f1_score(truth == 1, guess == 1))
-
-
-def predictions(outputs: Outputs, rows: Rows) -> Predictions:
-    """Gold and guessed classes of labelled rows or words.
-
-    Raises:
-        ValueError: the outputs are not finite.
-    """
-    _check_finite(outputs)
-    row = np.arange(len(rows))
-    if rows.labels.ndim == 2:
-        return Predictions(rows.labels.astype(int), (outputs > 0).astype(int), row)
-    if len(rows.labels) != len(rows):  # one a word
-        row = np.repeat(row, [len(texts) for texts in rows.texts])
-    known = rows.labels >= 0
-    return Predictions(rows.labels[known].astype(int), outputs[known].argmax(-1), row[known])
-
-
-def _check_finite(outputs: Outputs) -> None:
-    if not outputs.size or not np.isfinite(outputs).all():
-        raise ValueError("fine-tuning diverged: its outputs are not finite")
-
-
-def check_two_classes(metric: Metric, truth: Integers, classes: int) -> None:
-    """Raises ValueError unless there are two classes and both are among the labels."""
-    if classes != 2:
+    if metric in ("f1", "group-f1") and outputs.shape[-1] != 2:
+        classes = outputs.shape[-1]
         raise ValueError(f"{metric} is of two classes, not {classes}: use macro-f1 or micro-f1")
-    _check_varied(metric, truth)
-
-
-def _check_varied(metric: Metric, truth: Integers) -> None:
-    if truth.min() == truth.max():
+    if metric in ("f1", "group-f1", "matthews") and truth.min() == truth.max():
         raise ValueError(f"{metric} is undefined: every label is {truth.flat[0]}")
-
-
-def group_of(rows: Rows) -> Integers:
-    """[R] number of each row's group.
-
-    Raises:
-        ValueError: the rows have no groups.
-    """
-    if not rows.groups:
-        raise ValueError("the rows have no groups: give the task a `group`")
-    return np.unique(np.array(rows.groups), return_inverse=True)[1]
+    once = np.ones((1, int(units_of(rows).max()) + 1))
+    value = float(weighted_metric(metric, outputs, rows, labels)(once)[0])
+    if np.isnan(value):  # the metrics of classes were checked above
+        raise ValueError(f"{metric} is undefined: the labels hold no span")
+    return value
 
 
 def _correlation(metric: Metric, outputs: Outputs, rows: Rows) -> float:
     from scipy import stats
 
-    _check_finite(outputs)
+    check_finite(outputs)
     guess, truth = outputs[:, 0].astype(float), rows.labels.astype(float)
     for values, what in ((guess, "predictions"), (truth, "labels")):
         if np.ptp(values) == 0.0:
@@ -125,54 +76,146 @@ def _correlation(metric: Metric, outputs: Outputs, rows: Rows) -> float:
     return float(correlate(guess, truth)[0])
 
 
-def _of_classes(metric: Metric, truth: Integers, guess: Integers) -> float:
-    from sklearn import metrics
-
-    if metric == "accuracy":
-        return float(metrics.accuracy_score(truth, guess))
-    if metric == "matthews":
-        _check_varied(metric, truth)
-        # All guesses alike: 0, as scikit-learn and the GLUE leaderboard have it.
-        return float(metrics.matthews_corrcoef(truth, guess))
-    if truth.ndim == 2:
-        present = np.flatnonzero((truth | guess).any(0))
-    else:
-        present = np.union1d(truth, guess)
-    if not len(present):
-        raise ValueError(f"{metric} is undefined: no row has a label, nor a guess")
-    average = "macro" if metric == "macro-f1" else "micro"
-    return float(metrics.f1_score(truth, guess, labels=present, average=average))
+def units_of(rows: Rows) -> Integers:
+    """[R] the unit of each row: its group if rows have groups, since a group is drawn as a whole;
+    otherwise the row itself."""
+    return group_of(rows) if rows.groups else np.arange(len(rows))
 
 
-def span_counts(truth: Integers, guess: Integers, row: Integers, labels: Sequence[str]) -> Integers:
-    """Spans of every row: right ones, guessed ones, gold ones; [rows, 3].
+def weighted_metric(
+    metric: Metric, outputs: Outputs, rows: Rows, labels: Sequence[str]
+) -> Weighted:
+    """The metric of these predictions as a function of how often each unit was drawn.
 
     Raises:
-        ValueError: labels that are not ``O``, ``B-...`` or ``I-...``.
+        ValueError: the outputs are not finite, or labels or groups do not suit the metric.
     """
-    for label in labels:
-        if label != "O" and label[:2] not in ("B-", "I-"):
-            raise ValueError(f"span-f1 needs labels O, B-... and I-..., not {label!r}")
-    starts = np.flatnonzero(np.diff(row, prepend=-1))
-    counts = np.zeros((int(row[-1]) + 1, 3), np.int64)
-    for words in np.split(np.arange(len(row)), starts[1:]):
-        gold, guessed = (spans([labels[n] for n in part[words]]) for part in (truth, guess))
-        counts[row[words[0]]] = len(gold & guessed), len(guessed), len(gold)
-    return counts
+    unit = units_of(rows)
+    if metric == "spearman":
+        return _spearman(outputs[:, 0].astype(float), rows.labels.astype(float), unit)
+    if metric == "pearson":
+        guess, value = outputs[:, 0].astype(float), rows.labels.astype(float)
+        x, y = guess - guess.mean(), value - value.mean()
+        counts = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], 1)
+        return _of_sums(counts, unit, _pearson)
+    truth, guess, row = predictions(outputs, rows)
+    if metric == "span-f1":
+        return _of_sums(span_counts(truth, guess, row, labels), unit[: row[-1] + 1], _spans)
+    if metric == "group-exact":
+        exact = np.bincount(group_of(rows)[row], truth != guess) == 0
+        return _of_sums(_with_ones(exact), np.arange(len(exact)), _mean)
+    unit = unit[row]
+    if metric == "accuracy":
+        right = truth == guess
+        return _of_sums(_with_ones(right.all(1) if right.ndim == 2 else right), unit, _mean)
+    if metric in ("f1", "group-f1"):
+        pairs = [(1, 1), (0, 1), (1, 0), (0, 0)]
+        counts = np.stack([(truth == t) & (guess == g) for t, g in pairs], 1)
+        return _of_sums(counts, unit, _f1)
+    gold, guessed = _one_hot(truth, guess)
+    if metric == "matthews":
+        right = (truth == guess).astype(float)
+        counts = np.column_stack([np.ones_like(right), right, gold, guessed])
+        return _of_sums(counts, unit, _matthews)
+    counts = np.stack([gold & guessed, guessed & ~gold, gold & ~guessed], 1)  # [N, 3, L]
+    if metric == "micro-f1":
+        return _of_sums(counts.sum(-1), unit, lambda sums: _ratio(*np.moveaxis(sums, -1, 0)))
+    return _of_sums(counts.reshape(len(counts), -1), unit, _macro)
 
 
-def spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """Spans as (first word, word after the last, kind), read as CoNLL's scorer reads BIO tags.
+def _one_hot(truth: Integers, guess: Integers) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Labels and predictions as [N, L], for the L classes that occur among them."""
+    if truth.ndim == 2:
+        occurs = np.flatnonzero((truth | guess).any(0))
+        if not len(occurs):
+            raise ValueError("F1 is undefined: no row has a label or a prediction")
+        return truth[:, occurs] == 1, guess[:, occurs] == 1
+    classes = np.union1d(truth, guess)
+    return truth[:, None] == classes, guess[:, None] == classes
 
-    ``I-x`` that does not continue an ``x`` begins one.
+
+def _of_sums(counts: NDArray[np.generic], unit: Integers, finish: Weighted) -> Weighted:
+    """A metric of counts that add up over rows.
+
+    Args:
+        counts: [N, K].
+        unit: [N] the unit that each of them belongs to.
+        finish: sums [B, K] -> the metric as a fraction [B].
     """
-    found = set()
-    begin, kind = 0, ""
-    for place, tag in enumerate([*tags, "O"]):
-        new = tag[2:]
-        if kind and (tag[0] != "I" or new != kind):
-            found.add((begin, place, kind))
-            kind = ""
-        if new and not kind:
-            begin, kind = place, new
-    return found
+    sums = np.zeros((int(unit.max()) + 1, counts.shape[1]))
+    np.add.at(sums, unit, counts.astype(float))
+
+    def metric(weights: Floats) -> Floats:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            value: Floats = 100.0 * finish(weights[:, : len(sums)] @ sums)
+        return value
+
+    return metric
+
+
+def _with_ones(right: NDArray[np.bool_]) -> Floats:
+    return np.stack([right, np.ones_like(right)], 1).astype(float)
+
+
+def _mean(sums: Floats) -> Floats:
+    return sums[:, 0] / sums[:, 1]
+
+
+def _ratio(hit: Floats, false: Floats, missed: Floats) -> Floats:
+    return 2 * hit / (2 * hit + false + missed)
+
+
+def _f1(sums: Floats) -> Floats:
+    hit, false, missed, passed = sums.T
+    one_class = (hit + missed == 0) | (false + passed == 0)
+    return np.where(one_class, np.nan, _ratio(hit, false, missed))
+
+
+def _spans(sums: Floats) -> Floats:
+    hits, guessed, gold = sums.T
+    return np.where(gold == 0, np.nan, 2 * hits / (guessed + gold))
+
+
+def _macro(sums: Floats) -> Floats:
+    hit, false, missed = np.moveaxis(sums.reshape(len(sums), 3, -1), 1, 0)
+    present = hit + false + missed > 0
+    each = np.where(present, _ratio(hit, false, missed), 0.0)
+    mean: Floats = each.sum(1) / present.sum(1)
+    return mean
+
+
+def _matthews(sums: Floats) -> Floats:
+    """Gorodkin's (2004) coefficient, from the margins of the confusion matrix."""
+    rows, right = sums[:, :2].T
+    gold, guessed = np.split(sums[:, 2:], 2, axis=1)
+    over = rows * right - (gold * guessed).sum(1)
+    spread_guess = rows**2 - (guessed**2).sum(1)
+    spread_gold = rows**2 - (gold**2).sum(1)
+    value = np.where(spread_guess == 0, 0.0, over / np.sqrt(spread_guess * spread_gold))
+    return np.where(spread_gold == 0, np.nan, value)
+
+
+def _pearson(sums: Floats) -> Floats:
+    n, x, y, xx, yy, xy = sums.T
+    spread_x, spread_y = n * xx - x * x, n * yy - y * y
+    constant = (spread_x <= 1e-12 * n * xx) | (spread_y <= 1e-12 * n * yy)
+    return np.where(constant, np.nan, (n * xy - x * y) / np.sqrt(spread_x * spread_y))
+
+
+def _spearman(guess: Floats, truth: Floats, unit: Integers) -> Weighted:
+    places = [np.unique(values, return_inverse=True)[1] for values in (guess, truth)]
+
+    def metric(weights: Floats) -> Floats:
+        return np.array([100.0 * one(each[unit]) for each in weights])
+
+    def one(weight: Floats) -> float:
+        ranks = []
+        for place in places:
+            tied = np.bincount(place, weight)
+            ranks.append((np.cumsum(tied) - tied / 2)[place])  # tied values share the mean rank
+        x, y = (rank - np.average(rank, weights=weight) for rank in ranks)
+        sums = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return float(_pearson((weight @ sums)[None])[0])
+
+    return metric

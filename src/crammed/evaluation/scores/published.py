@@ -1,4 +1,4 @@
-"""Published scores, and which of them a model's own may be put beside."""
+"""Published scores, and which of a model's own scores they may be shown next to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crammed.config import Protocol
 
 Json = dict[str, Any]
 
-_PAPERS = Protocol().hyperparameters()  # its defaults are the paper's
+_PAPERS = Protocol().hyperparameters()  # the defaults are the paper's
 _SEEDS = Protocol().seeds
 
 
@@ -31,15 +31,15 @@ def published() -> Json:
 def published_beside(
     suite: str, scores: Mapping[str, Any], protocol: Mapping[str, Any]
 ) -> Json | None:
-    """A table of published models with this one on top; None where nothing is comparable.
+    """A table of published models with this one on top; None if nothing is comparable.
 
-    Comparable are numbers by the paper's protocol on data of official size, and means that are
-    whole. Other than the paper's five seeds are named.
+    Scores are comparable if the paper's protocol was used on data of official size, and means if
+    all of their scores are. If the number of seeds is not the paper's five, the table says so.
 
     Args:
-        suite: its name.
-        scores: its JSON, ``{"tasks", "means"}``.
-        protocol: hyperparameters that the scores were taken by.
+        suite: the suite's name.
+        scores: its scores as JSON, ``{"tasks", "means"}``.
+        protocol: the hyperparameters of fine-tuning.
 
     Returns:
         ``{"columns": [...], "rows": [{"name", "source", "values"}]}``.
@@ -71,7 +71,7 @@ def published_beside(
 
 
 def _own_name(seeds: set[int]) -> str:
-    """``this model``, and how many seeds its tasks have where those are not the paper's five."""
+    """``this model``, and its number of seeds if that is not the paper's five."""
     if seeds == {_SEEDS}:
         return "this model"
     counts = " or ".join(map(str, sorted(seeds)))

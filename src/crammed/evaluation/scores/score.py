@@ -1,4 +1,4 @@
-"""Scores as JSON: a number with its seeds, interval and untrained twin; means over numbers."""
+"""Scores as JSON: a task's score with its seeds, interval and untrained model; and means."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from crammed.evaluation.scores.bootstrap import interval, mean_measure, resampled_medians
-from crammed.evaluation.scores.metrics import Outputs, measure
-from crammed.evaluation.scores.resampled_metrics import Floats
+from crammed.evaluation.scores.metrics import Floats, measure
+from crammed.evaluation.scores.predictions import Outputs
 from crammed.tasks.rows import Rows, TaskData
 from crammed.tasks.task import Metric, Suite, Task
 
@@ -19,60 +19,61 @@ Json = dict[str, Any]
 
 def score_json(
     task: Task,
-    number: str,
+    name: str,
     outputs: Sequence[Outputs],
     untrained: Sequence[Outputs],
     data: TaskData,
     cut: Mapping[str, int],
 ) -> tuple[Json, Floats | None]:
-    """One number of a task, and its resampled medians, which `suite_means` asks for.
+    """One score of a task, and its resampled medians, which `suite_means` needs.
 
     Args:
-        number: its name among `data.scored`.
-        outputs: what each seed gives on the rows of this number, see `metrics.measure`.
-        untrained: the same of the untrained twin; empty without one.
-        cut: how many sequences lost their end, by split.
+        name: of the score, a key of `data.scored`.
+        outputs: what each seed's model gives for the rows that are scored.
+        untrained: the same for the untrained model; empty if it was left out.
+        cut: how many sequences were truncated, by split.
 
     Returns:
         ``{"metric", "seeds", "median", "spread", "interval", "also", "rows", "official", "cut"}``
-        in percent, with ``official_rows`` where they differ and ``untrained`` where there is a
-        twin (``{"failed": reason}`` if its score is undefined); or what `failed_json` gives, and
-        None, if the score is undefined.
+        in percent, with ``official_rows`` if they differ from ``rows``, and ``untrained`` unless it
+        was left out (``{"failed": reason}`` if that score is undefined). If the score itself is
+        undefined: what `failed_json` returns, and None.
     """
-    rows, metrics = data.scored[number], metrics_of(task, number)
+    rows, metrics = data.scored[name], metrics_of(task, name)
     try:
         score = _seeds(metrics, outputs, rows, data.labels)
     except ValueError as error:
-        return failed_json(task, number, str(error)), None
-    twin: Json | None = None
+        return failed_json(task, name, str(error)), None
+    floor: Json | None = None
     if untrained:
         try:
-            twin = _seeds(metrics, untrained, rows, data.labels)
+            floor = _seeds(metrics, untrained, rows, data.labels)
         except ValueError as error:
-            twin = {"failed": str(error)}
-    models = [outputs] if twin is None or "failed" in twin else [outputs, untrained]
-    name = f"{task.name}/{number}"
-    medians = resampled_medians(metrics, models, rows, data.labels, name, task.name)
+            floor = {"failed": str(error)}
+    models = [outputs] if floor is None or "failed" in floor else [outputs, untrained]
+    medians = resampled_medians(
+        metrics, models, rows, data.labels, f"{task.name}/{name}", task.name
+    )
     score["interval"] = interval(medians[0])
-    if twin is not None:
-        score["untrained"] = twin
+    if floor is not None:
+        score["untrained"] = floor
         if len(medians) == 2:
-            twin["interval"] = interval(medians[1])
-    result = {"metric": _name(metrics), **score, "also": _also(task, number, outputs, data)}
-    return {**result, **_provenance(task, number, data), "cut": dict(cut)}, medians[0]
+            floor["interval"] = interval(medians[1])
+    result = {"metric": _joined(metrics), **score, "also": _also(task, name, outputs, data)}
+    return {**result, **_provenance(task, name, data), "cut": dict(cut)}, medians[0]
 
 
-def failed_json(task: Task, number: str, reason: str) -> Json:
-    """What stands in place of a number that could not be had."""
-    return {"metric": _name(metrics_of(task, number)), "failed": reason}
+def failed_json(task: Task, name: str, reason: str) -> Json:
+    """Takes the place of a score that could not be computed."""
+    return {"metric": _joined(metrics_of(task, name)), "failed": reason}
 
 
-def metrics_of(task: Task, number: str) -> tuple[Metric, ...]:
-    """The metrics whose mean the number is."""
-    return task.numbers[number].metric or task.metric
+def metrics_of(task: Task, name: str) -> tuple[Metric, ...]:
+    """The metrics whose mean is this score of the task."""
+    return task.numbers[name].metric or task.metric
 
 
-def _name(metrics: Sequence[Metric]) -> str:
+def _joined(metrics: Sequence[Metric]) -> str:
     return " and ".join(metrics)
 
 
@@ -92,26 +93,26 @@ def _seeds(
     }
 
 
-def _also(task: Task, number: str, outputs: Sequence[Outputs], data: TaskData) -> Json:
-    """Medians of the parts of the score, and of what is reported beside it; None if undefined."""
-    metrics = metrics_of(task, number)
-    names = list(metrics) if len(metrics) > 1 else []
-    if task.numbers[number].metric is None:
-        names += task.also
+def _also(task: Task, name: str, outputs: Sequence[Outputs], data: TaskData) -> Json:
+    """Medians of the parts of a score and of what is reported next to it; None if undefined."""
+    metrics = metrics_of(task, name)
+    shown = list(metrics) if len(metrics) > 1 else []
+    if task.numbers[name].metric is None:
+        shown += task.also
     also: Json = {}
-    for metric in names:
+    for metric in shown:
         try:
-            values = [measure(metric, each, data.scored[number], data.labels) for each in outputs]
+            values = [measure(metric, each, data.scored[name], data.labels) for each in outputs]
             also[metric] = statistics.median(values)
         except ValueError:
             also[metric] = None
     return also
 
 
-def _provenance(task: Task, number: str, data: TaskData) -> Json:
-    """Rows read and official ones of the two splits that a number rests on."""
-    scored = task.numbers[number].key
-    rows = {task.train: len(data.train), scored: len(data.scored[number])}
+def _provenance(task: Task, name: str, data: TaskData) -> Json:
+    """How many rows were read from the two splits behind a score, and the official numbers."""
+    scored = task.numbers[name].key
+    rows = {task.train: len(data.train), scored: len(data.scored[name])}
     official = {split: task.rows[split] for split in rows if split in task.rows}
     if len(official) < len(rows):
         return {"rows": rows, "official": None}
@@ -123,16 +124,16 @@ def _provenance(task: Task, number: str, data: TaskData) -> Json:
 def suite_means(
     suite: Suite, tasks: Mapping[str, Json], resampled: Mapping[str, Floats]
 ) -> list[Json]:
-    """The suite's means over the numbers that are there.
+    """The suite's means over the scores that exist.
 
     Args:
-        tasks: number -> its score JSON.
-        resampled: number -> its resampled medians; a mean over one that is not there has no
+        tasks: each score as JSON, by name.
+        resampled: each score's resampled medians, by name. A mean over a score without them has no
             interval.
 
     Returns:
-        for each mean ``{"name", "of", "value", "interval", "partial"}``, with ``untrained`` where
-        all have a twin, and ``failed`` (names) if it is not the whole mean because numbers failed.
+        for each mean ``{"name", "of", "value", "interval", "partial"}``, with ``untrained`` if
+        every score has one, and ``failed`` (names) if scores that failed are missing from it.
     """
     there = {name for name, score in tasks.items() if "failed" not in score}
     return [
@@ -144,10 +145,10 @@ def suite_means(
 def means_over(
     suite: Suite, there: Collection[str]
 ) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """(name, numbers, numbers that it lacks) of the means that can be taken.
+    """(name, scores, missing scores) of the means that can be taken over the scores `there`.
 
-    A mean that is all there goes by its name. If the first is not, what is there of it makes one
-    that is named by its numbers.
+    A mean carries its name only if all of its scores exist. If the first mean is incomplete, the
+    scores of it that exist make a mean that is named after them.
     """
     means: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         (name, of, ()) for name, of in suite.means.items() if set(of) <= set(there)
@@ -175,7 +176,7 @@ def _mean(
         "interval": interval(np.mean([resampled[n] for n in of], axis=0)) if whole else None,
         "partial": any(tasks[each]["official"] is False for each in of),
     }
-    twins = [tasks[each].get("untrained", {}).get("median") for each in of]
-    if None not in twins:
-        mean["untrained"] = statistics.fmean(twins)
+    floors = [tasks[each].get("untrained", {}).get("median") for each in of]
+    if None not in floors:
+        mean["untrained"] = statistics.fmean(floors)
     return {**mean, "failed": list(failed)} if failed else mean

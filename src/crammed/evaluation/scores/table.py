@@ -1,4 +1,4 @@
-"""Scores as tables on a terminal, and the words that reports share with them."""
+"""Scores as tables for a terminal, and the wording that these tables share with reports."""
 
 from __future__ import annotations
 
@@ -20,18 +20,22 @@ Part = Table | Text
 
 
 def show(parts: Sequence[Part], stream: TextIO | None = None) -> None:
-    """Print on standard output; plain where it is no terminal, and nothing is ever cut off."""
+    """Print tables and texts: plain unless the stream is a terminal, and never cut off.
+
+    Args:
+        stream: standard output if None.
+    """
     stream = stream or sys.stdout
     console = Console(file=stream, highlight=False)
     wide = console.options.update(max_width=10_000)
     for number, part in enumerate(parts):
         for column in part.columns if isinstance(part, Table) else ():
-            if column.no_wrap:  # rich counts a column's longest word alone as what it needs
+            if column.no_wrap:  # rich would reserve the width of its longest word only
                 column.min_width = max(
                     cell_len(str(cell)) for cell in (column.header, *column.cells)
                 )
         least, most = Measurement.get(console, wide, part)
-        # Words may wrap at a terminal's edge, numbers may not; a file has no edge.
+        # At a terminal's edge words may wrap, but numbers may not; a file has no edge.
         width = max(console.width, least) if console.is_terminal else most
         console = Console(file=stream, highlight=False, width=width)
         if number:
@@ -39,7 +43,7 @@ def show(parts: Sequence[Part], stream: TextIO | None = None) -> None:
         console.print(part)
 
 
-def interval_words(interval: Sequence[float] | None, sign: str = "") -> str:
+def interval_text(interval: Sequence[float] | None, sign: str = "") -> str:
     """``[81.04, 84.96]`` -> ``81.0 to 85.0``."""
     if interval is None:
         return "undefined"
@@ -47,14 +51,14 @@ def interval_words(interval: Sequence[float] | None, sign: str = "") -> str:
     return f"{low:{sign}.1f} to {high:{sign}.1f}"
 
 
-def spread_words(score: Json) -> str:
-    """Largest minus smallest seed and their number; one seed has no spread."""
+def spread_text(score: Json) -> str:
+    """Largest minus smallest seed, and how many seeds there are; one seed has no spread."""
     count = len(score["seeds"])
     return f"{score['spread']:.1f} of {count}" if count > 1 else "one seed"
 
 
-def rows_words(score: Json) -> str:
-    """Rows of training + rows scored on: ``22,566 of 392,702 + 9,815: partial``."""
+def rows_text(score: Json) -> str:
+    """Rows trained on + rows scored on: ``22,566 of 392,702 + 9,815: partial``."""
     official = score.get("official_rows", {})
     parts = []
     for split, count in score["rows"].items():
@@ -63,49 +67,50 @@ def rows_words(score: Json) -> str:
     return " + ".join(parts) + (": partial" if score["official"] is False else "")
 
 
-def twin_words(score: Json) -> str:
-    """The untrained twin's median; what stands for it where there is none."""
-    twin = score.get("untrained")
-    if twin is None:
+def untrained_text(score: Json) -> str:
+    """The untrained model's median, or why there is none."""
+    untrained = score.get("untrained")
+    if untrained is None:
         return "none"
-    return "undefined" if "failed" in twin else f"{twin['median']:.1f}"
+    return "undefined" if "failed" in untrained else f"{untrained['median']:.1f}"
 
 
-def also_words(score: Json) -> str:
-    """``accuracy 84.1``."""
+def also_text(score: Json) -> str:
+    """Metrics reported next to the score: ``accuracy 84.1``."""
     return ", ".join(
         f"{metric} {'undefined' if value is None else f'{value:.1f}'}"
         for metric, value in score["also"].items()
     )
 
 
-def cut_words(score: Json) -> str:
-    """``12 of train cut``; empty where every sequence was short enough."""
-    return ", ".join(f"{count:,} of {split} cut" for split, count in score["cut"].items() if count)
+def cut_text(score: Json) -> str:
+    """``12 of train truncated``; empty if every sequence was short enough."""
+    cut = score["cut"].items()
+    return ", ".join(f"{count:,} of {split} truncated" for split, count in cut if count)
 
 
-def mean_words(mean: Json) -> str:
-    """The name of a mean, and why it is less than it seems."""
+def mean_text(mean: Json) -> str:
+    """The name of a mean, and in what way it is incomplete."""
     faults = ["partial data"] if mean["partial"] else []
     if mean.get("failed"):
         faults.append(f"{', '.join(mean['failed'])} FAILED")
     return f"{mean['name']} ({'; '.join(faults)})" if faults else str(mean["name"])
 
 
-def p_words(p: float) -> str:
-    """Resamples are a thousand: a smaller share is not told apart from none."""
+def p_text(p: float) -> str:
+    """A thousand resamples cannot tell a share below 0.001 from none."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
-    """A row for every number of a suite, then its means; below it what a row has no room for, and
-    published models where they are comparable."""
+    """A suite's scores and means; then what a row has no room for, and published models if they are
+    comparable."""
     table = _table(f"{suite}, in percent")
     _column(table, "task", widest=34)
     _column(table, "metric")
-    for name in ("score", "95 %", "spread", "untrained"):
+    for name in ("score", "95 % interval", "spread", "untrained"):
         _column(table, name, numeric=True)
-    table.add_column("train + scored", no_wrap=True)
+    table.add_column("rows, train + scored", no_wrap=True)
     notes: list[Text] = []
     for name, score in scores["tasks"].items():
         if "failed" in score:
@@ -116,19 +121,19 @@ def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
             name,
             score["metric"],
             f"{score['median']:.1f}",
-            interval_words(score["interval"]),
-            spread_words(score),
-            twin_words(score),
-            rows_words(score),
+            interval_text(score["interval"]),
+            spread_text(score),
+            untrained_text(score),
+            rows_text(score),
         )
-        if words := "; ".join(filter(None, (also_words(score), cut_words(score)))):
+        if words := "; ".join(filter(None, (also_text(score), cut_text(score)))):
             notes.append(Text(f"{name}: {words}"))
     if scores["means"]:
         table.add_section()
     for mean in scores["means"]:
-        twin = f"{mean['untrained']:.1f}" if "untrained" in mean else "none"
+        floor = f"{mean['untrained']:.1f}" if "untrained" in mean else "none"
         value = f"{mean['value']:.1f}"
-        table.add_row(mean_words(mean), "mean", value, interval_words(mean["interval"]), "", twin)
+        table.add_row(mean_text(mean), "mean", value, interval_text(mean["interval"]), "", floor)
     parts: list[Part] = [table]
     if notes:
         parts.append(Text("\n").join(notes))
@@ -151,11 +156,11 @@ def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
 
 
 def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Part]:
-    """What `compare.compare` gives, and below it what could not be compared."""
+    """What `compare.compare` returns, then what could not be compared."""
     table = _table(f"A: {a}\nB: {b}")
     _column(table, "task", widest=34)
     _column(table, "metric")
-    for name in ("A", "B", "A - B", "95 %", "other side of 0"):
+    for name in ("A", "B", "A - B", "95 % interval", "p (one-sided)"):
         _column(table, name, numeric=True)
     notes: list[Text] = []
     for entry in entries:
@@ -168,21 +173,21 @@ def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Part]:
             f"{entry['a']:.1f}",
             f"{entry['b']:.1f}",
             f"{entry['difference']:+.1f}",
-            interval_words(entry["interval"], "+"),
-            p_words(entry["p"]),
+            interval_text(entry["interval"], "+"),
+            p_text(entry["p"]),
         )
     parts: list[Part] = [table] if table.rows else []
     return [*parts, Text("\n").join(notes)] if notes else parts
 
 
 def blimp_table(scores: Json) -> Table:
-    """BLiMP over all paradigms and by phenomenon; published models where it is the whole of it."""
+    """BLiMP over all paradigms, published models if all of it was scored, and each phenomenon."""
     partial = "" if scores["official"] else ": partial"
     table = _table(f"BLiMP, {scores['paradigms']} paradigms, {scores['pairs']:,} pairs{partial}")
     _column(table, "")
     _column(table, "percent", numeric=True)
-    _column(table, "95 %", numeric=True)
-    score, middle = f"{scores['blimp']:.1f}", interval_words(scores["interval"])
+    _column(table, "95 % interval", numeric=True)
+    score, middle = f"{scores['blimp']:.1f}", interval_text(scores["interval"])
     table.add_row("this model", score, middle, style="bold")
     for name, value in published()["blimp"].items() if scores["official"] else ():
         table.add_row(name, f"{value:.1f}", style="dim")
@@ -193,7 +198,7 @@ def blimp_table(scores: Json) -> Table:
 
 
 def by_size(shares: Mapping[str, float]) -> list[tuple[str, float]]:
-    """The largest first."""
+    """Sorted by share, the largest first."""
     return sorted(shares.items(), key=lambda item: -item[1])
 
 

@@ -1,0 +1,105 @@
+"""Sections that come in several kinds, told apart by one of their keys.
+
+`schedule` is one of many curves, told apart by `shape`; `optim` is one of several optimizers, told
+apart by `name`. Each kind has only the keys that it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+
+class KeepsValues:
+    """Marks a choice of which another kind keeps the values of the keys that both kinds have.
+
+    Without it, another kind starts from its own defaults.
+    """
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several kinds of a section.
+
+    Attributes:
+        key: the key that tells the kinds apart.
+        kinds: the kinds by their values of that key.
+        default: the value of a section that does not name its kind.
+        keeps_values: what `KeepsValues` says.
+    """
+
+    key: str
+    kinds: Mapping[str, type[BaseModel]]
+    default: str
+    keeps_values: bool
+
+
+@cache
+def choices_of(section: type[BaseModel]) -> dict[str, Choice]:
+    """The fields of a section that hold one of several kinds, by name."""
+    found = {}
+    for name, field in section.model_fields.items():
+        if isinstance(key := field.discriminator, str):
+            kinds = {kind.model_fields[key].default: kind for kind in get_args(field.annotation)}
+            keeps = any(isinstance(mark, KeepsValues) for mark in field.metadata)
+            found[name] = Choice(key, kinds, getattr(field.default, key), keeps)
+    return found
+
+
+def overlaid(base: Mapping[str, Any], change: Mapping[str, Any], section: Any) -> dict[str, Any]:
+    """Plain values with others laid over them.
+
+    Where the change names another kind of a section, what the base has for that section is
+    dropped, except, where the choice `KeepsValues`, the keys that the new kind has too.
+
+    Args:
+        section: the class of section that the values are for, or what `subsection` gives.
+    """
+    choices = choices_of(section) if is_section(section) else {}
+    result = dict(base)
+    for key, value in change.items():
+        old = result.get(key)
+        if not isinstance(old, Mapping) or not isinstance(value, Mapping):
+            result[key] = value
+        elif choice := choices.get(key):
+            result[key] = {**_kept(choice, old, value), **value}
+        else:
+            result[key] = overlaid(old, value, subsection(section, key))
+    return result
+
+
+def _kept(choice: Choice, old: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """What a section keeps of its values when another is laid over it."""
+    kind = change.get(choice.key, old.get(choice.key, choice.default))
+    if kind == old.get(choice.key, choice.default):
+        return dict(old)
+    new = choice.kinds.get(str(kind)) if choice.keeps_values else None
+    keys = new.model_fields.keys() - {choice.key} if new is not None else ()
+    return {key: value for key, value in old.items() if key in keys}
+
+
+def subsection(section: Any, name: str) -> Any:
+    """What a key holds: a section, what holds sections by key or number, or None."""
+    fields = getattr(section, "model_fields", {})
+    if get_origin(section) in (dict, tuple):
+        kinds: tuple[Any, ...] = get_args(section)
+    elif name in fields:
+        kinds = (fields[name].annotation, *get_args(fields[name].annotation))
+    else:
+        return None
+    holders = [k for k in kinds if get_origin(k) in (dict, tuple) and _holds_sections(k)]
+    found = holders or [k for k in kinds if is_section(k)]
+    return found[0] if len(found) == 1 else None
+
+
+def _holds_sections(kind: Any) -> bool:
+    return any(map(is_section, get_args(kind)))
+
+
+def is_section(kind: Any) -> bool:
+    """Whether it is a class of sections."""
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

@@ -1,0 +1,89 @@
+"""Cutting text into chunks, such as " the" and ",", that can be tokenized one by one.
+
+BERT's normaliser works character by character, and its pre-tokenizer cuts at white space, around
+punctuation and around Chinese characters. Text may be cut at those places beforehand: its pieces
+are then the pieces of its chunks, one after the other. Cuts are at ASCII or Chinese characters
+only: these never combine with a neighbour in any normal form, and bytes are enough to find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from crammed.errors import InputError
+
+WHITE_SPACE = " \t\n\r"
+"""What BERT's normaliser turns into spaces in ASCII; it removes other control characters."""
+
+_LARGEST = np.iinfo(np.int32).max
+_OTHER, _WHITE, _PUNCTUATION = 1, 2, 4
+
+
+def _byte_tables() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The kind of each byte, and the kinds of byte after which text is cut before it."""
+    kind = np.full(256, _OTHER, np.uint8)
+    cut_after = np.full(256, _PUNCTUATION, np.uint8)
+    for byte in WHITE_SPACE.encode():
+        kind[byte], cut_after[byte] = _WHITE, _OTHER | _PUNCTUATION
+    for byte in range(0x21, 0x7F):
+        if not chr(byte).isalnum():
+            kind[byte], cut_after[byte] = _PUNCTUATION, _OTHER | _WHITE | _PUNCTUATION
+    cut_after[0xE5:0xEA] = _OTHER | _WHITE | _PUNCTUATION  # U+5000 to U+9FFF begin with these
+    return kind, cut_after
+
+
+_KIND, _CUT_AFTER = _byte_tables()
+
+
+@dataclass(frozen=True)
+class ChunkedText:
+    """Documents as chunks.
+
+    Attributes:
+        unique: the distinct chunks, in the order in which they first occur.
+        counts: [len(unique)] how often each of them occurs.
+        codes: [C] index in `unique` of each chunk in turn, over all documents.
+        ends: [D] number of codes up to the end of each document.
+    """
+
+    unique: list[str]
+    counts: NDArray[np.int64]
+    codes: NDArray[np.uint32]
+    ends: NDArray[np.int64]
+
+
+def cut_into_chunks(texts: Sequence[str]) -> ChunkedText:
+    """Cut texts before runs of white space, around ASCII punctuation, before Chinese characters.
+
+    Raises:
+        InputError: the texts have 2 GiB or more together.
+    """
+    documents = pa.array(texts, pa.large_string())
+    _, offsets, characters = documents.buffers()
+    borders = np.frombuffer(offsets, np.int64, len(texts) + 1)
+    if borders[-1] >= _LARGEST:
+        raise InputError(
+            f"a document of {borders[-1]:,} bytes is too large: cut it into documents below 2 GiB"
+        )
+    data = np.frombuffer(characters or b"", np.uint8, borders[-1])
+    cut = np.zeros(len(data) + 1, np.bool_)
+    if len(data):
+        cut[1:-1] = (_KIND[data[:-1]] & _CUT_AFTER[data[1:]]) != 0
+    cut[borders] = True
+    starts = np.flatnonzero(cut).astype(np.int32)  # of every chunk, and the end of the last
+    chunks = pa.Array.from_buffers(
+        pa.string(), len(starts) - 1, [None, pa.py_buffer(starts), characters]
+    ).dictionary_encode()
+    codes = np.asarray(chunks.indices)
+    unique = chunks.dictionary.to_pylist()
+    return ChunkedText(
+        unique=unique,
+        counts=np.bincount(codes, minlength=len(unique)),
+        codes=codes.view(np.uint32),
+        ends=np.searchsorted(starts, borders[1:].astype(np.int32)).astype(np.int64),
+    )

@@ -1,0 +1,105 @@
+"""Two models compared by what their evaluation folders hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from crammed.errors import InputError
+from crammed.evaluation.evaluation import WITHOUT_FINETUNING
+from crammed.evaluation.folder import read_gold, read_outputs, read_scores
+from crammed.evaluation.scores.compare import Difference, compare, paired_difference
+from crammed.evaluation.scores.score import metrics_of
+from crammed.evaluation.scores.table import Part, comparison_tables
+from crammed.tasks.task import Suite, Task, load_suite
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models on a suite.
+
+    Attributes:
+        a, b: names of the models.
+        entries: what `crammed.evaluation.scores.compare.compare` returns.
+        notes: where the protocols differ.
+    """
+
+    a: str
+    b: str
+    entries: list[dict[str, Any]]
+    notes: list[str]
+
+    def json(self) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        return {"a": self.a, "b": self.b, "numbers": self.entries, "notes": self.notes}
+
+    def parts(self) -> list[Part]:
+        """As a terminal shows it."""
+        tables = comparison_tables(self.a, self.b, self.entries)
+        return [*tables, Text("\n".join(self.notes))] if self.notes else tables
+
+
+def compare_models(a: Path, b: Path, suite: str) -> Comparison:
+    """Compare what two evaluation folders hold of a suite, score by score.
+
+    Raises:
+        InputError: a folder holds no scores of the suite, or both are the same folder.
+    """
+    if a.resolve() == b.resolve():
+        raise InputError(f"A and B are both {a}: name two different evaluation folders")
+    if suite in WITHOUT_FINETUNING:
+        raise InputError(f"--compare does not take {suite}, which gives one number for each model")
+    loaded = load_suite(suite)
+    folders = (a, b)
+    stored = tuple(read_scores(folder) for folder in folders)
+    for folder, scores in zip(folders, stored, strict=True):
+        if loaded.name not in scores["suites"]:
+            raise InputError(
+                f"{folder} holds no scores of {loaded.name}: evaluate that model first (--data)"
+            )
+    tasks_a, tasks_b = (scores["suites"][loaded.name]["tasks"] for scores in stored)
+    differences: dict[str, Difference] = {}
+    reasons: dict[str, str] = {}
+    for task in loaded.tasks.values():
+        for name in task.numbers:
+            if any("seeds" not in scores.get(name, {}) for scores in (tasks_a, tasks_b)):
+                continue
+            found = _difference(loaded, task, name, folders, (tasks_a[name], tasks_b[name]))
+            if found is None:
+                reasons[name] = "different data"
+            else:
+                differences[name] = found
+    entries = compare(loaded, tasks_a, tasks_b, differences, reasons)
+    one, other = stored
+    notes = [
+        f"{name} is {value} for A, {other['protocol'][name]} for B"
+        for name, value in one["protocol"].items()
+        if other["protocol"].get(name) != value
+    ]
+    return Comparison(one["model"]["name"], other["model"]["name"], entries, notes)
+
+
+def _difference(
+    suite: Suite,
+    task: Task,
+    name: str,
+    folders: tuple[Path, Path],
+    scores: tuple[Mapping[str, Any], Mapping[str, Any]],
+) -> Difference | None:
+    """The paired difference of one score; None if the two were taken on different data."""
+    rows, described = read_gold(folders[0], suite.name, name)
+    if described["sha256"] != read_gold(folders[1], suite.name, name)[1]["sha256"]:
+        return None
+    a, b = (
+        [
+            read_outputs(folder, suite.name, task.name, seed)[name]
+            for seed in range(len(score["seeds"]))
+        ]
+        for folder, score in zip(folders, scores, strict=True)
+    )
+    metrics = metrics_of(task, name)
+    return paired_difference(metrics, a, b, rows, described["labels"], name, task.name)

@@ -1,0 +1,49 @@
+"""Named arrays with a description in one .npz file, which is complete or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.files import disk_faults
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def save_arrays(file: Path, arrays: Arrays, about: dict[str, Any]) -> None:
+    """Write arrays and a description of them; the file appears complete or not at all.
+
+    Args:
+        about: the description, which must be JSON.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    aside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    with disk_faults(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with aside.open("wb") as stream:
+                np.savez(stream, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
+                stream.flush()
+                os.fsync(stream.fileno())
+            aside.replace(file)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def load_arrays(file: Path) -> tuple[Arrays, dict[str, Any]] | None:
+    """What `save_arrays` wrote, or None if there is no readable file."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+            about = json.loads(str(arrays.pop("about")))
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing, or cut short
+        return None
+    return arrays, about

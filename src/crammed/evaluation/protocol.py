@@ -1,0 +1,44 @@
+"""Protocols: the hyperparameters by which models are fine-tuned (the files in ``protocols/``)."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from crammed.config import Protocol
+from crammed.config.yamlfile import read_section
+from crammed.model.trained import has_trained_model
+from crammed.rundir import read_config
+
+
+def load_protocol(name: str) -> Protocol:
+    """A built-in protocol by its name, or one of the user's by the path of its .yaml file.
+
+    Raises:
+        InputError: no such protocol, or faults in it.
+    """
+    return read_section("protocol", name, _PROTOCOLS, Protocol)
+
+
+_PROTOCOLS = resources.files("crammed") / "evaluation" / "protocols"
+
+
+def protocol_for(model: str, named: str | None, seeds: int | None) -> Protocol:
+    """The protocol that was named; otherwise a run's own; otherwise the paper's.
+
+    Args:
+        model: a run directory, a Hugging Face folder or a name on the hub.
+        named: name or file of a protocol, if one was given.
+        seeds: number of fine-tuning seeds, if it was given.
+
+    Raises:
+        InputError: as `load_protocol`, or the run's configuration cannot be read.
+    """
+    if named is not None:
+        protocol = load_protocol(named)
+    elif has_trained_model(Path(model)):
+        own = read_config(Path(model)).finetune
+        protocol = Protocol.model_validate(own.model_dump(exclude={"tasks"}))
+    else:
+        protocol = load_protocol("cramming")
+    return protocol if seeds is None else protocol.model_copy(update={"seeds": seeds})

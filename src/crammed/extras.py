@@ -1,0 +1,23 @@
+"""Optional libraries, which the extras of this package install."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from crammed.errors import InputError
+
+
+def import_extra(library: str, extra: str, user: str) -> Any:
+    """Import an optional library.
+
+    Args:
+        user: what needs it, such as ``data.clean.near``.
+
+    Raises:
+        InputError: it is not installed; the message says which extra installs it.
+    """
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise InputError(f"{user} needs {library}: pip install 'crammed[{extra}]'") from error

@@ -1,0 +1,16 @@
+"""What a person who mistyped a name may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """``did you mean crammed-2022? `` where one of the known names is close, or an empty string.
+
+    Args:
+        prefix: put before the suggestion, such as ``hub:``.
+    """
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {prefix}{near[0]}? " if near else ""

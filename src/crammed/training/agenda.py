@@ -1,0 +1,101 @@
+"""What is due between two updates: log points, held-out measurements, checkpoints.
+
+The training loop asks the agenda, and the forecast plays it with a clock of its own, so that both
+follow the same rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from crammed.budget import Account, Ledger
+from crammed.config import TrainConfig
+
+TRAINING: tuple[Account, ...] = ("data_wait", "step", "log")
+"""The accounts whose seconds count towards the next log point, and as time spent on training."""
+
+
+class Agenda:
+    """Knows when something was last done, and what it cost.
+
+    A log point is due after the first update of a run and then every `log_seconds` of training, a
+    checkpoint every `checkpoint_seconds`, and a held-out measurement each time another share
+    `heldout_every` of the budget is spent. Log points and checkpoints are passed over when less
+    than twice the time of the last one is left.
+
+    Args:
+        room_for: whether the budget has so many seconds left.
+        first: whether the run has not begun yet, so that its first update is to be logged.
+        heldout_u: progress at the last held-out measurement of an earlier process.
+    """
+
+    def __init__(
+        self,
+        train: TrainConfig,
+        ledger: Ledger,
+        room_for: Callable[[float], bool],
+        *,
+        first: bool = True,
+        heldout_u: float = 0.0,
+    ) -> None:
+        self._train = train
+        self._ledger = ledger
+        self._room_for = room_for
+        self._log_after = 0.0 if first else train.log_seconds
+        self._logged = self._training_seconds()
+        self._saved = ledger.wall()
+        self._log_cost = self._checkpoint_cost = 0.0
+        self.heldout_u = heldout_u
+
+    def log_due(self) -> bool:
+        """Whether it is time for a log point."""
+        return self.since_log() >= self._log_after and self._room_for(2 * self._log_cost)
+
+    def heldout_due(self, u: float) -> bool:
+        """Whether held-out loss is to be measured now that the share u of the budget is spent."""
+        every = self._train.heldout_every
+        if every is None or u >= 1.0:
+            return False
+        return math.floor(u / every) > math.floor(self.heldout_u / every)
+
+    def checkpoint_due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        waited = self._ledger.wall() - self._saved
+        return waited >= self._train.checkpoint_seconds and self._room_for(
+            2 * self._checkpoint_cost
+        )
+
+    @contextmanager
+    def logging(self) -> Iterator[None]:
+        """Book the writing of a log point."""
+        before = self._ledger.charged()
+        with self._ledger.account("log"):
+            yield
+        self._log_cost = self._ledger.charged() - before
+        self._logged, self._log_after = self._training_seconds(), self._train.log_seconds
+
+    @contextmanager
+    def measuring(self, u: float) -> Iterator[None]:
+        """Book a held-out measurement at progress u."""
+        with self._ledger.account("evaluate"):
+            yield
+        self.heldout_u = u
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Book the writing of a checkpoint."""
+        before = self._ledger.wall()
+        with self._ledger.account("checkpoint"):
+            yield
+        self._saved = self._ledger.wall()
+        self._checkpoint_cost = self._saved - before
+
+    def since_log(self) -> float:
+        """Seconds of training since the last log point."""
+        return self._training_seconds() - self._logged
+
+    def _training_seconds(self) -> float:
+        seconds = self._ledger.state()
+        return sum(seconds[name] for name in TRAINING)

@@ -1,0 +1,53 @@
+"""Held-out loss while training: a point of a curve for the eye, on few rows so that it is quick.
+
+The measurement after training takes all rows that are held out.
+"""
+
+from __future__ import annotations
+
+from crammed.budget import Work
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus
+from crammed.data.heldout import heldout_rows
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.device import Device
+from crammed.model.encoder import MaskedLM
+from crammed.model.heldout import heldout_loss
+from crammed.rundir import RunDir
+from crammed.sizing import expected_tokens
+from crammed.training.agenda import Agenda
+
+ROWS_READ_FOR_EACH_HELD_OUT = 100
+FEWEST_ROWS = 32
+MOST_ROWS = 512
+
+
+def rows_on_the_way(config: RunConfig) -> int:
+    """Number of held-out rows for a measurement during training, few if the run is short.
+
+    It follows from the configuration and the device, so all points of a curve use the same rows.
+    """
+    rows_read = expected_tokens(config) / config.data.row_length
+    wanted = min(max(round(rows_read / ROWS_READ_FOR_EACH_HELD_OUT), FEWEST_ROWS), MOST_ROWS)
+    return min(wanted, config.data.heldout_rows)
+
+
+class HeldoutMeter:
+    """Measures the held-out loss of the model that is being trained."""
+
+    def __init__(self, run: RunDir, corpus: Corpus, model: MaskedLM, device: Device) -> None:
+        most = rows_on_the_way(run.config)
+        self._rows = heldout_rows(corpus.tokenizer, corpus.heldout, most, corpus.row_length)
+        self._mask = Specials.of(corpus.tokenizer).mask
+        self._model = model
+        self._device = device
+        self._run = run
+
+    def measure(self, work: Work, u: float, agenda: Agenda) -> None:
+        """Measure now, and write the loss as an event of the run."""
+        self._device.synchronize()  # training that is still under way belongs to training
+        with agenda.measuring(u):
+            self._model.eval()
+            loss = heldout_loss(self._model, self._rows, self._mask, self._device.torch)
+            self._model.train()
+        self._run.event("heldout", u=u, update=work.updates, tokens=work.tokens, **loss)

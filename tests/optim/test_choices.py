@@ -1,0 +1,108 @@
+"""Every optimizer that a configuration can name, whichever there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from crammed.budget import Ledger, Work
+from crammed.config import RunConfig, TrainConfig
+from crammed.config.choice import choices_of
+from crammed.device import Device
+from crammed.model.encoder import MaskedLM
+from crammed.optim.build import build_optimizer
+from crammed.rundir import RunDir
+from crammed.training.agenda import Agenda
+from crammed.training.build import build
+from crammed.training.checkpoint import Checkpoints, load_checkpoint
+from crammed.training.step import TrainStep
+from support.steps import SPECIALS, rows_of, update_of
+from support.text import tiny
+
+KINDS = choices_of(RunConfig)["optim"].kinds
+OPTIONS = [
+    (name, key) for name, kind in KINDS.items() for key in kind.model_fields if key != "name"
+]
+every_optimizer = pytest.mark.parametrize("name", KINDS)
+
+
+def config_with(name: str, *overrides: str) -> RunConfig:
+    # Biases everywhere, so that there is something that must not decay in every part.
+    biases = ("model.linear_bias=true", "model.qkv_bias=true")
+    return tiny("crammed", f"optim.name={name}", *biases, *overrides)
+
+
+def trained(step: TrainStep, numbers: range, factor: float = 1.0) -> list[torch.Tensor]:
+    """The parameters after updates of these numbers."""
+    for number in numbers:
+        step.gradients(rows_of(8, number), update_of(8, number))
+        assert step.apply(factor) is not None
+    return [parameter.detach().clone() for parameter in step.parameters]
+
+
+@every_optimizer
+def test_it_takes_every_parameter_once_and_decays_no_bias_and_no_norm(name: str) -> None:
+    config = config_with(name)
+    model = MaskedLM(config.model, 256)
+    optimizer = build_optimizer(model, config.optim)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    taken = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(taken) == sorted(names.values())
+    for group in optimizer.param_groups:
+        for taken_name in (names[id(p)] for p in group["params"]):
+            free = any(part.endswith(("bias", "norm")) for part in taken_name.split("."))
+            assert group["weight_decay"] == (0.0 if free else config.optim.weight_decay), taken_name
+
+
+@every_optimizer
+def test_the_schedule_multiplies_every_learning_rate(name: str, cpu: Device) -> None:
+    step = build(config_with(name), 256, SPECIALS, cpu)
+    peaks = [group["lr"] for group in step.optimizer.param_groups]
+    assert max(peaks) > 0.0
+    before = [parameter.detach().clone() for parameter in step.parameters]
+    still = trained(step, range(1), factor=0.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, still, strict=True))
+    step.optimizer.set_factor(0.37)
+    assert [group["lr"] for group in step.optimizer.param_groups] == [0.37 * lr for lr in peaks]
+
+
+@every_optimizer
+def test_it_learns(name: str, cpu: Device) -> None:
+    step = build(config_with(name), 256, SPECIALS, cpu)
+    losses = []
+    for number in range(12):
+        losses.append(step.gradients(rows_of(8), update_of(8, number)).item())
+        step.apply(1.0)
+    assert losses[-1] < losses[0] - 0.01
+
+
+@every_optimizer
+def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
+    name: str, cpu: Device, tmp_path: Path
+) -> None:
+    config = config_with(name)
+    whole = trained(build(config, 256, SPECIALS, cpu), range(6))
+    first = build(config, 256, SPECIALS, cpu)
+    trained(first, range(3))
+    ledger = Ledger(())
+    agenda = Agenda(TrainConfig(), ledger, lambda seconds: True)
+    with RunDir.open(tmp_path / "run", config) as run:
+        Checkpoints(run, first, ledger, agenda, cpu, "corpus").save(Work(updates=3))
+    second = build(config, 256, SPECIALS, cpu)
+    assert load_checkpoint(run.checkpoints, second, "corpus").work.updates == 3
+    for a, b in zip(whole, trained(second, range(3, 6)), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("name", "option"), OPTIONS)
+def test_every_option_is_read(name: str, option: str, cpu: Device) -> None:
+    """An option that does nothing is none."""
+    usual = trained(build(config_with(name), 256, SPECIALS, cpu), range(3))
+    # Two limits that every gradient exceeds would be the same to an optimizer that ignores scale.
+    other = "null" if option == "clip" else "0.3"
+    config = config_with(name, f"optim.{option}={other}")
+    assert getattr(config.optim, option) != getattr(config_with(name).optim, option)
+    changed = trained(build(config, 256, SPECIALS, cpu), range(3))
+    assert not all(torch.equal(a, b) for a, b in zip(usual, changed, strict=True))

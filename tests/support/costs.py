@@ -1,0 +1,48 @@
+"""Training that does nothing but take its time, by a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from crammed.config import RunConfig
+from crammed.data.masking import predicted_positions
+from crammed.rundir import RunDir
+from crammed.training import checkpoint, heldout
+from crammed.training.measure import Speed
+from crammed.training.plan import Update
+from crammed.training.step import TrainStep
+from support.text import FakeClock, tiny
+
+
+def timed_config(*overrides: str, budget: str) -> RunConfig:
+    """A tiny recipe with updates of eight rows and this budget."""
+    return tiny("crammed", "batch.rows=8", "batch.ramp=0.0", *overrides, budget={"limit": budget})
+
+
+def play_costs(patch: pytest.MonkeyPatch, clock: FakeClock, speed: Speed) -> None:
+    """Let training take the time of `speed` by this clock, and do nothing else."""
+
+    def gradients(step: TrainStep, rows: torch.Tensor, update: Update, first: int = 0) -> object:
+        predicted = predicted_positions(update.mask_rate, rows.shape[1])
+        clock.now += speed.seconds(len(rows), predicted)
+        if not hasattr(step, "warm"):
+            clock.now += speed.first
+            patch.setattr(step, "warm", True, raising=False)
+        return torch.zeros(())
+
+    def lasting(seconds: float, result: object) -> Callable[..., object]:
+        def wait(*_: object, **__: object) -> object:
+            clock.now += seconds
+            return result
+
+        return wait
+
+    patch.setattr(TrainStep, "gradients", gradients)
+    patch.setattr(TrainStep, "apply", lasting(0.0, torch.zeros(())))
+    patch.setattr(TrainStep, "prepare", lasting(speed.compile, None))
+    patch.setattr(RunDir, "heartbeat", lasting(speed.log, None))
+    patch.setattr(checkpoint, "save_file", lasting(speed.checkpoint / 2, None))
+    patch.setattr(heldout, "heldout_loss", lasting(speed.evaluate, {"loss@0.15": 1.0}))

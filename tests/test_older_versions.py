@@ -1,0 +1,190 @@
+"""What an older version left is resumed, shown and loaded by this one.
+
+Only through the command line, as its users do, so that nothing here depends on what is inside.
+fixtures/2026-11-21/README.md says how the folders were made; they are never made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import command
+
+FIXTURES = Path(__file__).parent / "fixtures" / "2026-11-21"
+NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
+ON_CPU = ("--device", "cpu", "--dtype", "float32")
+
+
+def copied(to: Path, *names: str) -> None:
+    """Copies of fixtures, for commands that write into them."""
+    for name in names:
+        if (FIXTURES / name).is_dir():
+            shutil.copytree(FIXTURES / name, to / name)
+        else:
+            shutil.copy(FIXTURES / name, to / name)
+
+
+def python(cwd: Path, *words: str) -> str:
+    """What a command of this interpreter prints, with `cwd` as its working directory."""
+    done = command.python(*words, cwd=cwd)
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stderr}"
+    return done.stdout
+
+
+def crammed(cwd: Path, *words: str) -> str:
+    return python(cwd, "-m", "crammed", *words)
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
+
+
+def weights_sha256(folder: Path) -> str:
+    """Over name and bytes of every tensor of its model.safetensors, by name."""
+    data = (folder / "model.safetensors").read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    header.pop("__metadata__", None)
+    digest = hashlib.sha256()
+    for name in sorted(header):
+        first, last = header[name]["data_offsets"]
+        digest.update(name.encode() + data[begin + first : begin + last])
+    return digest.hexdigest()
+
+
+def machine() -> dict[str, Any]:
+    """As make.py of the fixtures noted it; empty values where there is no /proc."""
+    about: dict[str, str] = {}
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        key, _, value = line.partition(":")
+        about.setdefault(key.strip(), value.strip())
+    simd = [f for f in about.get("flags", "").split() if f.startswith(("avx", "fma", "amx"))]
+    identity = {key: about.get(key) for key in ("vendor_id", "cpu family", "model")}
+    return {**identity, "simd": sorted(simd), "torch": metadata.version("torch")}
+
+
+def close(value: Any, tolerance: float = 1e-6) -> Any:
+    """The same value with every number approximate, however deep."""
+    if isinstance(value, dict):
+        return {key: close(each, tolerance) for key, each in value.items()}
+    if isinstance(value, list):
+        return [close(each, tolerance) for each in value]
+    return pytest.approx(value, abs=tolerance) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("name", ["stopped", "stopped-muon", "stopped-2022"])
+def test_a_stopped_run_goes_on_to_the_weights_that_its_own_version_reached(
+    tmp_path: Path, name: str
+) -> None:
+    copied(tmp_path, "corpus", name)
+    run, expected = tmp_path / name, read(FIXTURES / name / "EXPECTED.json")
+    result = json.loads(crammed(tmp_path, *expected["command"], "--out", name, "--json"))
+    events = map(json.loads, (run / "events.jsonl").read_text("utf-8").splitlines())
+    resumes = [event["update"] for event in events if event["event"] == "resume"]
+    assert resumes == [expected["stopped_after"]]
+    assert result["updates"] == expected["updates"]
+    here, there = machine(), expected["machine"]
+    # Another processor adds up in another order: the loss moves by less than 1e-5 then. Muon
+    # multiplies in bfloat16 where the processor can, which moves it by 2e-4.
+    muon_in_bfloat16 = name == "stopped-muon" and NATIVE_BFLOAT16 & {*here["simd"]}
+    tolerance = 2e-3 if muon_in_bfloat16 else 1e-4
+    assert result["heldout"]["loss@0.15"] == pytest.approx(expected["loss@0.15"], abs=tolerance)
+    # Bit for bit only where the processor and its instructions, and the library that chooses
+    # among them, are those that made the fixture.
+    if here == there:
+        assert weights_sha256(run / "final") == expected["weights_sha256"]
+
+
+def test_a_finished_run_is_shown_and_evaluated_further(tmp_path: Path) -> None:
+    copied(tmp_path, "finished", "text.jsonl.gz", "glue")
+    summary = read(FIXTURES / "finished" / "summary.json")
+    tasks = read(FIXTURES / "finished" / "evaluation" / "scores.json")["suites"]["glue"]["tasks"]
+    words = read(FIXTURES / "EXPECTED.json")["run"]
+    result = json.loads(crammed(tmp_path, *words, "--out", "finished", "--json"))
+    assert {name: result[name] for name in ("heldout", "tokens", "parameters", "corpus")} == {
+        name: summary[name] for name in ("heldout", "tokens", "parameters", "corpus")
+    }
+    assert {name: task["median"] for name, task in result["tasks"].items()} == close(
+        {name: task["median"] for name, task in tasks.items()}
+    )
+    final, report = tmp_path / "finished" / "final", tmp_path / "finished" / "report.html"
+    assert weights_sha256(final) == weights_sha256(FIXTURES / "finished" / "final")
+    assert "text.jsonl.gz" in report.read_text("utf-8")
+
+    more = ("--tasks", "rte", "--seeds", "3", "--no-untrained", "--jobs", "1", *ON_CPU, "--json")
+    printed = crammed(tmp_path, "evaluate", "finished", "--data", "glue", *more)
+    scores = json.loads(printed)["suites"]["glue"]["tasks"]
+    assert scores["rte"]["seeds"][:2] == close(tasks["rte"]["seeds"])
+    assert len(scores["rte"]["seeds"]) == 3
+    assert scores["stsb"] == close(tasks["stsb"])
+
+
+def test_evaluations_are_compared_extended_and_reported(tmp_path: Path) -> None:
+    copied(tmp_path, "finished", "finished-custom", "evaluation", "corpus")
+    compared = crammed(tmp_path, "evaluate", "finished", "--compare", "evaluation", "--json")
+    assert json.loads(compared)["compare"] == close(read(FIXTURES / "EXPECTED.json")["compare"])
+
+    # The folder takes scores of the model that it is of, by the protocol that it has.
+    copied(tmp_path, "protocol.yaml")
+    again = ("--suite", "heldout", "--data", "corpus/heldout.jsonl.gz", "--into", "evaluation")
+    crammed(tmp_path, "evaluate", "finished/export", *again, "--protocol", "protocol.yaml", *ON_CPU)
+    suites = read(tmp_path / "evaluation" / "scores.json")["suites"]
+    assert suites == close(read(FIXTURES / "evaluation" / "scores.json")["suites"], 1e-4)
+
+    crammed(tmp_path, "report", "finished", "finished-custom", "evaluation", "--out", "all.html")
+    page = (tmp_path / "all.html").read_text("utf-8")
+    assert all(name in page for name in ("finished-custom", "rte", "stsb"))
+
+
+LOGITS = """
+import json, sys, torch
+from transformers import AutoModelForMaskedLM
+ids = torch.tensor(json.loads(sys.argv[1]))
+made = []
+for folder in sys.argv[2:]:
+    model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
+    with torch.inference_mode():
+        made.append(model(input_ids=ids).logits[:, :, :8].tolist())
+print(json.dumps(made))
+"""
+
+
+def test_exports_are_the_same_models(tmp_path: Path) -> None:
+    copied(tmp_path, "finished", "finished-custom")
+    for name in ("finished", "finished-custom"):
+        crammed(tmp_path, "export", name, "--to", f"again/{name}")
+    native, again = FIXTURES / "finished" / "export", tmp_path / "again" / "finished"
+    assert weights_sha256(again) == weights_sha256(native)
+    assert read(again / "config.json") == read(native / "config.json")
+    # The old export brings the code of its time; the new one brings today's.
+    expected = read(FIXTURES / "finished-custom" / "LOGITS.json")
+    folders = ("finished-custom/export", "again/finished-custom")
+    printed = python(tmp_path, "-c", LOGITS, json.dumps(expected["ids"]), *folders)
+    old, new = json.loads(printed.splitlines()[-1])
+    assert old == close(expected["logits"], 1e-5)
+    assert new == close(expected["logits"], 1e-5)
+
+
+def test_a_corpus_is_whole_and_shown(tmp_path: Path) -> None:
+    copied(tmp_path, "corpus")
+    assert "is intact" in crammed(tmp_path, "data", "verify", "corpus")
+    shown = json.loads(crammed(tmp_path, "data", "show", "corpus", "--json"))
+    manifest = read(FIXTURES / "corpus" / "manifest.json")
+    assert {key: shown[key] for key in manifest} == manifest
+    assert shown["samples"] == read(FIXTURES / "EXPECTED.json")["samples"]
+
+
+def test_a_study_goes_on_where_it_was(tmp_path: Path) -> None:
+    copied(tmp_path, "study", "study.yaml", "corpus")
+    words = read(FIXTURES / "EXPECTED.json")["study"]
+    result = json.loads(crammed(tmp_path, *words, "--jobs", "2", "--out", "study", "--json"))
+    assert result["arms"] == read(FIXTURES / "study" / "study.json")["arms"]
+    assert {row["arm"]: row["seeds"] for row in result["compared"]} == {"plain": 2, "muon": 2}
