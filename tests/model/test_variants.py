@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from crammed.config import ModelConfig
 from crammed.model import count
-from crammed.model.blocks import ACTIVATIONS, Block, Linear, Norm
+from crammed.model.blocks import ACTIVATIONS, Block, Embedding, Linear, Norm
 from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
 from crammed.model.encoder import (
     Layer,
@@ -150,6 +150,32 @@ def test_a_parameter_that_nobody_sets_is_refused() -> None:
     block.register_parameter("gain", nn.Parameter(torch.ones(3)))
     with pytest.raises(TypeError, match=r"no module sets encoder\.layers\.1\.attention\.gain: "):
         initialise(model, 0.02)
+
+
+def test_modules_are_made_with_the_draws_of_pytorch() -> None:
+    """The heads of exported classifiers depend on them for a seed."""
+    for ours, theirs in (
+        (lambda: Linear(8, 4), lambda: nn.Linear(8, 4)),
+        (lambda: Embedding(8, 4), lambda: nn.Embedding(8, 4)),
+    ):
+        torch.manual_seed(0)
+        made = [*ours().parameters(), torch.rand(1)]
+        torch.manual_seed(0)
+        expected = [*theirs().parameters(), torch.rand(1)]
+        assert all(torch.equal(a, b) for a, b in zip(made, expected, strict=True))
+
+
+def test_counting_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch needs seconds to prepare for draws without storage."""
+
+    def draw(*_: Any, **__: Any) -> None:
+        pytest.fail("a draw")
+
+    for name in ("normal_", "uniform_", "kaiming_uniform_"):
+        monkeypatch.setattr(nn.init, name, draw)
+        monkeypatch.setattr(Tensor, name, draw, raising=False)
+    config = configuration("bert-base", layers=3, linear_bias=True)
+    assert parameters(config, 4 * VOCAB) > block_matrix_parameters(config) > 0
 
 
 # --- what it computes

@@ -48,6 +48,11 @@ ACTIVATIONS = {
 class Linear(nn.Linear):
     """A linear layer that computes in the number format of its input."""
 
+    def reset_parameters(self) -> None:
+        """Draw as PyTorch does; not in a model of shapes alone, where that takes seconds."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
         """Weights N(0, std), biases 0."""
         nn.init.normal_(self.weight, 0.0, std, generator=generator)
@@ -64,6 +69,11 @@ class Embedding(nn.Embedding):
 
     So the gradient of a frequent token is a sum in that format.
     """
+
+    def reset_parameters(self) -> None:
+        """Draw as PyTorch does; not in a model of shapes alone, where that takes seconds."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
         """Weights N(0, std)."""
