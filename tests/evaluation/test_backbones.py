@@ -467,7 +467,10 @@ def broken(folder: Path, what: str) -> None:
         ("no tokenizer", "holds no tokenizer"),
         ("no weights", "holds no weights"),
         ("damaged weights", "model of bert cannot be loaded"),
-        ("other weights", r"do not match its config.json: they lack (bert\.)?encoder\.layer\.2.* more"),
+        (
+            "other weights",
+            r"do not match its config.json: they lack (bert\.)?encoder\.layer\.2.* more",
+        ),
         ("other width", "of bert"),
         ("no config", r"neither a finished run .* nor a Hugging Face folder"),
         ("damaged config", "not a JSON object"),

@@ -14,7 +14,11 @@ from torch import Tensor, nn
 
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
-from crammed.evaluation.backbones.huggingface_files import check_tokenizer_files, loading, model_files
+from crammed.evaluation.backbones.huggingface_files import (
+    check_tokenizer_files,
+    loading,
+    model_files,
+)
 from crammed.evaluation.backbones.tokens import Tokenized, by_library, by_python, plain_ids
 from crammed.tasks.rows import Texts
 
