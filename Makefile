@@ -33,16 +33,20 @@ test-all: .venv-test/.installed .venv-oldest/.installed .venv-newest/.installed
 
 comma := ,
 EVERYTHING = .[hf$(comma)data$(comma)dedup$(comma)ray$(comma)unigram$(comma)dev]
-LIBRARIES = .[hf$(comma)test]
+LIBRARIES = .[hf$(comma)unigram$(comma)test]
+
+# pip would compile on one core; `compileall` uses all, and fails on files that are no Python yet.
+PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --no-compile
 
 define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "crammed needs Python 3.11 or newer: try make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 @echo "making $(1) with the versions of $(3) (a minute or two)"
 $(PYTHON) -m venv --clear $(1)
-$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(3) --editable '$(2)'
+$(1)/bin/python $(PIP_INSTALL) --constraint $(3) --editable '$(2)'
+@$(1)/bin/python -m compileall -q -j 0 $(1)/lib > /dev/null 2>&1 || true
 @touch $(1)/.installed
 endef
 
 clean:
-	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-test .venv-oldest .venv-newest .pytest_cache .mypy_cache .ruff_cache .hypothesis
