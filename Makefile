@@ -13,7 +13,7 @@ test: .venv-test/.installed
 	.venv-test/bin/ruff format --check $(CODE)
 	.venv-test/bin/ruff check $(CODE)
 	.venv-test/bin/mypy
-	.venv-test/bin/pytest -n auto
+	.venv-test/bin/pytest -n auto --dist worksteal
 
 # What it finds is written to records/test-all/output.txt, to be committed.
 test-all: .venv-test/.installed .venv-oldest/.installed .venv-newest/.installed

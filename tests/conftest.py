@@ -26,13 +26,13 @@ from support import command
 from support.text import documents, tiny, write_jsonl
 
 torch.set_num_threads(1)
-# How long an example takes says how busy the machine is.
+# How long an example takes says how busy the machine is, and nothing about the code.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One server for all of xdist's processes, which begins while they collect the tests."""
+    """Start one server for all processes of xdist, while they collect the tests."""
     if command.FORKS and config.getoption("numprocesses", None):
         command.start_server()
 
@@ -43,10 +43,10 @@ def pytest_unconfigure() -> None:
 
 
 def _known_fault() -> Generator[None, None, None]:
-    """Expect that transformers 4 cannot load the code that comes with an export.
+    """Expect transformers 4 to fail with the code that comes with a custom export.
 
-    It takes the folder ``.export.tmp``, in which an export is checked, for a package `export`
-    within a package without a name.
+    An export is checked in a folder named ``.export.tmp``, and transformers 4 makes the name of a
+    package of it, as it is.
     """
     try:
         yield
@@ -68,7 +68,7 @@ def pytest_runtest_call() -> Generator[None, None, None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_core() -> Iterator[None]:
-    """Data workers, each of which imports for seconds, only where a test asks for them."""
+    """Start data workers, whose imports take seconds, only where a test asks for them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("crammed.data.engine.cores", lambda: 1)
         yield

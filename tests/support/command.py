@@ -24,12 +24,12 @@ from typing import IO, Any
 
 FORKS = sys.platform == "linux" and os.environ.get("CRAMMED_TESTS_FORK", "1") == "1"
 PATIENCE = 900.0
-"""Seconds after which a command is taken to hang; none takes nearly so long."""
+"""Seconds after which a command counts as hanging; none takes nearly as long."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 _ADDRESS = "CRAMMED_TESTS_SERVER"
 _OPTIONS = {"stdin", "stdout", "stderr", "text", "cwd", "env", "start_new_session"}
 _READ_AT_START = ("PYTHONHASHSEED", "PYTHONPATH", "RAYON_NUM_THREADS", "TRITON_INTERPRET")
-"""What the interpreter or a library reads once, so that a forked process would not see it."""
+"""Variables that are read once, at the start, so that a forked process would miss a change."""
 
 
 def crammed(
@@ -53,12 +53,12 @@ def python(
 
 
 def dying(at: str, call: int = 1, first: str = "") -> list[str]:
-    """Words in place of ``-m crammed`` that make it die, as by ``kill -9``, in calling a function.
+    """Words to type in place of ``-m crammed``, to have it die as by ``kill -9`` at a call.
 
     Args:
-        at: the function, ``module:name`` or ``module:class.name``.
-        call: which call of it is the last thing that happens.
-        first: a statement to execute before.
+        at: the function that is called, ``module:name`` or ``module:class.name``.
+        call: the number of the call that kills, counted from 1.
+        first: a statement to execute first.
     """
     module, _, path = at.partition(":")
     owner, _, name = f"sys.modules[{module!r}].{path}".rpartition(".")
@@ -85,10 +85,10 @@ def started(
     errors: Path | None = None,
     env: Mapping[str, str] = NOTHING,
 ) -> Iterator[subprocess.Popen[str]]:
-    """The same while it runs; what still runs at the end is killed.
+    """The same, while it runs; leaving the context kills it.
 
     Args:
-        errors: a file for standard error, to be read meanwhile.
+        errors: a file for standard error, which can be read meanwhile.
     """
     process = popen(
         [sys.executable, *map(str, words)],
@@ -107,7 +107,7 @@ def started(
 
 
 def wait_for(event: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
-    """Wait until something holds that a process brings about, which must not end before."""
+    """Wait until something is true; the process that makes it true must not end before."""
     until = time.monotonic() + PATIENCE
     while not event():
         assert process is None or process.poll() is None, process.communicate()
@@ -116,7 +116,7 @@ def wait_for(event: Callable[[], object], process: subprocess.Popen[str] | None 
 
 
 def forking(real: Callable[..., Any]) -> Callable[..., Any]:
-    """``subprocess.Popen``, but Python commands are forked by the server where that can be."""
+    """``subprocess.Popen`` that has the server fork Python commands wherever possible."""
 
     def start(command: Any, **options: Any) -> Any:
         given = options.get("env") or os.environ
@@ -134,7 +134,7 @@ popen: Callable[..., Any] = forking(subprocess.Popen) if FORKS else subprocess.P
 
 
 class _Forked:
-    """A process that the server forked: as much of ``subprocess.Popen`` as is needed here."""
+    """A process that the server forked, with the part of ``subprocess.Popen`` that tests need."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class _Forked:
 
 
 def _kept(wanted: Any) -> IO[bytes] | None:
-    """In place of a pipe, a file, which is never full."""
+    """A file in place of a pipe, since a file is never full."""
     return tempfile.TemporaryFile() if wanted == PIPE else None
 
 
@@ -238,7 +238,7 @@ def _descriptor(wanted: Any, kept: IO[bytes] | None, inherited: int) -> int:
 
 
 def start_server() -> None:
-    """Start what forks; the processes of this one use it, too."""
+    """Start the server that forks commands, for this process and those that it starts."""
     folder = tempfile.TemporaryDirectory(prefix="crammed-tests-")
     os.environ[_ADDRESS] = f"{folder.name}/server"
     with socket.socket(socket.AF_UNIX) as listener:

@@ -42,7 +42,7 @@ IMPORTED = (
 
 
 def serve(listener: socket.socket) -> dict[str, Any]:
-    """Fork until standard input ends; returns in the process of a command only."""
+    """Fork until standard input ends; this returns only in the process of a command."""
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         with contextlib.suppress(ChildProcessError):
@@ -58,7 +58,7 @@ def serve(listener: socket.socket) -> dict[str, Any]:
 
 
 def _begin(asking: socket.socket) -> dict[str, Any]:
-    """Fork once more: the command, and who waits for it."""
+    """Fork once more: into the command, and the process that waits for it."""
     line, descriptors, _, _ = socket.recv_fds(asking, 1 << 20, 2)
     while not line.endswith(b"\n"):
         line += asking.recv(1 << 20)
@@ -115,7 +115,7 @@ def _run(request: dict[str, Any]) -> None:
 
 
 def end(code: int) -> NoReturn:
-    """As the interpreter ends, but for taking all those modules to pieces."""
+    """End as the interpreter does, but without the time it takes to clear all modules."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
