@@ -1,0 +1,134 @@
+"""The faults of the campaign: where each applies, and how a try draws one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from campaign.journal import Operation
+from campaign.stages import UPDATES, Stage
+
+Plan = dict[str, Any]
+"""What `inside` does to a process: ``kind``, ``process``, ``at`` an operation or ``after`` seconds,
+and what the kind needs beside them."""
+NOTHING: Plan = {"kind": "none"}
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
+AT_A_TIME = 0.25
+"""Share of kills and signals that come at a time instead of at an operation."""
+DAMAGES = ("bit", "end", "middle", "empty", "gone")
+"""A flipped bit, a file cut at a drawn place, a page of zeros, an empty file, no file."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault, one column of the table.
+
+    Attributes:
+        draw: makes a plan from a choice of operations.
+        damages: whether files are damaged between the two commands, instead.
+        loses_power: whether what was not synced is lost with the process.
+        only: names of the stages where it applies; None for all but those in `never`.
+        never: names of stages where it does not apply, and why.
+    """
+
+    name: str
+    draw: Callable[[random.Random, Sequence[Operation]], Plan]
+    damages: bool = False
+    loses_power: bool = False
+    only: tuple[str, ...] | None = None
+    why: str = ""
+
+    def applies(self, stage: Stage) -> bool:
+        return self.only is None or stage.name in self.only
+
+
+def _at(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    chosen = draw.choice(operations)
+    return {"process": chosen.process, "at": chosen.number}
+
+
+def _sometime(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    """At an operation, or at a time between two."""
+    plan = _at(draw, operations)
+    if draw.random() >= AT_A_TIME:
+        return plan
+    own = [each.seconds for each in operations if each.process == plan["process"]]
+    return {"process": plan["process"], "after": draw.uniform(own[0], own[-1])}
+
+
+def kill(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    """``kill -9`` at an operation, within it if it writes, or at a time."""
+    return {"kind": "signal", "signal": "SIGKILL", **_sometime(draw, operations)}
+
+
+def _lose_power(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    return {"kind": "signal", "signal": "SIGKILL", **_at(draw, operations)}
+
+
+def _signal(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    if draw.random() < 0.25:  # the terminal is closed, or what reads the output ends
+        streams = draw.choice(([1], [1, 2]))
+        return {"kind": "closed", "streams": streams, **_at(draw, operations)}
+    return {"kind": "signal", "signal": draw.choice(SIGNALS), **_sometime(draw, operations)}
+
+
+def _full_disk(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    return {"kind": "full", **_at(draw, operations)}
+
+
+def _failing(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    plan = {"kind": "failing", "reading": False, **_at(draw, operations)}
+    if draw.random() < 0.3:
+        plan |= {"reading": True, "at": draw.randint(1, 12)}
+    return plan
+
+
+def _clock(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    """The wall clock is set, or the machine sleeps and both clocks go on when it wakes."""
+    jump = draw.choice((1.0, 60.0, 3600.0, 1e6, 1e9)) * draw.choice((-1, 1))
+    jumps = {"time": jump}
+    if draw.random() < 0.5:
+        jumps = dict.fromkeys(("time", "monotonic", "perf_counter"), abs(jump))
+    return {"kind": "clock", "jumps": jumps, **_at(draw, operations)}
+
+
+def _slow(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    return {"kind": "slow", "delay": draw.choice((0.002, 0.05, 0.3)), **_at(draw, operations)}
+
+
+def _poison(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    return {"kind": "poison", "process": 0, "update": draw.randint(1, UPDATES)}
+
+
+def _dead(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+    how = draw.choice(("dies", "dies", "stuck"))
+    return {"kind": "peer", "process": draw.randint(0, 1), how: draw.randint(1, UPDATES)}
+
+
+FAULTS = (
+    Fault("kill", kill),
+    Fault("power loss", _lose_power, loses_power=True),
+    Fault("signal", _signal),
+    Fault("full disk", _full_disk),
+    Fault("I/O error", _failing),
+    Fault(
+        "damaged file",
+        kill,
+        damages=True,
+        only=("prepare", "pretrain, beginning", "pretrain, updates", "pretrain, end")
+        + ("two processes", "evaluate", "export", "study"),
+        why="a report shows what the log files say, and those carry no hash",
+    ),
+    Fault("clock", _clock),
+    Fault("slow disk", _slow),
+    Fault(
+        "not a number",
+        _poison,
+        only=("pretrain, updates", "two processes"),
+        why="no weights are changed there",
+    ),
+    Fault("dead process", _dead, only=("two processes",), why="one process works alone"),
+)
+BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -1,0 +1,255 @@
+"""The file layer of a process under test: every operation on its world is counted and noted.
+
+Python's own ways to change files are replaced, those that `open` gives included. What libraries
+write by themselves (safetensors, Arrow) is one operation, ``native``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Strike = Callable[[str, int, str], None]
+"""Called before an operation with its kind, its number and its path; may raise or kill."""
+
+_open, _os_open, _write = io.open, os.open, os.write
+_BINARY_NAMES = {"r": "rb", "w": "wb", "a": "ab", "x": "xb"}
+
+
+class Layer:
+    """Counts the operations of this process on files below a folder, and notes them.
+
+    Args:
+        root: the world; files outside are left alone.
+        journal: file that gets a line for each operation.
+        kept: folder that gets what is removed or replaced, under the number of its operation.
+        process: number of this process.
+        strike: what happens before each operation.
+    """
+
+    def __init__(self, root: Path, journal: Path, kept: Path, process: int, strike: Strike) -> None:
+        self.root = str(root)
+        self.kept = kept
+        self.process = process
+        self.strike = strike
+        self.number = self.reads = 0
+        self._began = time.monotonic()
+        self._clock = time.monotonic
+        self._journal = _os_open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._lock = threading.RLock()
+
+    def below(self, path: Any, folder: int | None = None) -> str | None:
+        """The path relative to the world; None if it is not in there."""
+        if isinstance(path, int):
+            path = os.readlink(f"/proc/self/fd/{path}")
+        elif folder is not None:
+            path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), os.fspath(path))
+        with contextlib.suppress(TypeError):
+            whole = os.path.abspath(os.fsdecode(path))
+            if whole.startswith(self.root + os.sep):
+                return whole[len(self.root) + 1 :]
+        return None
+
+    def remark(self, kind: str, path: str = "", to: str = "", number: int = 0, **about: Any) -> None:
+        """Add a line to the journal."""
+        values = {"process": self.process, "number": number, "kind": kind, "path": path}
+        values |= {"to": to, "about": about, "seconds": round(self._clock() - self._began, 4)}
+        _write(self._journal, (json.dumps(values) + "\n").encode())
+
+    def change(self, kind: str, path: str, to: str = "", **about: Any) -> None:
+        """Count an operation that is about to happen, and let the fault strike."""
+        with self._lock:
+            self.number += 1
+            number = self.number
+        self.strike(kind, number, path)
+        self.remark(kind, path, to, number, **about)
+
+    def reading(self, path: str) -> None:
+        """Count a file that is about to be read."""
+        with self._lock:
+            self.reads += 1
+            number = self.reads
+        self.strike("read", number, path)
+        self.remark("read", path)
+
+    def keep(self, path: Any, folder: int | None = None) -> None:
+        """Keep what is about to be removed or replaced."""
+        with contextlib.suppress(OSError):
+            name = f"{self.process}-{self.number + 1}"
+            os.link(path, self.kept / name, src_dir_fd=folder, follow_symlinks=False)
+
+    def install(self) -> None:
+        """Replace the ways to change files in this process."""
+        _install_folders(self)
+        _install_opening(self)
+        _install_native(self)
+
+
+class _Raw(io.FileIO):
+    """A file in the world, whose reads and writes are counted."""
+
+    def __init__(self, layer: Layer, name: str, file: Any, mode: str, opener: Any) -> None:
+        self._layer, self._path, self._read = layer, name, False
+        super().__init__(file, mode, opener=opener)
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        try:
+            self._layer.change("write", self._path)
+        except _Torn:
+            super().write(view[: len(view) // 2])
+            os.kill(os.getpid(), 9)
+        return super().write(view)
+
+    def _reading(self) -> None:
+        if not self._read:
+            self._read = True
+            self._layer.reading(self._path)
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._reading()
+        return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        self._reading()
+        return super().readall()
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._reading()
+        return super().read(-1 if size is None else size)
+
+
+class _Torn(Exception):
+    """Raised by a strike that kills within a write: half of the data reaches the file."""
+
+
+def torn() -> Exception:
+    """What a strike raises to kill within a write."""
+    return _Torn()
+
+
+def _install_opening(layer: Layer) -> None:
+    def opened(
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
+        path = None if isinstance(file, int) else layer.below(file)
+        if path is None:
+            return _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        raw_mode = mode.replace("t", "").replace("b", "")
+        if set(raw_mode) & set("wax"):
+            layer.change("create", path, new=not os.path.exists(file))
+        raw = _Raw(layer, path, file, raw_mode, opener)
+        if buffering == 0:
+            return raw
+        size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
+        buffer: Any
+        if "+" in mode:
+            buffer = io.BufferedRandom(raw, size)
+        elif "r" in mode:
+            buffer = io.BufferedReader(raw, size)
+        else:
+            buffer = io.BufferedWriter(raw, size)
+        if "b" in mode:
+            return buffer
+        text = io.TextIOWrapper(buffer, encoding, errors, newline, line_buffering=buffering == 1)
+        text.mode = mode  # type: ignore[misc]
+        return text
+
+    def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        name = layer.below(path, dir_fd)
+        if name is not None and flags & os.O_CREAT:
+            new = not os.path.exists(os.path.join(layer.root, name))
+            layer.change("create", name, new=new)
+        return _os_open(path, flags, mode, dir_fd=dir_fd)
+
+    builtins.open = io.open = opened  # type: ignore[assignment]
+    os.open = os_open  # type: ignore[assignment]
+
+
+def _install_folders(layer: Layer) -> None:
+    """Replace what changes folders, and what has a file or folder reach the disk."""
+
+    def renaming(real: Callable[..., None]) -> Callable[..., None]:
+        def rename(old: Any, new: Any, **where: Any) -> None:
+            source, target = layer.below(old), layer.below(new)
+            if source is None or target is None:
+                return real(old, new, **where)
+            layer.keep(new)
+            layer.change("rename", source, target)
+            return real(old, new, **where)
+
+        return rename
+
+    def changing(kind: str, real: Callable[..., None]) -> Callable[..., None]:
+        def change(path: Any, *given: Any, dir_fd: int | None = None, **named: Any) -> None:
+            name = layer.below(path, dir_fd)
+            if name is not None and (kind != "mkdir" or not os.path.isdir(path)):
+                if kind == "remove":
+                    layer.keep(path, dir_fd)
+                layer.change(kind, name)
+            return real(path, *given, dir_fd=dir_fd, **named)
+
+        return change
+
+    def syncing(real: Callable[[Any], None]) -> Callable[[Any], None]:
+        def sync(file: Any) -> None:
+            descriptor = file if isinstance(file, int) else file.fileno()
+            name = layer.below(descriptor)
+            if name is None:
+                return real(file)
+            layer.change("sync", name)
+            real(file)
+            state = os.fstat(descriptor)
+            layer.remark("synced", name, inode=state.st_ino, at=state.st_mtime_ns)
+            return None
+
+        return sync
+
+    os.rename, os.replace = renaming(os.rename), renaming(os.replace)
+    os.mkdir = changing("mkdir", os.mkdir)
+    os.rmdir = changing("rmdir", os.rmdir)
+    os.unlink = changing("remove", os.unlink)
+    os.remove = changing("remove", os.remove)
+    os.fsync, os.fdatasync = syncing(os.fsync), syncing(os.fdatasync)
+
+
+def _install_native(layer: Layer) -> None:
+    """Replace what has libraries write files by themselves."""
+    import pyarrow as pa
+    import safetensors
+    import safetensors.torch
+
+    def counted(real: Callable[..., Any], place: int, to_error: type[Exception]) -> Any:
+        def write(*given: Any, **named: Any) -> Any:
+            path = given[place] if len(given) > place else named["filename"]
+            name = layer.below(path)
+            if name is not None:
+                try:
+                    layer.change("native", name)
+                except OSError as error:
+                    if to_error is OSError:
+                        raise
+                    words = f"I/O error: {error.strerror} (os error {error.errno})"
+                    raise to_error(words) from error
+            return real(*given, **named)
+
+        return write
+
+    fault = safetensors.SafetensorError
+    safetensors.torch.serialize_file = counted(safetensors.torch.serialize_file, 1, fault)
+    pa.OSFile = counted(pa.OSFile, 0, OSError)

@@ -1,0 +1,230 @@
+"""Runs in the process under test: lays the file layer, arms the fault, and becomes ``crammed``."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from campaign.files import Layer, Strike, torn
+from campaign.plants import PLANTS
+
+_WRITING = ("create", "write", "native", "mkdir")
+"""Operations that need room on the disk."""
+_SIGNALS = {name: signal.Signals[name] for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")}
+LONGEST_DELAY = 1.0
+"""Seconds that a slow disk costs a process at most."""
+
+
+def main() -> None:
+    """Run ``crammed`` with the fault that the first argument describes."""
+    plan: dict[str, Any] = json.loads(sys.argv.pop(1))
+    os.sched_setaffinity(0, {plan["core"]})
+    process = plan["process"]
+    fault = plan["fault"] if plan["fault"].get("process", 0) == process else {"kind": "none"}
+    layer = Layer(
+        Path(plan["root"]), Path(plan["journal"]), Path(plan["kept"]), process, lambda *_: None
+    )
+    layer.remark("begin", pid=os.getpid())
+    _pass_on(plan)
+    from crammed import device
+    from crammed.cli.app import main as crammed
+
+    device._measured_peak = lambda *_: 1e11  # takes as long as all the rest, and decides nothing
+    if plan["plant"] is not None:
+        PLANTS[plan["plant"]].put()
+    layer.strike = _strike(fault, layer)
+    _arm(fault, layer)
+    layer.install()
+    crammed()
+
+
+def _pass_on(plan: dict[str, Any]) -> None:
+    """Have the processes that this one starts, such as a study's, run with the plan, too."""
+    real, started = subprocess.Popen, [0]
+
+    def start(command: Any, *given: Any, **named: Any) -> Any:
+        if list(command[:3]) == [sys.executable, "-m", "crammed"]:
+            started[0] += 1
+            own = json.dumps({**plan, "process": 10 * plan["process"] + started[0]})
+            command = [sys.executable, "-c", code(), own, *command[3:]]
+        return real(command, *given, **named)
+
+    subprocess.Popen = start  # type: ignore[misc,assignment]
+
+
+def code() -> str:
+    """What ``python -c`` executes to come here."""
+    tools = str(Path(__file__).resolve().parents[1])
+    return f"import sys; sys.path.insert(0, {tools!r}); from campaign.inside import main; main()"
+
+
+def _strike(fault: dict[str, Any], layer: Layer) -> Strike:
+    """What happens before each operation."""
+    make = _AT_OPERATIONS.get(fault["kind"])
+    return make(fault, layer) if make is not None and "at" in fault else lambda *_: None
+
+
+def _struck(layer: Layer) -> None:
+    layer.remark("fault")
+
+
+def _signalling(fault: dict[str, Any], layer: Layer) -> Strike:
+    which = _SIGNALS[fault["signal"]]
+
+    def strike(kind: str, number: int, path: str) -> None:
+        if kind == "read" or number != fault["at"]:
+            return
+        _struck(layer)
+        if kind == "write" and which == signal.SIGKILL:
+            raise torn()
+        os.kill(os.getpid(), which)
+
+    return strike
+
+
+def _full_disk(fault: dict[str, Any], layer: Layer) -> Strike:
+    def strike(kind: str, number: int, path: str) -> None:
+        if kind in _WRITING and number >= fault["at"]:
+            _struck(layer)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    return strike
+
+
+def _failing(fault: dict[str, Any], layer: Layer) -> Strike:
+    """One operation fails: a write, a sync, a rename; or the reading of a file."""
+
+    def strike(kind: str, number: int, path: str) -> None:
+        if number == fault["at"] and (kind == "read") == fault["reading"]:
+            _struck(layer)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    return strike
+
+
+def _slow(fault: dict[str, Any], layer: Layer) -> Strike:
+    spent = [0.0]
+
+    def strike(kind: str, number: int, path: str) -> None:
+        if number == fault["at"]:
+            _struck(layer)
+        if number >= fault["at"] and spent[0] < LONGEST_DELAY:
+            spent[0] += fault["delay"]
+            time.sleep(fault["delay"])
+
+    return strike
+
+
+def _closing(fault: dict[str, Any], layer: Layer) -> Strike:
+    """The terminal goes: nobody reads what is printed any more."""
+
+    def strike(kind: str, number: int, path: str) -> None:
+        if kind != "read" and number == fault["at"]:
+            _struck(layer)
+            read, write = os.pipe()
+            os.close(read)
+            for standard in fault["streams"]:
+                os.dup2(write, standard)
+
+    return strike
+
+
+def _jumping(fault: dict[str, Any], layer: Layer) -> Strike:
+    def strike(kind: str, number: int, path: str) -> None:
+        if kind != "read" and number == fault["at"]:
+            _struck(layer)
+            _JUMPED.update(fault["jumps"])
+
+    return strike
+
+
+_JUMPED: dict[str, float] = {}
+"""Seconds by which each clock is wrong from now on."""
+_AT_OPERATIONS: dict[str, Callable[[dict[str, Any], Layer], Strike]] = {
+    "signal": _signalling,
+    "full": _full_disk,
+    "failing": _failing,
+    "slow": _slow,
+    "closed": _closing,
+    "clock": _jumping,
+}
+
+
+def _arm(fault: dict[str, Any], layer: Layer) -> None:
+    """Prepare the faults that strike at a time, at an update, or through a clock."""
+    if fault["kind"] == "clock":
+        _replace_clocks()
+    if fault["kind"] == "poison":
+        _poison(fault["update"], layer)
+    if "after" in fault:
+        which = _SIGNALS[fault["signal"]]
+
+        def strike() -> None:
+            _struck(layer)
+            os.kill(os.getpid(), which)
+
+        timer = threading.Timer(fault["after"], strike)
+        timer.daemon = True
+        timer.start()
+    if "stuck" in fault:
+        _at_update(fault["stuck"], lambda _: (_struck(layer), os.kill(os.getpid(), signal.SIGSTOP)))
+    if "dies" in fault:
+        _at_update(fault["dies"], lambda _: (_struck(layer), os.kill(os.getpid(), signal.SIGKILL)))
+
+
+def _at_update(number: int, act: Callable[[Any], object]) -> None:
+    """Have something happen to the step before the weights of an update are changed."""
+    from crammed.training.step import TrainStep
+
+    real, done = TrainStep.apply, [0]
+
+    def apply(step: Any, *given: Any, **named: Any) -> Any:
+        done[0] += 1
+        if done[0] == number:
+            act(step)
+        return real(step, *given, **named)
+
+    TrainStep.apply = apply  # type: ignore[method-assign]
+
+
+def _poison(number: int, layer: Layer) -> None:
+    """Make one gradient not a number, as overflow and broken memory do."""
+
+    def act(step: Any) -> None:
+        _struck(layer)
+        parameter = next(p for p in step.model.parameters() if p.grad is not None)
+        parameter.grad.view(-1)[0] = float("nan")
+
+    _at_update(number, act)
+
+
+def _replace_clocks() -> None:
+    """Have every clock that the package reads be wrong from a moment on."""
+
+    def wrong(name: str, real: Callable[[], float]) -> Callable[[], float]:
+        return lambda: real() + _JUMPED.get(name, 0.0)
+
+    clocks = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter")}
+    replaced = {id(real): wrong(name, real) for name, real in clocks.items()}
+    for name, real in clocks.items():
+        setattr(time, name, replaced[id(real)])
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != "crammed":
+            continue
+        for value in list(vars(module).values()):
+            members = vars(value).values() if isinstance(value, type) else (value,)
+            for function in members:
+                if isinstance(function, FunctionType) and function.__defaults__:
+                    function.__defaults__ = tuple(
+                        replaced.get(id(each), each) for each in function.__defaults__
+                    )

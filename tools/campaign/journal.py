@@ -1,0 +1,52 @@
+"""What a process did to its files, as one JSON line for each operation.
+
+The process under test writes it (`inside`), with one system call a line, so that nothing of it is
+lost when the process is killed. The campaign reads it to choose where a fault strikes, to see what
+was done twice, and to take back what a power loss would have taken back (`powerloss`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CHANGES = ("create", "write", "sync", "rename", "mkdir", "remove", "rmdir", "native")
+"""Operations that are counted, and before which a process can be stopped."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One line of a journal.
+
+    Attributes:
+        process: number of the process: 0 for the command, from 1 for those that it starts.
+        number: the operation's number in its process, from 1; 0 for a remark.
+        kind: one of `CHANGES`, or a remark: ``begin`` (of a process), ``read``, ``update``,
+            ``fault``.
+        path: what was operated on, relative to the world.
+        to: the new name, for ``rename``.
+        about: what a remark has beside that: the process id, inode, size and time of change.
+        seconds: since the process began.
+    """
+
+    process: int
+    number: int
+    kind: str
+    path: str = ""
+    to: str = ""
+    about: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def read_journal(file: Path) -> list[Operation]:
+    """All operations in the order in which they were done."""
+    if not file.exists():
+        return []
+    return [Operation(**json.loads(line)) for line in file.read_text("utf-8").splitlines()]
+
+
+def changes(journal: list[Operation]) -> list[Operation]:
+    """The operations that changed something."""
+    return [each for each in journal if each.kind in CHANGES]

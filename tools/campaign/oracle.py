@@ -1,0 +1,178 @@
+"""Judges a try: the same result as undisturbed, or one clear line, and nothing finished lost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign.journal import Operation
+from campaign.stages import Stage
+from crammed.evaluation.finetuning.arrays import load_arrays
+
+_VOLATILE = ("seconds", "accounts", "tokens_per_second", "environment", "peak_exaflop", "corpus_dir")
+_VOLATILE += ("charged_seconds", "at")
+"""Keys of JSON that say when and how fast something was done."""
+_TIMES = re.compile(rb"\d+(\.\d+)?( ?(s|min|seconds|minutes)\b| [kM]?(tokens|characters)/s)")
+_DATES = re.compile(rb"\d{4}-\d{2}-\d{2}[T ]?[\d:.]*(\+00:00| UTC)?")
+CODES = (0, 1, 2, 3, 4, 5, 75)
+"""Exit codes that the documentation names."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended.
+
+    Attributes:
+        code: exit code, negative for a signal; None if it hung.
+    """
+
+    code: int | None
+    out: str
+    error: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What it said was wrong."""
+        return [line for line in self.error.splitlines() if line.startswith("error: ")]
+
+    def complaint(self, may_be_killed: bool = False) -> str | None:
+        """Why this is not a clean end; None if it is.
+
+        Args:
+            may_be_killed: whether a signal may have ended it.
+        """
+        if self.code is None:
+            return "hangs"
+        if "Traceback" in self.error or "Exception ignored" in self.error:
+            last = self.error.strip().splitlines()[-1]
+            return f"traceback: {last[:160]}"
+        if self.code < 0:
+            return None if may_be_killed else f"killed by signal {-self.code}"
+        if self.code not in CODES:
+            return f"exit code {self.code}, which no page names"
+        if self.code and len(self.lines) != 1:
+            return f"exit code {self.code} with {len(self.lines)} error lines"
+        return None
+
+
+def results(world: Path, stage: Stage) -> dict[str, str]:
+    """What the stage made: file -> hash of its content without times."""
+    found = {}
+    for made in stage.makes:
+        place = world / made
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        for file in files:
+            if file.is_file() and not file.name.startswith("."):
+                found[str(file.relative_to(world))] = _digest(file)
+    return found
+
+
+def _digest(file: Path) -> str:
+    content = file.read_bytes()
+    if file.suffix == ".json":
+        try:
+            content = json.dumps(_lasting(json.loads(content)), sort_keys=True).encode()
+        except ValueError:
+            pass  # damaged, so different
+    elif file.suffix == ".npz":
+        content = _arrays(file)
+    elif file.suffix in (".html", ".md"):
+        content = _DATES.sub(b"", _TIMES.sub(b"", content))
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _arrays(file: Path) -> bytes:
+    """The arrays of a file of `crammed.evaluation.finetuning.arrays`, and what describes them."""
+    loaded = load_arrays(file)
+    if loaded is None:
+        return b"damaged"
+    arrays, about = loaded
+    listed = [(name, array.dtype.str, array.tobytes()) for name, array in sorted(arrays.items())]
+    return repr((listed, _lasting(about))).encode()
+
+
+def _lasting(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {k: _lasting(v) for k, v in values.items() if k not in _VOLATILE}
+    return [_lasting(each) for each in values] if isinstance(values, list) else values
+
+
+def difference(found: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
+    """The first file that is not as it would be without a fault; None if all are."""
+    for name in sorted({*found, *wanted}):
+        if name not in found:
+            return f"{name} is missing"
+        if name not in wanted:
+            return f"{name} is left behind"
+        if found[name] != wanted[name]:
+            return f"{name} differs"
+    return None
+
+
+def contents(world: Path) -> dict[str, bytes]:
+    """Every file of a world."""
+    files = (file for file in sorted(world.rglob("*")) if file.is_file())
+    return {str(file.relative_to(world)): file.read_bytes() for file in files}
+
+
+def lost(before: Mapping[str, bytes], world: Path, damaged: str | None) -> str | None:
+    """A file of an earlier stage that is gone or changed; logs may have grown."""
+    for name, content in before.items():
+        file = world / name
+        if name == damaged or file.name.startswith("."):
+            continue
+        if not file.is_file():
+            return f"{name}, of a finished stage, is gone"
+        now = file.read_bytes()
+        if not (now == content or (name.endswith(".jsonl") and now.startswith(content))):
+            return f"{name}, of a finished stage, has changed"
+    return None
+
+
+def repeated(stage: Stage, world: Path, first: Sequence[str], journal: Sequence[Operation]) -> str | None:
+    """A piece of work that was finished when the fault struck, and was done again.
+
+    Args:
+        first: the files that said what was finished.
+        journal: of the command that came after.
+    """
+    again = {each.to for each in journal if each.kind == "rename"}
+    for name in first:
+        if name in again:
+            return f"{name} was finished, and is made again"
+    return None
+
+
+def finished(stage: Stage, world: Path) -> list[str]:
+    """The files that say that a piece of work is finished."""
+    return [
+        str(file.relative_to(world))
+        for pattern in stage.finished
+        for file in sorted(world.glob(pattern))
+        if file.stat().st_size
+    ]
+
+
+def newest_checkpoint(world: Path) -> int:
+    """Updates that the newest complete checkpoint holds; 0 if there is none."""
+    found = [int(path.name.removeprefix("step-")) for path in world.glob("run/checkpoints/step-*")]
+    return max(found, default=0)
+
+
+def resumed_at(journal: Sequence[Operation], world: Path) -> int:
+    """Updates that the last process of the run did not need to repeat."""
+    events = world / "run" / "events.jsonl"
+    resumes = []
+    for line in events.read_text("utf-8", errors="replace").splitlines() if events.exists() else ():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if record.get("event") == "resume":
+            resumes.append(int(record["update"]))
+    return resumes[-1] if resumes else 0

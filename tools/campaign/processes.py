@@ -1,0 +1,127 @@
+"""Starts the commands of a try with the fault inside, and sees how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign.faults import NOTHING, Plan
+from campaign.inside import code
+from campaign.journal import Operation, read_journal
+from campaign.oracle import Outcome
+from campaign.stages import Stage
+from support.command import PIPE, popen
+
+PATIENCE = 60.0
+"""Seconds after which a command counts as hanging; none takes a tenth of it."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command with a fault inside.
+
+    Attributes:
+        outcomes: one for each process that trains together.
+        journal: what they did to their files.
+        kept: folder with what they removed or replaced.
+    """
+
+    outcomes: list[Outcome]
+    journal: list[Operation]
+    kept: Path
+
+    @property
+    def hit(self) -> bool:
+        """Whether the fault struck."""
+        return any(each.kind == "fault" for each in self.journal)
+
+
+def run(
+    stage: Stage,
+    world: Path,
+    aside: Path,
+    fault: Plan = NOTHING,
+    plant: str | None = None,
+    core: int | None = None,
+) -> Ended:
+    """Type the stage's command in a world, and wait for its end.
+
+    Args:
+        aside: new folder for the journal and for what was removed.
+        core: number of the core to run on.
+    """
+    kept = aside / "kept"
+    kept.mkdir(parents=True)
+    plan = {"root": str(world), "journal": str(aside / "journal"), "kept": str(kept)}
+    cores = sorted(os.sched_getaffinity(0))
+    given: dict[str, Any] = {**plan, "fault": fault, "plant": plant}
+    given["core"] = cores[(core or 0) % len(cores)]
+    group = _group(stage.ranks) if stage.ranks > 1 else {}
+    started = []
+    for rank in range(stage.ranks):
+        own = {**group, "RANK": str(rank), "LOCAL_RANK": str(rank)} if group else {}
+        words = ["-c", code(), json.dumps({**given, "process": rank}), *stage.words]
+        started.append(
+            popen(
+                [sys.executable, *words],
+                stdout=PIPE,
+                stderr=PIPE,
+                text=True,
+                cwd=world,
+                env={**os.environ, **own},
+            )
+        )
+    outcomes = _outcomes(started, fault)
+    _wait_for_orphans(aside / "journal", killed=fault.get("signal") == "SIGKILL")
+    return Ended(outcomes, read_journal(aside / "journal"), kept)
+
+
+def _group(size: int) -> dict[str, str]:
+    """What ``torchrun`` would set."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    return {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def _outcomes(started: Sequence[Any], fault: Plan) -> list[Outcome]:
+    """How the processes ended; the last one waits for a stopped process no longer."""
+    until = time.monotonic() + PATIENCE
+    order = list(range(len(started)))
+    if "stuck" in fault:
+        order.sort(key=lambda rank: rank == fault["process"])
+    found: dict[int, Outcome] = {}
+    for rank in order:
+        process = started[rank]
+        if "stuck" in fault and rank == fault["process"] and process.poll() is None:
+            process.kill()
+        try:
+            out, error = process.communicate(timeout=max(0.1, until - time.monotonic()))
+            found[rank] = Outcome(process.returncode, out, error)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, error = process.communicate()
+            found[rank] = Outcome(None, out, error)
+    return [found[rank] for rank in sorted(found)]
+
+
+def _wait_for_orphans(journal: Path, killed: bool) -> None:
+    """Wait for what the processes started; what kills one of them kills all."""
+    pids = [each.about["pid"] for each in read_journal(journal) if each.kind == "begin"]
+    until = time.monotonic() + PATIENCE
+    for pid in pids:
+        while Path(f"/proc/{pid}").exists():
+            if killed or time.monotonic() > until:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)

@@ -1,0 +1,171 @@
+"""The stages that faults strike: a command, the world it is typed in, and what comes out of it.
+
+A world is a folder with all that a stage needs: tiny text, a tiny corpus, a tiny run. Commands are
+typed inside it, with relative paths, so that its place decides nothing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.journal import Operation
+from crammed.doctor import TINY
+
+UPDATES = 6
+_MODEL = tuple(word for word in TINY if not word.startswith(("data.", "tokenizer.")))
+_OFTEN = ("train.checkpoint_seconds=1e-9", "train.log_seconds=1e-9")
+"""A checkpoint and a log point after every update."""
+_PROTOCOL = ("finetune.seeds=1", "finetune.epochs=1", "finetune.batch=16", "compute.workers=1")
+_PREPARE = ("prepare", "crammed", *TINY, "compute.workers=1", "data.heldout_rows=20")
+_PREPARE += ("--data", "text", "--out", "corpus")
+_PRETRAIN = ("pretrain", "crammed", *_MODEL, *_OFTEN, *_PROTOCOL, "--corpus", "corpus")
+_PRETRAIN += ("--budget", f"{UPDATES}updates", "--out", "run", "--json")
+_EVALUATE = ("evaluate", "run", "--data", "tasks", "--tasks", "rte", "--device", "cpu")
+_EVALUATE += ("--dtype", "float32", "--jobs", "1", "--json")
+
+Where = Callable[[list[Operation]], slice]
+"""Which operations of an undisturbed journal a stage is about."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of the campaign.
+
+    Attributes:
+        words: of the command, without ``crammed``.
+        needs: what the world holds before.
+        makes: what the command is for; the result is what these files and folders say.
+        finished: patterns of files that say that some work is finished and will not be repeated.
+        where: the part of the command that is meant; None for all of it.
+        ranks: processes that train together.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    needs: tuple[str, ...]
+    makes: tuple[str, ...]
+    finished: tuple[str, ...] = ()
+    where: Where | None = None
+    ranks: int = 1
+
+    def operations(self, journal: list[Operation]) -> list[Operation]:
+        """The operations of an undisturbed journal at which a fault can strike."""
+        listed = journal[self.where(journal)] if self.where is not None else journal
+        return [each for each in listed if each.number]
+
+
+def _first(journal: list[Operation], *names: str) -> int:
+    """The place of the first operation on a path with one of these in it."""
+    found = (n for n, each in enumerate(journal) if any(s in each.path + each.to for s in names))
+    return next(found, len(journal))
+
+
+def _beginning(journal: list[Operation]) -> slice:
+    return slice(0, _first(journal, "metrics.jsonl"))
+
+
+def _updates(journal: list[Operation]) -> slice:
+    return slice(_first(journal, "metrics.jsonl"), _last_stage(journal).start)
+
+
+def _last_stage(journal: list[Operation]) -> slice:
+    return slice(_first(journal, "run/.final", "run/final", "run/.export"), len(journal))
+
+
+_MADE_BY_TRAINING = ("run/final", "run/export", "run/summary.json")
+_SHARDS = tuple(
+    f"**/.corpus.preparing/**/*{name}.json" for name in ("read", "clean", "select", "pack")
+)
+
+
+def _pretrain(name: str, where: Where) -> Stage:
+    return Stage(name, _PRETRAIN, ("corpus",), _MADE_BY_TRAINING, where=where)
+
+
+STAGES = (
+    Stage("prepare", _PREPARE, ("text",), ("corpus",), _SHARDS),
+    _pretrain("pretrain, beginning", _beginning),
+    _pretrain("pretrain, updates", _updates),
+    _pretrain("pretrain, end", _last_stage),
+    Stage("two processes", _PRETRAIN, ("corpus",), _MADE_BY_TRAINING, ranks=2),
+    Stage(
+        "evaluate",
+        _EVALUATE,
+        ("run", "tasks"),
+        ("run/evaluation",),
+        ("run/evaluation/predictions/**/*.npz",),
+    ),
+    Stage("export", ("export", "run", "--to", "hf", "--json"), ("run",), ("hf",)),
+    Stage(
+        "study",
+        ("study", "study.yaml", "--corpus", "corpus", "--budget", "3updates", "--seeds", "1")
+        + ("--out", "study", "--json"),
+        ("corpus", "study.yaml"),
+        ("study/study.json", "study/plain-0/final", "study/fast-0/final"),
+        ("study/*/summary.json",),
+    ),
+    Stage("report", ("report", "run", "--out", "report.html"), ("run",), ("report.html",)),
+)
+BY_NAME = {stage.name: stage for stage in STAGES}
+
+
+# ---- worlds
+
+
+def write_inputs(folder: Path) -> None:
+    """Write what a user has before the first command: text, a task, a study."""
+    text = folder / "text"
+    text.mkdir(parents=True)
+    for number in range(3):
+        lines = [json.dumps({"text": each}) + "\n" for each in _documents(150, number)]
+        (text / f"part-{number}.jsonl").write_text("".join(lines), "utf-8")
+    task = folder / "tasks" / "rte"
+    task.mkdir(parents=True)
+    for split, count in (("train", 48), ("validation", 24)):
+        rows = [
+            {"sentence1": text, "sentence2": text[:30], "label": n % 2, "idx": n}
+            for n, text in enumerate(_documents(count, 7))
+        ]
+        with gzip.open(task / f"{split}.jsonl.gz", "wt") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
+    study = {
+        "base": ["crammed", *_MODEL],
+        "baseline": "plain",
+        "arms": {"plain": [], "fast": ["optim.lr=2e-3"]},
+    }
+    (folder / "study.yaml").write_text(json.dumps(study), "utf-8")  # JSON is YAML
+
+
+def _documents(count: int, seed: int) -> list[str]:
+    """Distinct documents of simple sentences."""
+    draw = random.Random(seed)
+    words = (
+        ("The old sailor", "A quiet girl", "My neighbour", "The red fox", "That engineer"),
+        ("counts", "paints", "forgets", "carries", "repairs", "follows"),
+        ("seven lanterns", "the broken clock", "a heavy stone", "every letter", "two boats"),
+        ("near the harbour", "under the bridge", "in the garden", "behind the mill", "at night"),
+    )
+    return [
+        " ".join(
+            f"{' '.join(map(draw.choice, words))} on day {1000 * seed + 4 * n + k}."
+            for k in range(4)
+        )
+        for n in range(count)
+    ]
+
+
+def make_world(templates: Path, stage: Stage, world: Path) -> None:
+    """Copy what the stage needs into a new world."""
+    world.mkdir(parents=True)
+    for name in stage.needs:
+        source = templates / name
+        if source.is_dir():
+            shutil.copytree(source, world / name, copy_function=shutil.copyfile)
+        else:
+            shutil.copyfile(source, world / name)

@@ -1,0 +1,379 @@
+"""One try: a world, a fault in the middle of a command, the same command again, a verdict."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from campaign import faults, oracle, powerloss, processes
+from campaign.faults import DAMAGES, NOTHING, Fault, Plan
+from campaign.journal import Operation, changes
+from campaign.oracle import Outcome
+from campaign.stages import Stage, make_world, write_inputs
+from campaign.stages import BY_NAME as STAGES
+
+RESUMED = 0.35
+"""Share of tries whose fault strikes a command that goes on after a kill."""
+_USERS_OWN = ("text/", "tasks/", "study.yaml")
+"""What a user may change at any time, so that no hash of it is known."""
+_LOGS = ("metrics.jsonl", "events.jsonl", "env.json", "heartbeat.json", ".lock", "lock")
+"""Files that decide no result."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A stage without a fault.
+
+    Attributes:
+        results: file -> hash, see `oracle.results`.
+        names: all files of the world afterwards.
+        journal: what it did.
+    """
+
+    results: dict[str, str]
+    names: set[str]
+    journal: list[Operation]
+
+
+@dataclass
+class Try:
+    """A try and its verdict.
+
+    Attributes:
+        prior: what had stopped the command before; `NOTHING` if nothing had.
+        damage: what was done to a file between the two commands.
+        hit: whether the fault struck; otherwise the try says nothing.
+        verdict: ``held`` or what went wrong: ``silent``, ``traceback``, ``lost``, ``unclear``,
+            ``left behind`` or ``hangs``.
+        how: what was seen.
+    """
+
+    number: int
+    stage: str
+    fault: str
+    plan: Plan
+    prior: Plan
+    damage: dict[str, Any] = field(default_factory=dict)
+    hit: bool = False
+    verdict: str = "held"
+    how: str = ""
+    seconds: float = 0.0
+
+
+class Failed(Exception):
+    """A try that did not hold: kind and reason."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+class Campaign:
+    """Templates of worlds, undisturbed results, and tries.
+
+    Args:
+        folder: a new folder for all of it.
+        seed: seed of all choices.
+        plant: name of a fault that is planted in the code.
+    """
+
+    def __init__(self, folder: Path, seed: int, plant: str | None = None) -> None:
+        self.folder = folder
+        self.seed = seed
+        self.plant = plant
+        self.templates = folder / "templates"
+        self.baselines: dict[str, Baseline] = {}
+        write_inputs(self.templates)
+
+    def prepare(self, stages: list[Stage]) -> None:
+        """Run every stage undisturbed, twice, and keep what later stages need.
+
+        Raises:
+            Failed: a stage fails, or two undisturbed runs differ, so that nothing can be judged.
+        """
+        wanted = [STAGES["prepare"], STAGES["pretrain, updates"], *stages]
+        for stage in dict.fromkeys(wanted):
+            known = next((b for n, b in self.baselines.items() if _same(STAGES[n], stage)), None)
+            self.baselines[stage.name] = known or self._undisturbed(stage)
+
+    def _undisturbed(self, stage: Stage) -> Baseline:
+        found: list[Baseline] = []
+        for number in range(2):
+            place = self.folder / f"undisturbed-{stage.name}-{number}"
+            world = place / "world"
+            make_world(self.templates, stage, world)
+            ended = processes.run(stage, world, place / "aside")
+            for outcome in ended.outcomes:
+                if outcome.code != 0:
+                    raise Failed("unclear", f"{stage.name} fails undisturbed: {outcome.error}")
+            names = {str(p.relative_to(world)) for p in world.rglob("*")}
+            found.append(Baseline(oracle.results(world, stage), names, ended.journal))
+            if number == 0:
+                for made in ("corpus", "run"):
+                    if not (self.templates / made).exists() and (world / made).exists():
+                        shutil.copytree(world / made, self.templates / made)
+            shutil.rmtree(place)
+        if differs := oracle.difference(found[1].results, found[0].results):
+            raise Failed("silent", f"two undisturbed runs of {stage.name} differ: {differs}")
+        return found[0]
+
+    def draw(self, number: int, stage: Stage, fault: Fault) -> Try:
+        """What the try with this number does; nothing but the seed and the number decides."""
+        draw = random.Random(f"{self.seed}/{number}/{stage.name}/{fault.name}")
+        operations = stage.operations(self.baselines[stage.name].journal)
+        plan, prior = fault.draw(draw, operations), NOTHING
+        if not fault.damages and "at" in plan and draw.random() < RESUMED:
+            prior = {"kind": "signal", "signal": "SIGKILL", **_place(draw, operations)}
+            left = len(operations) - [_at(o) for o in operations].index(_at(prior))
+            plan["at"] = draw.randint(1, max(4, left // 2))
+        return Try(number, stage.name, fault.name, plan, prior)
+
+    def run(self, tried: Try, core: int = 0) -> Try:
+        """Do the try; its verdict is in it."""
+        began = time.monotonic()
+        place = self.folder / f"try-{tried.number}"
+        shutil.rmtree(place, ignore_errors=True)
+        try:
+            tried.how = _Trial(self, tried, place, core).judge()
+        except Failed as failed:
+            tried.verdict, tried.how = failed.kind, str(failed)
+        tried.seconds = round(time.monotonic() - began, 2)
+        if tried.verdict == "held":
+            shutil.rmtree(place)
+        return tried
+
+
+def _same(one: Stage, other: Stage) -> bool:
+    return (one.words, one.ranks) == (other.words, other.ranks)
+
+
+def _place(draw: random.Random, operations: list[Operation]) -> Plan:
+    chosen = draw.choice(operations)
+    return {"process": chosen.process, "at": chosen.number}
+
+
+def _at(place: Any) -> tuple[int, int]:
+    if isinstance(place, Operation):
+        return place.process, place.number
+    return place["process"], place["at"]
+
+
+class _Trial:
+    """The steps of a try, each of which raises `Failed` if something is not as it should be."""
+
+    def __init__(self, campaign: Campaign, tried: Try, place: Path, core: int) -> None:
+        self.campaign, self.tried, self.place, self.core = campaign, tried, place, core
+        self.stage = STAGES[tried.stage]
+        self.fault = faults.BY_NAME[tried.fault]
+        self.baseline = campaign.baselines[self.stage.name]
+        self.world = place / "world"
+        self.draw = random.Random(f"{campaign.seed}/{tried.number}/after")
+        self.commands = 0
+
+    def judge(self) -> str:
+        """Do it all; what was seen, in a few words."""
+        make_world(self.campaign.templates, self.stage, self.world)
+        self.before = oracle.contents(self.world)
+        if self.tried.prior is not NOTHING and self.tried.prior["kind"] != "none":
+            self._type(self.tried.prior)
+        known = powerloss.files_of(self.world)
+        ended = self._type(self.tried.plan)
+        self.tried.hit = ended.hit
+        self._judge_disturbed(ended)
+        if self.fault.loses_power:
+            powerloss.lose_power(self.world, ended.journal, known, ended.kept, self.draw)
+        made = oracle.finished(self.stage, self.world)
+        done = oracle.newest_checkpoint(self.world)
+        over = (self.world / "run" / "summary.json").exists()
+        self._require_kept(ended.journal, done, over)
+        if self.fault.damages:
+            self._damage()
+            done = min(done, self._newest_intact(done))
+        again = self._type(NOTHING)
+        word = self._judge_again(again.outcomes)
+        self._require(oracle.lost(self.before, self.world, self.tried.damage.get("file")), "lost")
+        if not self.fault.damages:
+            self._require(oracle.repeated(self.stage, self.world, made, again.journal), "lost")
+            extra = {str(p.relative_to(self.world)) for p in self.world.rglob("*")}
+            extra -= self.baseline.names
+            self._require(f"{min(extra)} is left behind" if extra else None, "left behind")
+        resumed = oracle.resumed_at(again.journal, self.world)
+        if not over and word == "same result" and "checkpoints" in str(self.stage.makes) + "run":
+            if self.stage.name.startswith(("pretrain", "two")) and resumed < done:
+                raise Failed("lost", f"{done} updates were saved, it went on from {resumed}")
+        return word
+
+    def _type(self, fault: Plan) -> processes.Ended:
+        self.commands += 1
+        aside = self.place / f"command-{self.commands}"
+        plant = self.campaign.plant
+        return processes.run(self.stage, self.world, aside, fault, plant, self.core)
+
+    def _require(self, fault: str | None, kind: str) -> None:
+        if fault is not None:
+            raise Failed(kind, fault)
+
+    # ---- the disturbed command
+
+    def _judge_disturbed(self, ended: processes.Ended) -> None:
+        plan = self.tried.plan
+        struck = {each.process for each in ended.journal if each.kind == "fault"}
+        for rank, outcome in enumerate(ended.outcomes):
+            fatal = plan["kind"] in ("signal", "peer") or "stuck" in plan
+            self._clean(outcome, may_be_killed=fatal and plan["process"] == rank)
+        if struck and plan["kind"] in ("clock", "slow") and ended.outcomes[0].code != 0:
+            raise Failed("unclear", f"it ends with {_said(ended.outcomes[0])}")
+        if plan["kind"] == "poison" and struck and ended.outcomes[0].code not in (0, 4):
+            raise Failed("unclear", f"a loss that is no number: {_said(ended.outcomes[0])}")
+        if plan.get("signal") in faults.SIGNALS or plan["kind"] == "closed":
+            self._require_saved(ended)
+
+    def _clean(self, outcome: Outcome, may_be_killed: bool = False) -> None:
+        fault = outcome.complaint(may_be_killed)
+        if fault is not None:
+            kind = "hangs" if outcome.code is None else "unclear"
+            raise Failed("traceback" if fault.startswith("traceback") else kind, fault)
+
+    def _require_saved(self, ended: processes.Ended) -> None:
+        """A signal during training is answered with a checkpoint and the code 75."""
+        if self.stage.name not in ("pretrain, updates", "two processes"):
+            return
+        if self.tried.plan["process"]:
+            return  # the leader answers for all
+        kinds = [(each.kind, each.path + each.to) for each in ended.journal]
+        struck = next((n for n, (kind, _) in enumerate(kinds) if kind == "fault"), None)
+        first = next((n for n, (_, path) in enumerate(kinds) if "metrics.jsonl" in path), None)
+        last = next((n for n, (_, path) in enumerate(kinds) if f"step-{6:08d}" in path), len(kinds))
+        if struck is None or first is None or not first < struck < last:
+            return
+        if ended.outcomes[0].code not in (75, 0):
+            raise Failed("lost", f"stopped during training: {_said(ended.outcomes[0])}")
+
+    def _require_kept(self, journal: list[Operation], done: int, over: bool) -> None:
+        """What the disturbed command finished is there."""
+        if self.fault.loses_power or self.fault.damages or over:
+            return
+        saved = [
+            int(match[1])
+            for each in journal
+            if each.kind == "rename" and (match := re.search(r"checkpoints/step-(\d+)$", each.to))
+        ]
+        # The last rename may be the one that the fault prevented.
+        if saved and done < max(saved[:-1], default=0):
+            raise Failed("lost", f"{max(saved[:-1])} updates were saved, {done} are left")
+
+    # ---- damage
+
+    def _damage(self) -> None:
+        """Damage a file that decides something."""
+        files = [
+            file
+            for file in sorted(self.world.rglob("*"))
+            if file.is_file()
+            and file.stat().st_size
+            and file.name not in _LOGS
+            and not file.name.endswith(".tmp")
+            and not str(file.relative_to(self.world)).startswith(_USERS_OWN)
+        ]
+        if not files:
+            self.tried.hit = False
+            return
+        file, how = self.draw.choice(files), self.draw.choice(DAMAGES)
+        size = file.stat().st_size
+        at = self.draw.randrange(size)
+        name = str(file.relative_to(self.world))
+        self.tried.damage = {"file": name, "how": how, "at": at}
+        self.tried.hit = True
+        content = bytearray(file.read_bytes())
+        if how == "bit":
+            content[at] ^= 1 << self.draw.randrange(8)
+        elif how == "end":
+            del content[at:]
+        elif how == "middle":
+            content[at : at + 4096] = bytes(len(content[at : at + 4096]))
+        elif how == "empty":
+            content.clear()
+        if how == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(bytes(content))
+
+    def _newest_intact(self, newest: int) -> int:
+        """The newest checkpoint that was not damaged."""
+        damaged = self.tried.damage.get("file", "")
+        numbers = [
+            int(path.name.removeprefix("step-"))
+            for path in self.world.glob("run/checkpoints/step-*")
+            if f"/{path.name}/" not in f"/{damaged}"
+        ]
+        if not damaged.startswith("run/checkpoints"):
+            return newest if damaged != "run/config.json" else 0
+        return max(numbers, default=0)
+
+    # ---- the same command again
+
+    def _judge_again(self, outcomes: list[Outcome]) -> str:
+        for outcome in outcomes:
+            self._clean(outcome)
+        differs = oracle.difference(
+            oracle.results(self.world, self.stage), self.baseline.results
+        )
+        if all(outcome.code == 0 for outcome in outcomes):
+            if differs is not None:
+                raise Failed("silent", f"without a word, {differs}")
+            return "same result"
+        said = _said(next(each for each in outcomes if each.code))
+        if "exists already" in said and differs is None:
+            return "same result"
+        if not self.fault.damages:
+            raise Failed("lost", f"the same command again: {said}")
+        return self._remedy(said)
+
+    def _remedy(self, said: str) -> str:
+        """Do what the line says, after which the command must give the same result."""
+        damaged = self.tried.damage["file"]
+        parts = [part for part in Path(damaged).parts if part not in ("run", "corpus")]
+        if not any(part in said for part in (*parts, str(Path(damaged).parent))):
+            raise Failed("unclear", f"{damaged} is damaged, and it says: {said}")
+        named = self._do_as_told(said, damaged)
+        for outcome in self._type(NOTHING).outcomes:
+            if outcome.code != 0:
+                raise Failed("unclear", f"after {named}: {_said(outcome)}; first: {said}")
+        wanted = self.baseline.results
+        if differs := oracle.difference(oracle.results(self.world, self.stage), wanted):
+            raise Failed("silent", f"after {named}, {differs}")
+        return f"one line, then {named}"
+
+    def _do_as_told(self, said: str, damaged: str) -> str:
+        """Follow the advice of an error message; what was done."""
+        top = Path(damaged).parts[0]
+        if match := re.search(r"\b(?:delete|remove) (\S+?)[,;:.]?(?: |$)", said):
+            target = self.world / match[1]
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+            return f"removing {match[1]}"
+        made = {made.split("/")[0] for made in self.stage.makes}
+        if re.search(r"choose another|name another folder|start(ing)? again", said) and top in made:
+            os.rename(self.world / top, self.place / "moved-aside")
+            if top in self.stage.needs:
+                shutil.copytree(self.campaign.templates / top, self.world / top)
+            return f"choosing another {top}"
+        if re.search(r"again|restore|another copy|copy", said) and top in self.stage.needs:
+            shutil.rmtree(self.world / top)
+            shutil.copytree(self.campaign.templates / top, self.world / top)
+            return f"making {top} again"
+        raise Failed("unclear", f"it names no remedy: {said}")
+
+
+def _said(outcome: Outcome) -> str:
+    """The last thing that a command said."""
+    lines = outcome.lines or outcome.error.strip().splitlines() or [""]
+    return f"exit code {outcome.code}, {lines[-1][:300]}"

@@ -1,0 +1,183 @@
+"""Strike every stage with every fault, and see that it gives the same result all the same.
+
+    python tools/chaos.py --seed 1 --tries 40          # 40 tries in each cell of fault x stage
+    python tools/chaos.py --seed 1 --minutes 5         # as many as fit, over all cells
+    python tools/chaos.py --stage prepare --fault kill --tries 10
+    python tools/chaos.py --seed 1 --only 17           # one try again, as it was
+    python tools/chaos.py --plant sync                 # with a safeguard taken out of the code
+
+A try makes a small world, lets a fault strike a command in it, and types the same command again.
+It holds if the result is that of a command that nothing disturbed, or if one clear line names what
+is damaged and what it says to do gives that result; and if nothing that was finished is lost or
+done twice. `campaign/` has the stages, the faults and the judge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))  # what forks commands, `support.server`
+os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+from campaign.faults import BY_NAME as FAULTS
+from campaign.faults import Fault
+from campaign.plants import PLANTS
+from campaign.stages import BY_NAME as STAGES
+from campaign.stages import Stage
+from campaign.table import table
+from campaign.tries import Campaign, Failed, Try
+
+Cell = tuple[Stage, Fault]
+
+
+def main(
+    seed: Annotated[int, typer.Option(help="Seed of all choices.")] = 1,
+    tries: Annotated[
+        int | None, typer.Option(min=1, help="Tries in each cell (default: 1, or as time allows).")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
+    stage: Annotated[list[str] | None, typer.Option(help="Only these stages.")] = None,
+    fault: Annotated[list[str] | None, typer.Option(help="Only these faults.")] = None,
+    only: Annotated[int | None, typer.Option(help="Only the try with this number.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Tries at a time.")] = 1,
+    plant: Annotated[
+        str | None, typer.Option(help=f"Take a safeguard away: {', '.join(PLANTS)}.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for tries.jsonl and table.md.")] = None,
+    keep: Annotated[bool, typer.Option(help="Keep the worlds of tries that failed.")] = False,
+) -> None:
+    """Strike stages with faults; the exit code is 1 if a try did not hold."""
+    cells = _cells(stage, fault)
+    if plant is not None and plant not in PLANTS:
+        raise typer.BadParameter(f"choose from {', '.join(PLANTS)}", param_hint="--plant")
+    # Power losses are simulated, so that nothing needs a real disk.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=memory))
+    try:
+        campaign = Campaign(folder, seed, plant)
+        campaign.prepare(list(dict.fromkeys(stage for stage, _ in cells)))
+        numbered = _numbered(cells, tries, minutes, only)
+        done = _run_all(campaign, numbered, jobs, minutes, out)
+    except Failed as failed:
+        raise SystemExit(f"error: {failed}") from failed
+    finally:
+        if keep:
+            typer.echo(f"the worlds of tries that failed are in {folder}", err=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    shown = table(done, cells)
+    typer.echo(shown)
+    if out is not None:
+        (out / "table.md").write_text(shown + "\n", "utf-8")
+    raise SystemExit(any(each.verdict != "held" for each in done))
+
+
+def _cells(stages: list[str] | None, faults: list[str] | None) -> list[Cell]:
+    """The cells that are asked for and apply."""
+    for kind, given, known in (("stage", stages, STAGES), ("fault", faults, FAULTS)):
+        if unknown := set(given or ()) - known.keys():
+            raise typer.BadParameter(
+                f"no {kind} {', '.join(sorted(unknown))}: choose from {', '.join(known)}"
+            )
+    return [
+        (stage, fault)
+        for stage in STAGES.values()
+        for fault in FAULTS.values()
+        if stage.name in (stages or STAGES) and fault.name in (faults or FAULTS)
+        if fault.applies(stage)
+    ]
+
+
+def _numbered(
+    cells: list[Cell], tries: int | None, minutes: float | None, only: int | None
+) -> list[tuple[int, Cell]] | Iterator[tuple[int, Cell]]:
+    """Cells in turn, each time with a new number; ``--stage`` and ``--fault`` change no number."""
+    order = {name: n for n, name in enumerate((s, f) for s in STAGES for f in FAULTS)}
+    size = len(order)
+
+    def endless() -> Iterator[tuple[int, Cell]]:
+        turn = 0
+        while True:
+            for cell in cells:
+                yield turn * size + order[cell[0].name, cell[1].name], cell
+            turn += 1
+
+    if only is not None:
+        found = [cell for cell in cells if order[cell[0].name, cell[1].name] == only % size]
+        if not found:
+            raise typer.BadParameter(f"no cell has the number {only}", param_hint="--only")
+        return [(only, found[0])]
+    if tries is None and minutes is not None:
+        return endless()
+    return list(islice(endless(), (tries or 1) * len(cells)))
+
+
+def _run_all(
+    campaign: Campaign,
+    numbered: list[tuple[int, Cell]] | Iterator[tuple[int, Cell]],
+    jobs: int,
+    minutes: float | None,
+    out: Path | None,
+) -> list[Try]:
+    """Do the tries, `jobs` at a time, and say how it stands."""
+    began, done = time.monotonic(), list[Try]()
+    total = len(numbered) if isinstance(numbered, list) else None
+    todo = iter(numbered)
+    until = began + 60 * minutes if minutes is not None else float("inf")
+    log: TextIO | None = None
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        log = (out / "tries.jsonl").open("w", encoding="utf-8")
+    free = list(range(jobs))
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting: dict[Future[Try], int] = {}
+        while True:
+            while free and time.monotonic() < until and (next_one := next(todo, None)):
+                number, (stage, fault) = next_one
+                core = free.pop()
+                drawn = campaign.draw(number, stage, fault)
+                waiting[pool.submit(campaign.run, drawn, core)] = core
+            if not waiting:
+                return done
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                free.append(waiting.pop(future))
+                tried = future.result()
+                done.append(tried)
+                if log is not None:
+                    log.write(json.dumps(asdict(tried)) + "\n")
+                    log.flush()
+                _show(tried, done, total, began, until)
+
+
+def _show(tried: Try, done: list[Try], total: int | None, began: float, until: float) -> None:
+    """One line for a try that failed, and one now and then with the time left."""
+    if tried.verdict != "held":
+        typer.echo(f"{tried.verdict:<11} try {tried.number}, {tried.stage}, {tried.fault}:"
+                   f" {tried.how}", err=True)
+    if len(done) % 50 == 0:
+        spent = time.monotonic() - began
+        left = until - time.monotonic()
+        if total is not None:
+            left = min(left, spent / len(done) * (total - len(done)))
+        counts = Counter(each.verdict for each in done)
+        words = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        typer.echo(f"{len(done)} tries: {words}; {left / 60:.1f} min left", err=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
