@@ -66,6 +66,19 @@ def test_every_format_traces_into_one_graph(
     assert (both[0][1] - both[1][1]).norm() < 0.02 * both[0][1].norm()
 
 
+def test_a_compiler_that_fails_is_one_line(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        raise ImportError("cached.so: file too short")  # after a kill while it was written
+
+    quickly(monkeypatch, fail)
+    step, _ = step_with(cpu, tiny("crammed", "model.layers=1"), compile=True)
+    with pytest.raises(
+        InputError, match=r"cached\.so: file too short.* remove the folder"
+    ) as error:
+        step.prepare([8], [0.25])
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_a_seed_is_no_constant_of_the_compiled_step(
     cpu: Device, monkeypatch: pytest.MonkeyPatch, dropout: float
