@@ -55,7 +55,8 @@ def _compiler_faults() -> Iterator[None]:
     except torch._dynamo.exc.BackendCompilerFailed as error:
         from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes seconds to import
 
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        fault = error.inner_exception
+        reason = ": ".join([type(fault).__name__, *str(fault).splitlines()[:1]])
         raise InputError(
             f"the compiler failed: {reason}. If a process was killed while it compiled, remove the "
             f"folder {cache_dir()}; or set compute.compile=off"
