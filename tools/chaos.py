@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -30,10 +29,6 @@ from typing import Annotated, TextIO
 
 import typer
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))  # what forks commands, `support.server`
-os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-
 from campaign.faults import BY_NAME as FAULTS
 from campaign.faults import Fault
 from campaign.plants import PLANTS
@@ -43,8 +38,10 @@ from campaign.table import table
 from campaign.tries import Campaign, Failed, Try
 
 Cell = tuple[Stage, Fault]
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
+@app.command()
 def main(
     seed: Annotated[int, typer.Option(help="Seed of all choices.")] = 1,
     tries: Annotated[
@@ -62,6 +59,7 @@ def main(
     keep: Annotated[bool, typer.Option(help="Keep the worlds of tries that failed.")] = False,
 ) -> None:
     """Strike stages with faults; the exit code is 1 if a try did not hold."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     cells = _cells(stage, fault)
     if plant is not None and plant not in PLANTS:
         raise typer.BadParameter(f"choose from {', '.join(PLANTS)}", param_hint="--plant")
@@ -167,8 +165,10 @@ def _run_all(
 def _show(tried: Try, done: list[Try], total: int | None, began: float, until: float) -> None:
     """One line for a try that failed, and one now and then with the time left."""
     if tried.verdict != "held":
-        typer.echo(f"{tried.verdict:<11} try {tried.number}, {tried.stage}, {tried.fault}:"
-                   f" {tried.how}", err=True)
+        typer.echo(
+            f"{tried.verdict:<11} try {tried.number}, {tried.stage}, {tried.fault}: {tried.how}",
+            err=True,
+        )
     if len(done) % 50 == 0:
         spent = time.monotonic() - began
         left = until - time.monotonic()
@@ -180,4 +180,4 @@ def _show(tried: Try, done: list[Try], total: int | None, began: float, until: f
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -167,6 +167,12 @@ def new_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(aside, ignore_errors=True)
 
 
+def sync_all(files: Iterable[Path]) -> None:
+    """Wait until the disk has the content of all these files."""
+    for file in files:
+        _sync(file)
+
+
 def publish(folder: Path, path: Path) -> None:
     """Move a finished folder to `path`, where it appears complete or not at all."""
     with disk_faults(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -385,7 +386,9 @@ def test_an_interrupted_evaluation_stops_at_once(tmp_path: Path, ask: Ask, model
     assert "interrupted; what is finished is kept" in said.read_text()
 
 
-def test_what_is_kept_is_read_back_or_not_at_all(tmp_path: Path) -> None:
+def test_what_is_kept_is_read_back_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "deep" / "kept.npz"
     arrays: Arrays = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -398,6 +401,14 @@ def test_what_is_kept_is_read_back_or_not_at_all(tmp_path: Path) -> None:
     assert {name: array.tolist() for name, array in loaded[0].items()} == {
         name: array.tolist() for name, array in arrays.items()
     }
+    assert [path.name for path in file.parent.iterdir()] == ["kept.npz"]
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # as if killed: nothing is cleared
+    monkeypatch.setattr(Path, "replace", lambda *_: None)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    save_arrays(file, arrays, {"key": "k"})
+    assert len(list(file.parent.iterdir())) == 2
+    monkeypatch.undo()
+    save_arrays(file, arrays, {"key": "k"})
     assert [path.name for path in file.parent.iterdir()] == ["kept.npz"]
     file.write_bytes(file.read_bytes()[:100])
     assert load_arrays(file) is None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from campaign.journal import Operation
-from campaign.stages import UPDATES, Stage
+from campaign.stages import STAGES, UPDATES, Stage
 
 Plan = dict[str, Any]
 """What `inside` does to a process: ``kind``, ``process``, ``at`` an operation or ``after`` seconds,
@@ -29,8 +29,8 @@ class Fault:
         draw: makes a plan from a choice of operations.
         damages: whether files are damaged between the two commands, instead.
         loses_power: whether what was not synced is lost with the process.
-        only: names of the stages where it applies; None for all but those in `never`.
-        never: names of stages where it does not apply, and why.
+        only: names of the stages where it applies; None for all.
+        why: why it applies to no other stage.
     """
 
     name: str
@@ -117,8 +117,7 @@ FAULTS = (
         "damaged file",
         kill,
         damages=True,
-        only=("prepare", "pretrain, beginning", "pretrain, updates", "pretrain, end")
-        + ("two processes", "evaluate", "export", "study"),
+        only=tuple(stage.name for stage in STAGES if stage.name != "report"),
         why="a report shows what the log files say, and those carry no hash",
     ),
     Fault("clock", _clock),

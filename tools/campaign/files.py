@@ -58,7 +58,9 @@ class Layer:
                 return whole[len(self.root) + 1 :]
         return None
 
-    def remark(self, kind: str, path: str = "", to: str = "", number: int = 0, **about: Any) -> None:
+    def remark(
+        self, kind: str, path: str = "", to: str = "", number: int = 0, **about: Any
+    ) -> None:
         """Add a line to the journal."""
         values = {"process": self.process, "number": number, "kind": kind, "path": path}
         values |= {"to": to, "about": about, "seconds": round(self._clock() - self._began, 4)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -14,10 +15,17 @@ from campaign.journal import Operation
 from campaign.stages import Stage
 from crammed.evaluation.finetuning.arrays import load_arrays
 
-_VOLATILE = ("seconds", "accounts", "tokens_per_second", "environment", "peak_exaflop", "corpus_dir")
+_VOLATILE = (
+    "seconds",
+    "accounts",
+    "tokens_per_second",
+    "environment",
+    "peak_exaflop",
+    "corpus_dir",
+)
 _VOLATILE += ("charged_seconds", "at")
 """Keys of JSON that say when and how fast something was done."""
-_TIMES = re.compile(rb"\d+(\.\d+)?( ?(s|min|seconds|minutes)\b| [kM]?(tokens|characters)/s)")
+_TIMES = re.compile(rb"[^,\n]* charged|[\d.]+ ?(s|min|h|d)\b|[\d.]+ [kM]?(tokens|characters)/s")
 _DATES = re.compile(rb"\d{4}-\d{2}-\d{2}[T ]?[\d:.]*(\+00:00| UTC)?")
 CODES = (0, 1, 2, 3, 4, 5, 75)
 """Exit codes that the documentation names."""
@@ -75,10 +83,8 @@ def results(world: Path, stage: Stage) -> dict[str, str]:
 def _digest(file: Path) -> str:
     content = file.read_bytes()
     if file.suffix == ".json":
-        try:
+        with contextlib.suppress(ValueError):  # damaged, so different
             content = json.dumps(_lasting(json.loads(content)), sort_keys=True).encode()
-        except ValueError:
-            pass  # damaged, so different
     elif file.suffix == ".npz":
         content = _arrays(file)
     elif file.suffix in (".html", ".md"):
@@ -134,7 +140,7 @@ def lost(before: Mapping[str, bytes], world: Path, damaged: str | None) -> str |
     return None
 
 
-def repeated(stage: Stage, world: Path, first: Sequence[str], journal: Sequence[Operation]) -> str | None:
+def repeated(first: Sequence[str], journal: Sequence[Operation]) -> str | None:
     """A piece of work that was finished when the fault struck, and was done again.
 
     Args:
@@ -158,21 +164,27 @@ def finished(stage: Stage, world: Path) -> list[str]:
     ]
 
 
-def newest_checkpoint(world: Path) -> int:
-    """Updates that the newest complete checkpoint holds; 0 if there is none."""
-    found = [int(path.name.removeprefix("step-")) for path in world.glob("run/checkpoints/step-*")]
+def newest_checkpoint(world: Path, but: str = "") -> int:
+    """Updates that the newest complete checkpoint holds; 0 if there is none.
+
+    Args:
+        but: a file that is damaged, whose checkpoint does not count.
+    """
+    found = [
+        int(path.name.split("-")[1])
+        for path in world.glob("run/checkpoints/step-*")
+        if not but.startswith(f"run/checkpoints/{path.name}/")
+    ]
     return max(found, default=0)
 
 
-def resumed_at(journal: Sequence[Operation], world: Path) -> int:
-    """Updates that the last process of the run did not need to repeat."""
-    events = world / "run" / "events.jsonl"
-    resumes = []
-    for line in events.read_text("utf-8", errors="replace").splitlines() if events.exists() else ():
+def logged(world: Path) -> list[int]:
+    """The updates of the run's log points, in the order in which they were written."""
+    file = world / "run" / "metrics.jsonl"
+    found = []
+    for line in file.read_bytes().splitlines() if file.exists() else ():
         try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if record.get("event") == "resume":
-            resumes.append(int(record["update"]))
-    return resumes[-1] if resumes else 0
+            found.append(int(json.loads(line)["update"]))
+        except (ValueError, KeyError, TypeError):
+            continue  # cut short
+    return found

@@ -62,6 +62,22 @@ def _deaf_to_terminate() -> None:
     loop.noted_signals = distributed.noted_signals = noted_signals
 
 
+def _without_hashes() -> None:
+    from crammed.model import trained
+    from crammed.training import checkpoint
+
+    assert callable(checkpoint.damage)
+    assert callable(trained.damage)
+    checkpoint.damage = trained.damage = lambda folder: None
+
+
+def _without_finite_check() -> None:
+    from crammed.training import checkpoint
+
+    assert callable(checkpoint.all_finite)
+    checkpoint.all_finite = lambda tensors: True
+
+
 def _importers(package: str, name: str) -> list[object]:
     """The modules of a package that have a function of this name."""
     import sys
@@ -72,6 +88,18 @@ def _importers(package: str, name: str) -> list[object]:
 
 PLANTS = {
     "sync": Plant("files reach the disk before a rename", _without_sync, "export", "power loss"),
+    "hash": Plant(
+        "checkpoints are compared with their hashes",
+        _without_hashes,
+        "pretrain, updates",
+        "damaged file",
+    ),
+    "finite": Plant(
+        "checkpoints hold finite numbers",
+        _without_finite_check,
+        "pretrain, updates",
+        "not a number",
+    ),
     "rename": Plant("files are written aside", _writing_in_place, "study", "kill"),
     "signal": Plant(
         "SIGTERM ends training between updates", _deaf_to_terminate, "pretrain, updates", "signal"

@@ -45,9 +45,7 @@ def lose_power(
         before: the files whose content is on the disk from the beginning.
         kept: folder with what was removed or replaced.
     """
-    synced = {
-        (each.about["inode"], each.about["at"]) for each in journal if each.kind == "synced"
-    }
+    synced = {(each.about["inode"], each.about["at"]) for each in journal if each.kind == "synced"}
     synced |= set(before.values())
     for file, identity in files_of(world).items():
         if identity not in synced:

@@ -29,6 +29,9 @@ _PRETRAIN += ("--budget", f"{UPDATES}updates", "--out", "run", "--json")
 _EVALUATE = ("evaluate", "run", "--data", "tasks", "--tasks", "rte", "--device", "cpu")
 _EVALUATE += ("--dtype", "float32", "--jobs", "1", "--json")
 
+_STUDY = ("study", "study.yaml", "--corpus", "corpus", "--budget", "3updates", "--seeds", "1")
+_STUDY += ("--out", "study", "--json")
+
 Where = Callable[[list[Operation]], slice]
 """Which operations of an undisturbed journal a stage is about."""
 
@@ -104,8 +107,7 @@ STAGES = (
     Stage("export", ("export", "run", "--to", "hf", "--json"), ("run",), ("hf",)),
     Stage(
         "study",
-        ("study", "study.yaml", "--corpus", "corpus", "--budget", "3updates", "--seeds", "1")
-        + ("--out", "study", "--json"),
+        _STUDY,
         ("corpus", "study.yaml"),
         ("study/study.json", "study/plain-0/final", "study/fast-0/final"),
         ("study/*/summary.json",),

@@ -110,7 +110,7 @@ def pack_shard(job: PackJob) -> Packed:
         sha256=sha256(job.rows) if rows else None,
         statistics=statistics.to_json(),
     )
-    return finish_stage(job.out, "pack", result)
+    return finish_stage(job.out, "pack", result, *([job.rows] if rows else []))
 
 
 def _join(

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from crammed.files import disk_faults, read_json, write_json
+from crammed.files import disk_faults, read_json, sync_all, write_json
 
 SHARD_CHARACTERS = 16_000_000
 DIGEST_BYTES = 16
@@ -45,8 +45,14 @@ def stage_result(shard: Path, stage: str) -> dict[str, Any] | None:
     return read_json(shard_file(shard, f"{stage}.json"))
 
 
-def finish_stage(shard: Path, stage: str, result: Result) -> Result:
-    """Mark a stage as done, and return its result, which is a dataclass."""
+def finish_stage(shard: Path, stage: str, result: Result, *more: Path) -> Result:
+    """Mark a stage as done, and return its result, which is a dataclass.
+
+    Args:
+        more: files that the stage has written in other places. They and the shard's own reach the
+            disk before the mark does, so that a power cut leaves no mark of what is lost.
+    """
+    sync_all((*shard.parent.glob(f"{shard.name}.*"), *more))
     values: Any = result
     write_json(shard_file(shard, f"{stage}.json"), asdict(values))
     return result

@@ -25,7 +25,7 @@ def save_arrays(file: Path, arrays: Arrays, about: dict[str, Any]) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    aside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    aside = file.with_name(f".{file.name}.tmp")  # one that a kill left is replaced
     with disk_faults(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:

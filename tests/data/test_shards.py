@@ -1,0 +1,43 @@
+"""A stage counts as done only once the disk has what it wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from crammed.data import shards
+from crammed.data.preparation import prepare
+from crammed.progress import SILENT
+from support.text import documents, tiny, write_jsonl
+
+
+def test_what_a_stage_wrote_is_on_the_disk_before_its_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[Path] = set()
+    late: list[str] = []
+    stages: list[str] = []
+
+    def sync_all(files: Iterable[Path]) -> None:
+        synced.update(files)
+
+    def write_json(mark: Path, values: object) -> None:
+        stage = mark.name.split(".")[1]
+        stages.append(stage)
+        name = mark.name.split(".")[0]
+        written = set(mark.parent.glob(f"{name}.*"))
+        if stage == "pack":
+            written.add(mark.parent / "corpus" / f"rows-{name}.bin")
+        late.extend(f"{stage}: {file.name}" for file in written - synced)
+        mark.write_text(json.dumps(values))
+
+    monkeypatch.setattr(shards, "sync_all", sync_all)
+    monkeypatch.setattr(shards, "write_json", write_json)
+    source = write_jsonl(tmp_path / "text.jsonl", documents(200))
+    config = tiny(data={"sources": [str(source)]})
+    prepare(config.data, config.tokenizer, tmp_path / "corpus", SILENT)
+    assert stages == ["clean", "select", "pack"]
+    assert late == []
