@@ -56,7 +56,8 @@ def main(
         str | None, typer.Option(help=f"Take a safeguard away: {', '.join(PLANTS)}.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for tries.jsonl and table.md.")] = None,
-    keep: Annotated[bool, typer.Option(help="Keep the worlds of tries that failed.")] = False,
+    first: Annotated[bool, typer.Option("--first", help="Stop at the first failure.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the worlds of tries that failed.")] = False,
 ) -> None:
     """Strike stages with faults; the exit code is 1 if a try did not hold."""
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -70,7 +71,7 @@ def main(
         campaign = Campaign(folder, seed, plant)
         campaign.prepare(list(dict.fromkeys(stage for stage, _ in cells)))
         numbered = _numbered(cells, tries, minutes, only)
-        done = _run_all(campaign, numbered, jobs, minutes, out)
+        done = _run_all(campaign, numbered, jobs, minutes, first, out)
     except Failed as failed:
         raise SystemExit(f"error: {failed}") from failed
     finally:
@@ -130,6 +131,7 @@ def _run_all(
     numbered: list[tuple[int, Cell]] | Iterator[tuple[int, Cell]],
     jobs: int,
     minutes: float | None,
+    first: bool,
     out: Path | None,
 ) -> list[Try]:
     """Do the tries, `jobs` at a time, and say how it stands."""
@@ -160,6 +162,8 @@ def _run_all(
                     log.write(json.dumps(asdict(tried)) + "\n")
                     log.flush()
                 _show(tried, done, total, began, until)
+                if first and tried.verdict != "held":
+                    todo = iter(())
 
 
 def _show(tried: Try, done: list[Try], total: int | None, began: float, until: float) -> None:

@@ -2,9 +2,9 @@
 
     make test-all
 
-The steps are `make test`, the tests marked `long`, the tests of commands with a fresh interpreter
-for each command, and the tests of whatever depends most on libraries, with the oldest and with the
-newest libraries that pyproject.toml allows. All steps run, even if one fails.
+The steps are `make test`, the tests marked `long`, ten minutes of faults of all kinds (`chaos.py`),
+the tests of commands with a fresh interpreter for each command, and the tests of whatever depends
+most on libraries, with the oldest and with the newest libraries that pyproject.toml allows. All steps run, even if one fails.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ COMMANDS += ["tests/training/test_distributed.py", "tests/data/test_preparation.
 COMMANDS += ["tests/evaluation/test_suite.py", "tests/test_older_versions.py", "tests/workshop"]
 LIBRARIES = ["tests/config", "tests/cli", "tests/export", "tests/evaluation", "tests/report"]
 LIBRARIES += ["tests/data/test_tokenizer.py", "tests/formats", "tests/test_older_versions.py"]
+CAMPAIGN = ["tools/chaos.py", "--minutes", "10", "--jobs", "2"]
 SHOWN: tuple[str, ...] = (
     "jinja2",
     "matplotlib",
@@ -56,6 +57,7 @@ def steps() -> Iterator[Step]:
     fresh = {"CRAMMED_TESTS_FORK": "0"}
     yield Step("make test", ["make", "test"])
     yield Step("long tests", [test, *PYTEST, "-m", "long"])
+    yield Step("the campaign of faults", [test, *CAMPAIGN])
     yield Step("a fresh interpreter for every command", [test, *PYTEST, *COMMANDS], fresh)
     yield Step("the oldest libraries", [oldest, *PYTEST, *LIBRARIES])
     yield Step("the newest libraries", [newest, *PYTEST, *LIBRARIES])
@@ -79,7 +81,7 @@ def run(step: Step) -> tuple[bool, str]:
         for line in process.stdout:
             sys.stdout.write(line)
             sys.stdout.flush()
-            if re.search(r"\d+ (passed|failed|error)", line):
+            if re.search(r"\d+ (passed|failed|error|tries: )", line):
                 last = re.sub(r" in [\d.]+s.*", "", line).strip("= \n")
     minutes = (time.monotonic() - began) / 60
     verdict = "passed" if process.returncode == 0 else f"FAILED with {process.returncode}"

@@ -1,0 +1,142 @@
+"""The campaign of faults: a short one holds, and it finds what is taken out of the code."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import FORKS, python
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+sys.path.insert(0, str(TOOLS))
+
+from campaign.journal import Operation  # noqa: E402
+from campaign.plants import PLANTS  # noqa: E402
+from campaign.powerloss import files_of, lose_power  # noqa: E402
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+
+
+def campaign(*words: str) -> subprocess.CompletedProcess[str]:
+    """The tool with these words."""
+    return python(TOOLS / "chaos.py", *words)
+
+
+def tries_in(folder: Path) -> list[dict[str, Any]]:
+    """The tries of a campaign, without how long they took."""
+    lines = (folder / "tries.jsonl").read_text("utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+@pytest.mark.skipif(not FORKS, reason="every try would import all libraries anew")
+def test_a_short_campaign_holds_and_each_try_can_be_repeated(tmp_path: Path) -> None:
+    stages = ("--stage", "prepare", "--stage", "pretrain, updates", "--stage", "export")
+    faults = ("--fault", "kill", "--fault", "power loss", "--fault", "full disk")
+    done = campaign("--seed", "1", *stages, *faults, "--out", str(tmp_path / "all"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    tries = tries_in(tmp_path / "all")
+    assert len(tries) == 9
+    assert {each["verdict"] for each in tries} == {"held"}
+    assert "| prepare | 1 of 1 |" in (tmp_path / "all" / "table.md").read_text("utf-8")
+    one = next(each for each in tries if each["hit"] and each["fault"] == "power loss")
+    again = campaign("--seed", "1", "--only", str(one["number"]), "--out", str(tmp_path / "one"))
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert tries_in(tmp_path / "one") == [one]
+
+
+def test_wrong_words_are_refused_in_one_line() -> None:
+    for words, message in (
+        (["--stage", "prepear"], "no stage prepear: choose from prepare"),
+        (["--plant", "weed"], "choose from sync"),
+        (["--only", "8", "--stage", "export"], "no cell has the number 8"),
+    ):
+        done = campaign(*words)
+        assert done.returncode == 2
+        assert message in " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not FORKS, reason="every try would import all libraries anew")
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_fault_is_found(plant: str, tmp_path: Path) -> None:
+    where = ("--stage", PLANTS[plant].stage, "--fault", PLANTS[plant].fault)
+    done = campaign("--plant", plant, *where, "--tries", "60", "--first", "--out", str(tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert tries_in(tmp_path)[-1]["verdict"] != "held"
+
+
+# ---- the power loss that is played
+
+
+class World:
+    """A folder, and the journal of what is done in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.kept = folder / "world", folder / "kept"
+        self.root.mkdir()
+        self.kept.mkdir()
+        self.journal: list[Operation] = []
+        self.before = files_of(self.root)
+
+    def note(self, kind: str, path: str, to: str = "", **about: Any) -> None:
+        self.journal.append(Operation(0, len(self.journal) + 1, kind, path, to, about))
+
+    def write(self, name: str, text: str) -> None:
+        self.note("create", name, new=True)
+        (self.root / name).write_text(text)
+
+    def sync(self, name: str) -> None:
+        state = (self.root / name).stat()
+        self.note("synced", name, inode=state.st_ino, at=state.st_mtime_ns)
+
+    def rename(self, old: str, new: str) -> None:
+        if (self.root / new).exists():
+            os.link(self.root / new, self.kept / f"0-{len(self.journal) + 1}")
+        self.note("rename", old, new)
+        (self.root / old).replace(self.root / new)
+
+    def left(self, seed: int) -> dict[str, str]:
+        """What a power loss leaves."""
+        draw = random.Random(seed)
+        lose_power(self.root, self.journal, self.before, self.kept, draw)
+        return {file.name: file.read_text() for file in files_of(self.root)}
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> Iterator[World]:
+    """New worlds, one after the other."""
+
+    def fresh() -> Iterator[World]:
+        for number in range(30):
+            (tmp_path / str(number)).mkdir()
+            yield World(tmp_path / str(number))
+
+    return fresh()
+
+
+def test_what_was_synced_survives_a_power_loss(worlds: Iterator[World]) -> None:
+    for seed, world in enumerate(worlds):
+        world.write("a.tmp", "whole")
+        world.sync("a.tmp")
+        world.rename("a.tmp", "a")
+        world.sync("")
+        assert world.left(seed) == {"a": "whole"}
+
+
+def test_what_was_not_synced_is_lost_sometimes(worlds: Iterator[World]) -> None:
+    found = set()
+    for seed, world in enumerate(worlds):
+        (world.root / "a").write_text("old")
+        world.before = files_of(world.root)
+        world.write("a.tmp", "new text")
+        world.rename("a.tmp", "a")
+        found.add(world.left(seed).get("a"))
+    assert {"old", "new text", ""} <= found  # taken back, on the disk, and empty
