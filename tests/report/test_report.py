@@ -349,6 +349,10 @@ def test_a_comparison_says_what_could_not_be_compared() -> None:
     entries: list[dict[str, Any]] = [
         {"name": "rte", "metric": "accuracy", "a": 55.0, "b": 51.0, "difference": 4.0}
         | {"interval": [1.5, 6.0], "p": 0.0},
+        {"name": "mrpc", "metric": "f1", "a": 81.0, "b": 80.0, "difference": 1.0}
+        | {"interval": [0.5, 1.5], "p": None, "interval_over": "rows"},
+        {"name": "qnli", "metric": "accuracy", "a": 81.0, "b": 81.0, "difference": 0.0}
+        | {"interval": None, "p": None, "same": True},
         {"name": "MEAN", "of": ["rte"], "a": 55.0, "b": 55.1, "difference": -0.1}
         | {"interval": [-2.0, 2.0], "p": 0.46},
         {"name": "cola", "why": "B failed: no data"},
@@ -356,9 +360,22 @@ def test_a_comparison_says_what_could_not_be_compared() -> None:
     text = _printed(comparison_tables("runs/a", "runs/b", entries), io.StringIO())
     assert re.search(r"rte +accuracy +55\.0 +51\.0 +\+4\.0 +\+1\.5 to \+6\.0 +< 0\.001", text)
     assert re.search(r"MEAN +mean +55\.0 +55\.1 +-0\.1 +-2\.0 to \+2\.0 +0\.460", text)
+    assert re.search(r"mrpc .* \+0\.5 to \+1\.5, rows only +none", text)
+    assert "nothing about another fine-tuning seed" in text
+    assert re.search(r"qnli .* \+0\.0 +same predictions +none", text)
     assert "cola not compared: B failed: no data" in text
     assert "A: runs/a" in text
-    assert len(comparison_tables("a", "b", entries[2:])) == 1
+    assert len(comparison_tables("a", "b", entries[4:])) == 1
+    assert "rows only" not in _printed(comparison_tables("a", "b", entries[:1]), io.StringIO())
+
+
+def test_an_interval_that_no_seeds_were_drawn_for_says_so(tmp_path: Path) -> None:
+    """Also in evaluations of versions that did not note it."""
+    one = {"mrpc": score(88.1, seeds=[88.1], spread=0.0)}
+    text = _printed(score_tables("glue", {"tasks": one, "means": []}, PAPERS), io.StringIO())
+    assert "85.1 to 91.1, rows only" in text
+    assert "nothing about another fine-tuning seed" in text
+    assert "rows only" not in _printed(score_tables("glue", GLUE, PAPERS), io.StringIO())
 
 
 def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:

@@ -46,7 +46,16 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     )
     environment.filters["duration"] = format_seconds
     environment.filters["quantity"] = quantity
-    for name in ("also", "cut", "interval", "mean", "rows", "spread", "untrained"):
+    for name in (
+        "also",
+        "cut",
+        "interval",
+        "mean",
+        "rows",
+        "score_interval",
+        "spread",
+        "untrained",
+    ):
         environment.filters[name] = getattr(table, f"{name}_text")
     page = environment.get_template("report.html.j2").render(
         runs=runs,
