@@ -23,9 +23,10 @@ from crammed.evaluation.scores.table import (
     score_tables,
     show,
 )
+from crammed.files import read_json, write_json
 from crammed.pipeline import run_everything
 from crammed.progress import SILENT
-from crammed.quantity import quantity
+from crammed.quantity import beside_unigram, quantity
 from crammed.report.page import write_report
 from crammed.rundir import RunDir
 from support.corpora import numbered_files, write_corpus
@@ -149,6 +150,35 @@ def test_several_runs_side_by_side(run: Path, tmp_path: Path) -> None:
     page = write_report([run, run], tmp_path / "reports/new/both.html").read_text()
     assert page.count("<svg") == 15
     assert "2 runs" in page
+    assert "held-out text" not in page.split("<article>")[0]
+
+
+def test_losses_of_different_held_out_texts_have_axes_of_their_own(
+    run: Path, tmp_path: Path
+) -> None:
+    for name, changed in (
+        ("b", {"heldout_sha256": "0"}),
+        ("c", {"heldout_sha256": "0"}),
+        ("d", {}),
+    ):
+        shutil.copytree(run, tmp_path / name)
+        summary = read_json(run / "summary.json") or {}
+        corpus = {**summary["corpus"], **changed, "sha256": "1"}
+        if name == "d":  # as an older version left it
+            del corpus["heldout_sha256"]
+        write_json(tmp_path / name / "summary.json", {**summary, "corpus": corpus})
+    folders = [run, *(tmp_path / name for name in "bcd")]
+    page = write_report(folders, tmp_path / "all.html").read_text()
+    head = page.split("<article>")[0]
+    assert head.count("<svg") == 3
+    titles = re.findall(r"Loss over the budget, held-out text (.*?)</h2>", head)
+    assert titles == ["A: run", "B: b, c", "C: d"]
+    assert "not from one text to another" in head
+    rows = re.findall(r"<tr><td>(\w+)</td><td>(\w)</td>", head)
+    assert rows == [("run", "A"), ("b", "B"), ("c", "B"), ("d", "C")]
+    checker = _Balanced()
+    checker.feed(page)
+    assert not checker.open
 
 
 @pytest.fixture
@@ -394,3 +424,21 @@ def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
 )
 def test_quantity(value: float | None, text: str) -> None:
     assert quantity(value) == text
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        (5.0, "1.00 nats below the unigram model"),
+        (6.05, "0.05 nats above the unigram model"),
+        (6.004, "level with the unigram model"),
+    ],
+)
+def test_a_loss_is_below_or_above_the_unigram_model(
+    loss: float, text: str, moved: Path, tmp_path: Path
+) -> None:
+    assert beside_unigram(loss, 6.0) == text
+    summary = read_json(moved / "summary.json") or {}
+    summary |= {"heldout": {**summary["heldout"], "loss@0.15": loss}, "unigram_cross_entropy": 6.0}
+    write_json(moved / "summary.json", summary)
+    assert text in write_report([moved], tmp_path / "report.html").read_text()

@@ -104,15 +104,17 @@ def pretrain(
 
 def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """The result of a run as labelled lines."""
+    from crammed.quantity import beside_unigram
+
     heldout, trust = result["heldout"], ""
+    beside = beside_unigram(heldout["loss@0.15"], result["unigram_cross_entropy"])
     if result["export"]["format"] == "custom":
         trust = ", trust_remote_code=True"
-    below = result["unigram_cross_entropy"] - heldout["loss@0.15"]
     lines = [
         (
             "held-out loss",
-            f"{heldout['loss@0.15']:.3f} nats with 15 % masked ({below:.2f} below the unigram "
-            f"model), {heldout['loss@0.25']:.3f} with 25 %",
+            f"{heldout['loss@0.15']:.3f} nats with 15 % masked ({beside}), "
+            f"{heldout['loss@0.25']:.3f} with 25 %",
         ),
         (
             "trained on",
