@@ -16,7 +16,7 @@ from rich.text import Text
 from crammed.evaluation.scores.published import published, published_beside
 
 Json = Mapping[str, Any]
-Part = Table | Text
+Printed = Table | Text
 
 ROWS_ONLY = (
     "rows only: with one seed, an interval says how far other rows would move the result, and "
@@ -24,7 +24,7 @@ ROWS_ONLY = (
 )
 
 
-def show(parts: Sequence[Part], stream: TextIO | None = None) -> None:
+def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
     """Print tables and texts: plain unless the stream is a terminal, and never cut off.
 
     Args:
@@ -122,7 +122,7 @@ def p_text(p: float | None) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
+def score_tables(suite: str, scores: Json, protocol: Json) -> list[Printed]:
     """A suite's scores and means; then what a row has no room for, and published models if they are
     comparable."""
     table = _table(f"{suite}, in percent")
@@ -157,7 +157,7 @@ def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
     shown = [score for score in scores["tasks"].values() if "failed" not in score]
     if any(map(is_over_rows, shown)):
         notes.append(Text(ROWS_ONLY))
-    parts: list[Part] = [table]
+    parts: list[Printed] = [table]
     if notes:
         parts.append(Text("\n").join(notes))
     if (beside := _published_table(suite, scores, protocol)) is not None:
@@ -178,7 +178,7 @@ def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
     return table
 
 
-def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Part]:
+def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
     """What `compare.compare` returns, then what could not be compared."""
     table = _table(f"A: {a}\nB: {b}")
     _column(table, "task", widest=34)
@@ -201,7 +201,7 @@ def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Part]:
         )
     if any(map(is_over_rows, entries)):
         notes.append(Text(ROWS_ONLY))
-    parts: list[Part] = [table] if table.rows else []
+    parts: list[Printed] = [table] if table.rows else []
     return [*parts, Text("\n").join(notes)] if notes else parts
 
 
