@@ -38,6 +38,22 @@ Loader.add_implicit_resolver(
 )
 
 
+def load_yaml(text: str) -> Any:
+    """The value of a YAML text.
+
+    Raises:
+        ValueError: it is not valid YAML, in one line that says why.
+    """
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except Exception as error:  # PyYAML passes on what Python says of a number or a date
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
 def names_in(folder: Traversable) -> list[str]:
     """Names of the YAML files in a folder of the package, sorted."""
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml"))
@@ -67,10 +83,9 @@ def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
         hint, choices = did_you_mean(name, names), ", ".join(names)
         raise InputError(f"no {kind} {name!r}: {hint}choose one of {choices}, or a .yaml file")
     try:
-        values = yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
-        raise InputError(f"{kind} {name} is not valid YAML: {problem}") from error
+        values = load_yaml(text)
+    except ValueError as error:
+        raise InputError(f"{kind} {name} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{kind} {name} must be a YAML mapping of sections")
     return values
