@@ -30,6 +30,10 @@ from crammed.formats.lines import COMPRESSIONS, File, read_faults
 from crammed.formats.records import is_json_lines
 
 
+class SourceChanged(InputError):
+    """A part is not the same any more as when reading it began."""
+
+
 class Part(Protocol):
     """A run of documents that is read in one go, such as a file; can be pickled."""
 
@@ -40,6 +44,10 @@ class Part(Protocol):
 
     def fingerprint(self) -> dict[str, Any]:
         """What identifies the content, without the names of this machine's folders."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What differs if the content does, on this machine; takes no time to find out."""
         ...
 
     def documents(self) -> Iterator[str]:
@@ -66,6 +74,13 @@ class FilePart:
         with read_faults(self.file):
             path = self.file.path
             return {"name": self.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
+
+    def state(self) -> dict[str, Any]:
+        self.check()
+        with read_faults(self.file):
+            now = self.file.path.stat()
+        times = {"modified": now.st_mtime_ns, "changed": now.st_ctime_ns}
+        return {"device": now.st_dev, "inode": now.st_ino, "bytes": now.st_size, **times}
 
     def documents(self) -> Iterator[str]:
         self.check()
