@@ -198,6 +198,22 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def inside(folder: Path, name: object, listing: str) -> Path:
+    """The path of a file that a listing in its own folder names.
+
+    Args:
+        listing: what messages call the file that lists the name.
+
+    Raises:
+        InputError: the name leads out of the folder, or is none.
+    """
+    if not isinstance(name, str) or not name or "\0" in name or {"/", ".."} & {*Path(name).parts}:
+        raise InputError(
+            f"{listing} names the file {name!r}, which is not inside its own folder: is it damaged?"
+        )
+    return folder / name
+
+
 # ---- hashes
 
 

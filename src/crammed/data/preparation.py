@@ -29,6 +29,7 @@ from crammed.data.engine import Engine, open_engine, release_memory
 from crammed.data.heldout import heldout_texts
 from crammed.data.ingest import CleanedText, Shard, read_and_clean
 from crammed.data.manifest import SCHEMA, StageResults, write_manifest
+from crammed.data.search import ignored_files
 from crammed.data.selection import select_documents
 from crammed.data.shard_packing import Packed, PackJob, pack_shard, pack_tails
 from crammed.data.shard_selection import (
@@ -39,7 +40,7 @@ from crammed.data.shard_selection import (
     heldout_lines,
     select_shard,
 )
-from crammed.data.sources import Source, ignored_files, open_sources
+from crammed.data.sources import Source, open_sources
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.counts import total_counts
 from crammed.data.tokenization.encoding import CorpusTokenizer
