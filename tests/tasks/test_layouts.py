@@ -47,7 +47,7 @@ def tsv(file: Path, *rows: Sequence[str]) -> Path:
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet"])
 def test_a_file_of_each_format(tmp_path: Path, suffix: str) -> None:
-    rows = [row for row in ROWS if fits(suffix, row["text"])]
+    rows = [row for row in [*ROWS, {"text": "No tab.", "label": "1"}] if fits(suffix, row["text"])]
     save(tmp_path / f"mine/train{suffix}", FORMATS[suffix](rows))
     assert texts(find(tmp_path)) == [row["text"] for row in rows]
     assert find(tmp_path, "test") is None
