@@ -54,6 +54,16 @@ class CleanedText:
     sources: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
 
+    def require_documents(self) -> None:
+        """Refuse text of which nothing is left.
+
+        Raises:
+            InputError: no part could be read, or cleaning dropped every document.
+        """
+        if not any(shard.cleaned.documents for shard in self.shards):
+            why = f": {self.skipped[0]['why']}" if self.skipped else ", no document is left"
+            raise InputError(f"the data holds no text{why}")
+
 
 def read_and_clean(
     sources: Sequence[Source], data: DataConfig, folder: Path, engine: Engine, progress: Progress
@@ -61,8 +71,8 @@ def read_and_clean(
     """Read every part that `folder` does not hold yet, and clean its documents.
 
     Raises:
-        InputError: a part is damaged and `data.unreadable` is stop, a part changed while it was
-            read, or no document is left.
+        InputError: a part is damaged and `data.unreadable` is stop, or a part changed while it
+            was read.
     """
     reader = _Reader(data, folder, progress)
     parts = sum(len(source.parts) for source in sources)
@@ -79,11 +89,7 @@ def read_and_clean(
         if characters:
             rate = progress_rate(characters, "characters", progress.clock() - began)
             task.update(parts, rate)
-    text = reader.text
-    if not any(shard.cleaned.documents for shard in text.shards):
-        why = f": {text.skipped[0]['why']}" if text.skipped else ", no document is left"
-        raise InputError(f"the data holds no text{why}")
-    return text
+    return reader.text
 
 
 class _Reader:

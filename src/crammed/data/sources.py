@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import shutil
 import stat
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,11 +22,12 @@ from crammed.config import DataConfig, SourceConfig
 from crammed.data.python_docs import PythonDocs
 from crammed.data.search import find_files, printable
 from crammed.errors import InputError
-from crammed.files import sha256
+from crammed.files import disk_faults, sha256
 from crammed.formats import hub
 from crammed.formats.documents import READERS, ReadOptions, format_of
 from crammed.formats.lines import File, read_faults
 from crammed.formats.records import is_json
+from crammed.scratch import scratch_folder
 
 
 class SourceChanged(InputError):
@@ -191,8 +191,9 @@ def _spooled() -> Path:
     """Standard input, which can be read only once, as a file that lasts as long as this process."""
     if sys.stdin.isatty():
         raise InputError("standard input is a terminal: pipe text into it, or name a file")
-    descriptor, name = tempfile.mkstemp(prefix="crammed-standard-input-")
-    atexit.register(Path(name).unlink, missing_ok=True)
-    with os.fdopen(descriptor, "wb") as file:
+    scratch = ExitStack()
+    atexit.register(scratch.close)
+    spooled = scratch.enter_context(scratch_folder()) / "standard-input"
+    with disk_faults(spooled), spooled.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return Path(name)
+    return spooled
