@@ -199,7 +199,7 @@ def _sync(path: Path) -> None:
 
 
 def inside(folder: Path, name: object, listing: str) -> Path:
-    """The path of a file that a listing in its own folder names.
+    """The path of a file or folder that a listing in `folder` names.
 
     Args:
         listing: what messages call the file that lists the name.
@@ -207,11 +207,11 @@ def inside(folder: Path, name: object, listing: str) -> Path:
     Raises:
         InputError: the name leads out of the folder, or is none.
     """
-    if not isinstance(name, str) or not name or "\0" in name or {"/", ".."} & {*Path(name).parts}:
-        raise InputError(
-            f"{listing} names the file {name!r}, which is not inside its own folder: is it damaged?"
-        )
-    return folder / name
+    if isinstance(name, str) and name and "\0" not in name:
+        path = Path(name)
+        if not path.is_absolute() and ".." not in path.parts:
+            return folder / path
+    raise InputError(f"{listing} names {name!r}, which leads out of its folder: is it damaged?")
 
 
 # ---- hashes

@@ -79,7 +79,7 @@ def test_no_name_leads_out_of_a_folder_saved_by_datasets(tmp_path: Path, name: o
     state = json.loads((folder / "state.json").read_text())
     state["_data_files"].append({"filename": name})
     (folder / "state.json").write_text(json.dumps(state))
-    fault = f"state.json names the file {name!r}, which is not inside its own folder"
+    fault = f"state.json names {name!r}, which leads out of its folder"
     assert fault in refusal(folder)
     assert fault in refusal(tmp_path)
 

@@ -116,14 +116,14 @@ def parquet_records(file: File, fields: Sequence[str] | None = None) -> Records:
     Args:
         fields: the only fields to read, with dots for nested ones; None reads all.
     """
-    with read_faults(file), pq.ParquetFile(file.path) as table:
+    with _table_faults(file), pq.ParquetFile(file.path) as table:
         columns = None if fields is None else list(fields)
         yield from _row_records(file, table.iter_batches(BATCH, columns=columns))
 
 
 def parquet_columns(file: File) -> list[str]:
     """Names of a Parquet file's columns."""
-    with read_faults(file), pq.ParquetFile(file.path) as table:
+    with _table_faults(file), pq.ParquetFile(file.path) as table:
         return list(table.schema_arrow.names)
 
 
@@ -133,7 +133,7 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
     Args:
         fields: as for `parquet_records`; a nested field is read with the whole of its column.
     """
-    with read_faults(file), _open_arrow(file) as (names, batches):
+    with _table_faults(file), _open_arrow(file) as (names, batches):
         if fields is not None:
             roots = {field if field in names else field.partition(".")[0] for field in fields}
             names = [name for name in names if name in roots]
@@ -147,8 +147,19 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
 
 def arrow_columns(file: File) -> list[str]:
     """Names of an Arrow file's columns."""
-    with read_faults(file), _open_arrow(file) as (names, _):
+    with _table_faults(file), _open_arrow(file) as (names, _):
         return names
+
+
+@contextmanager
+def _table_faults(file: File) -> Iterator[None]:
+    """`read_faults` with those that values and names outside their range lead to."""
+    try:
+        with read_faults(file):
+            yield
+    except (ValueError, OverflowError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"{file.shown} cannot be read to its end: {why}") from error
 
 
 @contextmanager
