@@ -18,6 +18,7 @@ from crammed.data.manifest import changed_files
 from crammed.data.preparation import prepare
 from crammed.data.sources import open_sources
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.data.workfolder import remove_left_overs
 from crammed.device import Device, choose_device
 from crammed.errors import InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -128,6 +129,7 @@ def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
     """
     path, config = run.path / "corpus", run.config
     if (path / "manifest.json").exists():
+        remove_left_overs(path)
         corpus = Corpus(path)
         if changed := changed_files(corpus.manifest, config.data):
             raise InputError(
