@@ -110,18 +110,18 @@ def test_unigram_cross_entropy_by_hand(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "words"),
+    ("texts", "fraction", "words"),
     [
-        (["", " "], "no text"),
-        (["one document only, though a long one " * 50], "too few"),
-        (["short", "words"], "too little text"),
+        (["", " "], 0.004, "no text"),
+        (["one document only, though a long one " * 50], 0.004, "too few"),
+        (["short", "words", "three"], 0.4, "too little text"),
     ],
 )
 def test_too_little_data_leaves_nothing_behind(
-    tmp_path: Path, texts: list[str], words: str
+    tmp_path: Path, texts: list[str], fraction: float, words: str
 ) -> None:
     source = write_jsonl(tmp_path / "source.jsonl", texts)
-    config = tiny(data={"sources": [str(source)]})
+    config = tiny(data={"sources": [str(source)], "heldout_fraction": fraction})
     with pytest.raises(InputError, match=words):
         prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
     assert [path.name for path in tmp_path.iterdir()] == ["source.jsonl"]

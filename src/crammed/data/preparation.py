@@ -163,6 +163,7 @@ class _Preparation:
 
         text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress)
         selection = select_documents(text.shards, self.data)
+        self.progress.line(f"held out  {selection.describe_heldout()}")
 
         made = self.folder / f"made-{self._identity(text, supplied)}"
         corpus = made / "corpus"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,18 @@ from crammed.data.tokenization.chunks import ChunkedText, cut_into_chunks
 from crammed.files import save_array
 
 
+class Split(NamedTuple):
+    """A document of which both parts are used: characters of its text after cutting.
+
+    Attributes:
+        training_end: where the part to train on ends.
+        heldout_begin: where the held-out part begins; what is between them is dropped.
+    """
+
+    training_end: int
+    heldout_begin: int
+
+
 @dataclass(frozen=True)
 class ShardSelection:
     """What happens to each of a shard's n cleaned documents.
@@ -32,11 +45,13 @@ class ShardSelection:
         repeats: [n] how often a document is packed; 0 leaves it out.
         heldout: [n] whether it is held out.
         cuts: spans of bytes to cut out of a document, by its number.
+        splits: documents that are both packed and held out, each one part.
     """
 
     repeats: NDArray[np.uint16]
     heldout: NDArray[np.bool_]
     cuts: dict[int, list[Span]] = field(default_factory=dict)
+    splits: dict[int, Split] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,9 +84,8 @@ def select_shard(job: SelectJob) -> Selected:
     """Write the held-out documents and, if `job.chunked`, the chunks of those to pack."""
     if (done := stage_result(job.out, "select")) is not None:
         return Selected(**done)
-    heldout = np.flatnonzero(job.selection.heldout).tolist()
     with shard_file(job.out, "heldout.jsonl").open("w", encoding="utf-8") as file:
-        for text in _numbered_documents(job.shard, heldout, job.selection):
+        for text in heldout_documents(job.shard, job.selection):
             if text:
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
     texts = documents_to_pack(job.shard, job.selection)
@@ -84,7 +98,22 @@ def select_shard(job: SelectJob) -> Selected:
 
 def documents_to_pack(shard: Path, selection: ShardSelection) -> list[str]:
     """The texts to pack, in order, after cutting; each once."""
-    return _numbered_documents(shard, np.flatnonzero(selection.repeats).tolist(), selection)
+    numbers = np.flatnonzero(selection.repeats).tolist()
+    texts = _numbered_documents(shard, numbers, selection)
+    for place, number in enumerate(numbers):
+        if (split := selection.splits.get(number)) is not None:
+            texts[place] = texts[place][: split.training_end]
+    return texts
+
+
+def heldout_documents(shard: Path, selection: ShardSelection) -> list[str]:
+    """The held-out texts, in order, after cutting."""
+    numbers = np.flatnonzero(selection.heldout).tolist()
+    texts = _numbered_documents(shard, numbers, selection)
+    for place, number in enumerate(numbers):
+        if (split := selection.splits.get(number)) is not None:
+            texts[place] = texts[place][split.heldout_begin :]
+    return texts
 
 
 def _numbered_documents(
