@@ -35,7 +35,8 @@ def held_out(corpus: Corpus) -> list[str]:
 
 def share(corpus: Corpus) -> float:
     held: int = corpus.manifest["heldout"]["characters"]
-    return held / (held + corpus.manifest["characters"])
+    whole: int = held + corpus.manifest["characters"]
+    return held / whole
 
 
 @given(

@@ -238,7 +238,7 @@ def test_a_killed_preparation_resumes_and_gives_the_same(tmp_path: Path, text_fi
     work = tmp_path / ".out.preparing"
     for stage, function in (
         ("clean", "shard_cleaning:clean_shard"),
-        ("pack", "preparation:pack_shard"),
+        ("pack", "preparation:pack_shards"),
     ):
         place = dying(f"crammed.data.{function}", call=3, first=SMALL_SHARDS)
         killed = python(*place, *_words(tmp_path / "out", text_file))

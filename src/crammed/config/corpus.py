@@ -26,7 +26,7 @@ class SourceConfig(Section):
     """The field or column that holds the text; by default `data.text_field`."""
     where: dict[str, Names] = Field(default_factory=dict)
     """Keep records whose field (dotted: meta.pile_set_name) has one of these values."""
-    weight: PositiveFloat = 1.0
+    weight: Annotated[float, Field(gt=0.0, le=65_535.0, allow_inf_nan=False)] = 1.0
     """How often each document is packed: with 2.5, all of them twice and half a third time."""
     max_characters: PositiveInt | None = None
     """Begin no further document once this many have been read."""

@@ -30,7 +30,14 @@ from crammed.data.heldout import heldout_texts
 from crammed.data.ingest import CleanedText, Shard, read_and_clean
 from crammed.data.manifest import SCHEMA, StageResults, write_manifest
 from crammed.data.selection import select_documents
-from crammed.data.shard_packing import Packed, PackJob, pack_shard, pack_tails
+from crammed.data.shard_packing import (
+    Packed,
+    PackJob,
+    PackPart,
+    pack_shards,
+    pack_tails,
+    packing_groups,
+)
 from crammed.data.shard_selection import (
     SelectJob,
     ShardSelection,
@@ -142,6 +149,11 @@ class _SelectedShard:
     selection: ShardSelection
     out: Path
 
+    @property
+    def part(self) -> PackPart:
+        source = self.cleaned.source.name
+        return PackPart(self.cleaned.path, self.out, source, self.selection)
+
 
 @dataclass(frozen=True)
 class _Preparation:
@@ -177,8 +189,7 @@ class _Preparation:
         characters = self._select(shards, chunked)
         write_gzip(corpus / "heldout.jsonl.gz", (heldout_lines(shard.out) for shard in shards))
         tokenizer = self._tokenizer(corpus, supplied, shards, chunked)
-        packed = self._pack(corpus, shards, chunked, characters)
-        outs = [shard.out for shard in shards]
+        packed, outs = self._pack(corpus, shards, chunked, characters)
         left_out = pack_tails(
             corpus, outs, packed, self.data.row_length, vocabulary_size(tokenizer)
         )
@@ -275,23 +286,25 @@ class _Preparation:
         shards: Sequence[_SelectedShard],
         chunked: bool,
         characters: Sequence[int],
-    ) -> list[Packed]:
+    ) -> tuple[list[Packed], list[Path]]:
+        """Pack all shards; returns the results, and the paths of the files that go with them."""
+        repeated = any(shard.cleaned.source.weight > 1.0 for shard in shards)
+        groups = packing_groups(characters, repeated)
         jobs = [
             PackJob(
-                shard=shard.cleaned.path,
-                out=shard.out,
-                rows=corpus / f"rows-{number:05d}.bin",
-                source=shard.cleaned.source.name,
-                selection=shard.selection,
+                parts=tuple(shards[number].part for number in numbers),
+                rows=corpus / f"rows-{place:05d}.bin",
                 chunked=chunked,
                 tokenizer=corpus / "tokenizer.json",
                 row_length=self.data.row_length,
                 cls=self.data.cls,
                 most_tokens_per_character=self.data.clean.max_tokens_per_character,
             )
-            for number, shard in enumerate(shards)
+            for place, numbers in enumerate(groups)
         ]
-        return self._on_all("tokenizing", pack_shard, jobs, characters)
+        sizes = [sum(characters[number] for number in numbers) for numbers in groups]
+        packed = self._on_all("tokenizing", pack_shards, jobs, sizes)
+        return packed, [job.out for job in jobs]
 
     def _store_orders(self, corpus: Path, tokenizer: Tokenizer, statistics: Statistics) -> None:
         if not (names := self.data.orders):
