@@ -75,6 +75,8 @@ class DataConfig(Section):
     """Share of the characters to hold out; a hash of each document decides."""
     heldout_rows: PositiveInt = 2000
     """Hold out at least this many rows, unless that takes more than 5 % of the characters."""
+    heldout_copies: Literal["drop", "keep"] = "drop"
+    """What happens to documents that repeat much of a held-out one, such as near copies of it."""
     row_length: Annotated[int, Field(ge=8)] = 128
     """Tokens in one row."""
     cls: bool = False

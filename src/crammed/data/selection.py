@@ -33,7 +33,7 @@ class Selection:
 
     Attributes:
         steps: for the manifest, documents kept and dropped by each step.
-        characters: of all documents that are kept, held out or not.
+        documents, characters: of all documents that are kept, held out or not.
     """
 
     shards: list[ShardSelection]
@@ -41,6 +41,7 @@ class Selection:
     samples: list[Sample]
     heldout_documents: int
     heldout_characters: int
+    documents: int
     characters: int
 
     def describe_heldout(self) -> str:
@@ -88,6 +89,7 @@ def select_documents(shards: Sequence[Shard], data: DataConfig) -> Selection:
         samples=every.samples,
         heldout_documents=int(heldout.sum()),
         heldout_characters=held,
+        documents=int(every.kept.sum()),
         characters=total,
     )
 

@@ -196,8 +196,9 @@ def spread_copies(lengths: NDArray[np.int64], repeats: NDArray[Any]) -> NDArray[
     total = int(once.sum())
     numbers = np.repeat(np.arange(len(times)), times)
     copy = np.arange(len(numbers)) - np.repeat(np.cumsum(times) - times, times)
-    places = (np.cumsum(once) - once)[numbers] + total * copy // times[numbers]
-    return numbers[np.argsort(places % max(1, total), kind="stable")]
+    times, begins = times[numbers], (np.cumsum(once) - once)[numbers]
+    places = (begins * times + total * copy) % (total * times) / times
+    return numbers[np.argsort(places, kind="stable")]
 
 
 def _join(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from crammed.data.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Matches
 from crammed.data.cleaning.substring import Span, without_spans
 from crammed.data.shards import (
     documents,
@@ -53,6 +55,10 @@ class ShardSelection:
     cuts: dict[int, list[Span]] = field(default_factory=dict)
     splits: dict[int, Split] = field(default_factory=dict)
 
+    def packs_as(self, other: ShardSelection) -> bool:
+        """Whether both pack the same documents equally often."""
+        return np.array_equal(self.repeats, other.repeats)
+
 
 @dataclass(frozen=True)
 class SelectJob:
@@ -61,12 +67,16 @@ class SelectJob:
     Attributes:
         out: path of the shard's files from this stage on.
         chunked: whether to cut the documents into chunks for the tokenizer.
+        heldout_runs: the file of held-out runs to compare the documents with, if any.
+        again: whether documents were dropped after the stage was done.
     """
 
     shard: Path
     out: Path
     selection: ShardSelection
     chunked: bool
+    heldout_runs: Path | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,8 @@ class Selected:
 
 def select_shard(job: SelectJob) -> Selected:
     """Write the held-out documents and, if `job.chunked`, the chunks of those to pack."""
-    if (done := stage_result(job.out, "select")) is not None:
+    stage = "select-again" if job.again else "select"
+    if (done := stage_result(job.out, stage)) is not None:
         return Selected(**done)
     with shard_file(job.out, "heldout.jsonl").open("w", encoding="utf-8") as file:
         for text in heldout_documents(job.shard, job.selection):
@@ -90,10 +101,14 @@ def select_shard(job: SelectJob) -> Selected:
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
     texts = documents_to_pack(job.shard, job.selection)
     characters = lengths(texts)
-    if job.chunked:
-        _write_chunks(job.out, cut_into_chunks(texts))
-        save_array(shard_file(job.out, "characters.npy"), characters)
-    return finish_stage(job.out, "select", Selected(int(characters.sum())))
+    if job.chunked or job.heldout_runs is not None:
+        chunks = cut_into_chunks(texts)
+        if job.heldout_runs is not None:
+            _write_matches(job.out, _load_runs(job.heldout_runs).matches(chunks), characters)
+        if job.chunked:
+            _write_chunks(job.out, chunks)
+            save_array(shard_file(job.out, "characters.npy"), characters)
+    return finish_stage(job.out, stage, Selected(int(characters.sum())))
 
 
 def documents_to_pack(shard: Path, selection: ShardSelection) -> list[str]:
@@ -140,6 +155,47 @@ def _write_chunks(out: Path, text: ChunkedText) -> None:
     write_table(shard_file(out, "chunks.arrow"), table)
     save_array(shard_file(out, "codes.npy"), text.codes)
     save_array(shard_file(out, "ends.npy"), text.ends)
+
+
+@lru_cache(maxsize=1)
+def _load_runs(file: Path) -> HeldoutRuns:
+    return HeldoutRuns(np.load(file, mmap_mode="r"))
+
+
+@dataclass(frozen=True)
+class FoundMatches:
+    """What the documents of a shard share with held-out text.
+
+    Attributes:
+        matches: without the runs that occur in too many of the shard's own documents.
+        spread: the numbers of all runs that occur, and in how many documents each does.
+        characters: [D] of each document.
+    """
+
+    matches: Matches
+    spread: tuple[NDArray[np.int64], NDArray[np.int64]]
+    characters: NDArray[np.int64]
+
+
+def _write_matches(out: Path, matches: Matches, characters: NDArray[np.int64]) -> None:
+    runs, in_documents = matches.spread()
+    rare = np.ones(runs.max(initial=0) + 1, np.bool_)
+    rare[runs[in_documents > MOST_DOCUMENTS]] = False
+    kept = matches.of_runs(rare)
+    table = np.stack((kept.documents, kept.places, kept.runs))
+    save_array(shard_file(out, "matches.npy"), table)
+    save_array(shard_file(out, "matched-runs.npy"), np.stack((runs, in_documents)))
+    save_array(shard_file(out, "matched-documents.npy"), np.stack((matches.words, characters)))
+
+
+def read_matches(out: Path) -> FoundMatches:
+    """What the stage found if it compared the documents with held-out text."""
+    table = np.load(shard_file(out, "matches.npy"))
+    words, characters = np.load(shard_file(out, "matched-documents.npy"))
+    spread = np.load(shard_file(out, "matched-runs.npy"))
+    return FoundMatches(
+        Matches(table[0], table[1], table[2], words), (spread[0], spread[1]), characters
+    )
 
 
 def chunk_counts(out: Path) -> pa.Table:
