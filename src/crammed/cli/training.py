@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from crammed.cli.options import (
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError
+
+if TYPE_CHECKING:
+    from crammed.config import RunConfig
 
 RunOption = Annotated[Path | None, typer.Option(help="Run directory; resumed if it exists.")]
 
@@ -54,9 +57,14 @@ def run(
     config, _ = configure(words, fixed, budget, seed, data, corpus)
     name = corpus.name if corpus is not None else Path(config.data.sources[0].path).name
     out = out or default_out(config, name, "report.html")
+    own = [word for word in words or [] if not word.startswith(("data.", "tokenizer."))]
+
+    def suited(prepared: Path) -> RunConfig:
+        return configure(own, {}, budget, seed, None, prepared)[0]
+
     with shown_progress() as progress:
         progress.line(f"run  {out}")
-        result = run_everything(config, out, corpus, glue, progress)
+        result = run_everything(config, out, corpus, glue, progress, suited)
     print_result(result, as_json, run_lines(result))
 
 

@@ -29,7 +29,7 @@ def write_heldout_runs(file: Path, shards: Sequence[Shard], selection: Selection
     """Write the hashes of the held-out documents' runs; 8 bytes for each of their words."""
     pairs = zip(shards, selection.shards, strict=True)
     held = (heldout_documents(shard.path, chosen) for shard, chosen in pairs)
-    save_array(file, heldout_hashes([cut_into_chunks(texts) for texts in held if texts]))
+    save_array(file, heldout_hashes(cut_into_chunks(texts) for texts in held if texts))
 
 
 def without_copies(

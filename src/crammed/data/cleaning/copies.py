@@ -6,7 +6,7 @@ punctuation. A document of fewer words is a single run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -143,7 +143,7 @@ class HeldoutRuns:
         return Matches(documents, places, found[order], np.diff(runs.ends, prepend=0))
 
 
-def heldout_hashes(texts: Sequence[ChunkedText]) -> Hashes:
+def heldout_hashes(texts: Iterable[ChunkedText]) -> Hashes:
     """The distinct hashes of all runs of held-out documents, sorted."""
     none = np.empty(0, np.uint64)
     return np.unique(np.concatenate([none, *(Runs.of(text).hashes for text in texts)]))
