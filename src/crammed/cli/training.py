@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,9 @@ from crammed.cli.options import (
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError
+
+if TYPE_CHECKING:
+    from crammed.config import RunConfig
 
 MOST_SECONDS = 86400.0
 RunOption = Annotated[Path | None, typer.Option(help="Run directory; resumed if it exists.")]
@@ -61,10 +64,15 @@ def run(
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
     refuse_too_large(config.model, vocab, choose_kind(config.compute, []))  # before preparing
     out = out or default_out(config, name, "report.html")
+    own = [word for word in words or [] if not word.startswith(("data.", "tokenizer."))]
+
+    def suited(prepared: Path) -> RunConfig:
+        return configure(own, {}, budget, seed, None, prepared)[0]
+
     with shown_progress() as progress:
         show_budget(progress, config, budget, words)
         progress.line(f"run  {out}")
-        result = run_everything(config, out, corpus, glue, progress)
+        result = run_everything(config, out, corpus, glue, progress, suited)
     print_result(result, as_json, run_lines(result))
 
 
