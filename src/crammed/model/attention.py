@@ -20,7 +20,7 @@ class Attention(Block):
         self.width: int = config.width
         self.head_dim = config.head_dim
         self.dropout = config.dropout
-        self.places = POSITIONS[config.positions](config)
+        self.position_encoding = POSITIONS[config.positions](config)
         self.qkv = Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.out = Linear(config.width, config.width, bias=config.linear_bias)
 
@@ -33,7 +33,7 @@ class Attention(Block):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, keys and values [B, H, S, K], and the mask, with the places in them."""
         q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
-        q, k, mask = self.places.attend(q, k, mask, tables)
+        q, k, mask = self.position_encoding.attend(q, k, mask, tables)
         return q, k, v, mask
 
     def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
