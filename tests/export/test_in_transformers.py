@@ -123,17 +123,17 @@ TASKS = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_pipelines(tmp_path: Path, recipe: Recipe, task: str) -> None:
-    from transformers import pipeline
-    from transformers.pipelines import SUPPORTED_TASKS
+    from transformers import pipelines
 
     head, texts = TASKS[task]
-    if task not in SUPPORTED_TASKS:
+    if task not in pipelines.SUPPORTED_TASKS:
         pytest.skip(f"this transformers has no pipeline for {task}")
     if not recipe.has(head):
         pytest.skip(f"this transformers has no {head} for {recipe.format}")
     recipe.load(head).save_pretrained(tmp_path / "model")
     recipe.tokenizer().save_pretrained(tmp_path / "model")
-    run = pipeline(task, str(tmp_path / "model"), device="cpu", **recipe.trust)
+    make: Any = pipelines.pipeline
+    run = make(task, str(tmp_path / "model"), device="cpu", **recipe.trust)
     if texts is None:
         answer = run(question="Who counts?", context=TEXTS[0])
         assert answer["answer"] in TEXTS[0]
@@ -184,7 +184,11 @@ def trainer(recipe: Recipe, out: Path, model: Any, **options: Any) -> Any:
 def test_the_trainer_saves_and_goes_on(tmp_path: Path, recipe: Recipe) -> None:
     pytest.importorskip("accelerate", reason=NEEDED.format("accelerate"))
     head = "ModelForSequenceClassification"
-    options = {"save_steps": 2, "gradient_checkpointing": True, "learning_rate": 1e-2}
+    options: dict[str, Any] = {
+        "save_steps": 2,
+        "gradient_checkpointing": True,
+        "learning_rate": 1e-2,
+    }
     options["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     first = trainer(recipe, tmp_path, recipe.load(head, num_labels=3), max_steps=4, **options)
     first.train()
@@ -209,7 +213,11 @@ def test_the_trainer_takes_means_of_losses(tmp_path: Path, recipe: Recipe) -> No
     with torch.no_grad():
         for parameter in model.classifier.parameters():
             parameter.zero_()
-    options = {"gradient_accumulation_steps": 4, "learning_rate": 0.0, "max_steps": 1}
+    options: dict[str, Any] = {
+        "gradient_accumulation_steps": 4,
+        "learning_rate": 0.0,
+        "max_steps": 1,
+    }
     loss = trainer(recipe, tmp_path, model, save_strategy="no", **options).train().training_loss
     assert loss == pytest.approx(math.log(3), rel=1e-4)
 
