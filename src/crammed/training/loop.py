@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -25,7 +26,7 @@ from crammed.rundir import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, TrainState, resume
-from crammed.training.distributed import Group, leading
+from crammed.training.distributed import Group, compare_weights, leading, note_processes
 from crammed.training.heldout import HeldoutMeter
 from crammed.training.plan import Planner
 from crammed.training.recorder import Recorder
@@ -74,6 +75,7 @@ def pretrain(
     ledger = Ledger(config.budget.charge, clock)
     alone = build(config, corpus.vocab_size, Specials.of(corpus.tokenizer), device)
     saved = resume(run, alone, ledger, corpus.sha256)
+    note_processes(run, group, progress, resumed=saved.work.updates > 0)
     planner = Planner(config, corpus.vocab_size, ledger, device.synchronize)
     stream, work = RowStream(corpus, config.seed, config.order), saved.work
     with (
@@ -85,7 +87,7 @@ def pretrain(
         with ledger.account("compile"):
             step.prepare(planner.all_row_counts(), planner.all_mask_rates())
         with ledger.account("setup"):
-            between = _Between(run, corpus, device, alone, ledger, planner, saved, task)
+            between = _Between(run, corpus, device, alone, ledger, planner, saved, task, group)
 
         while (update := planner.next(work)) is not None:
             with ledger.account("data_wait"):
@@ -125,6 +127,7 @@ class _Between:
         planner: Planner,
         saved: TrainState,
         task: ProgressTask,
+        group: Group | None,
     ) -> None:
         self.heldout = HeldoutMeter(run, corpus, step.model, device)
         self.early_stop = run.config.train.early_stop
@@ -137,22 +140,28 @@ class _Between:
         )
         self.recorder = Recorder(run, self.agenda, ledger, device, task)
         self.checkpoints = Checkpoints(run, step, ledger, self.agenda, device, corpus.sha256)
+        self._compare = partial(compare_weights, step, group)
 
     def do_what_is_due(self, work: Work, u: float) -> None:
         """Log, measure and save as far as the agenda says so; stop if the loss is too bad."""
         if self.recorder.has_news() and self.agenda.log_due():
             self.recorder.log(work, u)
             if fault := _too_bad(self.early_stop, u, self.recorder.loss):
-                self.checkpoints.save(work)
+                self.save(work)
                 raise StoppedByPolicy(fault)
         if self.agenda.heldout_due(u):
             self.heldout.measure(work, u, self.agenda)
         if self.agenda.checkpoint_due():
-            self.checkpoints.save(work)
+            self.save(work)
 
     def log_and_save(self, work: Work, u: float) -> None:
         """Write down everything so far, whether it is due or not."""
         self.recorder.log(work, u)
+        self.save(work)
+
+    def save(self, work: Work) -> None:
+        """Write a checkpoint, of weights that are the same in all processes."""
+        self._compare()
         self.checkpoints.save(work)
 
 
