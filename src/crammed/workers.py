@@ -21,6 +21,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask a process to stop; SIGHUP only if it is not ignored, as by ``nohup``."""
+    asked = [signal.SIGINT, signal.SIGTERM]
+    return asked if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*asked, signal.SIGHUP]
+
+
 def world_size() -> int:
     """Processes that ``torchrun`` started to train one model; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -78,9 +84,10 @@ def worker_processes(
 
 
 def _begin_worker(initializer: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
-    """Give the worker one core, leave Ctrl-C to the driver, and end when the driver does."""
+    """Give the worker one core, leave the terminal to the driver, and end when the driver does."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to all of them
+        signal.signal(each, signal.SIG_IGN)
     driver = multiprocessing.parent_process()
     assert driver is not None
 

@@ -199,6 +199,10 @@ class _Forked:
         if self.poll() is None:
             os.kill(self.pid, which)
 
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         """End it at once."""
         self.send_signal(signal.SIGKILL)

@@ -30,7 +30,7 @@ from crammed.training.distributed import Group, compare_weights, leading, note_p
 from crammed.training.heldout import HeldoutMeter
 from crammed.training.plan import Planner
 from crammed.training.recorder import Recorder
-from crammed.training.signals import noted_signals
+from crammed.training.signals import UpdateLeft, noted_signals
 from crammed.training.step import TrainStep
 
 
@@ -84,6 +84,8 @@ def pretrain(
         leading(alone, group) as step,
         ledger.account("step"),
     ):
+        if group is None:  # several processes finish the update together
+            alone.before_microbatch = partial(_leave_if, signals)
         with ledger.account("compile"):
             step.prepare(planner.all_row_counts(), planner.all_mask_rates())
         with ledger.account("setup"):
@@ -92,7 +94,11 @@ def pretrain(
         while (update := planner.next(work)) is not None:
             with ledger.account("data_wait"):
                 rows = torch.from_numpy(stream.read(update.first_row, update.rows))
-            loss = step.gradients(rows, update)
+            try:
+                loss = step.gradients(rows, update)
+            except UpdateLeft:
+                step.discard()
+                raise between.stopped(signals[0], work, planner.progress(work)) from None
             if not planner.in_time():  # an update counts only if it is complete in time
                 step.discard()
                 run.event("discarded", update=work.updates, reason="not complete in time")
@@ -103,8 +109,7 @@ def pretrain(
             between.recorder.add(update, loss, norm)
             between.do_what_is_due(work, planner.progress(work))
             if signals:
-                between.log_and_save(work, planner.progress(work))
-                raise _interrupted(signals[0], work, run)
+                raise between.stopped(signals[0], work, planner.progress(work))
 
     if work.updates == 0:
         raise _nothing_trained(planner, ledger)
@@ -140,6 +145,8 @@ class _Between:
         )
         self.recorder = Recorder(run, self.agenda, ledger, device, task)
         self.checkpoints = Checkpoints(run, step, ledger, self.agenda, device, corpus.sha256)
+        self._run = run
+        self._ledger = ledger
         self._compare = partial(compare_weights, step, group)
 
     def do_what_is_due(self, work: Work, u: float) -> None:
@@ -154,15 +161,23 @@ class _Between:
         if self.agenda.checkpoint_due():
             self.save(work)
 
-    def log_and_save(self, work: Work, u: float) -> None:
-        """Write down everything so far, whether it is due or not."""
+    def stopped(self, signal: str, work: Work, u: float) -> Interrupted:
+        """Write down everything so far, and the time of an update that was left undone."""
         self.recorder.log(work, u)
-        self.save(work)
+        if work.updates:
+            self.save(work)
+        self._run.heartbeat(self._ledger.charged())
+        return _interrupted(signal, work, self._run)
 
     def save(self, work: Work) -> None:
         """Write a checkpoint, of weights that are the same in all processes."""
         self._compare()
         self.checkpoints.save(work)
+
+
+def _leave_if(signals: list[str]) -> None:
+    if signals:
+        raise UpdateLeft
 
 
 def _too_bad(rule: EarlyStop | None, u: float, loss: float) -> str | None:
