@@ -108,6 +108,17 @@ def test_threads_that_are_asked_for_are_those_of_every_run(tmp_path: Path, corpu
         assert [word for word in run.command if "threads=" in word] == ["compute.threads=3"]
 
 
+def test_runs_share_the_threads_that_the_environment_allows(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
+    for asked, threads in (("4", 2), ("1", 1)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        run = next(_runs(study, corpus, BUDGET, 1, tmp_path, 2))
+        assert f"compute.threads={threads}" in run.command
+
+
 def test_a_study_that_is_stopped_begins_no_more_runs(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
