@@ -89,7 +89,12 @@ def pretrain(
     from crammed.pipeline import result, train_and_export
     from crammed.rundir import RunDir, default_out
     from crammed.sizing import seconds_a_shape
-    from crammed.training.distributed import follow, joined_group
+    from crammed.training.distributed import (
+        compare_folders,
+        compare_setups,
+        follow,
+        joined_group,
+    )
     from crammed.workers import world_size
 
     if corpus is None:
@@ -101,7 +106,10 @@ def pretrain(
     device = choose_device(config.compute, seconds_a_shape(config))
     out = out or default_out(config, corpus.name, "summary.json")
     with joined_group(device) as group:
+        if group is not None:
+            compare_setups(config, opened, device, group)
         if group is not None and group.rank > 0:
+            compare_folders(out, group)
             if not (out / "summary.json").exists():  # in a finished run there is nothing to follow
                 follow(config, opened, out / "checkpoints", device, group)
             return
@@ -110,6 +118,8 @@ def pretrain(
         try:
             with run_dir, shown_progress() as progress:
                 show_budget(progress, config, budget, words)
+                if group is not None:
+                    compare_folders(out, group)
                 progress.line(f"run  {run_dir.path}")
                 train_and_export(run_dir, opened, whole, progress, group)
         except InputError:
