@@ -66,6 +66,8 @@ class FolderLock:
 
 _MISPLACED = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 """A file where a folder is needed, or a folder where a file is."""
+_FAILING = (errno.EIO, errno.EFBIG, errno.ENXIO, errno.ESTALE)
+"""A medium that is failing or gone, or a limit on the size of files."""
 
 
 @contextmanager
@@ -83,7 +85,20 @@ def disk_faults(path: Path) -> Iterator[None]:
             raise InputError(
                 f"cannot write {path}: {os.strerror(number)}; choose another --out"
             ) from error
+        if number in _FAILING:
+            raise InputError(failing(error, path, number)) from error
         raise
+
+
+def failing(error: Exception, path: Path | None = None, number: int | None = None) -> str:
+    """What to say about an operation that the machine refused, and what to do then."""
+    named = getattr(error, "filename", None) or path
+    place = f" {os.fsdecode(named)}" if isinstance(named, str | bytes | Path) else ""
+    reason = os.strerror(number) if number else getattr(error, "strerror", None) or error
+    return (
+        f"cannot read or write{place}: {reason}; look after the disk, then type the same command "
+        "again: what is finished is kept"
+    )
 
 
 def _os_error(text: str) -> int | None:
@@ -202,6 +217,22 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def inside(folder: Path, name: object, listing: str) -> Path:
+    """The path of a file or folder that a listing in `folder` names.
+
+    Args:
+        listing: what messages call the file that lists the name.
+
+    Raises:
+        InputError: the name leads out of the folder, or is none.
+    """
+    if isinstance(name, str) and name and "\0" not in name:
+        path = Path(name)
+        if not path.is_absolute() and ".." not in path.parts:
+            return folder / path
+    raise InputError(f"{listing} names {name!r}, which leads out of its folder: is it damaged?")
 
 
 # ---- hashes

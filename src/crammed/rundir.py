@@ -66,6 +66,10 @@ def _is_of(path: Path, config: RunConfig) -> bool:
         return False
 
 
+_BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
+"""What a process leaves that ends before it has written which run this is."""
+
+
 class RunDir:
     """An open run directory, locked against a second process."""
 
@@ -101,7 +105,7 @@ class RunDir:
             if another:
                 write_json(saved, config.model_dump(mode="json"))
             return run
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and any(each.name not in _BEFORE_CONFIG for each in path.iterdir()):
             raise InputError(f"{path} holds something that is not a run: choose another --out")
         with disk_faults(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -118,8 +122,8 @@ class RunDir:
 
     def discard_if_new(self) -> None:
         """Remove the directory if this process made it and nothing worth keeping is in it yet."""
-        kept = (self.path / "metrics.jsonl", self.path / "corpus" / "manifest.json")
-        if self._created and not any(file.exists() for file in kept):
+        kept = ("metrics.jsonl", "corpus/manifest.json", ".corpus.preparing")
+        if self._created and not any((self.path / name).exists() for name in kept):
             shutil.rmtree(self.path, ignore_errors=True)
 
     @property
@@ -188,7 +192,10 @@ def read_config(path: Path) -> RunConfig:
     try:
         values = migrate(json.loads(file.read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path} is not a run: it has no readable config.json") from error
+        raise InputError(
+            f"{path} is not a run: it has no readable config.json; name another folder, or "
+            "restore that file from a copy"
+        ) from error
     return validated(RunConfig, values, str(file))
 
 
@@ -215,10 +222,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _only_prepared(path: Path, old: RunConfig, new: RunConfig) -> bool:
-    """Whether the directory holds a finished corpus that suits `new`, and no training yet."""
-    same = (old.data, old.tokenizer) == (new.data, new.tokenizer)
-    trained = any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json"))
-    return same and not trained and (path / "corpus" / "manifest.json").exists()
+    """Whether the directory holds a corpus that suits `new` and no training yet, or less."""
+    if any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json")):
+        return False
+    if not (path / "corpus" / "manifest.json").exists():
+        return (path / ".corpus.preparing").exists()  # what fits of it is used
+    return (old.data, old.tokenizer) == (new.data, new.tokenizer)
 
 
 def _differences(old: RunConfig, new: RunConfig) -> list[str]:
