@@ -21,6 +21,19 @@ def test_configuration_and_environment_are_saved_first(tmp_path: Path) -> None:
     assert env["packages"]["torch"]
 
 
+def test_a_run_that_ended_before_it_was_configured_begins_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in (".lock", "env.json", ".config.json.tmp"):
+        (run / name).write_text("{")
+    with RunDir.open(run, tiny()):
+        assert json.loads((run / "env.json").read_text())["packages"]["torch"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".hidden").touch()
+    with pytest.raises(InputError, match="not a run"):
+        RunDir.open(tmp_path / "other", tiny())
+
+
 def test_a_copy_without_history_takes_its_commit_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,5 +200,9 @@ def test_weights_that_do_not_fit_on_the_disk_are_reported_in_one_line() -> None:
     library_says = "Error while serializing: I/O error: No space left on device (os error 28)"
     with pytest.raises(InputError, match="disk is full"), disk_faults(Path("out")):
         raise SafetensorError(library_says)
+    library_says = "Error while serializing: I/O error: Input/output error (os error 5)"
+    with pytest.raises(InputError, match=r"write out: Input/output error; look after the disk"):
+        with disk_faults(Path("out")):
+            raise SafetensorError(library_says)
     with pytest.raises(SafetensorError), disk_faults(Path("out")):
         raise SafetensorError("InvalidHeader")

@@ -57,7 +57,9 @@ def main(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for tries.jsonl and table.md.")] = None,
     first: Annotated[bool, typer.Option("--first", help="Stop at the first failure.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the worlds of tries that failed.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the worlds of tries that failed.")
+    ] = False,
 ) -> None:
     """Strike stages with faults; the exit code is 1 if a try did not hold."""
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

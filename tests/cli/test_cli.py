@@ -276,6 +276,21 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_disk_that_fails_anywhere_is_one_line() -> None:
+    script = (
+        "import errno, pathlib\n"
+        "def fail(path, *_):\n"
+        "    raise OSError(errno.EIO, 'Input/output error', str(path))\n"
+        "pathlib.Path.read_text = fail\n"
+        "from crammed.cli.app import main\n"
+        "main()\n"
+    )
+    done = python("-c", script, "recipes", "crammed")
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "crammed.yaml: Input/output error; look after the disk" in line
+
+
 def test_text_that_changed_under_a_run_is_noticed(tmp_path: Path) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     arguments = ("run", *SMALL, "--budget", "3updates", "--data", text, "--out", tmp_path / "run")

@@ -15,7 +15,6 @@ import typer
 
 from crammed.cli import corpora, machine, models, studies, training
 from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
-from crammed.files import failing
 from crammed.quiet import silence
 from crammed.workers import stop_signals
 
@@ -125,6 +124,8 @@ def main() -> None:
         _say(error)
         sys.exit(error.exit_code)
     except OSError as error:  # the machine's fault, wherever it showed
+        from crammed.files import failing
+
         _say(failing(error))
         sys.exit(InputError.exit_code)
     except _Interrupt:
