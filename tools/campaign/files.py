@@ -179,8 +179,12 @@ def _install_opening(layer: Layer) -> None:
             layer.change("create", name, new=new)
         return _os_open(path, flags, mode, dir_fd=dir_fd)
 
-    builtins.open = io.open = opened  # type: ignore[assignment]
-    os.open = os_open  # type: ignore[assignment]
+    for module, name, function in (
+        (builtins, "open", opened),
+        (io, "open", opened),
+        (os, "open", os_open),
+    ):
+        setattr(module, name, function)
 
 
 def _install_folders(layer: Layer) -> None:
@@ -227,7 +231,8 @@ def _install_folders(layer: Layer) -> None:
     os.rmdir = changing("rmdir", os.rmdir)
     os.unlink = changing("remove", os.unlink)
     os.remove = changing("remove", os.remove)
-    os.fsync, os.fdatasync = syncing(os.fsync), syncing(os.fdatasync)
+    for name in ("fsync", "fdatasync"):
+        setattr(os, name, syncing(getattr(os, name)))
 
 
 def _install_native(layer: Layer) -> None:
@@ -253,5 +258,6 @@ def _install_native(layer: Layer) -> None:
         return write
 
     fault = safetensors.SafetensorError
-    safetensors.torch.serialize_file = counted(safetensors.torch.serialize_file, 1, fault)
+    name = "serialize_file"
+    setattr(safetensors.torch, name, counted(getattr(safetensors.torch, name), 1, fault))
     pa.OSFile = counted(pa.OSFile, 0, OSError)

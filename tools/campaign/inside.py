@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -176,10 +177,14 @@ def _arm(fault: dict[str, Any], layer: Layer) -> None:
         timer = threading.Timer(fault["after"], strike)
         timer.daemon = True
         timer.start()
-    if "stuck" in fault:
-        _at_update(fault["stuck"], lambda _: (_struck(layer), os.kill(os.getpid(), signal.SIGSTOP)))
-    if "dies" in fault:
-        _at_update(fault["dies"], lambda _: (_struck(layer), os.kill(os.getpid(), signal.SIGKILL)))
+    for how, which in (("stuck", signal.SIGSTOP), ("dies", signal.SIGKILL)):
+        if how in fault:
+            _at_update(fault[how], partial(_end, which, layer))
+
+
+def _end(which: signal.Signals, layer: Layer, _: object) -> None:
+    _struck(layer)
+    os.kill(os.getpid(), which)
 
 
 def _at_update(number: int, act: Callable[[Any], object]) -> None:
@@ -194,7 +199,7 @@ def _at_update(number: int, act: Callable[[Any], object]) -> None:
             act(step)
         return real(step, *given, **named)
 
-    TrainStep.apply = apply  # type: ignore[method-assign]
+    TrainStep.apply = apply  # type: ignore[method-assign, assignment]
 
 
 def _poison(number: int, layer: Layer) -> None:

@@ -16,14 +16,9 @@ from campaign.stages import Stage
 from crammed.evaluation.finetuning.arrays import load_arrays
 
 _VOLATILE = (
-    "seconds",
-    "accounts",
-    "tokens_per_second",
-    "environment",
-    "peak_exaflop",
-    "corpus_dir",
+    *("seconds", "charged_seconds", "accounts", "tokens_per_second", "at"),
+    *("environment", "peak_exaflop"),
 )
-_VOLATILE += ("charged_seconds", "at")
 """Keys of JSON that say when and how fast something was done."""
 _TIMES = re.compile(rb"[^,\n]* charged|[\d.]+ ?(s|min|h|d)\b|[\d.]+ [kM]?(tokens|characters)/s")
 _DATES = re.compile(rb"\d{4}-\d{2}-\d{2}[T ]?[\d:.]*(\+00:00| UTC)?")
@@ -56,7 +51,7 @@ class Outcome:
         """
         if self.code is None:
             return "hangs"
-        if "Traceback" in self.error or "Exception ignored" in self.error:
+        if "Traceback (" in self.error or "Exception ignored" in self.error:
             last = self.error.strip().splitlines()[-1]
             return f"traceback: {last[:160]}"
         if self.code < 0:

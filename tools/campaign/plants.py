@@ -6,8 +6,9 @@ Each takes one safeguard away, in the process under test alone.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,61 +30,44 @@ class Plant:
     fault: str
 
 
-def _without_sync() -> None:
-    from crammed import files
+def _replace(modules: tuple[str, ...], name: str, function: Callable[..., object]) -> None:
+    """Put a function in the place of another, which must be there."""
+    for module in map(importlib.import_module, modules):
+        assert callable(getattr(module, name)), f"{module} has no {name} any more"
+        setattr(module, name, function)
 
-    assert callable(files._sync)
-    files._sync = lambda path: None
+
+def _without_sync() -> None:
+    _replace(("crammed.files",), "_sync", lambda path: None)
+
+
+def _without_hashes() -> None:
+    modules = ("crammed.training.checkpoint", "crammed.model.trained")
+    _replace(modules, "damage", lambda folder: None)
+
+
+def _without_finite_check() -> None:
+    _replace(("crammed.training.checkpoint",), "all_finite", lambda tensors: True)
 
 
 def _writing_in_place() -> None:
-    from crammed import files
-
     def write_text(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
 
-    for module in _importers("crammed", "write_text"):
-        module.write_text = write_text  # type: ignore[attr-defined]
-    assert files.write_text is write_text
+    _replace(("crammed.files",), "write_text", write_text)
 
 
 def _deaf_to_terminate() -> None:
-    from crammed.training import distributed, loop
-
-    noted = loop.noted_signals
+    from crammed.training.signals import noted_signals as noted
 
     @contextlib.contextmanager
-    def noted_signals():  # type: ignore[no-untyped-def]
+    def noted_signals() -> Iterator[list[str]]:
         with noted() as received:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             yield received
 
-    loop.noted_signals = distributed.noted_signals = noted_signals
-
-
-def _without_hashes() -> None:
-    from crammed.model import trained
-    from crammed.training import checkpoint
-
-    assert callable(checkpoint.damage)
-    assert callable(trained.damage)
-    checkpoint.damage = trained.damage = lambda folder: None
-
-
-def _without_finite_check() -> None:
-    from crammed.training import checkpoint
-
-    assert callable(checkpoint.all_finite)
-    checkpoint.all_finite = lambda tensors: True
-
-
-def _importers(package: str, name: str) -> list[object]:
-    """The modules of a package that have a function of this name."""
-    import sys
-
-    found = [m for key, m in sys.modules.items() if key.partition(".")[0] == package]
-    return [module for module in found if hasattr(module, name)]
+    _replace(("crammed.training.loop",), "noted_signals", noted_signals)
 
 
 PLANTS = {

@@ -20,7 +20,7 @@ from campaign.inside import code
 from campaign.journal import Operation, read_journal
 from campaign.oracle import Outcome
 from campaign.stages import Stage
-from support.command import PIPE, popen
+from support.command import popen
 
 PATIENCE = 60.0
 """Seconds after which a command counts as hanging; none takes a tenth of it."""
@@ -74,8 +74,8 @@ def run(
         started.append(
             popen(
                 [sys.executable, *words],
-                stdout=PIPE,
-                stderr=PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 cwd=world,
                 env={**os.environ, **own},

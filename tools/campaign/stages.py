@@ -22,15 +22,23 @@ _MODEL = tuple(word for word in TINY if not word.startswith(("data.", "tokenizer
 _OFTEN = ("train.checkpoint_seconds=1e-9", "train.log_seconds=1e-9")
 """A checkpoint and a log point after every update."""
 _PROTOCOL = ("finetune.seeds=1", "finetune.epochs=1", "finetune.batch=16", "compute.workers=1")
-_PREPARE = ("prepare", "crammed", *TINY, "compute.workers=1", "data.heldout_rows=20")
-_PREPARE += ("--data", "text", "--out", "corpus")
-_PRETRAIN = ("pretrain", "crammed", *_MODEL, *_OFTEN, *_PROTOCOL, "--corpus", "corpus")
-_PRETRAIN += ("--budget", f"{UPDATES}updates", "--out", "run", "--json")
-_EVALUATE = ("evaluate", "run", "--data", "tasks", "--tasks", "rte", "--device", "cpu")
-_EVALUATE += ("--dtype", "float32", "--jobs", "1", "--json")
+_PREPARE = (
+    *("prepare", "crammed", *TINY, "compute.workers=1", "data.heldout_rows=20"),
+    *("--data", "text", "--out", "corpus"),
+)
+_PRETRAIN = (
+    *("pretrain", "crammed", *_MODEL, *_OFTEN, *_PROTOCOL, "--corpus", "corpus"),
+    *("--budget", f"{UPDATES}updates", "--out", "run", "--json"),
+)
+_EVALUATE = (
+    *("evaluate", "run", "--data", "tasks", "--tasks", "rte", "--device", "cpu"),
+    *("--dtype", "float32", "--jobs", "1", "--json"),
+)
 
-_STUDY = ("study", "study.yaml", "--corpus", "corpus", "--budget", "3updates", "--seeds", "1")
-_STUDY += ("--out", "study", "--json")
+_STUDY = (
+    *("study", "study.yaml", "--corpus", "corpus", "--budget", "3updates", "--seeds", "1"),
+    *("--out", "study", "--json"),
+)
 
 Where = Callable[[list[Operation]], slice]
 """Which operations of an undisturbed journal a stage is about."""
