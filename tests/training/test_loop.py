@@ -267,7 +267,7 @@ def test_training_learns(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
     train(config, corpus, tmp_path / "run", cpu)
     records = read_metrics(tmp_path / "run")
     assert records[0]["loss"] == pytest.approx(math.log(corpus.vocab_size), abs=0.2)
-    assert records[-1]["loss"] < corpus.manifest["heldout"]["unigram_cross_entropy"] - 1.0
+    assert records[-1]["loss"] < corpus.manifest["heldout"]["unigram_cross_entropy"] - 0.5
 
 
 def test_heldout_loss_is_measured_on_the_way(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
