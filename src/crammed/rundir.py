@@ -4,10 +4,10 @@ config.json     the resolved configuration, saved before anything else
 env.json        versions and machine
 corpus/         the corpus that `crammed run` prepared, unless it was told to use another
 metrics.jsonl   one object for each log point
-events.jsonl    stages, held-out measurements, checkpoints, resumes
+events.jsonl    stages, held-out measurements, checkpoints, resumes, spikes, divergence
 heartbeat.json  seconds charged at the last log point, so that work lost in a crash is still charged
 checkpoints/    only while training
-final/          weights, configuration and tokenizer of the trained model
+final/          weights, configuration and tokenizer of the trained model, and their hashes
 export/         the same as a Hugging Face folder
 evaluation/     scores, and the predictions behind them (crammed.evaluation.folder)
 summary.json    the result; the last file that training writes
@@ -36,7 +36,7 @@ from crammed.config import RunConfig
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
-from crammed.files import FolderLock, disk_faults, read_json, write_json
+from crammed.files import FolderLock, disk_faults, make_folder, read_json, write_json
 
 
 def default_out(config: RunConfig, data_name: str, last: str) -> Path:
@@ -80,7 +80,7 @@ class RunDir:
         """Make a new run directory, or open one that holds the same configuration.
 
         A directory that holds nothing but a corpus so far also takes another configuration, if
-        that one prepares the same corpus.
+        that one prepares the same corpus. What to do about divergence may always change.
 
         Raises:
             InputError: it holds another configuration or something else, or is in use.
@@ -98,13 +98,13 @@ class RunDir:
                     "--out, or the same configuration to resume it"
                 )
             run = cls(path, config, created=False)
-            if another:
+            if another or found.train.divergence != config.train.divergence:
                 write_json(saved, config.model_dump(mode="json"))
             return run
         if path.exists() and any(path.iterdir()):
             raise InputError(f"{path} holds something that is not a run: choose another --out")
         with disk_faults(path):
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             run = cls(path, config, created=True)
             write_json(path / "env.json", environment())
             write_json(saved, config.model_dump(mode="json"))
@@ -226,7 +226,8 @@ def _differences(old: RunConfig, new: RunConfig) -> list[str]:
     return [
         f"{key}: {before.get(key)} there, {after.get(key)} here"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not key.startswith(("compute.", "description"))
+        if before.get(key) != after.get(key)
+        and not key.startswith(("compute.", "description", "train.divergence."))
     ]
 
 

@@ -92,6 +92,11 @@ class Agenda:
         self._saved = self._ledger.wall()
         self._checkpoint_cost = self._saved - before
 
+    def went_back(self, heldout_u: float) -> None:
+        """Begin anew after the run went back to a checkpoint, with its `heldout_u`."""
+        self._logged, self._saved = self._training_seconds(), self._ledger.wall()
+        self.heldout_u = heldout_u
+
     def since_log(self) -> float:
         """Seconds of training since the last log point."""
         return self._training_seconds() - self._logged

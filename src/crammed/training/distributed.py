@@ -30,7 +30,7 @@ from crammed.training.signals import noted_signals
 from crammed.training.step import TrainStep
 from crammed.workers import world_size
 
-_STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE = range(5)
+_STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE, _RELOAD = range(6)
 _LENGTH = 5
 """Numbers in a command: what to do, and what the followers need to know of an update."""
 
@@ -153,6 +153,16 @@ class LeadingStep:
         self._group.send(_DISCARD)
         self._step.discard()
 
+    def reload(self) -> None:
+        """Have the followers read the newest checkpoint, which the leader has read already."""
+        self._group.send(_RELOAD)
+
+
+def reload_followers(step: TrainStep | LeadingStep) -> None:
+    """Have the followers, if there are any, go back to the newest checkpoint."""
+    if isinstance(step, LeadingStep):
+        step.reload()
+
 
 @contextmanager
 def leading(step: TrainStep, group: Group | None) -> Iterator[TrainStep | LeadingStep]:
@@ -195,6 +205,8 @@ def follow(
                 _gradients(step, torch.from_numpy(rows), update, group)
             elif what == _APPLY:
                 step.apply(values[0])
+            elif what == _RELOAD:
+                load_checkpoint(checkpoints, step, corpus.sha256)
             else:
                 step.discard()
 

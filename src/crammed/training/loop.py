@@ -2,8 +2,8 @@
 
 From the command line to ``backward()`` a run passes four files: `crammed.cli.training` calls
 `crammed.pipeline`, which calls `pretrain` here, which calls `crammed.training.step`. Beside them,
-`plan` decides what each update is and `agenda` what is due between two of them, and `build` makes
-the model, its optimizer and the step.
+`plan` decides what each update is and `agenda` what is due between two of them, `build` makes the
+model, its optimizer and the step, and `recovery` goes back when training has diverged.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from crammed.config import EarlyStop, RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
-from crammed.errors import InputError, Interrupted, StoppedByPolicy
+from crammed.errors import Diverged, InputError, Interrupted, StoppedByPolicy
 from crammed.model.encoder import MaskedLM
 from crammed.progress import Progress, ProgressTask
 from crammed.rundir import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.build import build
-from crammed.training.checkpoint import Checkpoints, TrainState, resume
-from crammed.training.distributed import Group, leading
+from crammed.training.checkpoint import Checkpoints, End, Loaded, TrainState, resume
+from crammed.training.distributed import Group, LeadingStep, leading, reload_followers
 from crammed.training.heldout import HeldoutMeter
 from crammed.training.plan import Planner
 from crammed.training.recorder import Recorder
+from crammed.training.recovery import Recovery
 from crammed.training.signals import noted_signals
 from crammed.training.step import TrainStep
 
@@ -61,55 +62,86 @@ def pretrain(
 ) -> Trained:
     """Train until the budget is spent; go on from a checkpoint where there is one.
 
+    What this returns is in the last checkpoint, too, so that a call after the end of training
+    returns the same and trains no further.
+
     Args:
         group: the processes that train together, if this one leads several.
 
     Raises:
         InputError: the corpus is smaller than a batch, or the budget than an update.
         Interrupted: a signal came; a checkpoint was written.
-        StoppedByPolicy: the recipe's early-stop rule fired; a checkpoint was written.
-        Diverged: the loss is not finite.
+        StoppedByPolicy: the recipe's early-stop rule fired, now or earlier; the run is over.
+        Diverged: the loss or a weight is not finite, and `train.divergence` says to stop.
     """
     _check_size(corpus, config.batch.rows)
     ledger = Ledger(config.budget.charge, clock)
     alone = build(config, corpus.vocab_size, Specials.of(corpus.tokenizer), device)
-    saved = resume(run, alone, ledger, corpus.sha256)
+    loaded = resume(run, alone, ledger, corpus.sha256)
+    for words in loaded.damaged:
+        progress.line(f"checkpoint  {words}: going on from {loaded.generation}")
     planner = Planner(config, corpus.vocab_size, ledger, device.synchronize)
-    stream, work = RowStream(corpus, config.seed, config.order), saved.work
+    stream, work = RowStream(corpus, config.seed, config.order), loaded.state.work
     with (
         progress.task("pretraining", 1.0) as task,
         noted_signals() as signals,
         leading(alone, group) as step,
         ledger.account("step"),
     ):
+        if loaded.state.end is not None:
+            return _trained(alone.model, loaded.state, loaded.state.end)
         with ledger.account("compile"):
             step.prepare(planner.all_row_counts(), planner.all_mask_rates())
         with ledger.account("setup"):
-            between = _Between(run, corpus, device, alone, ledger, planner, saved, task)
+            between = _Between(run, corpus, device, alone, ledger, planner, loaded, task)
+        between.recovery.begin()
 
-        while (update := planner.next(work)) is not None:
-            with ledger.account("data_wait"):
-                rows = torch.from_numpy(stream.read(update.first_row, update.rows))
-            loss = step.gradients(rows, update)
-            if not planner.in_time():  # an update counts only if it is complete in time
-                step.discard()
-                run.event("discarded", update=work.updates, reason="not complete in time")
+        while True:  # once more after every divergence that the recipe survives
+            try:
+                work = _until_spent(work, step, stream, planner, between, signals, ledger)
+                state, end = between.finish(work, planner)  # what follows may fail
                 break
-            norm = step.apply(update.factor)
-            work += update.cost
-            planner.finished(update)
-            between.recorder.add(update, loss, norm)
-            between.do_what_is_due(work, planner.progress(work))
-            if signals:
-                between.log_and_save(work, planner.progress(work))
-                raise _interrupted(signals[0], work, run)
+            except Diverged as fault:
+                work = between.go_back(fault)
+                reload_followers(step)
+        if signals:
+            raise _interrupted(signals[0], work, run)
+    return _trained(alone.model, state, end)
 
+
+def _until_spent(
+    work: Work,
+    step: TrainStep | LeadingStep,
+    stream: RowStream,
+    planner: Planner,
+    between: _Between,
+    signals: list[str],
+    ledger: Ledger,
+) -> Work:
+    """Update after update, until the budget is spent; returns the work by then."""
+    while (update := planner.next(work)) is not None:
+        with ledger.account("data_wait"):
+            rows = torch.from_numpy(stream.read(update.first_row, update.rows))
+        loss = step.gradients(rows, update)
+        if not planner.in_time():  # an update counts only if it is complete in time
+            step.discard()
+            between.run.event("discarded", update=work.updates, reason="not complete in time")
+            break
+        norm = step.apply(update.factor)
+        work += update.cost
+        planner.finished(update)
+        between.recorder.add(update, loss, norm)
+        between.do_what_is_due(work, planner.progress(work))
+        if signals:
+            between.log_and_save(work, planner.progress(work))
+            raise _interrupted(signals[0], work, between.run)
     if work.updates == 0:
         raise _nothing_trained(planner, ledger)
-    between.recorder.log(work, planner.progress(work))
-    trained = Trained(alone.model, work, ledger.state(), planner.charged, planner.progress(work))
-    between.checkpoints.save(work)  # what follows may fail, and training is dear
-    return trained
+    return work
+
+
+def _trained(model: MaskedLM, state: TrainState, end: End) -> Trained:
+    return Trained(model, state.work, state.accounts, end.charged_seconds, end.u)
 
 
 class _Between:
@@ -123,37 +155,56 @@ class _Between:
         step: TrainStep,
         ledger: Ledger,
         planner: Planner,
-        saved: TrainState,
+        loaded: Loaded,
         task: ProgressTask,
     ) -> None:
+        saved, sha256 = loaded.state, corpus.sha256
+        self.run = run
         self.heldout = HeldoutMeter(run, corpus, step.model, device)
         self.early_stop = run.config.train.early_stop
-        self.agenda = Agenda(  # begins now that everything is ready
+        self.agenda = agenda = Agenda(  # begins now that everything is ready
             run.config.train,
             ledger,
             planner.room_for,
             first=saved.work.updates == 0,
             heldout_u=saved.heldout_u,
         )
-        self.recorder = Recorder(run, self.agenda, ledger, device, task)
-        self.checkpoints = Checkpoints(run, step, ledger, self.agenda, device, corpus.sha256)
+        self.recorder = Recorder(run, agenda, ledger, device, task)
+        held = loaded.generation
+        self.checkpoints = Checkpoints(run, step, ledger, agenda, device, sha256, held)
+        self.recovery = Recovery(
+            run, step, ledger, agenda, planner, self.checkpoints, saved.detour, sha256
+        )
 
     def do_what_is_due(self, work: Work, u: float) -> None:
         """Log, measure and save as far as the agenda says so; stop if the loss is too bad."""
         if self.recorder.has_news() and self.agenda.log_due():
             self.recorder.log(work, u)
             if fault := _too_bad(self.early_stop, u, self.recorder.loss):
-                self.checkpoints.save(work)
+                self.checkpoints.save_over(work, fault)
                 raise StoppedByPolicy(fault)
         if self.agenda.heldout_due(u):
             self.heldout.measure(work, u, self.agenda)
         if self.agenda.checkpoint_due():
+            self.recorder.check(work)
             self.checkpoints.save(work)
 
     def log_and_save(self, work: Work, u: float) -> None:
         """Write down everything so far, whether it is due or not."""
         self.recorder.log(work, u)
         self.checkpoints.save(work)
+
+    def finish(self, work: Work, planner: Planner) -> tuple[TrainState, End]:
+        """Write down everything, and that training has ended."""
+        end = End(planner.charged, planner.progress(work))
+        self.recorder.log(work, end.u)
+        return self.checkpoints.save_end(work, end), end
+
+    def go_back(self, fault: Diverged) -> Work:
+        """Undo what led to divergence, if the recipe says so; returns the work that is kept."""
+        work = self.recovery.go_back(fault)
+        self.recorder.forget()
+        return work
 
 
 def _too_bad(rule: EarlyStop | None, u: float, loss: float) -> str | None:
