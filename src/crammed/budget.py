@@ -23,12 +23,12 @@ from typing import Literal, get_args
 from crammed.errors import InputError
 
 Clock = Callable[[], float]
-Kind = Literal["time", "tokens", "updates", "flops"]
+BudgetKind = Literal["time", "tokens", "updates", "flops"]
 Account = Literal["setup", "compile", "data_wait", "step", "checkpoint", "log", "evaluate", "lost"]
 ACCOUNTS: tuple[Account, ...] = get_args(Account)
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_UNITS: dict[str, Kind] = {"tok": "tokens", "update": "updates", "flop": "flops"}
+_UNITS: dict[str, BudgetKind] = {"tok": "tokens", "update": "updates", "flop": "flops"}
 _EXAMPLES = "write it like 90m, 24h, 120s, 2e9tok, 500updates or 1e18flop"
 
 
@@ -59,7 +59,7 @@ class Budget:
         text: the budget as it was typed, which is what a configuration saves.
     """
 
-    kind: Kind
+    kind: BudgetKind
     limit: float
     text: str = field(compare=False)
 

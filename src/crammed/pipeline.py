@@ -306,7 +306,7 @@ def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progre
 
 
 def raise_for_failed_tasks(suites: Mapping[str, Any]) -> None:
-    """Raises TaskFailed if a task of a suite has no score.
+    """Raise `TaskFailed` if a task of a suite has no score.
 
     Args:
         suites: scores as JSON by name of the suite.

@@ -120,7 +120,7 @@ class MultiCycle(Curve):
         return _triangles(u, self.cycles)
 
 
-class Linear(_WarmedUp):
+class LinearDecay(_WarmedUp):
     """Warm-up, then linearly from 1 to `end`."""
 
     shape: Literal["linear"] = "linear"
@@ -131,7 +131,7 @@ class Linear(_WarmedUp):
 
 
 class LinearToZero(_WarmedUp):
-    """`Linear` that ends at exactly 0 ("D2Z", arXiv 2502.15938)."""
+    """`LinearDecay` that ends at exactly 0 ("D2Z", arXiv 2502.15938)."""
 
     shape: Literal["linear-to-zero"] = "linear-to-zero"
 
@@ -233,7 +233,7 @@ Schedule = Annotated[
     Triangle
     | OneCycle
     | MultiCycle
-    | Linear
+    | LinearDecay
     | LinearToZero
     | Polynomial
     | Cosine

@@ -17,7 +17,7 @@ from crammed.errors import InputError
 from crammed.evaluation.protocol import load_protocol
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.evaluation.scores.table import (
-    Part,
+    Printed,
     blimp_table,
     comparison_tables,
     score_tables,
@@ -312,7 +312,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def _printed(parts: list[Part], stream: io.StringIO) -> str:
+def _printed(parts: list[Printed], stream: io.StringIO) -> str:
     show(parts, stream)
     return stream.getvalue()
 

@@ -12,7 +12,7 @@ from crammed.cli.output import print_result
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
-    from crammed.evaluation.scores.table import Part
+    from crammed.evaluation.scores.table import Printed
 
 ModelArgument = Annotated[
     str,
@@ -83,7 +83,7 @@ def evaluate(
     from crammed.pipeline import raise_for_failed_tasks
 
     values: dict[str, Any] = {"model": model, "suites": {}}
-    parts: list[Part] = []
+    parts: list[Printed] = []
     if data is None and compare is None:
         raise InputError(
             "name the data to evaluate on with --data, or another model with --compare"
@@ -120,7 +120,7 @@ def evaluate(
 
 def _compared(
     model: str, other: str, suite: str, protocol: str | None, into: Path | None
-) -> tuple[dict[str, Any], list[Part]]:
+) -> tuple[dict[str, Any], list[Printed]]:
     """A comparison as JSON and as tables."""
     from crammed.evaluation.comparison import compare_models
     from crammed.evaluation.folder import default_folder, scores_folder
@@ -130,13 +130,13 @@ def _compared(
     return compared.json(), compared.parts()
 
 
-def _score_parts(values: dict[str, Any]) -> list[Part]:
+def _score_parts(values: dict[str, Any]) -> list[Printed]:
     """An evaluation as tables."""
     from rich.text import Text
 
     from crammed.evaluation.scores.table import blimp_table, score_tables
 
-    parts: list[Part] = []
+    parts: list[Printed] = []
     for suite, scores in values["suites"].items():
         if suite == "blimp":
             parts.append(blimp_table(scores))

@@ -168,12 +168,12 @@ def plan(
     from crammed.device import choose_device
     from crammed.sizing import seconds_a_shape
     from crammed.training.forecast import forecast
-    from crammed.training.measure import measure
+    from crammed.training.measure import measure_speed
 
     config, opened = configure(words, {}, budget, None, None, corpus, needs_data=False)
     device = choose_device(config.compute, seconds_a_shape(config))
     with shown_progress() as progress:
-        speed = measure(config, opened, device, seconds, progress)
+        speed = measure_speed(config, opened, device, seconds, progress)
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
     values = forecast(config, vocab, opened.rows if opened is not None else None, speed)
     print_result(values, as_json, _plan_lines(values))

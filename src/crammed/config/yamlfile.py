@@ -1,4 +1,4 @@
-"""YAML files as people mean them, and words that help with what is wrong in them."""
+"""Reading YAML the way people mean it, and explaining what is wrong in a file."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class _Location:
     Attributes:
         holds: the section there, or what holds sections by key or number; None for a plain value.
         path: its keys as a person types them.
-        choice: the kinds that it may be of, where it has not been said yet which it is.
+        choice: the kinds to choose from, where none has been chosen yet.
     """
 
     holds: Any
@@ -157,7 +157,7 @@ class _Location:
     kind: str = ""
 
     def below(self, part: str) -> _Location:
-        """The place under a key, a number, or the kind of a section, which is no part of a path."""
+        """The place under a key, a number or a kind; a kind is not part of the path."""
         if self.choice is not None:
             kind = f" with {self.path}.{self.choice.key}={part}"
             return _Location(self.choice.kinds.get(part), self.path, kind=kind)

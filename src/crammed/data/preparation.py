@@ -68,7 +68,7 @@ from crammed.files import (
 from crammed.progress import Progress
 from crammed.quantity import progress_rate
 
-Job = TypeVar("Job")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -83,7 +83,7 @@ def prepare(
     """Make the corpus `out` and open it.
 
     Args:
-        compute: who does the work; it changes no byte.
+        compute: how many workers do the work, and where; the corpus is the same, byte for byte.
         work: folder in which to keep intermediate results, so that a later preparation of the same
             text, alone or with more, need not read it again. With None they are beside `out` and
             are removed in the end.
@@ -207,8 +207,8 @@ class _Preparation:
     def _on_all(
         self,
         label: str,
-        function: Callable[[Job], Result],
-        jobs: Sequence[Job],
+        function: Callable[[Item], Result],
+        jobs: Sequence[Item],
         sizes: Sequence[int],
         unit: str = "characters",
     ) -> list[Result]:

@@ -14,7 +14,7 @@ from crammed.evaluation.evaluation import WITHOUT_FINETUNING
 from crammed.evaluation.folder import read_gold, read_outputs, read_scores
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference
 from crammed.evaluation.scores.score import metrics_of
-from crammed.evaluation.scores.table import Part, comparison_tables
+from crammed.evaluation.scores.table import Printed, comparison_tables
 from crammed.tasks.task import Suite, Task, load_suite
 
 
@@ -37,7 +37,7 @@ class Comparison:
         """As ``--json`` prints it."""
         return {"a": self.a, "b": self.b, "numbers": self.entries, "notes": self.notes}
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Printed]:
         """As a terminal shows it."""
         tables = comparison_tables(self.a, self.b, self.entries)
         return [*tables, Text("\n".join(self.notes))] if self.notes else tables

@@ -20,7 +20,7 @@ class Attention(Block):
         self.width: int = config.width
         self.head_dim = config.head_dim
         self.dropout = config.dropout
-        self.places = POSITIONS[config.positions](config)
+        self.position_encoding = POSITIONS[config.positions](config)
         self.qkv = Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.out = Linear(config.width, config.width, bias=config.linear_bias)
 
@@ -36,7 +36,7 @@ class Attention(Block):
             mask: [B, 1, 1, S], True where a token may be attended to; None where all may.
         """
         q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
-        q, k, mask = self.places.attend(q, k, mask, tables)
+        q, k, mask = self.position_encoding.attend(q, k, mask, tables)
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         output: Tensor = self.out(y.transpose(1, 2).flatten(-2))

@@ -90,8 +90,8 @@ class Encoder(nn.Module):
         self.config = config
         self.compute_dtype: torch.dtype | None = None
         self.tokens = Embedding(vocab_size, config.width)
-        self.places = POSITIONS[config.positions](config)
-        self.places.register(self)
+        self.position_encoding = POSITIONS[config.positions](config)
+        self.position_encoding.register(self)
         if config.token_types:
             self.types = Embedding(config.token_types, config.width)
         self.embedding_norm: nn.Module
@@ -103,7 +103,7 @@ class Encoder(nn.Module):
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
         """Set the encoder's own parameters, which are those of its positions."""
-        self.places.start(self, std, generator)
+        self.position_encoding.start(self, std, generator)
 
     def keep_tables(self, length: int) -> None:
         """Take rows of this length from now on, and compute the tables of positions once.
@@ -111,7 +111,7 @@ class Encoder(nn.Module):
         Otherwise a compiler may well compute their sines again in each layer.
         """
         dtype = self.compute_dtype or self.tokens.weight.dtype
-        tables = self.places.tables(length, self.tokens.weight.device)
+        tables = self.position_encoding.tables(length, self.tokens.weight.device)
         self._tables = tuple(table.to(dtype) for table in tables)
 
     def forward(
@@ -124,7 +124,7 @@ class Encoder(nn.Module):
             mask: [B, S] bool, False at padding; None where there is none.
             types: token types, [B, S]; None means all 0. Ignored by a model without any.
         """
-        x = self.places.embed(self, self.tokens(ids))
+        x = self.position_encoding.embed(self, self.tokens(ids))
         if self.config.token_types:
             x = x + (self.types.weight[0] if types is None else self.types(types))
         x = self.embedding_norm(x)
@@ -132,7 +132,7 @@ class Encoder(nn.Module):
             x = x.to(self.compute_dtype)
         tables = self._tables
         if tables is None:
-            tables = self.places.tables(ids.shape[1], ids.device)
+            tables = self.position_encoding.tables(ids.shape[1], ids.device)
         attend = None if mask is None else mask[:, None, None, :]
         return self.through_layers(self.drop(x), tables, attend)
 

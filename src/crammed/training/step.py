@@ -31,10 +31,10 @@ from crammed.training.precision import LossScale, recompute, training_copy
 
 T = TypeVar("T")
 MOST_PIECES = 8
-"""Rows left over after whole microbatches are split into equal pieces if a microbatch has no more
-pieces of that size than these."""
+"""The rows left over after whole microbatches are split into equal pieces, unless a microbatch
+would hold more than this many pieces of that size."""
 MOST_RESTS = 2
-"""Rows left over are not split if a run has no more different numbers of them than these."""
+"""Leftover rows are not split if a run leaves at most this many different numbers of them over."""
 MOST_SHAPES = 64
 """Shapes that a process may compile; PyTorch's own limit is eight, too few for mask stages."""
 

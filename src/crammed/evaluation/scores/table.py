@@ -16,10 +16,10 @@ from rich.text import Text
 from crammed.evaluation.scores.published import published, published_beside
 
 Json = Mapping[str, Any]
-Part = Table | Text
+Printed = Table | Text
 
 
-def show(parts: Sequence[Part], stream: TextIO | None = None) -> None:
+def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
     """Print tables and texts: plain unless the stream is a terminal, and never cut off.
 
     Args:
@@ -102,7 +102,7 @@ def p_text(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
+def score_tables(suite: str, scores: Json, protocol: Json) -> list[Printed]:
     """A suite's scores and means; then what a row has no room for, and published models if they are
     comparable."""
     table = _table(f"{suite}, in percent")
@@ -134,7 +134,7 @@ def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
         floor = f"{mean['untrained']:.1f}" if "untrained" in mean else "none"
         value = f"{mean['value']:.1f}"
         table.add_row(mean_text(mean), "mean", value, interval_text(mean["interval"]), "", floor)
-    parts: list[Part] = [table]
+    parts: list[Printed] = [table]
     if notes:
         parts.append(Text("\n").join(notes))
     if (beside := _published_table(suite, scores, protocol)) is not None:
@@ -155,7 +155,7 @@ def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
     return table
 
 
-def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Part]:
+def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
     """What `compare.compare` returns, then what could not be compared."""
     table = _table(f"A: {a}\nB: {b}")
     _column(table, "task", widest=34)
@@ -176,7 +176,7 @@ def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Part]:
             interval_text(entry["interval"], "+"),
             p_text(entry["p"]),
         )
-    parts: list[Part] = [table] if table.rows else []
+    parts: list[Printed] = [table] if table.rows else []
     return [*parts, Text("\n").join(notes)] if notes else parts
 
 
