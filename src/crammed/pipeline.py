@@ -19,6 +19,7 @@ from crammed.data.manifest import changed_files
 from crammed.data.preparation import prepare
 from crammed.data.sources import open_sources
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.data.verification import verify_once
 from crammed.device import Device, choose_device
 from crammed.errors import Diverged, InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -171,7 +172,7 @@ def train_and_export(
         the contents of ``summary.json``.
 
     Raises:
-        InputError: the run was started with another corpus.
+        InputError: the run was started with another corpus, or the corpus is damaged.
     """
     summary = run.summary()
     if summary is not None:
@@ -181,6 +182,7 @@ def train_and_export(
     config = run.config
     if config.corpus is not None and config.corpus != corpus.sha256:
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
+    verify_once(corpus, progress)
     _announce(config, corpus, device, progress)
     # Everything below follows from the last checkpoint, which is kept until all of it is written.
     trained = pretrain(config, corpus, run, device, progress, group=group)
