@@ -95,10 +95,13 @@ def _os_error(text: str) -> int | None:
 # ---- files
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     """Replace the file in one step: readers see the old content or the new, never a part.
 
     When this returns, the disk has the new content. Makes the file's folder if there is none.
+
+    Args:
+        sync_folder: False lets a power cut bring the old content back, which takes less time.
     """
     aside = path.with_name(f".{path.name}.tmp")
     with disk_faults(path):
@@ -109,14 +112,16 @@ def write_text(path: Path, text: str) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(path)
-            _sync(path.parent)
+            if sync_folder:
+                _sync(path.parent)
         finally:
             aside.unlink(missing_ok=True)
 
 
-def write_json(path: Path, values: Any) -> None:
+def write_json(path: Path, values: Any, *, sync_folder: bool = True) -> None:
     """Write JSON as `write_text` does; keys keep their order and NaN is refused."""
-    write_text(path, json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n", sync_folder=sync_folder)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -238,8 +243,9 @@ HASHES = "hashes.json"
 
 
 def write_hashes(folder: Path) -> None:
-    """Write the SHA-256 of every file of a folder into its ``hashes.json``."""
-    write_json(folder / HASHES, {name: sha256(folder / name) for name in _names(folder)})
+    """Write the SHA-256 of every file of a `new_folder` into its ``hashes.json``."""
+    hashes = {name: sha256(folder / name) for name in _names(folder)}
+    write_json(folder / HASHES, hashes, sync_folder=False)  # `new_folder` does that
 
 
 def damage(folder: Path) -> str | None:

@@ -166,7 +166,8 @@ class RunDir:
 
     def heartbeat(self, charged_seconds: float) -> None:
         """Record the seconds charged so far."""
-        write_json(self.path / "heartbeat.json", {"charged_s": charged_seconds})
+        beat = {"charged_s": charged_seconds}
+        write_json(self.path / "heartbeat.json", beat, sync_folder=False)  # the last one will do
 
     def last_heartbeat(self) -> float:
         """Seconds charged at the last log point of any process; 0 before the first one."""

@@ -84,9 +84,10 @@ def test_a_run_without_log_points_says_so(tmp_path: Path) -> None:
         write_report([run], tmp_path / "report.html")
 
 
-def last_heartbeat(run: Path) -> None:
+def read_everything(run: Path) -> None:
     with RunDir.open(run, read_config(run)) as opened:
         opened.last_heartbeat()
+    write_report([run], run / "report.html")
 
 
 @pytest.mark.parametrize("name", ["summary.json", "env.json", "heartbeat.json"])
@@ -95,8 +96,7 @@ def test_a_damaged_file_of_a_run_is_one_line(tmp_path: Path, name: str, content:
     run = copied(tmp_path / "run")
     (run / name).write_bytes(content)
     with pytest.raises(InputError, match=f"{name} is damaged: it "):
-        last_heartbeat(run)
-        write_report([run], tmp_path / "report.html")
+        read_everything(run)
 
 
 @pytest.mark.parametrize("name", ["$", "a$b$c", r"$\frac{1}$", "100 $", r"\$x$"])

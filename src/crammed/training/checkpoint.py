@@ -154,7 +154,8 @@ class Checkpoints:
             with new_folder(generation) as aside:
                 save_file(_on_cpu(weights), aside / "model.safetensors")
                 save_file(_on_cpu(moments), aside / "optimizer.safetensors")
-                write_json(aside / "state.json", {"schema": SCHEMA, **asdict(state)})
+                values = {"schema": SCHEMA, **asdict(state)}
+                write_json(aside / "state.json", values, sync_folder=False)
                 write_hashes(aside)
             for old in _generations(self._run.checkpoints):
                 if old not in (generation, self.held):  # those that are damaged included
