@@ -78,6 +78,13 @@ def test_parameters_and_flops_of_any_combination(config: ModelConfig) -> None:
     check_costs(config)
 
 
+@given(any_model())
+def test_every_parameter_of_any_combination_is_used(config: ModelConfig) -> None:
+    model = random_model(config)
+    model(some_ids(2)).sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
 class _Forgetful(Block):
     """A block that does not declare its second product."""
 

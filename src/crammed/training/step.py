@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -44,6 +45,22 @@ def moved(rows: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":  # a copy from memory that is not pinned would wait for the device
         return rows.pin_memory().to(device, non_blocking=True)
     return rows.to(device)
+
+
+@contextmanager
+def _compiler_faults() -> Iterator[None]:
+    """Say in one line what the compiler could not do."""
+    try:
+        yield
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes seconds to import
+
+        fault = error.inner_exception
+        reason = ": ".join([type(fault).__name__, *str(fault).splitlines()[:1]])
+        raise InputError(
+            f"the compiler failed: {reason}. If a process was killed while it compiled, remove the "
+            f"folder {cache_dir()}; or set compute.compile=off"
+        ) from error
 
 
 class TrainStep:
@@ -117,7 +134,8 @@ class TrainStep:
             rates: mask rates that an update may have.
 
         Raises:
-            InputError: there are too many shapes to compile, or not even one row fits.
+            InputError: there are too many shapes to compile, the compiler failed, or not even one
+                row fits.
         """
         self._row_counts = row_counts = frozenset(row_counts)
         if self._device.fits_microbatch:
@@ -125,7 +143,8 @@ class TrainStep:
         self.microbatch_rows = min(self.microbatch_rows, max(row_counts, default=1))
         if self._device.compile:
             rates = list(rates)
-            self._with_less(lambda: self._compile_for(row_counts, rates))
+            with _compiler_faults():
+                self._with_less(lambda: self._compile_for(row_counts, rates))
 
     def _fit(self) -> None:
         """Find how many rows the device's memory holds, and whether layers have to recompute."""
