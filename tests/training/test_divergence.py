@@ -253,13 +253,13 @@ def test_a_run_that_stopped_may_go_on_with_another_choice(
 
 
 def test_spikes_lie_far_above_what_is_usual() -> None:
-    spikes = Spikes()
+    spikes = Spikes(0.01)
     calm = [5.0 + 0.1 * math.sin(n) for n in range(FEWEST)]
     assert spikes.add([*calm[:-1], 99.0])[0] == []  # there is nothing to compare with
     places, usual = spikes.add([5.1, 8.0, 5.0, math.inf, math.nan, 4.0])
     assert places == [1, 3]
     assert usual == pytest.approx(5.0, abs=0.2)
-    equal = Spikes()
+    equal = Spikes(0.01)
     equal.add([1.0] * FEWEST)
     assert equal.add([1.0 + 1e-6, 1.5])[0] == [1]
 

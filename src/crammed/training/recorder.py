@@ -24,6 +24,8 @@ FEWEST = 20
 """Nothing is a spike before there are so many values to compare it with."""
 FAR = 10.0
 """A spike lies this many typical deviations above the usual value."""
+LEAST = {"loss": 0.01, "grad_norm": 0.1}
+"""A typical deviation counts as at least this share of the usual value."""
 
 
 class Spikes:
@@ -31,9 +33,13 @@ class Spikes:
 
     The usual value is the median of the last `USUAL`, and the typical deviation is their median
     absolute deviation, which spikes themselves hardly move.
+
+    Args:
+        least: a deviation counts as at least this share of the usual value.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least: float) -> None:
+        self._least = least
         self._last: deque[float] = deque(maxlen=USUAL)
 
     def add(self, values: list[float]) -> tuple[list[int], float]:
@@ -46,8 +52,7 @@ class Spikes:
         if len(self._last) >= FEWEST:
             middle = statistics.median(self._last)
             deviation = statistics.median(abs(each - middle) for each in self._last)
-            # Where all are equal but for rounding, a small difference is no spike.
-            limit = middle + FAR * max(deviation, 0.01 * abs(middle))
+            limit = middle + FAR * max(deviation, self._least * abs(middle))
             found = [place for place, value in enumerate(values) if value > limit]
         self._last.extend(value for value in values if math.isfinite(value))
         return found, middle
@@ -69,7 +74,7 @@ class Recorder:
         self._device = device
         self._task = task
         self.loss = math.nan
-        self._spikes = {"loss": Spikes(), "grad_norm": Spikes()}
+        self._spikes = {name: Spikes(least) for name, least in LEAST.items()}
         self.forget()
 
     def forget(self) -> None:
