@@ -20,6 +20,7 @@ from crammed.data.preparation import prepare
 from crammed.data.sources import open_sources
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once
+from crammed.data.workfolder import remove_left_overs
 from crammed.device import Device, choose_device
 from crammed.errors import Diverged, InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -28,7 +29,7 @@ from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.folder import EvaluationFolder
 from crammed.evaluation.suite import SuiteEvaluator
 from crammed.export.huggingface import export
-from crammed.files import new_folder, write_json
+from crammed.files import json_hash, new_folder, write_json
 from crammed.model.count import parameters
 from crammed.model.heldout import heldout_loss
 from crammed.model.trained import TrainedModel, trained_model
@@ -130,6 +131,7 @@ def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
     """
     path, config = run.path / "corpus", run.config
     if (path / "manifest.json").exists():
+        remove_left_overs(path)
         corpus = Corpus(path)
         if changed := changed_files(corpus.manifest, config.data):
             raise InputError(
@@ -287,10 +289,18 @@ def _summary(
         "mask_token": Specials.of(corpus.tokenizer).names(corpus.tokenizer)["mask"],
         "corpus": {
             "sha256": corpus.sha256,
+            "heldout_sha256": _heldout_sha256(corpus, config),
             "sources": [source["name"] for source in corpus.manifest["sources"]],
             **{k: corpus.manifest[k] for k in ("documents", "characters", "tokens", "vocab_size")},
         },
     }
+
+
+def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
+    """Of all that decides the rows of held-out loss: only equal ones can be compared."""
+    files = corpus.manifest["files"]
+    hashes = [files[name]["sha256"] for name in ("heldout.jsonl.gz", "tokenizer.json")]
+    return json_hash([*hashes, config.data.heldout_rows, config.data.row_length])
 
 
 def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress) -> None:
