@@ -29,6 +29,7 @@ ACCOUNTS: tuple[Account, ...] = get_args(Account)
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNITS: dict[str, BudgetKind] = {"tok": "tokens", "update": "updates", "flop": "flops"}
+_MOST: dict[BudgetKind, float] = {"time": 1e10, "tokens": 1e18, "updates": 1e12, "flops": 1e30}
 _EXAMPLES = "write it like 90m, 24h, 120s, 2e9tok, 500updates or 1e18flop"
 
 
@@ -68,7 +69,8 @@ class Budget:
         """Read ``24h``, ``90m``, ``1h30m``, ``2e9tok``, ``500updates`` or ``1e18flop``.
 
         Raises:
-            InputError: the text does not have this form, or is not a finite number above zero.
+            InputError: the text does not have this form, or is not above zero, or more than any
+                machine could spend.
         """
         typed = text.strip()
         number = r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?"
@@ -79,8 +81,10 @@ class Budget:
             budget = cls("time", sum(float(value) * _SECONDS[unit] for value, unit in parts), text)
         else:
             raise InputError(f"{typed!r} is not a budget: {_EXAMPLES}")
-        if not 0 < budget.limit < float("inf"):
+        if not budget.limit > 0:
             raise InputError(f"a budget of {typed!r} leaves nothing to train with: {_EXAMPLES}")
+        if budget.limit > _MOST[budget.kind]:
+            raise InputError(f"a budget of {typed!r} is more than can be spent: {_EXAMPLES}")
         if budget.kind == "updates" and budget.limit != int(budget.limit):
             raise InputError(f"a budget of {typed!r} is not a whole number of updates")
         return budget
@@ -154,6 +158,20 @@ class Ledger:
         for name in ACCOUNTS:
             self.seconds[name] += saved.get(name, 0.0)
         self.seconds["lost"] += max(0.0, lost)
+
+    def lose(self, kept: Mapping[str, float]) -> float:
+        """Move the charged seconds since an earlier `state` to the account ``lost``.
+
+        Returns:
+            how many seconds that is.
+        """
+        self._book()
+        before = sum(self.seconds.values())
+        for name in self.charge - {"lost"}:
+            self.seconds[name] = kept.get(name, 0.0)
+        lost = before - sum(self.seconds.values())
+        self.seconds["lost"] += lost
+        return lost
 
 
 class Pace:

@@ -28,7 +28,9 @@ DataOption = Annotated[
     str | None,
     typer.Option(help="Folder of tasks, or hub to download them; for blimp and heldout a file."),
 ]
-SeedsOption = Annotated[int | None, typer.Option(min=1, help="Fine-tuning seeds of each task.")]
+SeedsOption = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="Fine-tuning seeds of each task.")
+]
 ProtocolOption = Annotated[
     str | None, typer.Option(help="cramming, bert-base, glue-long, superglue or FILE.yaml.")
 ]
@@ -48,7 +50,9 @@ IntoOption = Annotated[
     Path | None,
     typer.Option(help="Folder for scores and predictions; resumed if it exists."),
 ]
-JobsOption = Annotated[int | None, typer.Option(min=1, help="Models to fine-tune at a time.")]
+JobsOption = Annotated[
+    int | None, typer.Option(min=1, max=4096, help="Models to fine-tune at a time.")
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 DtypeOption = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
 TrustOption = Annotated[

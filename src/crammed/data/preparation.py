@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,6 +29,7 @@ from crammed.data.heldout import heldout_texts
 from crammed.data.heldout_copies import without_copies, write_heldout_runs
 from crammed.data.ingest import CleanedText, Shard, read_and_clean
 from crammed.data.manifest import SCHEMA, StageResults, write_manifest
+from crammed.data.search import ignored_files
 from crammed.data.selection import Selection, select_documents
 from crammed.data.shard_packing import (
     Packed,
@@ -47,7 +47,7 @@ from crammed.data.shard_selection import (
     heldout_lines,
     select_shard,
 )
-from crammed.data.sources import Source, ignored_files, open_sources
+from crammed.data.sources import Source, open_sources
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.counts import total_counts
 from crammed.data.tokenization.encoding import CorpusTokenizer
@@ -63,10 +63,9 @@ from crammed.data.tokenization.training import (
     train_from_words,
     unigram_library,
 )
+from crammed.data.workfolder import refusals_of, remove_left_overs, work_folder
 from crammed.errors import InputError
 from crammed.files import (
-    FolderLock,
-    disk_faults,
     json_hash,
     publish,
     write_array,
@@ -101,13 +100,15 @@ def prepare(
             another process is preparing it.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if (out / "manifest.json").exists():
+            remove_left_overs(out)
         raise InputError(f"{out} exists already: choose another --out")
     _require_extras(data, tokenizer)
     sources = open_sources(data)
     if ignored := ignored_files(data):
         listed = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
         progress.line(f"sources  ignoring files of other formats: {listed}")
-    with _work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
+    with work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
         _Preparation(data, tokenizer, folder, engine, progress).run(sources, out)
     return Corpus(out)
 
@@ -120,26 +121,6 @@ def _require_extras(data: DataConfig, tokenizer: TokenizerConfig) -> None:
         substring.suffix_sorting_library()
     if tokenizer.kind == "unigram" and tokenizer.file is None:
         unigram_library()
-
-
-@contextmanager
-def _work_folder(work: Path | None, out: Path) -> Iterator[Path]:
-    """A locked folder for intermediate results: `work`, or one beside `out`.
-
-    The one beside `out` stays after a crash or an interrupt, so that the same call can resume, but
-    wrong input and a full disk leave nothing behind.
-    """
-    folder = work or out.with_name(f".{out.name}.preparing")
-    with FolderLock(folder, out, "lock"):
-        try:
-            with disk_faults(out):
-                yield folder
-        except InputError:
-            if work is None:
-                shutil.rmtree(folder)
-            raise
-        if work is None:
-            shutil.rmtree(folder)
 
 
 @dataclass(frozen=True)
@@ -182,11 +163,20 @@ class _Preparation:
             chunked = CorpusTokenizer(supplied).takes_chunks
 
         text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress)
+        with refusals_of(text):
+            text.require_documents()
+            self._make(text, supplied, chunked, out)
+
+    def _make(
+        self, text: CleanedText, supplied: Tokenizer | None, chunked: bool, out: Path
+    ) -> None:
+        """Make the corpus of cleaned text."""
         selection = select_documents(text.shards, self.data)
         self.progress.line(f"held out  {selection.describe_heldout()}")
-
         made = self.folder / f"made-{self._identity(text, supplied)}"
-        corpus = made / "corpus"
+        corpus, publishing = made / "corpus", made / "publishing"
+        if publishing.exists():  # a call was killed then, and may have moved files away
+            shutil.rmtree(made)
         corpus.mkdir(parents=True, exist_ok=True)
         shards = _selected_shards(text, selection, made)
         if self.data.heldout_copies == "keep":
@@ -209,6 +199,7 @@ class _Preparation:
         self._store_orders(corpus, tokenizer, statistics)
         results = StageResults(text, selection, tokenizer, packed, statistics, left_out)
         write_manifest(corpus, self.data, self.tokenizer_config, results)
+        write_text(publishing, "")
         publish(corpus, out)
         shutil.rmtree(made)
 

@@ -25,7 +25,7 @@ class Comparison:
     Attributes:
         a, b: names of the models.
         entries: what `crammed.evaluation.scores.compare.compare` returns.
-        notes: where the protocols differ.
+        notes: whether the models are the same, and where the protocols differ.
     """
 
     a: str
@@ -75,7 +75,10 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
                 differences[name] = found
     entries = compare(loaded, tasks_a, tasks_b, differences, reasons)
     one, other = stored
-    notes = [
+    notes = []
+    if one["model"]["sha256"] == other["model"]["sha256"]:
+        notes.append("A and B are the same model: the hash of their files is the same")
+    notes += [
         f"{name} is {value} for A, {other['protocol'][name]} for B"
         for name, value in one["protocol"].items()
         if other["protocol"].get(name) != value

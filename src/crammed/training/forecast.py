@@ -15,10 +15,9 @@ from crammed.model.count import block_matrix_parameters, parameters, train_flops
 from crammed.sizing import MOST_EPOCHS, SHAPES, Size, best_of
 from crammed.training.agenda import TRAINING, Agenda
 from crammed.training.measure import Speed
+from crammed.training.memory import BYTES_PER_PARAMETER
 from crammed.training.plan import Planner
 
-BYTES_PER_PARAMETER = 16
-"""Weight, gradient and two moments in float32."""
 FEW_UPDATES = 200
 
 
@@ -86,6 +85,7 @@ def _play(config: RunConfig, vocab_size: int, speed: Speed) -> tuple[Ledger, Wor
     with ledger.account("compile"):
         clock.now += speed.compile
     agenda = Agenda(config.train, ledger, planner.room_for)
+    seconds = {"log": speed.log, "heldout": speed.evaluate, "checkpoint": speed.checkpoint}
     with ledger.account("step"):
         while (update := planner.next(work)) is not None:
             predicted = predicted_positions(update.mask_rate, config.data.row_length)
@@ -96,15 +96,9 @@ def _play(config: RunConfig, vocab_size: int, speed: Speed) -> tuple[Ledger, Wor
             work += update.cost
             planner.finished(update)
             u = planner.progress(work)
-            if agenda.log_due():
-                with agenda.logging():
-                    clock.now += speed.log
-            if agenda.heldout_due(u):
-                with agenda.measuring(u):
-                    clock.now += speed.evaluate
-            if agenda.checkpoint_due():
-                with agenda.saving():
-                    clock.now += speed.checkpoint
+            for what in agenda.due(u):
+                with agenda.booked(what, u):
+                    clock.now += seconds[what]
     ledger.charged()  # books up to now
     return ledger, work
 
