@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from crammed import scratch
@@ -87,6 +88,8 @@ def test_a_bad_line_in_the_last_file_costs_that_file_alone(
         (OSError(errno.EIO, "Input/output error", "/mnt/x"), "cannot read or write /mnt/x: Input"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory ran out while preparing"),
         (MemoryError(), "memory ran out while preparing: raise its limit"),
+        (pa.ArrowException("Failed to launch worker thread"), "memory ran out while preparing"),
+        (RuntimeError("can't start new thread"), "memory ran out while preparing"),
     ],
 )
 def test_what_the_machine_refuses_is_one_line_and_costs_little(
