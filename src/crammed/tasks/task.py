@@ -20,7 +20,7 @@ from crammed.config.yamlfile import read_section
 from crammed.errors import InputError
 from crammed.hints import did_you_mean
 
-Kind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
+TaskKind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
 Metric = Literal[
     "accuracy",
     "f1",
@@ -35,7 +35,7 @@ Metric = Literal[
 ]
 _OF_CLASSES: tuple[Metric, ...] = ("accuracy", "macro-f1", "micro-f1")
 OF_TWO: tuple[Metric, ...] = ("f1", "group-f1", "group-exact")
-_METRICS: dict[Kind, tuple[Metric, ...]] = {
+_METRICS: dict[TaskKind, tuple[Metric, ...]] = {
     "classification": (*_OF_CLASSES, "matthews", *OF_TWO),
     "multi-label": _OF_CLASSES,
     "regression": ("pearson", "spearman"),
@@ -100,7 +100,7 @@ class Task(Section):
 
     name: str
     """Its key in the suite."""
-    kind: Kind = "classification"
+    kind: TaskKind = "classification"
     text: Annotated[Strings, Field(min_length=1, max_length=2)]
     """One or two columns, or templates of columns such as ``{word}: {sentence1}``. For kind tokens,
     the column of the words: a list, or text with spaces between the words."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -25,11 +26,11 @@ from crammed.rundir import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, TrainState, resume
-from crammed.training.distributed import Group, leading
+from crammed.training.distributed import Group, compare_weights, leading, note_processes
 from crammed.training.heldout import HeldoutMeter
 from crammed.training.plan import Planner
 from crammed.training.recorder import Recorder
-from crammed.training.signals import noted_signals
+from crammed.training.signals import UpdateLeft, noted_signals
 from crammed.training.step import TrainStep
 
 
@@ -74,6 +75,7 @@ def pretrain(
     ledger = Ledger(config.budget.charge, clock)
     alone = build(config, corpus.vocab_size, Specials.of(corpus.tokenizer), device)
     saved = resume(run, alone, ledger, corpus.sha256)
+    note_processes(run, group, progress, resumed=saved.work.updates > 0)
     planner = Planner(config, corpus.vocab_size, ledger, device.synchronize)
     stream, work = RowStream(corpus, config.seed, config.order), saved.work
     with (
@@ -82,15 +84,21 @@ def pretrain(
         leading(alone, group) as step,
         ledger.account("step"),
     ):
+        if group is None:  # several processes finish the update together
+            alone.before_microbatch = partial(_leave_if, signals)
         with ledger.account("compile"):
             step.prepare(planner.all_row_counts(), planner.all_mask_rates())
         with ledger.account("setup"):
-            between = _Between(run, corpus, device, alone, ledger, planner, saved, task)
+            between = _Between(run, corpus, device, alone, ledger, planner, saved, task, group)
 
         while (update := planner.next(work)) is not None:
             with ledger.account("data_wait"):
                 rows = torch.from_numpy(stream.read(update.first_row, update.rows))
-            loss = step.gradients(rows, update)
+            try:
+                loss = step.gradients(rows, update)
+            except UpdateLeft:
+                step.discard()
+                raise between.stopped(signals[0], work, planner.progress(work)) from None
             if not planner.in_time():  # an update counts only if it is complete in time
                 step.discard()
                 run.event("discarded", update=work.updates, reason="not complete in time")
@@ -101,8 +109,7 @@ def pretrain(
             between.recorder.add(update, loss, norm)
             between.do_what_is_due(work, planner.progress(work))
             if signals:
-                between.log_and_save(work, planner.progress(work))
-                raise _interrupted(signals[0], work, run)
+                raise between.stopped(signals[0], work, planner.progress(work))
 
     if work.updates == 0:
         raise _nothing_trained(planner, ledger)
@@ -125,6 +132,7 @@ class _Between:
         planner: Planner,
         saved: TrainState,
         task: ProgressTask,
+        group: Group | None,
     ) -> None:
         self.heldout = HeldoutMeter(run, corpus, step.model, device)
         self.early_stop = run.config.train.early_stop
@@ -137,23 +145,39 @@ class _Between:
         )
         self.recorder = Recorder(run, self.agenda, ledger, device, task)
         self.checkpoints = Checkpoints(run, step, ledger, self.agenda, device, corpus.sha256)
+        self._run = run
+        self._ledger = ledger
+        self._compare = partial(compare_weights, step, group)
 
     def do_what_is_due(self, work: Work, u: float) -> None:
         """Log, measure and save as far as the agenda says so; stop if the loss is too bad."""
         if self.recorder.has_news() and self.agenda.log_due():
             self.recorder.log(work, u)
             if fault := _too_bad(self.early_stop, u, self.recorder.loss):
-                self.checkpoints.save(work)
+                self.save(work)
                 raise StoppedByPolicy(fault)
         if self.agenda.heldout_due(u):
             self.heldout.measure(work, u, self.agenda)
         if self.agenda.checkpoint_due():
-            self.checkpoints.save(work)
+            self.save(work)
 
-    def log_and_save(self, work: Work, u: float) -> None:
-        """Write down everything so far, whether it is due or not."""
+    def stopped(self, signal: str, work: Work, u: float) -> Interrupted:
+        """Write down everything so far, and the time of an update that was left undone."""
         self.recorder.log(work, u)
+        if work.updates:
+            self.save(work)
+        self._run.heartbeat(self._ledger.charged())
+        return _interrupted(signal, work, self._run)
+
+    def save(self, work: Work) -> None:
+        """Write a checkpoint, of weights that are the same in all processes."""
+        self._compare()
         self.checkpoints.save(work)
+
+
+def _leave_if(signals: list[str]) -> None:
+    if signals:
+        raise UpdateLeft
 
 
 def _too_bad(rule: EarlyStop | None, u: float, loss: float) -> str | None:
