@@ -276,6 +276,23 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "error", ["MemoryError()", "ImportError('x.so: failed to map segment from shared object')"]
+)
+def test_memory_that_runs_out_is_one_line(error: str) -> None:
+    code = f"""
+from crammed.cli import app
+def fail():
+    raise {error}
+app.app = fail
+app.main()
+"""
+    done = python("-c", code)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: memory ran out: raise its limit (ulimit -v)")
+    assert done.stderr.count("\n") == 1
+
+
 def test_text_that_changed_under_a_run_is_noticed(tmp_path: Path) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     arguments = ("run", *SMALL, "--budget", "3updates", "--data", text, "--out", tmp_path / "run")

@@ -105,6 +105,18 @@ def test_what_the_machine_refuses_is_one_line_and_costs_little(
     assert {path.name for path in folder.parent.iterdir()} == {"texts", "out"}
 
 
+def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: _Cleaning) -> None:
+    cleaning.errors[4] = InputError("stopped")
+    with pytest.raises(InputError, match="stopped"):
+        _prepare(folder)
+    first, second, _ = sorted(folder.parent.glob(".out.preparing/parts/*/read.json"))
+    first.write_text('{"shards": ')
+    first.with_name("begun.json").write_bytes(b"\xff")
+    second.with_name("00000.clean.json").write_text("")
+    _prepare(folder)
+    assert cleaning.calls == 4 + 3
+
+
 def test_damaged_intermediate_results_are_one_line(folder: Path, cleaning: _Cleaning) -> None:
     cleaning.errors[4] = InputError("stopped")
     with pytest.raises(InputError, match="stopped"):
