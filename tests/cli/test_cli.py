@@ -229,7 +229,7 @@ def test_wrong_data_leaves_nothing_behind(tmp_path: Path) -> None:
         "binary.txt": (bytes(range(256)) * 50, "binary"),
         "cut.jsonl.zst": (b"\x28\xb5\x2f\xfd\x04", "cut.jsonl.zst"),
         "half.jsonl": (json.dumps({"text": good[0]}).encode() + b'\n{"text": "x', "line 2"),
-        "tiny.txt": (b"One.\n\nTwo.\n", "too little text"),
+        "tiny.txt": (b"One.\n\nTwo.\n", "too few"),
     }
     for name, (content, message) in cases.items():
         (tmp_path / name).write_bytes(content)
