@@ -75,7 +75,7 @@ class FakeRay:
         self.cluster_resources = dict
 
     def use(self, monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
-        monkeypatch.setitem(sys.modules, "ray", self)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "ray", self)
         for name in ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_USAGE_STATS_ENABLED"):
             monkeypatch.setenv(name, "")  # so that it is restored
             monkeypatch.delenv(name)
