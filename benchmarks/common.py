@@ -112,6 +112,15 @@ class Training:
         self.step.apply(1.0)
 
 
+def seconds_of(device: Device, work: Callable[[], object]) -> float:
+    """Seconds that `work` takes on the device, from idle to idle."""
+    device.synchronize()
+    began = time.perf_counter()
+    work()
+    device.synchronize()
+    return time.perf_counter() - began
+
+
 def summary(seconds: Iterable[float]) -> dict[str, float]:
     """The median as ``seconds``, ``fastest`` and ``slowest``."""
     ordered = sorted(seconds)

@@ -12,8 +12,8 @@ times the number of microbatches), so that shares of an update can be given.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +21,17 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from common import Json, Training, config_of, described, finish, options_of, run, summary
+from common import (
+    Json,
+    Training,
+    config_of,
+    described,
+    finish,
+    options_of,
+    run,
+    seconds_of,
+    summary,
+)
 from crammed.config import RunConfig
 from crammed.config.optim import AdamWConfig, MuonConfig
 from crammed.device import choose_device
@@ -41,11 +51,7 @@ def main(
     training = Training(config, device)
     took = []
     for number in range(WARM + updates):
-        device.synchronize()
-        began = time.perf_counter()
-        training.gradients(number)
-        device.synchronize()
-        took.append(time.perf_counter() - began)
+        took.append(seconds_of(device, partial(training.gradients, number)))
         if number < WARM + updates - 1:
             training.optimizer.zero_grad()
     gradients = summary(took[WARM:])["seconds"] * config.batch.rows / training.rows
@@ -53,12 +59,9 @@ def main(
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(WARM + updates):
         for name, step in ways.items():
-            device.synchronize()
-            began = time.perf_counter()
-            step()
-            device.synchronize()
+            took_now = seconds_of(device, step)
             if number >= WARM:
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(took_now)
     result = described("optimizer", config, words, device)
     result |= {
         "batch_rows": config.batch.rows,

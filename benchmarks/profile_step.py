@@ -12,7 +12,6 @@ which no kernel ran.
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +21,7 @@ from typing import Annotated, Any
 import typer
 from torch.profiler import ProfilerActivity, profile
 
-from common import Json, Training, config_of, described, finish, run, summary
+from common import Json, Training, config_of, described, finish, run, seconds_of, summary
 from crammed.device import Device, choose_device
 from crammed.errors import InputError
 
@@ -53,13 +52,8 @@ def main(
     config = config_of(words)
     device = choose_device(config.compute)
     training = Training(config, device)
-    took = []
-    for number in range(WARM + updates):
-        device.synchronize()
-        began = time.perf_counter()
-        training.update(number)
-        device.synchronize()
-        took.append(time.perf_counter() - began)
+    steps = [partial(training.update, number) for number in range(WARM + updates)]
+    took = [seconds_of(device, step) for step in steps]
     kernels: list[Json] = []
     for number in range(updates):
         kernels += _kernels(device, partial(training.gradients, number), None)

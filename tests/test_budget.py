@@ -34,7 +34,25 @@ def test_parse(text: str, kind: str, limit: float) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "0h", "0tok", "-5m", "90", "h", "nan h", "inf h", "1e999h", "2.5updates", "1x", "3 m n"],
+    [
+        "1e300tok",
+        "1e19tok",
+        "1e11s",
+        "1e13updates",
+        "1e31flop",
+        "",
+        "0h",
+        "0tok",
+        "-5m",
+        "90",
+        "h",
+        "nan h",
+        "inf h",
+        "1e999h",
+        "2.5updates",
+        "1x",
+        "3 m n",
+    ],
 )
 def test_nonsense_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError, match=r"budget.*(24h|whole number)"):

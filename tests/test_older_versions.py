@@ -130,7 +130,11 @@ def test_a_finished_run_is_shown_and_evaluated_further(tmp_path: Path) -> None:
 def test_evaluations_are_compared_extended_and_reported(tmp_path: Path) -> None:
     copied(tmp_path, "finished", "finished-custom", "evaluation", "corpus")
     compared = crammed(tmp_path, "evaluate", "finished", "--compare", "evaluation", "--json")
-    assert json.loads(compared)["compare"] == close(read(FIXTURES / "EXPECTED.json")["compare"])
+    expected = read(FIXTURES / "EXPECTED.json")["compare"]
+    # Both models give all rows of rte the same class, which that version did not notice.
+    assert expected["numbers"][1]["interval"] == [0.0, 0.0]
+    expected["numbers"][1] |= {"interval": None, "p": None, "same": True}
+    assert json.loads(compared)["compare"] == close(expected)
 
     # The folder takes scores of the model that it is of, by the protocol that it has.
     copied(tmp_path, "protocol.yaml")

@@ -11,6 +11,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from crammed.files import read_json
 from crammed.quantity import quantity
 
@@ -81,28 +83,84 @@ def prepare_table(names: list[str]) -> str:
 
 
 def finetune_table(names: list[str]) -> str:
-    """Scores and times of fine-tuning, compared with a plain loop."""
+    """Scores and times of fine-tuning, compared with a plain loop.
+
+    Args:
+        names: the benchmark, then files with more seeds of single tasks of it.
+    """
+    benchmark, *more = map(_benchmark, names)
+    longer = {each["task"]: each for each in more}
+    lines = [
+        "| task | training rows | metric | ours | plain loop "
+        "| difference of means, 95 % interval |",
+        "|---|---|---|---|---|---|",
+    ]
+    intervals = []
+    for task, score in benchmark["ours"]["scores"].items():
+        runs = [run for run in benchmark["plain_runs"] if run["task"] == task]
+        theirs = [run["scores"][score["metric"]] for run in runs]
+        found = longer.get(task, {"ours": score["seeds"], "plain": theirs})
+        sides = [found["ours"], found["plain"]]
+        difference, low, high = _welch(*sides)
+        intervals.append((low, high))
+        seeds = " | ".join(", ".join(f"{value:.1f}" for value in side) for side in sides)
+        rows, between = f"{benchmark['rows'][task]:,}", f"{low:+.1f} to {high:+.1f}"
+        lines.append(
+            f"| {task} | {rows} | {score['metric']} | {seeds} | {difference:+.1f} ({between}) |"
+        )
+    ours, theirs_seconds = benchmark["ours"]["seconds"], benchmark["plain_seconds"]
+    lines.append(f"| total seconds | | | {ours:.0f} | {theirs_seconds:.0f} | |")
+    made = benchmark["environment"]
+    differ = any(low > 0 or high < 0 for low, high in intervals)
+    words = [
+        f"{benchmark['seeds']} seeds per task, on {benchmark['device']} (commit "
+        f"{made['commit']}): **{benchmark['times_faster']:.1f} times as fast** as a plain loop "
+        "that pads batches of random rows.",
+        "The scores of some tasks differ by more than seeds explain."
+        if differ
+        else "No difference between scores is larger than seeds explain.",
+        "Intervals are Welch's, over seeds.",
+    ]
+    words += [
+        f"Of {task}, the first {benchmark['seeds']} seeds on each side are the ones that were "
+        f"timed; the others were run later, to see whether a difference between those was chance "
+        f"(`benchmarks/results/{name}`)."
+        for task, name in zip(longer, names[1:], strict=True)
+    ]
+    return "\n".join([*lines, "", _wrapped(*words)]) + "\n"
+
+
+def _welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
+    """The difference of the means, and its 95 % interval by Welch's t-test."""
+    from scipy.stats import ttest_ind
+
+    between = ttest_ind(a, b, equal_var=False).confidence_interval()
+    return float(np.mean(a) - np.mean(b)), float(between.low), float(between.high)
+
+
+def coverage_table(names: list[str]) -> str:
+    """How often intervals of comparisons hold the true difference, by spread and seeds."""
     (name,) = names
     benchmark = _benchmark(name)
-    lines = ["| task | training rows | metric | ours | plain loop |", "|---|---|---|---|---|"]
-    plain = benchmark["plain_runs"]
-    for task, score in benchmark["ours"]["scores"].items():
-        theirs = [r["scores"][score["metric"]] for r in plain if r["task"] == task]
-        seeds = [", ".join(f"{value:.1f}" for value in row) for row in (score["seeds"], theirs)]
-        rows = f"{benchmark['rows'][task]:,}"
-        lines.append(f"| {task} | {rows} | {score['metric']} | {seeds[0]} | {seeds[1]} |")
-    ours, theirs_seconds = benchmark["ours"]["seconds"], benchmark["plain_seconds"]
-    lines.append(f"| total seconds | | | {ours:.0f} | {theirs_seconds:.0f} |")
-    made = benchmark["environment"]
-    lines += [
-        "",
-        _wrapped(
-            f"{benchmark['seeds']} seeds per task, on {benchmark['device']} (commit "
-            f"{made['commit']}): **{benchmark['times_faster']:.1f} times as fast** as a plain loop "
-            "that pads batches of random rows, with scores that agree up to seed noise."
-        ),
+    cases: dict[float, dict[int, Any]] = {}
+    for case in benchmark["cases"]:
+        cases.setdefault(case["spread"], {})[case["seeds"]] = case
+    seeds = list(next(iter(cases.values())))
+    heads = [f"{count} seed{'s' if count > 1 else ''} each" for count in seeds]
+    lines = [
+        f"| standard deviation over seeds, points | {' | '.join(heads)} |",
+        f"|---{'|---' * len(seeds)}|",
     ]
-    return "\n".join(lines) + "\n"
+    for each in cases.values():
+        deviation = sum(case["deviation"] for case in each.values()) / len(each)
+        held = " | ".join(f"{100 * each[count]['held']:.0f} %" for count in seeds)
+        lines.append(f"| {deviation:.1f} | {held} |")
+    words = (
+        f"{benchmark['simulations']:,} comparisons per cell on {benchmark['rows']:,} rows, two "
+        f"models of equal quality (`benchmarks/coverage.py`, commit "
+        f"{benchmark['environment']['commit']})."
+    )
+    return "\n".join([*lines, "", _wrapped(words)]) + "\n"
 
 
 def _there(names: list[str]) -> list[dict[str, Any]]:

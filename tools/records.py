@@ -242,6 +242,7 @@ MAKERS = {
     "records": table,
     "prepare": benchmark_tables.prepare_table,
     "finetune": benchmark_tables.finetune_table,
+    "coverage": benchmark_tables.coverage_table,
     "study": study_table,
     "sizes": sizes_table,
     "step": benchmark_tables.step_table,

@@ -23,12 +23,13 @@ from typing import Literal, get_args
 from crammed.errors import InputError
 
 Clock = Callable[[], float]
-Kind = Literal["time", "tokens", "updates", "flops"]
+BudgetKind = Literal["time", "tokens", "updates", "flops"]
 Account = Literal["setup", "compile", "data_wait", "step", "checkpoint", "log", "evaluate", "lost"]
 ACCOUNTS: tuple[Account, ...] = get_args(Account)
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_UNITS: dict[str, Kind] = {"tok": "tokens", "update": "updates", "flop": "flops"}
+_UNITS: dict[str, BudgetKind] = {"tok": "tokens", "update": "updates", "flop": "flops"}
+_MOST: dict[BudgetKind, float] = {"time": 1e10, "tokens": 1e18, "updates": 1e12, "flops": 1e30}
 _EXAMPLES = "write it like 90m, 24h, 120s, 2e9tok, 500updates or 1e18flop"
 
 
@@ -59,7 +60,7 @@ class Budget:
         text: the budget as it was typed, which is what a configuration saves.
     """
 
-    kind: Kind
+    kind: BudgetKind
     limit: float
     text: str = field(compare=False)
 
@@ -68,7 +69,8 @@ class Budget:
         """Read ``24h``, ``90m``, ``1h30m``, ``2e9tok``, ``500updates`` or ``1e18flop``.
 
         Raises:
-            InputError: the text does not have this form, or is not a finite number above zero.
+            InputError: the text does not have this form, or is not above zero, or more than any
+                machine could spend.
         """
         typed = text.strip()
         number = r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?"
@@ -79,8 +81,10 @@ class Budget:
             budget = cls("time", sum(float(value) * _SECONDS[unit] for value, unit in parts), text)
         else:
             raise InputError(f"{typed!r} is not a budget: {_EXAMPLES}")
-        if not 0 < budget.limit < float("inf"):
+        if not budget.limit > 0:
             raise InputError(f"a budget of {typed!r} leaves nothing to train with: {_EXAMPLES}")
+        if budget.limit > _MOST[budget.kind]:
+            raise InputError(f"a budget of {typed!r} is more than can be spent: {_EXAMPLES}")
         if budget.kind == "updates" and budget.limit != int(budget.limit):
             raise InputError(f"a budget of {typed!r} is not a whole number of updates")
         return budget

@@ -147,6 +147,16 @@ def choose_kind(config: ComputeConfig, reasons: list[str]) -> str:
     return "cpu"
 
 
+def memory_of(kind: str) -> int | None:
+    """Bytes of memory that a type of device has in all; None if unknown."""
+    if kind == "cuda":
+        return int(torch.cuda.get_device_properties().total_memory)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):  # a system that does not say
+        return None
+
+
 def native_half(device: torch.device) -> torch.dtype | None:
     """The 16-bit format that the device multiplies in hardware; None if it has none."""
     if device.type == "cuda":

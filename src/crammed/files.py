@@ -198,6 +198,22 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def inside(folder: Path, name: object, listing: str) -> Path:
+    """The path of a file or folder that a listing in `folder` names.
+
+    Args:
+        listing: what messages call the file that lists the name.
+
+    Raises:
+        InputError: the name leads out of the folder, or is none.
+    """
+    if isinstance(name, str) and name and "\0" not in name:
+        path = Path(name)
+        if not path.is_absolute() and ".." not in path.parts:
+            return folder / path
+    raise InputError(f"{listing} names {name!r}, which leads out of its folder: is it damaged?")
+
+
 # ---- hashes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from crammed.data.manifest import changed_files
 from crammed.data.preparation import prepare
 from crammed.data.sources import open_sources
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.data.workfolder import remove_left_overs
 from crammed.device import Device, choose_device
 from crammed.errors import InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -26,7 +27,7 @@ from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.folder import EvaluationFolder
 from crammed.evaluation.suite import SuiteEvaluator
 from crammed.export.huggingface import export
-from crammed.files import new_folder, write_json
+from crammed.files import json_hash, new_folder, write_json
 from crammed.model.count import parameters
 from crammed.model.heldout import heldout_loss
 from crammed.model.trained import TrainedModel, trained_model
@@ -54,7 +55,12 @@ class _Tasks:
 
 
 def run_everything(
-    config: RunConfig, out: Path, corpus_dir: Path | None, glue: Path | None, progress: Progress
+    config: RunConfig,
+    out: Path,
+    corpus_dir: Path | None,
+    glue: Path | None,
+    progress: Progress,
+    suited: Callable[[Path], RunConfig] | None = None,
 ) -> dict[str, Any]:
     """Turn text and a budget into a trained, evaluated and exported encoder, and a report.
 
@@ -62,6 +68,7 @@ def run_everything(
         out: the run directory.
         corpus_dir: a prepared corpus; None prepares ``config.data.sources`` in the run directory.
         glue: folder of GLUE tasks; None if ``config.finetune.tasks`` names none of them.
+        suited: what ``config`` would be if it were made for a corpus that is prepared already.
 
     Returns:
         the result as ``--json`` prints it.
@@ -84,6 +91,8 @@ def run_everything(
             with _stage(run, "prepare"):
                 corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress)
                 tasks = [*_generated_tasks(run), *given]  # before training, in case this fails
+            if corpus_dir is None and suited is not None:
+                announce_suited_size(config, suited(corpus.path), corpus.path, progress)
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):
@@ -128,6 +137,7 @@ def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
     """
     path, config = run.path / "corpus", run.config
     if (path / "manifest.json").exists():
+        remove_left_overs(path)
         corpus = Corpus(path)
         if changed := changed_files(corpus.manifest, config.data):
             raise InputError(
@@ -179,8 +189,10 @@ def train_and_export(
     config = run.config
     if config.corpus is not None and config.corpus != corpus.sha256:
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
-    _announce(config, corpus, device, progress)
+    announce(config, corpus, device, progress)
     trained = pretrain(config, corpus, run, device, progress, group=group)
+    if (epochs := trained.work.rows / corpus.rows) > MOST_EPOCHS:
+        progress.line(f"corpus  was read {epochs:.1f} times")
     final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
     if not run.final.exists():
         final.save(run.final)
@@ -193,15 +205,28 @@ def train_and_export(
     return summary
 
 
-def _announce(config: RunConfig, corpus: Corpus, device: Device, progress: Progress) -> None:
+def announce_suited_size(
+    config: RunConfig, suited: RunConfig, corpus: Path, progress: Progress
+) -> None:
+    """Say so where the size, chosen before the text was known, is not what suits the text."""
+    own, other = (f"{each.model.layers} x {each.model.width}" for each in (config, suited))
+    if own != other:
+        progress.line(
+            f"model  {own} follows from the budget alone; {other} suits this text better, and "
+            f"crammed pretrain --corpus {corpus} trains that"
+        )
+
+
+def announce(config: RunConfig, corpus: Corpus, device: Device, progress: Progress) -> None:
     """Say what is about to be trained, and on what."""
     for reason in device.reasons:
         progress.line(f"device  {reason}")
     epochs = expected_tokens(config) / corpus.row_length / corpus.rows
     if epochs > MOST_EPOCHS:
-        progress.line(
-            f"corpus  will be read about {epochs:.0f} times: add text, or lower the budget"
-        )
+        words = f"will be read about {epochs:.1f} times"
+        if config.budget.limit.kind == "time":  # the speed is a nominal one
+            words = f"may be read many times (crammed plan --corpus {corpus.path} measures it)"
+        progress.line(f"corpus  {words}: add text, or lower the budget")
     size = parameters(config.model, corpus.vocab_size)
     progress.line(
         f"model  {config.model.layers} x {config.model.width}, {size:,} parameters; "
@@ -273,10 +298,18 @@ def _summary(
         "mask_token": Specials.of(corpus.tokenizer).names(corpus.tokenizer)["mask"],
         "corpus": {
             "sha256": corpus.sha256,
+            "heldout_sha256": _heldout_sha256(corpus, config),
             "sources": [source["name"] for source in corpus.manifest["sources"]],
             **{k: corpus.manifest[k] for k in ("documents", "characters", "tokens", "vocab_size")},
         },
     }
+
+
+def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
+    """Of all that decides the rows of held-out loss: only equal ones can be compared."""
+    files = corpus.manifest["files"]
+    hashes = [files[name]["sha256"] for name in ("heldout.jsonl.gz", "tokenizer.json")]
+    return json_hash([*hashes, config.data.heldout_rows, config.data.row_length])
 
 
 def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress) -> None:
@@ -294,7 +327,7 @@ def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progre
 
 
 def raise_for_failed_tasks(suites: Mapping[str, Any]) -> None:
-    """Raises TaskFailed if a task of a suite has no score.
+    """Raise `TaskFailed` if a task of a suite has no score.
 
     Args:
         suites: scores as JSON by name of the suite.

@@ -23,3 +23,11 @@ def quantity(value: float | None, unit: str = "") -> str:
 def progress_rate(done: int, unit: str, seconds: float) -> str:
     """What is done so far, and how fast: ``1,234,567 characters, 2.3 M per second``."""
     return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"
+
+
+def beside_unigram(loss: float, unigram: float) -> str:
+    """A loss compared with the unigram model's: ``0.42 nats below the unigram model``."""
+    difference = f"{abs(loss - unigram):.2f}"
+    if float(difference) == 0.0:
+        return "level with the unigram model"
+    return f"{difference} nats {'below' if loss < unigram else 'above'} the unigram model"

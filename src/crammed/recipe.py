@@ -7,11 +7,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from crammed.config import RunConfig
 from crammed.config.choice import overlaid
-from crammed.config.yamlfile import Loader, names_in, read_yaml, validated
+from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.sizing import follow_budget, nominal_speed
 
@@ -33,14 +31,18 @@ def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     return overlaid(base, values, RunConfig)
 
 
-def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """``["a.b=1", "a.c=x"]`` becomes ``{"a": {"b": 1, "c": "x"}}``."""
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """``["a.b=1", "a.c=x"]`` becomes ``{"a": {"b": 1, "c": "x"}}``.
+
+    Raises:
+        InputError: a value is not YAML, or two overrides contradict each other.
+    """
     nested: dict[str, Any] = {}
     for override in overrides:
         path, _, text = override.partition("=")
         try:
-            value = yaml.load(text, Loader) if text else ""
-        except yaml.YAMLError as error:
+            value = load_yaml(text) if text else ""
+        except ValueError as error:
             raise InputError(f"the value in {override!r} is not valid YAML") from error
         at = nested
         *parents, leaf = path.split(".")
@@ -75,10 +77,12 @@ def load_config(
     Raises:
         InputError: an unknown recipe, key or value; all faults at once, a line each.
     """
-    values = overlaid(_read_recipe(recipe), _parse_overrides(overrides), RunConfig)
+    values = overlaid(_read_recipe(recipe), parse_overrides(overrides), RunConfig)
     values = overlaid(values, fixed or {}, RunConfig)
     values.setdefault("recipe", Path(recipe).stem)
-    following = values.pop("follows_budget", [])
+    following = values.pop("follows_budget", None) or []
+    if not isinstance(following, list) or not all(isinstance(key, str) for key in following):
+        raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
     config = validated(RunConfig, values, f"recipe {recipe}")
     keys = [key for key in following if not _is_set(values, key)]
     if not keys:

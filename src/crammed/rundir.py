@@ -118,8 +118,8 @@ class RunDir:
 
     def discard_if_new(self) -> None:
         """Remove the directory if this process made it and nothing worth keeping is in it yet."""
-        kept = (self.path / "metrics.jsonl", self.path / "corpus" / "manifest.json")
-        if self._created and not any(file.exists() for file in kept):
+        kept = ("metrics.jsonl", "corpus/manifest.json", ".corpus.preparing")
+        if self._created and not any((self.path / name).exists() for name in kept):
             shutil.rmtree(self.path, ignore_errors=True)
 
     @property
@@ -215,10 +215,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _only_prepared(path: Path, old: RunConfig, new: RunConfig) -> bool:
-    """Whether the directory holds a finished corpus that suits `new`, and no training yet."""
-    same = (old.data, old.tokenizer) == (new.data, new.tokenizer)
-    trained = any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json"))
-    return same and not trained and (path / "corpus" / "manifest.json").exists()
+    """Whether the directory holds a corpus that suits `new` and no training yet, or less."""
+    if any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json")):
+        return False
+    if not (path / "corpus" / "manifest.json").exists():
+        return (path / ".corpus.preparing").exists()  # what fits of it is used
+    return (old.data, old.tokenizer) == (new.data, new.tokenizer)
 
 
 def _differences(old: RunConfig, new: RunConfig) -> list[str]:

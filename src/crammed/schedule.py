@@ -114,13 +114,13 @@ class MultiCycle(Curve):
     """`cycles` triangles from 0 to 1 and back."""
 
     shape: Literal["multi-cycle"] = "multi-cycle"
-    cycles: Annotated[int, Field(ge=1)] = 8
+    cycles: Annotated[int, Field(ge=1, le=2**20)] = 8
 
     def body(self, u: float) -> float:
         return _triangles(u, self.cycles)
 
 
-class Linear(_WarmedUp):
+class LinearDecay(_WarmedUp):
     """Warm-up, then linearly from 1 to `end`."""
 
     shape: Literal["linear"] = "linear"
@@ -131,7 +131,7 @@ class Linear(_WarmedUp):
 
 
 class LinearToZero(_WarmedUp):
-    """`Linear` that ends at exactly 0 ("D2Z", arXiv 2502.15938)."""
+    """`LinearDecay` that ends at exactly 0 ("D2Z", arXiv 2502.15938)."""
 
     shape: Literal["linear-to-zero"] = "linear-to-zero"
 
@@ -143,7 +143,7 @@ class Polynomial(_WarmedUp):
     """Warm-up, then (1 - progress) ** power."""
 
     shape: Literal["polynomial"] = "polynomial"
-    power: Annotated[float, Field(gt=0.0)] = 1.0
+    power: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
 
     def body(self, u: float) -> float:
         return math.pow(_line(self.after(u), 0.0), self.power)
@@ -162,7 +162,7 @@ class CosineAnnealing(_WarmedUp):
     """Warm-up, then `cycles` half cosines, each starting again at 1; the last one ends at 0."""
 
     shape: Literal["cosine-annealing"] = "cosine-annealing"
-    cycles: Annotated[int, Field(ge=1)] = 4
+    cycles: Annotated[int, Field(ge=1, le=2**20)] = 4
 
     def body(self, u: float) -> float:
         return _half_cosine(1.0 if u == 1.0 else (self.after(u) * self.cycles) % 1.0)
@@ -233,7 +233,7 @@ Schedule = Annotated[
     Triangle
     | OneCycle
     | MultiCycle
-    | Linear
+    | LinearDecay
     | LinearToZero
     | Polynomial
     | Cosine

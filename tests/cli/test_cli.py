@@ -120,13 +120,19 @@ def test_prepare_and_pretrain_share_a_corpus(tmp_path: Path) -> None:
     prepared = crammed("prepare", "crammed", *SMALL, "--data", text, "--out", corpus)
     assert prepared.returncode == 0, prepared.stderr
     assert f"crammed pretrain --corpus {corpus}" in prepared.stdout
+    assert prepared.stderr.startswith("budget  24h, that of recipe crammed; give another")
+    (tmp_path / "mine.yaml").write_text("extends: crammed\nbudget: {limit: 4updates}\n")
     model: list[str] = [word for word in SMALL if word.startswith(("model", "batch", "finetune"))]
     trained = crammed(
         "pretrain",
+        tmp_path / "mine.yaml",
         *model,
-        *("--corpus", corpus, "--budget", "4updates", "--out", tmp_path / "run", "--json"),
+        *("--corpus", corpus, "--out", tmp_path / "run", "--json"),
     )
     assert trained.returncode == 0, trained.stderr
+    assert trained.stderr.startswith("budget  4 updates, that of recipe mine; give another")
+    given = crammed("pretrain", *model, "budget.limit=0h", "--corpus", corpus)
+    assert "leaves nothing" in given.stderr
     result = json.loads(trained.stdout)
     assert result["updates"] == 4
     assert result["report"] is None
@@ -196,6 +202,15 @@ def test_studies_are_listed_and_unknown_ones_refused() -> None:
         (("crammed", "izsak"), "one recipe at a time"),
         (("crammed", "--tasks", "rta", "--glue", "."), "no task rta"),
         (("crammed", "compute.device=cuda"), "this machine has none"),
+        (("--budget", "1h", "budget.limit=5h"), "budget.limit is set twice, by --budget and by"),
+        (("--seed", "1", "seed=2"), "seed is set twice"),
+        (("data={sources: [a]}",), "data.sources is set twice, by --data"),
+        (("--tasks", "cola", "finetune.tasks=[rte]"), "finetune.tasks is set twice"),
+        (("--budget", "1e300tok"), "is more than can be spent"),
+        (("model.layers=10000000000000000000000",), "model.layers: input should be less than"),
+        (("tokenizer.vocab_size=1000000000000",), "tokenizer.vocab_size: input should be less"),
+        (("model.layers=1000", "model.width=1048576"), "P parameters needs"),
+        (("follows_budget=5",), "follows_budget must be a list of keys"),
     ],
 )
 def test_wrong_words_leave_nothing_behind(
@@ -223,6 +238,9 @@ def test_wrong_data_leaves_nothing_behind(tmp_path: Path) -> None:
         assert not (tmp_path / "run").exists()
     assert "no such data" in refusal("run", "--data", tmp_path / "none.txt")
     assert "no data" in refusal("run", "crammed")
+    forgotten = crammed("run", *SMALL, "--data", tmp_path / "tiny.txt", "--out", tmp_path / "run")
+    first = "budget  24h, that of recipe crammed; give another with --budget, such as --budget 1h"
+    assert forgotten.stderr.splitlines()[0] == first
     small = write_jsonl(tmp_path / "small.jsonl", good)
     words = ("batch.rows=100000", "--budget", "5updates")
     only = [word for word in SMALL if not word.startswith("batch")]

@@ -29,6 +29,12 @@ RESULT: dict[str, Any] = {
 }
 
 
+def test_a_loss_above_the_unigram_models_is_said_to_be_above() -> None:
+    worse = {**RESULT, "heldout": {"loss@0.15": 5.05, "loss@0.25": 5.1}, "tasks": {}}
+    said = "5.050 nats with 15 % masked (0.05 nats above the unigram model), 5.100 with 25 %"
+    assert dict(run_lines(worse))["held-out loss"] == said
+
+
 @pytest.mark.parametrize(
     ("untrained", "words"),
     [

@@ -30,9 +30,30 @@ def number(median: float, rows: int = COUNT) -> dict[str, Any]:
 
 
 def test_a_model_does_not_differ_from_itself() -> None:
-    seeds = [outputs(wrong(0.3, 0))]
-    same = paired_difference(("accuracy",), seeds, seeds, ROWS, (), "a", "a").json()
-    assert same == {"difference": 0.0, "interval": [0.0, 0.0], "p": 1.0}
+    """Also where it has several seeds, and where other logits lead to the same classes."""
+    seeds = [outputs(wrong(0.3, seed)) for seed in range(3)]
+    said = {"difference": 0.0, "interval": None, "p": None, "same": True}
+    for count in (1, 3):
+        other = [3 * each for each in seeds[:count]]
+        same = paired_difference(("accuracy",), seeds[:count], other, ROWS, (), "a", "a")
+        assert same.json() == said
+    others = [*seeds[:2], outputs(wrong(0.3, 9))]
+    assert "same" not in paired_difference(("accuracy",), seeds, others, ROWS, (), "a", "a").json()
+    values = [np.random.default_rng(0).random((COUNT, 1))]
+    for other, is_same in ((values, True), ([values[0] ** 2], False)):
+        found = paired_difference(("spearman",), values, other, ROWS, (), "a", "a").json()
+        assert ("same" in found) == is_same
+
+
+def test_with_one_seed_the_interval_is_of_rows_and_there_is_no_p() -> None:
+    one, three = ([outputs(wrong(0.3, seed)) for seed in range(n)] for n in (1, 3))
+    other = [outputs(wrong(0.2, seed)) for seed in range(9, 12)]
+    for a, b in ((one, other), (other, one)):
+        found = paired_difference(("accuracy",), a, b, ROWS, (), "a", "a").json()
+        assert (found["interval_over"], found["p"]) == ("rows", None)
+    found = paired_difference(("accuracy",), three, other, ROWS, (), "a", "a").json()
+    assert "interval_over" not in found
+    assert found["p"] is not None
 
 
 def test_a_difference_has_a_sign_an_interval_and_a_share_on_the_other_side() -> None:
@@ -75,7 +96,10 @@ def test_an_undefined_score_is_not_compared() -> None:
 def test_what_both_have_is_compared_and_the_rest_is_named() -> None:
     a = {"a": number(80), "b": number(70), "c": {"metric": "f1", "failed": "bad label"}}
     b = {"a": number(78), "b": number(74), "c": number(50), "d": number(60)}
-    differences = {"a": Difference(2.0, np.full(9, 2.0)), "b": Difference(-4.0, np.full(9, -4.0))}
+    differences = {
+        "a": Difference(2.0, np.full(9, 2.0), 3),
+        "b": Difference(-4.0, np.full(9, -4.0), 1),
+    }
     entries = compare(SUITE, a, b, differences, {})
     assert [entry["name"] for entry in entries] == ["a", "b", "c", "d", "TWO"]
     assert entries[0]["a"] == 80
@@ -85,6 +109,8 @@ def test_what_both_have_is_compared_and_the_rest_is_named() -> None:
     assert entries[3] == {"name": "d", "why": "A has no score"}
     assert entries[4]["difference"] == -1.0
     assert entries[4]["interval"] == [-1.0, -1.0]
+    assert entries[4]["interval_over"] == "rows", "one of its scores has one seed"
+    assert "interval_over" not in entries[0]
     assert entries[4]["a"] == 75
     assert entries[4]["of"] == ["a", "b"]
 

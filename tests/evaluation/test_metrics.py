@@ -139,7 +139,7 @@ def test_groups_are_scored_as_multirc_scores_them() -> None:
         ("pearson", np.array([[1.0], [np.inf], [2.0]]), [1, 2, 3], "not finite"),
         ("f1", logits([0, 1, 1], 2), [1, 1, 1], "every label is 1"),
         ("matthews", logits([0, 1, 1], 2), [0, 0, 0], "every label is 0"),
-        ("f1", logits([0, 1, 2], 3), [0, 1, 2], "of two classes, not 3"),
+        ("f1", logits([0, 1, 2], 3), [0, 1, 2], "takes two classes, not 3"),
         ("accuracy", np.full((3, 2), np.nan), [0, 1, 1], "not finite"),
     ],
 )

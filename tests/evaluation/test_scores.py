@@ -60,6 +60,7 @@ def test_a_score_says_everything_about_its_number() -> None:
     assert score["rows"] == {"train": 100, "validation": 300}
     assert score["official"] is True
     assert "official_rows" not in score
+    assert "interval_over" not in score
     assert score["cut"] == {"train": 3}
     assert len(score["untrained"]["seeds"]) == 3
     assert score["untrained"]["interval"][1] < score["interval"][0]
@@ -73,6 +74,7 @@ def test_a_partial_split_is_told_by_its_rows() -> None:
     assert score["official"] is False
     assert score["rows"] == {"train": 60, "validation": 300}
     assert score["official_rows"] == {"train": 100, "validation": 300}
+    assert score["interval_over"] == "rows", "there is one seed"
     assert "untrained" not in score
     own = MRPC.model_copy(update={"rows": {}})
     assert score_json(own, "mrpc", outputs, [], data_of(TRUTH), {})[0]["official"] is None
@@ -196,7 +198,7 @@ def test_the_largest_task_takes_seconds() -> None:
 
 
 def _number(value: float, official: bool | None = True, untrained: float | None = 1.0) -> Any:
-    score = {"metric": "f1", "median": value, "official": official}
+    score = {"metric": "f1", "median": value, "seeds": [value] * 2, "official": official}
     return score if untrained is None else {**score, "untrained": {"median": untrained}}
 
 
@@ -227,6 +229,9 @@ def test_a_mean_over_partial_data_says_so() -> None:
     (mean,) = suite_means(suite, tasks, _spread("a", "b"))
     assert mean["partial"] is True
     assert "untrained" not in mean
+    assert "interval_over" not in mean
+    tasks["b"] = {**_number(70), "seeds": [70.0]}
+    assert suite_means(suite, tasks, _spread("a", "b"))[0]["interval_over"] == "rows"
     tasks["b"] = _number(70, official=None)
     assert suite_means(suite, tasks, _spread("a", "b"))[0]["partial"] is False
 

@@ -291,8 +291,9 @@ def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: 
     assert cola["interval"][0] <= cola["difference"] <= cola["interval"][1]
     assert entries["sst2"]["why"] == "B has no score"
     shutil.copytree(one, tmp_path / "copy")
-    same = compare_models(one, tmp_path / "copy", "glue").entries
-    assert all(entry["difference"] == 0.0 for entry in same)
+    same = compare_models(one, tmp_path / "copy", "glue")
+    assert all(entry["same"] and entry["interval"] is None for entry in same.entries)
+    assert same.notes == ["A and B are the same model: the hash of their files is the same"]
     with pytest.raises(InputError, match=r"A and B are both .*scores: name two different"):
         compare_models(one, tmp_path / "copy" / ".." / "scores", "glue")
     with pytest.raises(InputError, match="holds no evaluation"):

@@ -78,6 +78,13 @@ def test_parameters_and_flops_of_any_combination(config: ModelConfig) -> None:
     check_costs(config)
 
 
+@given(any_model())
+def test_every_parameter_of_any_combination_is_used(config: ModelConfig) -> None:
+    model = random_model(config)
+    model(some_ids(2)).sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
 class _Forgetful(Block):
     """A block that does not declare its second product."""
 
@@ -137,7 +144,7 @@ def test_with_zero_outputs_a_layer_begins_as_the_identity(config: ModelConfig) -
     model = MaskedLM(config, VOCAB)
     initialise(model, 0.02, torch.Generator().manual_seed(0), zero_outputs=True)
     x = torch.randn(2, LENGTH, config.width)
-    tables = model.encoder.places.tables(LENGTH, x.device)
+    tables = model.encoder.position_encoding.tables(LENGTH, x.device)
     for layer in model.encoder.layers:
         assert isinstance(layer, Layer)
         expected = x if layer.pre else layer.ffn_norm(layer.attention_norm(x))

@@ -17,15 +17,16 @@ from crammed.errors import InputError
 from crammed.evaluation.protocol import load_protocol
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.evaluation.scores.table import (
-    Part,
+    Printed,
     blimp_table,
     comparison_tables,
     score_tables,
     show,
 )
+from crammed.files import read_json, write_json
 from crammed.pipeline import run_everything
 from crammed.progress import SILENT
-from crammed.quantity import quantity
+from crammed.quantity import beside_unigram, quantity
 from crammed.report.page import write_report
 from crammed.rundir import RunDir
 from support.corpora import numbered_files, write_corpus
@@ -149,6 +150,35 @@ def test_several_runs_side_by_side(run: Path, tmp_path: Path) -> None:
     page = write_report([run, run], tmp_path / "reports/new/both.html").read_text()
     assert page.count("<svg") == 15
     assert "2 runs" in page
+    assert "held-out text" not in page.split("<article>")[0]
+
+
+def test_losses_of_different_held_out_texts_have_axes_of_their_own(
+    run: Path, tmp_path: Path
+) -> None:
+    for name, changed in (
+        ("b", {"heldout_sha256": "0"}),
+        ("c", {"heldout_sha256": "0"}),
+        ("d", {}),
+    ):
+        shutil.copytree(run, tmp_path / name)
+        summary = read_json(run / "summary.json") or {}
+        corpus = {**summary["corpus"], **changed, "sha256": "1"}
+        if name == "d":  # as an older version left it
+            del corpus["heldout_sha256"]
+        write_json(tmp_path / name / "summary.json", {**summary, "corpus": corpus})
+    folders = [run, *(tmp_path / name for name in "bcd")]
+    page = write_report(folders, tmp_path / "all.html").read_text()
+    head = page.split("<article>")[0]
+    assert head.count("<svg") == 3
+    titles = re.findall(r"Loss over the budget, held-out text (.*?)</h2>", head)
+    assert titles == ["A: run", "B: b, c", "C: d"]
+    assert "not from one text to another" in head
+    rows = re.findall(r"<tr><td>(\w+)</td><td>(\w)</td>", head)
+    assert rows == [("run", "A"), ("b", "B"), ("c", "B"), ("d", "C")]
+    checker = _Balanced()
+    checker.feed(page)
+    assert not checker.open
 
 
 @pytest.fixture
@@ -312,7 +342,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def _printed(parts: list[Part], stream: io.StringIO) -> str:
+def _printed(parts: list[Printed], stream: io.StringIO) -> str:
     show(parts, stream)
     return stream.getvalue()
 
@@ -349,6 +379,10 @@ def test_a_comparison_says_what_could_not_be_compared() -> None:
     entries: list[dict[str, Any]] = [
         {"name": "rte", "metric": "accuracy", "a": 55.0, "b": 51.0, "difference": 4.0}
         | {"interval": [1.5, 6.0], "p": 0.0},
+        {"name": "mrpc", "metric": "f1", "a": 81.0, "b": 80.0, "difference": 1.0}
+        | {"interval": [0.5, 1.5], "p": None, "interval_over": "rows"},
+        {"name": "qnli", "metric": "accuracy", "a": 81.0, "b": 81.0, "difference": 0.0}
+        | {"interval": None, "p": None, "same": True},
         {"name": "MEAN", "of": ["rte"], "a": 55.0, "b": 55.1, "difference": -0.1}
         | {"interval": [-2.0, 2.0], "p": 0.46},
         {"name": "cola", "why": "B failed: no data"},
@@ -356,9 +390,22 @@ def test_a_comparison_says_what_could_not_be_compared() -> None:
     text = _printed(comparison_tables("runs/a", "runs/b", entries), io.StringIO())
     assert re.search(r"rte +accuracy +55\.0 +51\.0 +\+4\.0 +\+1\.5 to \+6\.0 +< 0\.001", text)
     assert re.search(r"MEAN +mean +55\.0 +55\.1 +-0\.1 +-2\.0 to \+2\.0 +0\.460", text)
+    assert re.search(r"mrpc .* \+0\.5 to \+1\.5, rows only +none", text)
+    assert "nothing about another fine-tuning seed" in text
+    assert re.search(r"qnli .* \+0\.0 +same predictions +none", text)
     assert "cola not compared: B failed: no data" in text
     assert "A: runs/a" in text
-    assert len(comparison_tables("a", "b", entries[2:])) == 1
+    assert len(comparison_tables("a", "b", entries[4:])) == 1
+    assert "rows only" not in _printed(comparison_tables("a", "b", entries[:1]), io.StringIO())
+
+
+def test_an_interval_that_no_seeds_were_drawn_for_says_so(tmp_path: Path) -> None:
+    """Also in evaluations of versions that did not note it."""
+    one = {"mrpc": score(88.1, seeds=[88.1], spread=0.0)}
+    text = _printed(score_tables("glue", {"tasks": one, "means": []}, PAPERS), io.StringIO())
+    assert "85.1 to 91.1, rows only" in text
+    assert "nothing about another fine-tuning seed" in text
+    assert "rows only" not in _printed(score_tables("glue", GLUE, PAPERS), io.StringIO())
 
 
 def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
@@ -377,3 +424,21 @@ def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
 )
 def test_quantity(value: float | None, text: str) -> None:
     assert quantity(value) == text
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        (5.0, "1.00 nats below the unigram model"),
+        (6.05, "0.05 nats above the unigram model"),
+        (6.004, "level with the unigram model"),
+    ],
+)
+def test_a_loss_is_below_or_above_the_unigram_model(
+    loss: float, text: str, moved: Path, tmp_path: Path
+) -> None:
+    assert beside_unigram(loss, 6.0) == text
+    summary = read_json(moved / "summary.json") or {}
+    summary |= {"heldout": {**summary["heldout"], "loss@0.15": loss}, "unigram_cross_entropy": 6.0}
+    write_json(moved / "summary.json", summary)
+    assert text in write_report([moved], tmp_path / "report.html").read_text()

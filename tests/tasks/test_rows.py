@@ -119,11 +119,13 @@ def test_values(tmp_path: Path) -> None:
     assert data.train.labels.tolist() == [2.5, 3.0, -1.0]
     assert (data.labels, data.outputs) == ((), 1)
     for wrong, words in (
-        (float("nan"), "not a finite number"),
-        ("x", "not a number"),
-        (None, "not a n"),
+        (float("inf"), "is not a finite number"),
+        ("x", "is not a number"),
+        (float("nan"), "means that the row has none, but this split needs labels"),
+        (None, "means that the row has none, but this split needs labels"),
+        ("", "means that the row has none, but this split needs labels"),
     ):
-        assert f"line 2: label {wrong!r} is {words}" in refusal(
+        assert f"line 2: label {wrong!r} {words}" in refusal(
             tmp_path, [row("a", 1.0), row("b", wrong)], **fields
         )
     assert "every label is 1: there is nothing to learn" in refusal(

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from crammed.errors import InputError
-from crammed.tasks.task import Kind, Suite, Task, load_suite, pieces
+from crammed.tasks.task import Suite, Task, TaskKind, load_suite, pieces
 from support.tasks import built_in_suites
 
 
@@ -185,4 +185,4 @@ def test_the_examples_of_the_documentation_load(tmp_path: Path) -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
     examples = re.findall(r"```yaml\n(tasks:.*?)```", page.read_text("utf-8"), re.DOTALL)
     kinds = {t.kind for e in examples for t in load_suite(written(tmp_path, e)).tasks.values()}
-    assert kinds == set(get_args(Kind))
+    assert kinds == set(get_args(TaskKind))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from crammed.device import Device, can_compile_for_cpu
 from crammed.errors import InputError
+from crammed.recipe import recipe_names
 from crammed.training.step import MOST_SHAPES
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
@@ -63,6 +64,19 @@ def test_every_format_traces_into_one_graph(
         both.append((loss.item(), torch.cat(gradients)))
     assert both[0][0] == pytest.approx(both[1][0], rel=1e-3)
     assert (both[0][1] - both[1][1]).norm() < 0.02 * both[0][1].norm()
+
+
+def test_a_compiler_that_fails_is_one_line(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        raise ImportError("cached.so: file too short")  # after a kill while it was written
+
+    quickly(monkeypatch, fail)
+    step, _ = step_with(cpu, tiny("crammed", "model.layers=1"), compile=True)
+    with pytest.raises(
+        InputError, match=r"cached\.so: file too short.* remove the folder"
+    ) as error:
+        step.prepare([8], [0.25])
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -132,15 +146,22 @@ def test_what_a_growing_batch_leaves_over_is_of_one_shape(
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.long  # the compiler's work for a CPU is checked in float32, in test_loop.py
+# The compiler's work for a CPU is checked for one recipe in float32 by test_loop.py in `make test`.
+@pytest.mark.long
 @pytest.mark.skipif(not can_compile_for_cpu(), reason="no C++ compiler or Python headers")
-def test_what_the_compiler_makes_for_a_cpu_in_16_bits_computes_the_same(cpu: Device) -> None:
-    config = tiny("crammed", "model.layers=1")
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_what_the_compiler_makes_for_a_cpu_computes_the_same(
+    cpu: Device, recipe: str, dtype: torch.dtype
+) -> None:
+    config = tiny(recipe, "model.layers=2", "model.dropout=0.0")
     found = {}
     for compiled in (False, True):
-        step, _ = step_with(cpu, config, compile=compiled, dtype=BFLOAT16)
+        torch._dynamo.reset()
+        step, _ = step_with(cpu, config, compile=compiled, dtype=dtype)
         loss = step.gradients(rows_of(8), update_of(8))
         found[compiled] = [loss, *(p.grad for p in step.parameters if p.grad is not None)]
     assert len(found[True]) == len(found[False]) > 10
+    error = 1e-4 if dtype == FLOAT32 else 0.05
     for compiled_value, value in zip(found[True], found[False], strict=True):
-        assert (compiled_value - value).norm() <= 0.05 * value.norm() + 1e-6
+        assert (compiled_value - value).norm() <= error * value.norm() + 1e-6

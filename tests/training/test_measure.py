@@ -12,7 +12,7 @@ from crammed.data.corpus import Corpus, RowStream
 from crammed.device import Device, choose_device
 from crammed.progress import SILENT
 from crammed.training.build import new_model
-from crammed.training.measure import Speed, measure
+from crammed.training.measure import Speed, measure_speed
 from crammed.training.step import TrainStep
 from support.costs import play_costs
 from support.costs import timed_config as config
@@ -30,7 +30,7 @@ def test_measuring_finds_what_things_take(
     play_costs(monkeypatch, clock, truth)
     charge = "budget.charge=[step,checkpoint,log,evaluate]"
     asked = config("batch.rows=64", charge, *([rate] if rate else []), budget="30m")
-    found = measure(asked, corpus, cpu, 20.0, SILENT, clock)
+    found = measure_speed(asked, corpus, cpu, 20.0, SILENT, clock)
     for rows, predicted in ((64, 8), (64, 4), (3, 8)):
         wanted = truth.seconds(rows, predicted) if rate else truth.seconds(rows)
         assert found.seconds(rows, predicted) == pytest.approx(wanted)
@@ -51,7 +51,7 @@ def test_what_is_measured_is_what_a_run_trains(
         seen.append({name: p.detach().clone() for name, p in step.model.named_parameters()})
 
     monkeypatch.setattr(TrainStep, "prepare", look)
-    measure(asked, None, cpu, 0.0, SILENT)
+    measure_speed(asked, None, cpu, 0.0, SILENT)
     trained = dict(new_model(asked, 256, cpu.torch).named_parameters())
     assert seen[0].keys() == trained.keys()
     assert all(torch.equal(weight, trained[name]) for name, weight in seen[0].items())
@@ -69,13 +69,13 @@ def test_measuring_reads_onwards(
         return np.zeros((count, 32), np.int64)
 
     monkeypatch.setattr(RowStream, "read", note)
-    measure(config("batch.rows=64", budget="60s"), corpus, cpu, 5.0, SILENT, clock)
+    measure_speed(config("batch.rows=64", budget="60s"), corpus, cpu, 5.0, SILENT, clock)
     assert {count for _, count in read} == {32, 64}
     assert [start for start, _ in read] == [0, *np.cumsum([count for _, count in read])[:-1]]
 
 
 def test_measuring_is_of_real_updates(cpu: Device) -> None:
-    real = measure(config(budget="60s"), None, cpu, 0.5, SILENT)
+    real = measure_speed(config(budget="60s"), None, cpu, 0.5, SILENT)
     assert 0 < real.seconds(8) < 5
     assert real.low <= 1.0 <= real.high
     assert real.log > 0.0
@@ -91,5 +91,5 @@ def test_compiling_is_measured_cold_and_warm(monkeypatch: pytest.MonkeyPatch) ->
         clock.now += next(takes)
 
     monkeypatch.setattr(TrainStep, "prepare", prepare)
-    speed = measure(config(budget="60s"), None, compiled, 0.0, SILENT, clock)
+    speed = measure_speed(config(budget="60s"), None, compiled, 0.0, SILENT, clock)
     assert (speed.first_compile, speed.compile) == pytest.approx((9.0, 2.0), abs=0.01)

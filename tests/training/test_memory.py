@@ -14,6 +14,7 @@ from crammed.device import Device, is_out_of_memory
 from crammed.errors import InputError
 from crammed.model.encoder import Layer, MaskedLM, initialise
 from crammed.optim.build import build_optimizer
+from crammed.training.build import build
 from crammed.training.memory import LEAST_TOKENS, MOST_TOKENS, SHARE, fitting_rows
 from crammed.training.plan import Update
 from crammed.training.step import TrainStep
@@ -244,3 +245,20 @@ def test_when_memory_runs_out_few_tokens_are_recomputed_before_they_become_fewer
     else:
         assert {on for _, on in seen} == {setting}
         assert [x for x, _ in seen[:3]] == sizes
+
+
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch, cpu: Device
+) -> None:
+    config = tiny("crammed", "model.layers=1000", "model.width=65536", "tokenizer.vocab_size=64")
+    with pytest.raises(InputError, match=r"a model of \d+ T parameters needs [\d,]+ GiB .* lower"):
+        build(config, 64, SPECIALS, cpu)
+    small = tiny()
+    most = 16 * sum(p.numel() for p in MaskedLM(small.model, 64).parameters())
+    for bytes_here, fits in ((most, True), (most - 1, False)):
+        monkeypatch.setattr("crammed.training.memory.memory_of", lambda kind, n=bytes_here: n)
+        if fits:
+            build(small, 64, SPECIALS, cpu)
+        else:
+            with pytest.raises(InputError, match="needs"):
+                build(small, 64, SPECIALS, cpu)

@@ -77,6 +77,51 @@ def test_finetune(tmp_path: Path, steps: int) -> None:
         assert result["plain_seconds"] == pytest.approx(2 * updates * each)
 
 
+def test_intervals_hold_the_true_difference_as_often_as_is_said(tmp_path: Path) -> None:
+    """Far less than 95 % with one seed, if seeds differ; about that or more with five."""
+    out = tmp_path / "result.json"
+    _run("coverage.py", "--simulations", "60", "--rows", "60", "--out", out)
+    result = json.loads(out.read_text())
+    held = {(case["spread"], case["seeds"]): case["held"] for case in result["cases"]}
+    widest = max(spread for spread, _ in held)
+    assert held[0.0, 1] > 0.85
+    assert held[widest, 1] < 0.7
+    assert held[widest, 5] > 0.85
+    deviations = {case["spread"]: case["deviation"] for case in result["cases"]}
+    assert deviations[widest] > deviations[0.0] > 0
+
+
+def test_more_seeds_of_a_task_join_its_row_and_its_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = [{"task": "cola", "scores": {"matthews": value}} for value in (5.0, 4.0, 6.0)]
+    result = {
+        "seeds": 3,
+        "device": "a machine",
+        "environment": {"commit": "abc"},
+        "rows": {"cola": 1000},
+        "ours": {"seconds": 1.0, "scores": {"cola": {"metric": "matthews", "seeds": [0, 1, 0.5]}}},
+        "plain_runs": plain,
+        "plain_seconds": 2.0,
+        "times_faster": 2.0,
+    }
+    (tmp_path / "first.json").write_text(json.dumps(result))
+    more = {"task": "cola", "ours": [0, 1, 0.5, 6, 7, 8], "plain": [5, 4, 6, 1, 0]}
+    (tmp_path / "more.json").write_text(json.dumps(more))
+    monkeypatch.syspath_prepend(BENCHMARKS.parent / "tools")
+    tables = importlib.import_module("benchmark_tables")
+    monkeypatch.setattr(tables, "BENCHMARKS", tmp_path)
+    first = tables.finetune_table(["first.json"])
+    assert "| -4.5 (-6.6 to -2.4) |" in first
+    assert "differ by more than seeds explain" in " ".join(first.split())
+    both = tables.finetune_table(["first.json", "more.json"])
+    assert (
+        "| 0.0, 1.0, 0.5, 6.0, 7.0, 8.0 | 5.0, 4.0, 6.0, 1.0, 0.0 | +0.5 (-3.7 to +4.8) |" in both
+    )
+    assert "No difference between scores is larger than seeds explain." in " ".join(both.split())
+    assert "results/more.json" in both
+
+
 SMALL = ["model.layers=2", "model.width=32", "model.head_dim=16", "tokenizer.vocab_size=512"]
 
 

@@ -13,6 +13,7 @@ from crammed.cli.options import (
     JsonOption,
     RecipeWords,
     configure,
+    show_budget,
     shown_progress,
 )
 from crammed.cli.output import print_result
@@ -42,6 +43,7 @@ def prepare(
     if out is None:
         raise InputError("name the corpus directory to create: --out CORPUS_DIR")
     with shown_progress() as progress:
+        show_budget(progress, config, budget, words)
         corpus = prepare_corpus(config.data, config.tokenizer, out, progress, config.compute, work)
     following = f"crammed pretrain --corpus {out} --budget 1h"
     print_result(corpus.manifest, as_json, [*describe_corpus(corpus), ("next", following)])
@@ -49,7 +51,7 @@ def prepare(
 
 def data_show(
     corpus_dir: CorpusArgument,
-    rows: Annotated[int, typer.Option(min=0, help="Number of rows to decode.")] = 3,
+    rows: Annotated[int, typer.Option(min=0, max=10_000, help="Number of rows to decode.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
     """Show sources, dropped documents, lengths and rows of a corpus."""

@@ -12,7 +12,7 @@ from crammed.cli.output import print_result
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
-    from crammed.evaluation.scores.table import Part
+    from crammed.evaluation.scores.table import Printed
 
 ModelArgument = Annotated[
     str,
@@ -28,7 +28,9 @@ DataOption = Annotated[
     str | None,
     typer.Option(help="Folder of tasks, or hub to download them; for blimp and heldout a file."),
 ]
-SeedsOption = Annotated[int | None, typer.Option(min=1, help="Fine-tuning seeds of each task.")]
+SeedsOption = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="Fine-tuning seeds of each task.")
+]
 ProtocolOption = Annotated[
     str | None, typer.Option(help="cramming, bert-base, glue-long, superglue or FILE.yaml.")
 ]
@@ -48,7 +50,9 @@ IntoOption = Annotated[
     Path | None,
     typer.Option(help="Folder for scores and predictions; resumed if it exists."),
 ]
-JobsOption = Annotated[int | None, typer.Option(min=1, help="Models to fine-tune at a time.")]
+JobsOption = Annotated[
+    int | None, typer.Option(min=1, max=4096, help="Models to fine-tune at a time.")
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 DtypeOption = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
 TrustOption = Annotated[
@@ -83,7 +87,7 @@ def evaluate(
     from crammed.pipeline import raise_for_failed_tasks
 
     values: dict[str, Any] = {"model": model, "suites": {}}
-    parts: list[Part] = []
+    parts: list[Printed] = []
     if data is None and compare is None:
         raise InputError(
             "name the data to evaluate on with --data, or another model with --compare"
@@ -120,7 +124,7 @@ def evaluate(
 
 def _compared(
     model: str, other: str, suite: str, protocol: str | None, into: Path | None
-) -> tuple[dict[str, Any], list[Part]]:
+) -> tuple[dict[str, Any], list[Printed]]:
     """A comparison as JSON and as tables."""
     from crammed.evaluation.comparison import compare_models
     from crammed.evaluation.folder import default_folder, scores_folder
@@ -130,13 +134,13 @@ def _compared(
     return compared.json(), compared.parts()
 
 
-def _score_parts(values: dict[str, Any]) -> list[Part]:
+def _score_parts(values: dict[str, Any]) -> list[Printed]:
     """An evaluation as tables."""
     from rich.text import Text
 
     from crammed.evaluation.scores.table import blimp_table, score_tables
 
-    parts: list[Part] = []
+    parts: list[Printed] = []
     for suite, scores in values["suites"].items():
         if suite == "blimp":
             parts.append(blimp_table(scores))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,6 +72,10 @@ def configure(
     from crammed.recipe import load_config
 
     recipe, overrides = _recipe_and_overrides(words or [])
+    refuse_twice(overrides, "--budget", "budget.limit", budget is not None)
+    refuse_twice(overrides, "--seed", "seed", seed is not None)
+    refuse_twice(overrides, "--data", "data.sources", bool(data))
+    refuse_twice(overrides, "--tasks or --glue", "finetune.tasks", "finetune" in fixed)
     if budget is not None:
         fixed["budget"] = {"limit": budget}
     if seed is not None:
@@ -79,7 +84,7 @@ def configure(
     if corpus_dir is not None:
         if data:
             raise InputError("use --data or --corpus, not both")
-        if theirs := [word for word in overrides if word.startswith(("data.", "tokenizer."))]:
+        if theirs := [word for word in overrides if re.match(r"(data|tokenizer)[.=]", word)]:
             raise InputError(
                 f"{theirs[0]}: the corpus was prepared with its own settings; prepare another one"
             )
@@ -92,6 +97,35 @@ def configure(
     if needs_data and corpus is None and not config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
     return config, corpus
+
+
+def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> None:
+    """Refuse an override of what an option sets, too: one of the two would be ignored.
+
+    Args:
+        key: what the option sets, and `given` whether it was used.
+
+    Raises:
+        InputError: an override sets the key.
+    """
+    from crammed.recipe import parse_overrides
+
+    at: Any = parse_overrides(overrides)
+    for part in key.split("."):
+        at = at.get(part) if isinstance(at, dict) else None
+    if given and at is not None:
+        raise InputError(f"{key} is set twice, by {option} and by an override: give one of them")
+
+
+def show_budget(
+    progress: Progress, config: RunConfig, budget: Budget | None, words: list[str] | None
+) -> None:
+    """Say which budget is used if neither the option nor an override gave one."""
+    if budget is None and not any(word.startswith("budget") for word in words or []):
+        progress.line(
+            f"budget  {config.budget.limit}, that of recipe {config.recipe}; give another with "
+            "--budget, such as --budget 1h"
+        )
 
 
 def task_names(named: str | None, folder: Path | None) -> list[str]:

@@ -12,6 +12,7 @@ from crammed.cli.options import (
     CorpusOption,
     JsonOption,
     RecipeWords,
+    refuse_twice,
     shown_progress,
 )
 from crammed.cli.output import print_result
@@ -33,11 +34,11 @@ def study(
     words: RecipeWords = None,
     corpus: CorpusOption = None,
     budget: BudgetOption = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each variant.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each variant.")] = 3,
     out: Annotated[
         Path | None, typer.Option(help="Folder for all runs; resumed if it exists.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; 1 on a GPU.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=4096, help="Runs at a time; 1 on a GPU.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Train variants with equal budgets, and compare their losses."""
@@ -53,6 +54,7 @@ def study(
     if corpus is None or budget is None or out is None:
         read_study(name)
         raise InputError("a study needs --corpus CORPUS_DIR, --budget BUDGET and --out DIR")
+    refuse_twice([w for w in words or [] if "=" in w], "--budget", "budget.limit", given=True)
     opened = Corpus(corpus)
     loaded = load_study(name, opened, budget, words or [])
     with shown_progress() as progress:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,12 +20,17 @@ from crammed.cli.options import (
     RecipeWords,
     SeedOption,
     configure,
+    show_budget,
     shown_progress,
     task_names,
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError
 
+if TYPE_CHECKING:
+    from crammed.config import RunConfig
+
+MOST_SECONDS = 86400.0
 RunOption = Annotated[Path | None, typer.Option(help="Run directory; resumed if it exists.")]
 
 
@@ -45,18 +51,28 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Do everything: prepare, pretrain, evaluate, export, report."""
+    from crammed.device import choose_kind
     from crammed.pipeline import run_everything
     from crammed.rundir import default_out
+    from crammed.training.memory import refuse_too_large
 
     fixed: dict[str, Any] = {}
     if tasks is not None or glue is not None:
         fixed["finetune"] = {"tasks": task_names(tasks, glue)}
-    config, _ = configure(words, fixed, budget, seed, data, corpus)
+    config, opened = configure(words, fixed, budget, seed, data, corpus)
     name = corpus.name if corpus is not None else Path(config.data.sources[0].path).name
+    vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
+    refuse_too_large(config.model, vocab, choose_kind(config.compute, []))  # before preparing
     out = out or default_out(config, name, "report.html")
+    own = [word for word in words or [] if not word.startswith(("data.", "tokenizer."))]
+
+    def suited(prepared: Path) -> RunConfig:
+        return configure(own, {}, budget, seed, None, prepared)[0]
+
     with shown_progress() as progress:
+        show_budget(progress, config, budget, words)
         progress.line(f"run  {out}")
-        result = run_everything(config, out, corpus, glue, progress)
+        result = run_everything(config, out, corpus, glue, progress, suited)
     print_result(result, as_json, run_lines(result))
 
 
@@ -101,6 +117,7 @@ def pretrain(
         whole = group.whole(device) if group is not None else device
         try:
             with run_dir, shown_progress() as progress:
+                show_budget(progress, config, budget, words)
                 if group is not None:
                     compare_folders(out, group)
                 progress.line(f"run  {run_dir.path}")
@@ -114,15 +131,17 @@ def pretrain(
 
 def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """The result of a run as labelled lines."""
+    from crammed.quantity import beside_unigram
+
     heldout, trust = result["heldout"], ""
+    beside = beside_unigram(heldout["loss@0.15"], result["unigram_cross_entropy"])
     if result["export"]["format"] == "custom":
         trust = ", trust_remote_code=True"
-    below = result["unigram_cross_entropy"] - heldout["loss@0.15"]
     lines = [
         (
             "held-out loss",
-            f"{heldout['loss@0.15']:.3f} nats with 15 % masked ({below:.2f} below the unigram "
-            f"model), {heldout['loss@0.25']:.3f} with 25 %",
+            f"{heldout['loss@0.15']:.3f} nats with 15 % masked ({beside}), "
+            f"{heldout['loss@0.25']:.3f} with 25 %",
         ),
         (
             "trained on",
@@ -171,19 +190,24 @@ def plan(
     words: RecipeWords = None,
     corpus: CorpusOption = None,
     budget: BudgetOption = None,
-    seconds: Annotated[float, typer.Option(min=1.0, help="Seconds to measure for.")] = 20.0,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, max=MOST_SECONDS, help="Seconds to measure for.")
+    ] = 20.0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure this device, and forecast what a budget buys on it."""
     from crammed.device import choose_device
     from crammed.sizing import seconds_a_shape
     from crammed.training.forecast import forecast
-    from crammed.training.measure import measure
+    from crammed.training.measure import measure_speed
 
     config, opened = configure(words, {}, budget, None, None, corpus, needs_data=False)
     device = choose_device(config.compute, seconds_a_shape(config))
+    if math.isnan(seconds):
+        raise InputError("--seconds takes a number of seconds, such as 20")
     with shown_progress() as progress:
-        speed = measure(config, opened, device, seconds, progress)
+        show_budget(progress, config, budget, words)
+        speed = measure_speed(config, opened, device, seconds, progress)
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
     values = forecast(config, vocab, opened.rows if opened is not None else None, speed)
     print_result(values, as_json, _plan_lines(values))

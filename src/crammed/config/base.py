@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from crammed.config.choice import choices_of
 
-PositiveInt = Annotated[int, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
+Size = Annotated[int, Field(gt=0, le=2**20)]
+"""One dimension of an array, or a number of things held at once; more is a slip of the keyboard."""
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]

@@ -15,9 +15,9 @@ from pydantic import BaseModel
 
 
 class KeepsValues:
-    """Marks a choice of which another kind keeps the values of the keys that both kinds have.
+    """Marks a choice that keeps the values of shared keys when another kind is chosen.
 
-    Without it, another kind starts from its own defaults.
+    Without it, the new kind starts from its own defaults.
     """
 
 

@@ -26,7 +26,7 @@ class SourceConfig(Section):
     """The field or column that holds the text; by default `data.text_field`."""
     where: dict[str, Names] = Field(default_factory=dict)
     """Keep records whose field (dotted: meta.pile_set_name) has one of these values."""
-    weight: PositiveFloat = 1.0
+    weight: Annotated[float, Field(gt=0.0, le=65_535.0, allow_inf_nan=False)] = 1.0
     """How often each document is packed: with 2.5, all of them twice and half a third time."""
     max_characters: PositiveInt | None = None
     """Begin no further document once this many have been read."""
@@ -54,7 +54,7 @@ class CleanConfig(Section):
     """Drop documents whose text has occurred before."""
     near: OpenFraction | None = None
     """Drop documents whose word 5-grams overlap an earlier document's by this Jaccard index."""
-    substring: Annotated[int, Field(ge=20)] | None = None
+    substring: Annotated[int, Field(ge=20, lt=2**63)] | None = None
     """Cut out passages of at least this many bytes that have occurred before (Lee et al. 2022)."""
     max_tokens_per_character: PositiveFloat | None = None
     """The paper's compressibility filter: drop documents with this many or more (section 4.4)."""
@@ -75,7 +75,9 @@ class DataConfig(Section):
     """Share of the characters to hold out; a hash of each document decides."""
     heldout_rows: PositiveInt = 2000
     """Hold out at least this many rows, unless that takes more than 5 % of the characters."""
-    row_length: Annotated[int, Field(ge=8)] = 128
+    heldout_copies: Literal["drop", "keep"] = "drop"
+    """What happens to documents that repeat much of a held-out one, such as near copies of it."""
+    row_length: Annotated[int, Field(ge=8, le=2**20)] = 128
     """Tokens in one row."""
     cls: bool = False
     """Begin every document with [CLS]; it always ends with [SEP]."""
@@ -94,7 +96,7 @@ class TokenizerConfig(Section):
     """The tokenizer: trained on the corpus, or loaded from `file`."""
 
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
-    vocab_size: Annotated[int, Field(ge=64)] = 32768
+    vocab_size: Annotated[int, Field(ge=64, le=2**24)] = 32768
     lowercase: bool = True
     strip_accents: bool = True
     ascii_only: bool = False

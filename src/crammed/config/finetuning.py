@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from crammed.config.base import Beta, Names, PositiveFloat, PositiveInt, Section
+from crammed.config.base import Beta, Names, PositiveFloat, Section, Size
 from crammed.schedule import OpenFraction
+
+MOST_SEEDS = 1000
 
 
 class Protocol(Section):
@@ -17,14 +19,14 @@ class Protocol(Section):
     epoch is scored.
     """
 
-    seeds: PositiveInt = 5
-    epochs: PositiveInt = 5
-    batch: PositiveInt = 16
+    seeds: Annotated[int, Field(gt=0, le=MOST_SEEDS)] = 5
+    epochs: Size = 5
+    batch: Size = 16
     lr: PositiveFloat = 4e-5
     beta1: Beta = 0.9
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-6
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
     clip: PositiveFloat | None = None
     """Maximum L2 norm of the gradient of all parameters; null turns clipping off."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
@@ -32,7 +34,7 @@ class Protocol(Section):
     warmup: OpenFraction = 0.1
     dropout: OpenFraction = 0.1
     """For models trained here; Hugging Face models keep their configuration's."""
-    max_length: PositiveInt = 128
+    max_length: Size = 128
     """Maximum tokens in a sequence; a model's own limit applies if it is lower."""
 
     def hyperparameters(self) -> dict[str, Any]:

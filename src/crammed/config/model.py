@@ -6,17 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from crammed.config.base import PositiveFloat, PositiveInt, Section
+from crammed.config.base import PositiveFloat, Section, Size
 from crammed.schedule import OpenFraction
 
 
 class ModelConfig(Section):
     """The encoder. The modules of `crammed.model` say how each choice computes."""
 
-    layers: PositiveInt = 16
-    width: PositiveInt = 768
-    head_dim: PositiveInt = 64
-    ffn_ratio: PositiveFloat = 4.0
+    layers: Annotated[int, Field(gt=0, le=1000)] = 16
+    width: Size = 768
+    head_dim: Size = 64
+    ffn_ratio: Annotated[float, Field(gt=0.0, le=1024.0)] = 4.0
     """Outputs of the first feed-forward product for each unit of `width`; a gate halves them."""
     gated: bool = True
     activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"] = "gelu"
@@ -31,9 +31,9 @@ class ModelConfig(Section):
     qkv_bias: bool = False
     positions: Literal["none", "learned", "sinusoidal", "scaled-sinusoidal", "rotary"] = "rotary"
     rotary_theta: PositiveFloat = 10000.0
-    max_length: PositiveInt = 128
+    max_length: Size = 128
     """The longest input, in tokens, and the number of learned positions."""
-    token_types: Annotated[int, Field(ge=0)] = 0
+    token_types: Annotated[int, Field(ge=0, le=2**20)] = 0
     head_transform: bool = False
     """Whether a dense layer, an activation and a norm come before the decoder."""
     decoder_bias: bool = False
@@ -48,7 +48,7 @@ class ModelConfig(Section):
     classifier: Literal["pooler", "head-transform"] = "pooler"
     """What stands between the first token and the classifier: a dense layer and tanh, or the
     transform of the masked-language-model head."""
-    pooler_width: PositiveInt | None = 1024
+    pooler_width: Size | None = 1024
     """Width of the pooler's dense layer; null takes `width`."""
 
     @property

@@ -19,7 +19,7 @@ class OptimizerConfig(Section):
     name: str
     lr: PositiveFloat = 1e-3
     """Peak learning rate, which the schedule multiplies."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
     """Applied to everything except biases and norms."""
     clip: PositiveFloat | None = 0.5
     """Largest L2 norm of the whole gradient; null never clips."""

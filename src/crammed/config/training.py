@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from crammed.budget import Account, Budget
-from crammed.config.base import PositiveFloat, PositiveInt, Section
+from crammed.config.base import PositiveFloat, Section, Size
 from crammed.config.corpus import Ordering
 from crammed.errors import InputError
 from crammed.schedule import Fraction
@@ -21,6 +21,9 @@ def _parsed(limit: Any) -> Budget:
         return Budget.parse(str(limit))
     except InputError as error:
         raise ValueError(str(error)) from error
+
+
+Workers = Annotated[int, Field(gt=0, le=4096)]
 
 
 class BudgetConfig(Section):
@@ -45,7 +48,7 @@ class MaskingConfig(Section):
     rate: PositiveFloat = 0.25
     final_rate: PositiveFloat | None = None
     """Rate at the end of the run, reached in `stages` steps; null keeps `rate`."""
-    stages: Annotated[int, Field(ge=2)] = 4
+    stages: Annotated[int, Field(ge=2, le=1000)] = 4
     corruption: Literal["80-10-10", "all-mask"] = "80-10-10"
 
     @model_validator(mode="after")
@@ -58,10 +61,10 @@ class MaskingConfig(Section):
 class BatchConfig(Section):
     """Rows of one update."""
 
-    rows: PositiveInt = 8192
+    rows: Size = 8192
     ramp: Fraction = 0.6
     """Share of the budget after which `rows` is reached; 0 starts there."""
-    quantum: PositiveInt | None = None
+    quantum: Size | None = None
     """The ramp starts with this many rows and grows by as many; null is a 64th of `rows`."""
 
     @property
@@ -113,11 +116,11 @@ class ComputeConfig(Section):
     recompute: Literal["auto", "on", "off"] = "auto"
     """Compute the layers' activations a second time for the gradients instead of keeping them;
     `auto` does so where memory is short."""
-    microbatch_rows: PositiveInt | None = None
+    microbatch_rows: Size | None = None
     """Rows of one forward and backward pass; null leaves it to the device."""
-    threads: PositiveInt | None = None
+    threads: Workers | None = None
     """CPU threads; null leaves it to PyTorch."""
-    workers: PositiveInt | None = None
+    workers: Workers | None = None
     """Processes that prepare data, or fine-tune on a CPU; null is one per core."""
     engine: Literal["processes", "ray"] = "processes"
     """Prepare with processes on this machine, or on a Ray cluster."""

@@ -1,4 +1,4 @@
-"""YAML files as people mean them, and words that help with what is wrong in them."""
+"""Reading YAML the way people mean it, and explaining what is wrong in a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,22 @@ from crammed.hints import did_you_mean
 
 
 class Loader(yaml.SafeLoader):
-    """YAML as people mean it: 1e-3 is a number, `on` is a word, and 2026-01-01 is text."""
+    """YAML as people mean it: 1e-3 is a number, `on` is a word, and 2026-01-01 is text.
+
+    A key that a mapping has twice is an error, where PyYAML would take the last.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line, before = key.start_mark.line + 1, lines.get((key.tag, key.value))
+            if before is not None:
+                problem = f"the key {key.value} is on line {before} and again on line {line}"
+                raise yaml.constructor.ConstructorError(problem=problem)
+            lines[key.tag, key.value] = line
+        return super().construct_mapping(node, deep)
 
 
 _RESOLVED_OTHERWISE = {f"tag:yaml.org,2002:{kind}" for kind in ("float", "bool", "timestamp")}
@@ -36,6 +51,22 @@ Loader.add_implicit_resolver(
     re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$"),
     list("-+.0123456789"),
 )
+
+
+def load_yaml(text: str) -> Any:
+    """The value of a YAML text.
+
+    Raises:
+        ValueError: it is not valid YAML, in one line that says why.
+    """
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except Exception as error:  # PyYAML passes on what Python says of a number or a date
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
 def names_in(folder: Traversable) -> list[str]:
@@ -67,10 +98,9 @@ def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
         hint, choices = did_you_mean(name, names), ", ".join(names)
         raise InputError(f"no {kind} {name!r}: {hint}choose one of {choices}, or a .yaml file")
     try:
-        values = yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
-        raise InputError(f"{kind} {name} is not valid YAML: {problem}") from error
+        values = load_yaml(text)
+    except ValueError as error:
+        raise InputError(f"{kind} {name} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{kind} {name} must be a YAML mapping of sections")
     return values
@@ -148,7 +178,7 @@ class _Location:
     Attributes:
         holds: the section there, or what holds sections by key or number; None for a plain value.
         path: its keys as a person types them.
-        choice: the kinds that it may be of, where it has not been said yet which it is.
+        choice: the kinds to choose from, where none has been chosen yet.
     """
 
     holds: Any
@@ -157,7 +187,7 @@ class _Location:
     kind: str = ""
 
     def below(self, part: str) -> _Location:
-        """The place under a key, a number, or the kind of a section, which is no part of a path."""
+        """The place under a key, a number or a kind; a kind is not part of the path."""
         if self.choice is not None:
             kind = f" with {self.path}.{self.choice.key}={part}"
             return _Location(self.choice.kinds.get(part), self.path, kind=kind)

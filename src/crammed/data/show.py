@@ -33,7 +33,10 @@ def describe_corpus(corpus: Corpus) -> list[tuple[str, str]]:
         ),
         (
             "documents",
-            [f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"],
+            [
+                f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"
+                + describe_share(manifest)
+            ],
         ),
         ("lengths", _bars(labelled_lengths(statistics["document_tokens"])) if statistics else []),
         (
@@ -92,6 +95,14 @@ def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
         f"{quantity(source['characters'])} characters ({100 * source['characters'] / total:.1f} %)"
         for source in sources
     ]
+
+
+def describe_share(manifest: Mapping[str, Any]) -> str:
+    """Such as `` (1.3 % of the characters)``: how much of the text is held out."""
+    held: int = manifest["heldout"].get("characters", 0)  # missing in the oldest corpora
+    if not held:
+        return ""
+    return f" ({100 * held / (held + manifest['characters']):.1f} % of the characters)"
 
 
 def dropping_steps(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""BLiMP (Warstadt et al. 2020): is the acceptable sentence of a pair the likelier one to a model?
+"""BLiMP (Warstadt et al. 2020): does a model find the acceptable sentence of a pair likelier?
 
 A sentence's score is its pseudo-log-likelihood (Salazar et al. 2020), the sum over its tokens of
 log p(token | the sentence with this token masked). Special tokens are neither masked nor counted.

@@ -14,7 +14,7 @@ from crammed.evaluation.evaluation import WITHOUT_FINETUNING
 from crammed.evaluation.folder import read_gold, read_outputs, read_scores
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference
 from crammed.evaluation.scores.score import metrics_of
-from crammed.evaluation.scores.table import Part, comparison_tables
+from crammed.evaluation.scores.table import Printed, comparison_tables
 from crammed.tasks.task import Suite, Task, load_suite
 
 
@@ -25,7 +25,7 @@ class Comparison:
     Attributes:
         a, b: names of the models.
         entries: what `crammed.evaluation.scores.compare.compare` returns.
-        notes: where the protocols differ.
+        notes: whether the models are the same, and where the protocols differ.
     """
 
     a: str
@@ -37,7 +37,7 @@ class Comparison:
         """As ``--json`` prints it."""
         return {"a": self.a, "b": self.b, "numbers": self.entries, "notes": self.notes}
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Printed]:
         """As a terminal shows it."""
         tables = comparison_tables(self.a, self.b, self.entries)
         return [*tables, Text("\n".join(self.notes))] if self.notes else tables
@@ -75,7 +75,10 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
                 differences[name] = found
     entries = compare(loaded, tasks_a, tasks_b, differences, reasons)
     one, other = stored
-    notes = [
+    notes = []
+    if one["model"]["sha256"] == other["model"]["sha256"]:
+        notes.append("A and B are the same model: the hash of their files is the same")
+    notes += [
         f"{name} is {value} for A, {other['protocol'][name]} for B"
         for name, value in one["protocol"].items()
         if other["protocol"].get(name) != value

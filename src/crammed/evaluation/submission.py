@@ -15,7 +15,7 @@ from crammed.errors import InputError
 from crammed.evaluation.folder import EvaluationFolder, read_gold, read_outputs, submission_key
 from crammed.files import disk_faults
 from crammed.tasks.labels import is_number
-from crammed.tasks.task import Kind, Suite
+from crammed.tasks.task import Suite, TaskKind
 
 Predicted = Mapping[str, tuple[Sequence[Any], NDArray[np.floating[Any]]]]
 """Leaderboard file -> the data's own identifier of each of R rows, and outputs [R, L] or [R, 1]."""
@@ -101,7 +101,7 @@ def write_submission(
 
 
 def _answers(
-    kind: Kind,
+    kind: TaskKind,
     outputs: NDArray[np.floating[Any]],
     labels: Sequence[str],
     between: tuple[float, float] | None,

@@ -90,9 +90,9 @@ def fused(model: MaskedLM) -> tuple[MaskedLM, str]:
 
 
 def _refusal(model: MaskedLM, device: torch.device) -> str | None:
-    """Why the kernels do not suit the model; None where they do.
+    """Why the kernels cannot run this model; None if they can.
 
-    They suit what is named here, and nothing else: what they do not know they refuse.
+    This is a list of what they support, so that anything new is refused until it is added.
     """
     encoder, config = model.encoder, model.encoder.config
     norms: list[nn.Module] = [encoder.final_norm]

@@ -1,4 +1,4 @@
-"""How the places of tokens enter an encoder. Copied beside exported models (`blocks` says how)."""
+"""Position encodings. Copied beside exported models (`blocks` says how)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tables = tuple[Tensor, ...]
 
 
 class Positions:
-    """Base of the position encodings, and the value `none`: places do not enter at all.
+    """Base of the position encodings, and the value `none`: no information about positions.
 
     It is not a module: its parameters belong to the encoder, under the encoder's names.
 
@@ -35,7 +35,7 @@ class Positions:
         """Set the encoder's own parameters that `register` gave it; modules start themselves."""
 
     def embed(self, encoder: nn.Module, x: Tensor) -> Tensor:
-        """Embeddings [B, S, D] with the places in them."""
+        """Embeddings [B, S, D] with positions encoded in them."""
         return x
 
     def tables(self, length: int, device: torch.device) -> Tables:
@@ -45,7 +45,7 @@ class Positions:
     def attend(
         self, q: Tensor, k: Tensor, mask: Tensor | None, tables: Tables
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Queries and keys [B, H, S, K] and the mask of `Attention`, with the places in them.
+        """Queries and keys [B, H, S, K] and `Attention`'s mask, with positions encoded in them.
 
         The mask may come back as numbers that are added to the scores, [B or 1, H, S, S].
         """
@@ -53,7 +53,7 @@ class Positions:
 
 
 class LearnedPositions(Positions):
-    """A learned vector for each place is added to the embeddings (Devlin et al. 2019)."""
+    """A learned vector for each position is added to the embeddings (Devlin et al. 2019)."""
 
     native = frozenset({"bert"})
 
@@ -70,9 +70,9 @@ class LearnedPositions(Positions):
 
 def sinusoidal_table(length: int, width: int, device: torch.device) -> Tensor:
     """Interleaved sines and cosines of Vaswani et al. 2017, [length, width] float32."""
-    place = torch.arange(length, device=device, dtype=torch.float32)[:, None]
+    position = torch.arange(length, device=device, dtype=torch.float32)[:, None]
     pair = torch.arange(0, width, 2, device=device, dtype=torch.float32)
-    angle = place * torch.exp(pair * (-math.log(10000.0) / width))
+    angle = position * torch.exp(pair * (-math.log(10000.0) / width))
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :width]
 
 
@@ -106,8 +106,8 @@ def rotary_table(
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines of the rotary angles, each [length, head_dim] float32, halves repeated."""
     exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-    place = torch.arange(length, device=device, dtype=torch.float32)
-    angle = torch.outer(place, 1.0 / theta**exponent)
+    position = torch.arange(length, device=device, dtype=torch.float32)
+    angle = torch.outer(position, 1.0 / theta**exponent)
     angle = torch.cat((angle, angle), dim=-1)
     return angle.cos(), angle.sin()
 
@@ -120,7 +120,7 @@ def rotate(x: Tensor, table: Tables) -> Tensor:
 
 
 class RotaryPositions(Positions):
-    """Queries and keys are turned by angles that grow with the place (Su et al. 2021)."""
+    """Queries and keys are turned by angles proportional to the position (Su et al. 2021)."""
 
     native = frozenset({"modernbert"})
 

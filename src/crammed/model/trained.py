@@ -19,6 +19,17 @@ from crammed.files import new_folder, write_json
 from crammed.model.encoder import MaskedLM
 
 
+def save_weights(path: Path, weights: dict[str, Tensor], **metadata: str) -> None:
+    """Write a file of weights with the permissions of any new file.
+
+    What safetensors writes can be read by the owner alone.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(weights, path, metadata=metadata or None)
+    path.chmod(mode)
+
+
 @dataclass(frozen=True)
 class TrainedModel:
     """A trained masked language model and its tokenizer.
@@ -43,7 +54,7 @@ class TrainedModel:
     def save(self, folder: Path) -> None:
         """Write the model to a folder that does not exist yet."""
         with new_folder(folder) as aside:
-            save_file(self.weights, aside / "model.safetensors")
+            save_weights(aside / "model.safetensors", self.weights)
             self.tokenizer.save(str(aside / "tokenizer.json"))
             values = {
                 "schema": 1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from crammed.config.optim import AdamConfig, AdamWConfig, MuonConfig
-from crammed.optim.parameters import Group, Parameters
+from crammed.optim.parameters import Parameters, ParamGroup
 
 
 def adamw(parameters: Parameters, config: AdamWConfig) -> list[torch.optim.Optimizer]:
@@ -19,7 +19,7 @@ def adam(parameters: Parameters, config: AdamConfig) -> list[torch.optim.Optimiz
     return [torch.optim.Adam(groups, config.lr, betas, config.eps, fused=True)]
 
 
-def adamw_of(groups: list[Group], config: AdamWConfig | MuonConfig) -> torch.optim.Optimizer:
+def adamw_of(groups: list[ParamGroup], config: AdamWConfig | MuonConfig) -> torch.optim.Optimizer:
     """AdamW for some groups of parameters."""
     betas = (config.beta1, config.beta2)
     return torch.optim.AdamW(groups, config.lr, betas, config.eps, fused=True)

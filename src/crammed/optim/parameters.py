@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-Group = dict[str, Any]
+ParamGroup = dict[str, Any]
 """As `torch.optim.Optimizer` takes it: ``params``, and values of its own for options."""
 
 
@@ -27,7 +27,7 @@ class Parameters:
     decayed: Set[str]
     matrices: Mapping[str, int]
 
-    def by_decay(self, weight_decay: float, *, matrices: bool = True) -> list[Group]:
+    def by_decay(self, weight_decay: float, *, matrices: bool = True) -> list[ParamGroup]:
         """Two groups: the parameters with this weight decay, and those without any.
 
         Args:
@@ -41,7 +41,7 @@ class Parameters:
             {"params": free, "weight_decay": 0.0},
         ]
 
-    def stacks(self) -> list[Group]:
+    def stacks(self) -> list[ParamGroup]:
         """The layers' matrices, in a group for each number ``parts`` of matrices in a stack."""
         return [
             {"params": [self.named[n] for n, parts in self.matrices.items() if parts == count]}

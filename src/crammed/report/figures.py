@@ -17,7 +17,7 @@ from crammed.data.show import describe_dropped
 from crammed.data.statistics import BINS_A_TOKEN
 from crammed.quantity import quantity
 
-Record = dict[str, Any]
+Point = dict[str, Any]
 
 INK, FAINT = "#1f2933", "#9aa5b1"
 COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#4d7c0f", "#be185d")
@@ -66,7 +66,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _thinned(records: Sequence[Record]) -> list[Record]:
+def _thinned(records: Sequence[Point]) -> list[Point]:
     step = max(1, math.ceil(len(records) / MOST_POINTS))
     return [*records[:-1:step], *records[-1:]]
 
@@ -77,7 +77,7 @@ def _budget_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
 
 
-def loss_figure(runs: Sequence[Record]) -> str:
+def loss_figure(runs: Sequence[Point]) -> str:
     """Training and held-out loss over the budget; with one run, the unigram model's loss, too.
 
     Args:
@@ -120,7 +120,7 @@ def loss_figure(runs: Sequence[Record]) -> str:
         return _svg(figure)
 
 
-def learning_rate_figure(metrics: Sequence[Record]) -> str:
+def learning_rate_figure(metrics: Sequence[Point]) -> str:
     """Learning rate over the budget; rows per update and mask rate, too, if they change."""
     with rc_context(_STYLE):
         points = _thinned(metrics)
@@ -141,7 +141,7 @@ def learning_rate_figure(metrics: Sequence[Record]) -> str:
         return _svg(figure)
 
 
-def speed_figure(metrics: Sequence[Record]) -> str:
+def speed_figure(metrics: Sequence[Point]) -> str:
     """Tokens per second over the budget."""
     with rc_context(_STYLE):
         figure, axes = _figure(7.2, 2.4)

@@ -19,7 +19,7 @@ from crammed.evaluation.folder import read_scores
 from crammed.evaluation.scores import table
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.files import read_json, write_text
-from crammed.quantity import quantity
+from crammed.quantity import beside_unigram, quantity
 from crammed.report import figures
 from crammed.rundir import read_config, read_lines, read_metrics
 
@@ -46,16 +46,45 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     )
     environment.filters["duration"] = format_seconds
     environment.filters["quantity"] = quantity
-    for name in ("also", "cut", "interval", "mean", "rows", "spread", "untrained"):
+    environment.filters["beside_unigram"] = beside_unigram
+    for name in (
+        "also",
+        "cut",
+        "interval",
+        "mean",
+        "rows",
+        "score_interval",
+        "spread",
+        "untrained",
+    ):
         environment.filters[name] = getattr(table, f"{name}_text")
     page = environment.get_template("report.html.j2").render(
         runs=runs,
         evaluations=[_load_evaluation(path) for path in evaluations],
         version=crammed.__version__,
-        comparison=figures.loss_figure(runs) if len(runs) > 1 else None,
+        heldout_texts=_by_heldout_text(runs),
     )
     write_text(out, page)
     return out
+
+
+def _by_heldout_text(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Several runs, in one group for each held-out text, because losses on others do not compare.
+
+    Each run gets the ``letter`` of its group.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        corpus = run["summary"]["corpus"]  # of an older version, all of the corpus must be equal
+        groups.setdefault(corpus.get("heldout_sha256", corpus["sha256"]), []).append(run)
+    for letter, group in enumerate(groups.values(), ord("A")):
+        for run in group:
+            run["letter"] = chr(letter)
+    return [
+        {"letter": group[0]["letter"], "runs": group, "figure": figures.loss_figure(group)}
+        for group in groups.values()
+        if len(runs) > 1
+    ]
 
 
 def _load_run(path: Path) -> dict[str, Any]:

@@ -18,9 +18,8 @@ UNTAGGED = (-1, -100, "-1", "-100", None)
 def class_number(value: Any, names: Sequence[str]) -> int:
     """The position of a label among the names, by name or, unless names are numbers, by number."""
     if is_unlabelled(value, names):
-        raise ValueError(
-            f"label {value!r} means that the row has none, but this split needs labels"
-            + ("; if -1 is a class, name all classes in `labels`" if value in (-1, "-1") else "")
+        raise _missing(
+            value, "; if -1 is a class, name all classes in `labels`" if value in (-1, "-1") else ""
         )
     name = name_of(value)
     if name in names:
@@ -30,6 +29,12 @@ def class_number(value: Any, names: Sequence[str]) -> int:
     if is_number(name) and not any(map(is_number, names)) and 0 <= int(name) < len(names):
         return int(name)
     raise _none_of(value, names)
+
+
+def _missing(value: Any, hint: str = "") -> ValueError:
+    return ValueError(
+        f"label {value!r} means that the row has none, but this split needs labels{hint}"
+    )
 
 
 def _of_bool(value: bool, names: Sequence[str]) -> int:
@@ -84,7 +89,9 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def value_of(value: Any) -> float:
-    """The value for regression, a finite number."""
+    """The value for regression, a finite number; -1 is a value like any other."""
+    if is_unlabelled(value) and value not in (-1, "-1"):
+        raise _missing(value)
     try:
         number = float(value)
     except (TypeError, ValueError):

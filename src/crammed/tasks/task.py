@@ -7,7 +7,7 @@ form. Wherever a list of words is expected, a single word stands for a list of o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 from string import Formatter
@@ -20,7 +20,7 @@ from crammed.config.yamlfile import read_section
 from crammed.errors import InputError
 from crammed.hints import did_you_mean
 
-Kind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
+TaskKind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
 Metric = Literal[
     "accuracy",
     "f1",
@@ -35,7 +35,7 @@ Metric = Literal[
 ]
 _OF_CLASSES: tuple[Metric, ...] = ("accuracy", "macro-f1", "micro-f1")
 OF_TWO: tuple[Metric, ...] = ("f1", "group-f1", "group-exact")
-_METRICS: dict[Kind, tuple[Metric, ...]] = {
+_METRICS: dict[TaskKind, tuple[Metric, ...]] = {
     "classification": (*_OF_CLASSES, "matthews", *OF_TWO),
     "multi-label": _OF_CLASSES,
     "regression": ("pearson", "spearman"),
@@ -100,7 +100,7 @@ class Task(Section):
 
     name: str
     """Its key in the suite."""
-    kind: Kind = "classification"
+    kind: TaskKind = "classification"
     text: Annotated[Strings, Field(min_length=1, max_length=2)]
     """One or two columns, or templates of columns such as ``{word}: {sentence1}``. For kind tokens,
     the column of the words: a list, or text with spaces between the words."""
@@ -243,6 +243,11 @@ class Suite(Section):
             for key, task in tasks.items()
         }
 
+    def _splits(self) -> Iterator[str]:
+        for task in self.tasks.values():
+            yield task.train
+            yield from (each.split for each in (*task.scored.values(), *task.test.values()))
+
     @model_validator(mode="after")
     def _names_fit(self) -> Suite:
         numbers = [number for task in self.tasks.values() for number in task.numbers]
@@ -253,6 +258,9 @@ class Suite(Section):
         for name in (self.name, *self.tasks, *numbers, *files):
             if not re.fullmatch(r"\w[\w.+-]*", name):
                 raise ValueError(f"{name!r} names files: use only letters, digits, and - _ + .")
+        for split in self._splits():
+            if not split or "/" in split or split == "..":
+                raise ValueError(f"{split!r} is not the name of a split")
         for kind, names in (("number", numbers), ("test file", files)):
             double = {name for name in names if names.count(name) > 1}
             if double:

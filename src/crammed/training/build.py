@@ -10,6 +10,7 @@ from crammed.device import Device
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.build import build_optimizer
+from crammed.training.memory import refuse_too_large
 from crammed.training.step import TrainStep
 
 
@@ -28,6 +29,10 @@ def build(config: RunConfig, vocab_size: int, specials: Specials, device: Device
     Args:
         vocab_size: size of the tokenizer's vocabulary.
         specials: ids of the tokenizer's special tokens.
+
+    Raises:
+        InputError: the model is too large for the device's memory.
     """
+    refuse_too_large(config.model, vocab_size, device.torch.type)
     model = new_model(config, vocab_size, device.torch)
     return TrainStep(model, build_optimizer(model, config.optim), config, specials, device)

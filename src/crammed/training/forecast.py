@@ -15,10 +15,9 @@ from crammed.model.count import block_matrix_parameters, parameters, train_flops
 from crammed.sizing import MOST_EPOCHS, SHAPES, Size, best_of
 from crammed.training.agenda import TRAINING, Agenda
 from crammed.training.measure import Speed
+from crammed.training.memory import BYTES_PER_PARAMETER
 from crammed.training.plan import Planner
 
-BYTES_PER_PARAMETER = 16
-"""Weight, gradient and two moments in float32."""
 FEW_UPDATES = 200
 
 

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -43,18 +43,18 @@ class Speed:
     """How long the parts of a run take, in seconds.
 
     Attributes:
-        update: each update, besides what its rows take.
+        update: the part of an update that does not depend on its rows.
         row: each row of an update.
-        compile: before the first update, if the compiler finds its results of an earlier run.
+        compile: compiling before the first update, with the compiler's cache filled.
         memory: bytes of device memory at the peak; None if the device does not count them.
         microbatch_rows: rows of one forward and backward pass.
         prediction: each position predicted in a row; 0 if `row` includes it.
-        first: the first update, beyond what the others take.
-        first_compile: like `compile`, if the compiler finds nothing.
+        first: what the first update takes beyond a usual one.
+        first_compile: compiling with an empty cache.
         log: a log point.
         checkpoint: a checkpoint; 0 if the budget ends before the first.
         evaluate: a held-out measurement during training; 0 if it is not charged.
-        low, high: a tenth of the blocks took less, or more, than so many times the mean.
+        low, high: the 10th and 90th percentiles of the blocks, as multiples of the mean.
     """
 
     update: float
@@ -72,11 +72,11 @@ class Speed:
     high: float = 1.0
 
     def seconds(self, rows: int, predicted: int = 0) -> float:
-        """Seconds of an update with so many rows and so many predicted positions in each."""
+        """Seconds of an update of `rows` rows with `predicted` positions predicted in each."""
         return self.update + rows * (self.row + predicted * self.prediction)
 
 
-def measure(
+def measure_speed(
     config: RunConfig,
     corpus: Corpus | None,
     device: Device,
@@ -102,13 +102,19 @@ def measure(
             step = build(config, vocab_size, specials, device)  # as a run begins
             took = _prepare(config, step, vocab_size, device, clock)
         timer = _Timer(config, step, _source(config, corpus, vocab_size), device, clock)
-        speed = timer.measure(seconds, task.update)
-        speed = _with_extras(speed, config, corpus, step, device, clock)
+        updates = timer.measure(seconds, task.update)
+        between = _between_updates(config, corpus, step, device, clock)
     memory = None
     if device.torch.type == "cuda":
         memory = torch.cuda.max_memory_allocated(device.torch)
-    rows = step.microbatch_rows
-    return replace(speed, compile=took, first_compile=first, memory=memory, microbatch_rows=rows)
+    return Speed(
+        **updates,
+        **between,
+        compile=took,
+        first_compile=first,
+        memory=memory,
+        microbatch_rows=step.microbatch_rows,
+    )
 
 
 def _prepare(
@@ -132,11 +138,11 @@ class _Timer:
     device: Device
     clock: Clock
 
-    def measure(self, seconds: float, show: Callable[[float, str], None]) -> Speed:
-        """The speed of updates, from so many seconds of them.
+    def measure(self, seconds: float, show: Callable[[float, str], None]) -> dict[str, float]:
+        """Time updates for some seconds; return the fields of `Speed` that describe an update.
 
         Args:
-            show: told how many seconds of them are over, in a number and in words.
+            show: called with the seconds that are over, and with the progress in words.
         """
         config, masking = self.config, self.config.masking
         whole = min(self.step.microbatch_rows, config.batch.rows)
@@ -162,17 +168,14 @@ class _Timer:
         update = max(0.0, large - times * few * (row + prediction * before))
         usual = update + whole * (row + prediction * before)
         low, high = np.quantile(took[1], (0.1, 0.9)) / large
-        return Speed(
-            update=update,
-            row=row,
-            compile=0.0,
-            memory=None,
-            microbatch_rows=self.step.microbatch_rows,
-            prediction=prediction,
-            first=max(0.0, first - usual),
-            low=float(low),
-            high=float(high),
-        )
+        return {
+            "update": update,
+            "row": row,
+            "prediction": prediction,
+            "first": max(0.0, first - usual),
+            "low": float(low),
+            "high": float(high),
+        }
 
     def _in_turns(
         self,
@@ -198,7 +201,7 @@ class _Timer:
         return took
 
     def _block(self, rows: int, rate: float, count: int) -> float:
-        """Seconds of one of `count` updates in a row, reading included."""
+        """Mean seconds of an update over `count` consecutive ones, reading included."""
         self.device.synchronize()
         began = self.clock()
         for number in range(count):
@@ -210,14 +213,14 @@ class _Timer:
 
 
 def _in_a_block(seconds: float) -> int:
-    """How many updates of so many seconds make a block."""
+    """How many updates make a block if each takes `seconds`."""
     return max(1, min(_MOST_IN_A_BLOCK, round(_BLOCK_SECONDS / max(seconds, 1e-6))))
 
 
 def _source(
     config: RunConfig, corpus: Corpus | None, vocab_size: int
 ) -> Callable[[int], NDArray[np.int64]]:
-    """A function that gives the next so many rows, [rows, row_length]."""
+    """A function that returns the next rows, as many as asked, [rows, row_length]."""
     if corpus is None:
         draw, least = np.random.default_rng(0), max(_FIRST_IDS.ids) + 1
         return lambda count: draw.integers(least, vocab_size, (count, config.data.row_length))
@@ -231,15 +234,14 @@ def _source(
     return following
 
 
-def _with_extras(
-    speed: Speed,
+def _between_updates(
     config: RunConfig,
     corpus: Corpus | None,
     step: TrainStep,
     device: Device,
     clock: Clock,
-) -> Speed:
-    """Time what a run does between updates, as far as it will be charged for it."""
+) -> dict[str, float]:
+    """Time what a run does between updates, as far as its budget is charged for it."""
 
     def timed(work: Callable[[], None]) -> float:
         began = clock()
@@ -253,14 +255,14 @@ def _with_extras(
     with _scratch_run(config) as run, SILENT.task("") as quiet:
         recorder = Recorder(run, agenda, ledger, device, quiet)
         recorder.add(Update(0, 0, 1, 1.0, 0.5, once), nothing, nothing)
-        speed = replace(speed, log=timed(lambda: recorder.log(once, 0.0)))
+        took = {"log": timed(lambda: recorder.log(once, 0.0))}
         if budget.kind == "time" and budget.limit > config.train.checkpoint_seconds:
             checkpoints = Checkpoints(run, step, ledger, agenda, device, "")
-            speed = replace(speed, checkpoint=timed(lambda: checkpoints.save(once)))
+            took["checkpoint"] = timed(lambda: checkpoints.save(once))
         if "evaluate" in charge and corpus is not None and config.train.heldout_every is not None:
             meter = HeldoutMeter(run, corpus, step.model, device)
-            speed = replace(speed, evaluate=timed(lambda: meter.measure(once, 0.0, agenda)))
-    return speed
+            took["evaluate"] = timed(lambda: meter.measure(once, 0.0, agenda))
+    return took
 
 
 @contextmanager

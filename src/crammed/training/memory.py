@@ -1,10 +1,17 @@
-"""How many rows go through the device at once: as many as its memory is expected to hold."""
+"""What the device's memory holds: the model at all, and how many rows at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from crammed.device import is_out_of_memory
+from crammed.config import ModelConfig
+from crammed.device import is_out_of_memory, memory_of
+from crammed.errors import InputError
+from crammed.model.count import parameters
+from crammed.quantity import quantity
+
+BYTES_PER_PARAMETER = 16
+"""Weight, gradient and two moments in float32."""
 
 MOST_TOKENS = 65_536
 """Tokens of a microbatch at most; a GPU is no faster with more."""
@@ -37,3 +44,22 @@ def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
         rows = int((SHARE * free - fixed) // a_row)
         return 1 << (max(1, min(rows, most)).bit_length() - 1)
     return 1
+
+
+def refuse_too_large(model: ModelConfig, vocab_size: int, kind: str) -> None:
+    """Refuse a model that cannot be trained here before any of it is allocated.
+
+    Args:
+        kind: type of the device, such as ``cuda``.
+
+    Raises:
+        InputError: weights, gradients and moments need more than all of the device's memory.
+    """
+    size, most = parameters(model, vocab_size), memory_of(kind)
+    if most is not None and BYTES_PER_PARAMETER * size > most:
+        raise InputError(
+            f"a model of {quantity(size)} parameters needs "
+            f"{BYTES_PER_PARAMETER * size / 2**30:,.0f} GiB for weights, gradients and moments, "
+            f"and this machine's {kind} has {most / 2**30:,.0f} GiB: lower model.layers, "
+            "model.width or tokenizer.vocab_size"
+        )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -31,10 +32,10 @@ from crammed.training.precision import LossScale, recompute, training_copy
 
 T = TypeVar("T")
 MOST_PIECES = 8
-"""Rows left over after whole microbatches are split into equal pieces if a microbatch has no more
-pieces of that size than these."""
+"""The rows left over after whole microbatches are split into equal pieces, unless a microbatch
+would hold more than this many pieces of that size."""
 MOST_RESTS = 2
-"""Rows left over are not split if a run has no more different numbers of them than these."""
+"""Leftover rows are not split if a run leaves at most this many different numbers of them over."""
 MOST_SHAPES = 64
 """Shapes that a process may compile; PyTorch's own limit is eight, too few for mask stages."""
 
@@ -44,6 +45,22 @@ def moved(rows: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":  # a copy from memory that is not pinned would wait for the device
         return rows.pin_memory().to(device, non_blocking=True)
     return rows.to(device)
+
+
+@contextmanager
+def _compiler_faults() -> Iterator[None]:
+    """Say in one line what the compiler could not do."""
+    try:
+        yield
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes seconds to import
+
+        fault = error.inner_exception
+        reason = ": ".join([type(fault).__name__, *str(fault).splitlines()[:1]])
+        raise InputError(
+            f"the compiler failed: {reason}. If a process was killed while it compiled, remove the "
+            f"folder {cache_dir()}; or set compute.compile=off"
+        ) from error
 
 
 class TrainStep:
@@ -119,7 +136,8 @@ class TrainStep:
             rates: mask rates that an update may have.
 
         Raises:
-            InputError: there are too many shapes to compile, or not even one row fits.
+            InputError: there are too many shapes to compile, the compiler failed, or not even one
+                row fits.
         """
         self._row_counts = row_counts = frozenset(row_counts)
         if self._device.fits_microbatch:
@@ -127,7 +145,8 @@ class TrainStep:
         self.microbatch_rows = min(self.microbatch_rows, max(row_counts, default=1))
         if self._device.compile:
             rates = list(rates)
-            self._with_less(lambda: self._compile_for(row_counts, rates))
+            with _compiler_faults():
+                self._with_less(lambda: self._compile_for(row_counts, rates))
 
     def _fit(self) -> None:
         """Find how many rows the device's memory holds, and whether layers have to recompute."""

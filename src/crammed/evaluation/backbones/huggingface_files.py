@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crammed.errors import InputError
+from crammed.files import inside
 from crammed.quiet import quiet_transformers
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
@@ -67,7 +68,8 @@ def model_files(folder: Path) -> list[Path]:
     """The files that determine what the model computes.
 
     Raises:
-        InputError: there are no weights, or config.json does not name the kind of model.
+        InputError: there are no weights, config.json does not name the kind of model, or a list of
+            weights is damaged or leads out of the folder.
     """
     weights = _weights(folder)
     if not weights:
@@ -80,7 +82,19 @@ def model_files(folder: Path) -> list[Path]:
     if kind is None:
         ours = f": type the run directory, {folder.parent}" if "row_length" in values else ""
         raise InputError(f"{folder / 'config.json'} has no model_type{ours}")
+    _check_indices(folder)
     return [*weights, *{file for pattern in _REST for file in folder.glob(pattern)}]
+
+
+def _check_indices(folder: Path) -> None:
+    """Refuse a list of weights that leads out of the folder, as transformers would follow it."""
+    for index in folder.glob("*.index.json"):
+        try:
+            names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{index} is not a list of weights") from error
+        for name in names:
+            inside(folder, name, str(index))
 
 
 def _weights(folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ from crammed.errors import InputError
 from crammed.evaluation.finetuning.batches import Batch, EncodedSplit, epoch_batches
 from crammed.keys import key
 from crammed.schedule import Constant, Cosine, Curve, LinearToZero
-from crammed.tasks.task import Kind
+from crammed.tasks.task import TaskKind
 
 Step = Callable[[], None]
 Capture = Callable[[Step], Step]
@@ -64,7 +64,7 @@ class Numerics:
         return torch.autocast(self.device.type, self.dtype, enabled=half, cache_enabled=False)
 
 
-def loss_of(kind: Kind, logits: Tensor, labels: Tensor, choices: int) -> Tensor:
+def loss_of(kind: TaskKind, logits: Tensor, labels: Tensor, choices: int) -> Tensor:
     """The mean loss of a batch.
 
     Args:
@@ -220,7 +220,7 @@ def _leave_capture(here: torch.cuda.Stream) -> None:
 def finetune(
     models: Sequence[nn.Module],
     names: Sequence[tuple[str, int]],
-    kind: Kind,
+    kind: TaskKind,
     train: EncodedSplit,
     protocol: Protocol,
     numerics: Numerics,

@@ -26,7 +26,7 @@ from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
 from crammed.evaluation.finetuning.batches import EncodedSplit, word_places
 from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetune, predict
 from crammed.progress import Progress
-from crammed.tasks.task import Kind
+from crammed.tasks.task import TaskKind
 from crammed.workers import available_memory, cores, worker_processes
 
 BYTES_A_PARAMETER = 24
@@ -101,7 +101,7 @@ class FinetuneTask:
     """
 
     name: str
-    kind: Kind
+    kind: TaskKind
     outputs: int
     train: TokenizedSplit
     scored: dict[str, TokenizedSplit]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -80,3 +81,13 @@ def interval(values: Floats) -> list[float] | None:
     """The middle 95 % of the resamples on which the score is defined; None if there is none."""
     defined = values[np.isfinite(values)]
     return np.percentile(defined, [2.5, 97.5]).tolist() if len(defined) else None
+
+
+def interval_over(seeds: int) -> dict[str, Any]:
+    """``{"interval_over": "rows"}`` next to an interval that no seeds could be drawn for.
+
+    Args:
+        seeds: how many each resample drew from; where several scores are involved, of the one that
+            has the fewest. With two or more, the interval is over rows and seeds: ``{}``.
+    """
+    return {"interval_over": "rows"} if seeds == 1 else {}

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crammed.evaluation.scores.bootstrap import interval, mean_measure, resampled_medians
+from crammed.evaluation.scores.bootstrap import (
+    interval,
+    interval_over,
+    mean_measure,
+    resampled_medians,
+)
 from crammed.evaluation.scores.metrics import Floats
-from crammed.evaluation.scores.predictions import Outputs
+from crammed.evaluation.scores.predictions import Integers, Outputs, predictions
 from crammed.evaluation.scores.score import Json, means_over
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Metric, Suite
@@ -22,22 +27,31 @@ class Difference:
     Attributes:
         value: on the rows themselves.
         resampled: in every resample, [RESAMPLES].
+        seeds: of the model that has fewer.
+        same: whether both models predict the same in all rows, seed by seed.
     """
 
     value: float
     resampled: Floats
+    seeds: int
+    same: bool = False
 
     def json(self) -> Json:
         """``{"difference", "interval", "p"}``.
 
         ``p`` is the share of resamples in which the difference is 0 or has the opposite sign, a
-        crude one-sided p-value.
+        crude one-sided p-value. It is None if a model has one seed: what another seed would change
+        cannot be known then. The interval is over rows alone then, and ``interval_over`` says so.
+        Models that predict the same have neither, and ``same`` is there.
         """
+        if self.same:
+            return {"difference": self.value, "interval": None, "p": None, "same": True}
         defined = self.resampled[np.isfinite(self.resampled)]
         p = 1.0
         if self.value and len(defined):
             p = float((defined * np.sign(self.value) <= 0).mean())
-        return {"difference": self.value, "interval": interval(defined), "p": p}
+        found = {"difference": self.value, "interval": interval(defined)}
+        return {**found, "p": p if self.seeds > 1 else None, **interval_over(self.seeds)}
 
 
 def paired_difference(
@@ -63,7 +77,26 @@ def paired_difference(
         for outputs in (a, b)
     ]
     resampled_a, resampled_b = resampled_medians(metrics, (a, b), rows, labels, name, task)
-    return Difference(float(medians[0] - medians[1]), resampled_a - resampled_b)
+    return Difference(
+        float(medians[0] - medians[1]),
+        resampled_a - resampled_b,
+        min(len(a), len(b)),
+        _same_predictions(a, b, rows),
+    )
+
+
+def _same_predictions(a: Sequence[Outputs], b: Sequence[Outputs], rows: Rows) -> bool:
+    """Whether every seed of A gives the classes, or for regression the values, that B's gives."""
+    if len(a) != len(b):
+        return False
+
+    def predicted(outputs: Outputs) -> Outputs | Integers:
+        regression = outputs.shape[-1] == 1
+        return outputs if regression else predictions(outputs, rows).guess
+
+    return all(
+        np.array_equal(predicted(one), predicted(other)) for one, other in zip(a, b, strict=True)
+    )
 
 
 def compare(
@@ -82,8 +115,9 @@ def compare(
             only one model has needs no reason.
 
     Returns:
-        ``{"name", "metric", "a", "b", "difference", "interval", "p"}`` for each score (a mean has
-        ``of`` instead of ``metric``); ``{"name", "why"}`` for one that cannot be compared.
+        ``{"name", "metric", "a", "b", "difference", "interval", "p"}`` and what else
+        `Difference.json` gives for each score (a mean has ``of`` instead of ``metric``);
+        ``{"name", "why"}`` for one that cannot be compared.
     """
     entries: list[Json] = []
     for name in [*a, *(name for name in b if name not in a)]:
@@ -97,8 +131,14 @@ def compare(
         entry = {"name": name, "of": list(of)}
         for side, tasks in (("a", a), ("b", b)):
             entry[side] = float(np.mean([tasks[each]["median"] for each in of]))
-        resampled = np.mean([differences[each].resampled for each in of], axis=0)
-        entries.append({**entry, **Difference(entry["a"] - entry["b"], resampled).json()})
+        parts = [differences[each] for each in of]
+        mean = Difference(
+            entry["a"] - entry["b"],
+            np.mean([part.resampled for part in parts], axis=0),
+            min(part.seeds for part in parts),
+            all(part.same for part in parts),
+        )
+        entries.append({**entry, **mean.json()})
     return entries
 
 

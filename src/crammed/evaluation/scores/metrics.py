@@ -51,10 +51,10 @@ def measure(metric: Metric, outputs: Outputs, rows: Rows, labels: Sequence[str])
         return 100.0 * _correlation(metric, outputs, rows)
     truth = predictions(outputs, rows).truth
     if truth.ndim == 2 and metric not in ("accuracy", "macro-f1", "micro-f1"):
-        raise ValueError(f"{metric} is not for several labels a row: use micro-f1 or macro-f1")
+        raise ValueError(f"{metric} does not take several labels per row: use micro-f1 or macro-f1")
     if metric in ("f1", "group-f1") and outputs.shape[-1] != 2:
         classes = outputs.shape[-1]
-        raise ValueError(f"{metric} is of two classes, not {classes}: use macro-f1 or micro-f1")
+        raise ValueError(f"{metric} takes two classes, not {classes}: use macro-f1 or micro-f1")
     if metric in ("f1", "group-f1", "matthews") and truth.min() == truth.max():
         raise ValueError(f"{metric} is undefined: every label is {truth.flat[0]}")
     once = np.ones((1, int(units_of(rows).max()) + 1))

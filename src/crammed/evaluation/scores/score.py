@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from crammed.evaluation.scores.bootstrap import interval, mean_measure, resampled_medians
+from crammed.evaluation.scores.bootstrap import (
+    interval,
+    interval_over,
+    mean_measure,
+    resampled_medians,
+)
 from crammed.evaluation.scores.metrics import Floats, measure
 from crammed.evaluation.scores.predictions import Outputs
 from crammed.tasks.rows import Rows, TaskData
@@ -36,8 +41,9 @@ def score_json(
     Returns:
         ``{"metric", "seeds", "median", "spread", "interval", "also", "rows", "official", "cut"}``
         in percent, with ``official_rows`` if they differ from ``rows``, and ``untrained`` unless it
-        was left out (``{"failed": reason}`` if that score is undefined). If the score itself is
-        undefined: what `failed_json` returns, and None.
+        was left out (``{"failed": reason}`` if that score is undefined), and with one seed what
+        `interval_over` says. If the score itself is undefined: what `failed_json` returns, and
+        None.
     """
     rows, metrics = data.scored[name], metrics_of(task, name)
     try:
@@ -90,6 +96,7 @@ def _seeds(
         "seeds": seeds,
         "median": statistics.median(seeds),
         "spread": max(seeds) - min(seeds),
+        **interval_over(len(seeds)),
     }
 
 
@@ -133,7 +140,8 @@ def suite_means(
 
     Returns:
         for each mean ``{"name", "of", "value", "interval", "partial"}``, with ``untrained`` if
-        every score has one, and ``failed`` (names) if scores that failed are missing from it.
+        every score has one, ``failed`` (names) if scores that failed are missing from it, and what
+        `interval_over` says if one of the scores has one seed.
     """
     there = {name for name, score in tasks.items() if "failed" not in score}
     return [
@@ -176,6 +184,7 @@ def _mean(
         "interval": interval(np.mean([resampled[n] for n in of], axis=0)) if whole else None,
         "partial": any(tasks[each]["official"] is False for each in of),
     }
+    mean |= interval_over(min(len(tasks[each]["seeds"]) for each in of))
     floors = [tasks[each].get("untrained", {}).get("median") for each in of]
     if None not in floors:
         mean["untrained"] = statistics.fmean(floors)

@@ -16,10 +16,15 @@ from rich.text import Text
 from crammed.evaluation.scores.published import published, published_beside
 
 Json = Mapping[str, Any]
-Part = Table | Text
+Printed = Table | Text
+
+ROWS_ONLY = (
+    "rows only: with one seed, an interval says how far other rows would move the result, and "
+    "nothing about another fine-tuning seed; give --seeds 3 or more"
+)
 
 
-def show(parts: Sequence[Part], stream: TextIO | None = None) -> None:
+def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
     """Print tables and texts: plain unless the stream is a terminal, and never cut off.
 
     Args:
@@ -49,6 +54,19 @@ def interval_text(interval: Sequence[float] | None, sign: str = "") -> str:
         return "undefined"
     low, high = interval
     return f"{low:{sign}.1f} to {high:{sign}.1f}"
+
+
+def score_interval_text(entry: Json, sign: str = "") -> str:
+    """The interval of a score, a mean or a difference, and whether it is over rows alone."""
+    if entry.get("same"):
+        return "same predictions"
+    rows_only = entry["interval"] is not None and is_over_rows(entry)
+    return interval_text(entry["interval"], sign) + (", rows only" if rows_only else "")
+
+
+def is_over_rows(entry: Json) -> bool:
+    """Whether no seeds could be drawn for an interval; older evaluations only list the seeds."""
+    return "interval_over" in entry or len(entry.get("seeds", ())) == 1
 
 
 def spread_text(score: Json) -> str:
@@ -97,12 +115,14 @@ def mean_text(mean: Json) -> str:
     return f"{mean['name']} ({'; '.join(faults)})" if faults else str(mean["name"])
 
 
-def p_text(p: float) -> str:
+def p_text(p: float | None) -> str:
     """A thousand resamples cannot tell a share below 0.001 from none."""
+    if p is None:
+        return "none"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
+def score_tables(suite: str, scores: Json, protocol: Json) -> list[Printed]:
     """A suite's scores and means; then what a row has no room for, and published models if they are
     comparable."""
     table = _table(f"{suite}, in percent")
@@ -121,7 +141,7 @@ def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
             name,
             score["metric"],
             f"{score['median']:.1f}",
-            interval_text(score["interval"]),
+            score_interval_text(score),
             spread_text(score),
             untrained_text(score),
             rows_text(score),
@@ -133,8 +153,11 @@ def score_tables(suite: str, scores: Json, protocol: Json) -> list[Part]:
     for mean in scores["means"]:
         floor = f"{mean['untrained']:.1f}" if "untrained" in mean else "none"
         value = f"{mean['value']:.1f}"
-        table.add_row(mean_text(mean), "mean", value, interval_text(mean["interval"]), "", floor)
-    parts: list[Part] = [table]
+        table.add_row(mean_text(mean), "mean", value, score_interval_text(mean), "", floor)
+    shown = [score for score in scores["tasks"].values() if "failed" not in score]
+    if any(map(is_over_rows, shown)):
+        notes.append(Text(ROWS_ONLY))
+    parts: list[Printed] = [table]
     if notes:
         parts.append(Text("\n").join(notes))
     if (beside := _published_table(suite, scores, protocol)) is not None:
@@ -155,7 +178,7 @@ def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
     return table
 
 
-def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Part]:
+def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
     """What `compare.compare` returns, then what could not be compared."""
     table = _table(f"A: {a}\nB: {b}")
     _column(table, "task", widest=34)
@@ -173,10 +196,12 @@ def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Part]:
             f"{entry['a']:.1f}",
             f"{entry['b']:.1f}",
             f"{entry['difference']:+.1f}",
-            interval_text(entry["interval"], "+"),
+            score_interval_text(entry, "+"),
             p_text(entry["p"]),
         )
-    parts: list[Part] = [table] if table.rows else []
+    if any(map(is_over_rows, entries)):
+        notes.append(Text(ROWS_ONLY))
+    parts: list[Printed] = [table] if table.rows else []
     return [*parts, Text("\n").join(notes)] if notes else parts
 
 
