@@ -28,6 +28,9 @@ def test_a_run_that_ended_before_it_was_configured_begins_again(tmp_path: Path) 
         (run / name).write_text("{")
     with RunDir.open(run, tiny()):
         assert json.loads((run / "env.json").read_text())["packages"]["torch"]
+    (run / ".heartbeat.json.tmp").write_text("{")
+    with RunDir.open(run, tiny()):
+        assert sorted(file.name for file in run.iterdir()) == [".lock", "config.json", "env.json"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / ".hidden").touch()
     with pytest.raises(InputError, match="not a run"):

@@ -78,6 +78,8 @@ class RunDir:
         self.config = config
         self._created = created
         self._lock = FolderLock(path)
+        for half_written in path.glob(".*.json.tmp"):  # by a process that was killed
+            half_written.unlink()
 
     @classmethod
     def open(cls, path: Path, config: RunConfig) -> RunDir:

@@ -172,6 +172,21 @@ def test_what_was_published_is_made_anew_for_another_place(
     assert not list(work.glob("made-*"))
 
 
+def test_what_was_about_to_be_published_is_not_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "publish", die)
+        with pytest.raises(KeyboardInterrupt):
+            _prepare(folder)
+    monkeypatch.setattr(preparation, "select_shard", die)
+    assert not list(_prepare(folder).damaged())
+    assert not list(folder.parent.glob(".*"))
+
+
 def test_folders_for_a_moment_do_not_outlive_their_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,9 +177,9 @@ def _arm(fault: dict[str, Any], layer: Layer) -> None:
         timer = threading.Timer(fault["after"], strike)
         timer.daemon = True
         timer.start()
-    for how, which in (("stuck", signal.SIGSTOP), ("dies", signal.SIGKILL)):
+    for how, end in (("stuck", signal.SIGSTOP), ("dies", signal.SIGKILL)):
         if how in fault:
-            _at_update(fault[how], partial(_end, which, layer))
+            _at_update(fault[how], partial(_end, end, layer))
 
 
 def _end(which: signal.Signals, layer: Layer, _: object) -> None:

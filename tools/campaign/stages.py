@@ -117,7 +117,7 @@ STAGES = (
         "study",
         _STUDY,
         ("corpus", "study.yaml"),
-        ("study/study.json", "study/plain-0/final", "study/fast-0/final"),
+        ("study/study.json",),
         ("study/*/summary.json",),
     ),
     Stage("report", ("report", "run", "--out", "report.html"), ("run",), ("report.html",)),

@@ -293,7 +293,8 @@ class _Trial:
         name = str(file.relative_to(self.world))
         self.tried.damage = {"file": name, "how": how, "at": at}
         self.tried.hit = True
-        content = bytearray(file.read_bytes())
+        self.whole = file.read_bytes()
+        content = bytearray(self.whole)
         if how == "bit":
             content[at] ^= 1 << self.draw.randrange(8)
         elif how == "end":
@@ -355,10 +356,13 @@ class _Trial:
             if top in self.stage.needs:
                 shutil.copytree(self.campaign.templates / top, self.world / top)
             return f"choosing another {top}"
-        if re.search(r"again|restore|another copy|copy", said) and top in self.stage.needs:
+        if re.search(r"again|[Rr]estore|copy|make one with", said) and top in self.stage.needs:
             shutil.rmtree(self.world / top)
             shutil.copytree(self.campaign.templates / top, self.world / top)
             return f"making {top} again"
+        if re.search(r"[Rr]estore|did you mean|must be|should be", said):
+            (self.world / damaged).write_bytes(self.whole)
+            return f"repairing {damaged}"
         raise Failed("unclear", f"it names no remedy: {said}")
 
 

@@ -144,6 +144,13 @@ def _selected_shards(text: CleanedText, selection: Selection, made: Path) -> lis
     ]
 
 
+def _is_whole(corpus: Path) -> bool:
+    try:
+        return bool(Corpus(corpus).rows)
+    except InputError:
+        return False
+
+
 @dataclass(frozen=True)
 class _Preparation:
     """The stages, in order."""
@@ -176,6 +183,10 @@ class _Preparation:
         made = self.folder / f"made-{self._identity(text, supplied)}"
         corpus, publishing = made / "corpus", made / "publishing"
         if publishing.exists():  # a call was killed then, and may have moved files away
+            if _is_whole(corpus):
+                publish(corpus, out)
+                shutil.rmtree(made)
+                return
             shutil.rmtree(made)
         corpus.mkdir(parents=True, exist_ok=True)
         shards = _selected_shards(text, selection, made)
