@@ -117,6 +117,27 @@ def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: _Cle
     assert cleaning.calls == 4 + 3
 
 
+@pytest.mark.parametrize("left", [0, 100, 5000])
+def test_rows_that_a_power_cut_took_are_packed_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "pack_tails", _full_disk)
+        with pytest.raises(InputError, match="the disk is full"):
+            _prepare(folder)
+    (rows,) = folder.parent.glob(".out.preparing/made-*/corpus/rows-00001.bin")
+    content = rows.read_bytes()
+    rows.write_bytes(content[:left] + bytes(len(content) - left if left else 0))
+    assert rows.read_bytes() != content
+    made = _prepare(folder)
+    assert made.sha256 == _prepare(folder, "afresh").sha256
+    assert not list(made.damaged())
+
+
+def _full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_damaged_intermediate_results_are_one_line(folder: Path, cleaning: _Cleaning) -> None:
     cleaning.errors[4] = InputError("stopped")
     with pytest.raises(InputError, match="stopped"):
