@@ -19,7 +19,9 @@ from crammed.data.preparation import prepare
 from crammed.data.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files import publish
+from crammed.pipeline import _corpus_of as corpus_of
 from crammed.progress import SILENT
+from crammed.rundir import RunDir
 from crammed.scratch import scratch_folder
 from support.text import documents, tiny, write_jsonl
 
@@ -214,3 +216,13 @@ def test_folders_for_a_moment_do_not_outlive_their_process(
     with scratch_folder():
         pass
     assert set(tmp_path.iterdir()) == {other}
+
+
+def test_the_next_call_of_a_run_removes_what_a_kill_left(folder: Path) -> None:
+    config = tiny("crammed", "compute.workers=1", data={"sources": [str(folder)]})
+    with RunDir.open(folder.parent / "run", config) as run:
+        made = corpus_of(run, SILENT)
+        beside = run.path / ".corpus.preparing"
+        (beside / "parts").mkdir(parents=True)
+        assert corpus_of(run, SILENT).sha256 == made.sha256
+        assert not beside.exists()
