@@ -34,7 +34,7 @@ class Diverged(CrammedError):
 
 
 class TaskFailed(CrammedError):
-    """The run has finished, but at least one evaluation task has no score."""
+    """All has finished, but an evaluation task has no score, or a run of a study has no loss."""
 
     exit_code = 5
 

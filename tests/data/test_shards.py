@@ -26,6 +26,8 @@ def test_what_a_stage_wrote_is_on_the_disk_before_its_mark(
 
     def write_json(mark: Path, values: object) -> None:
         stage = mark.name.split(".")[1]
+        if stage == "hashes":
+            return
         stages.append(stage)
         name = mark.name.split(".")[0]
         written = set(mark.parent.glob(f"{name}.*"))
@@ -41,3 +43,20 @@ def test_what_a_stage_wrote_is_on_the_disk_before_its_mark(
     prepare(config.data, config.tokenizer, tmp_path / "corpus", SILENT)
     assert stages == ["clean", "select", "pack"]
     assert late == []
+
+
+def test_damaged_results_of_a_stage_are_made_again(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "text.jsonl", documents(200))
+    config = tiny(data={"sources": [str(source)]})
+
+    def made(name: str) -> str:
+        work = tmp_path / "work"
+        return prepare(config.data, config.tokenizer, tmp_path / name, SILENT, work=work).sha256
+
+    whole = made("first")
+    for number, file in enumerate(sorted((tmp_path / "work" / "parts").rglob("*.documents.arrow"))):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+        assert made(f"again-{number}") == whole
+        assert file.read_bytes() != content

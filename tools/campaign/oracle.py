@@ -43,11 +43,12 @@ class Outcome:
         """What it said was wrong."""
         return [line for line in self.error.splitlines() if line.startswith("error: ")]
 
-    def complaint(self, may_be_killed: bool = False) -> str | None:
+    def complaint(self, may_be_killed: bool = False, may_be_mute: bool = False) -> str | None:
         """Why this is not a clean end; None if it is.
 
         Args:
             may_be_killed: whether a signal may have ended it.
+            may_be_mute: whether nobody could read its last line.
         """
         if self.code is None:
             return "hangs"
@@ -58,7 +59,7 @@ class Outcome:
             return None if may_be_killed else f"killed by signal {-self.code}"
         if self.code not in CODES:
             return f"exit code {self.code}, which no page names"
-        if self.code and len(self.lines) != 1:
+        if self.code and len(self.lines) != 1 and not may_be_mute:
             return f"exit code {self.code} with {len(self.lines)} error lines"
         return None
 

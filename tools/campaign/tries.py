@@ -226,16 +226,21 @@ class _Trial:
         struck = {each.process for each in ended.journal if each.kind == "fault"}
         for rank, outcome in enumerate(ended.outcomes):
             fatal = plan["kind"] in ("signal", "peer") or "stuck" in plan
-            self._clean(outcome, may_be_killed=fatal and plan["process"] == rank)
-        if struck and plan["kind"] in ("clock", "slow") and ended.outcomes[0].code != 0:
-            raise Failed("unclear", f"it ends with {_said(ended.outcomes[0])}")
+            killed = fatal and plan["process"] == rank
+            self._clean(outcome, killed, may_be_mute=2 in plan.get("streams", ()))
+        said = _said(ended.outcomes[0])
+        over = self.tried.prior != NOTHING and "exists already" in said
+        if plan["kind"] in ("clock", "slow") and ended.outcomes[0].code != 0 and not over:
+            raise Failed("unclear", f"it ends with {said}")
         if plan["kind"] == "poison" and struck and ended.outcomes[0].code not in (0, 4):
             raise Failed("unclear", f"a loss that is no number: {_said(ended.outcomes[0])}")
         if plan.get("signal") in faults.SIGNALS or plan["kind"] == "closed":
             self._require_saved(ended)
 
-    def _clean(self, outcome: Outcome, may_be_killed: bool = False) -> None:
-        fault = outcome.complaint(may_be_killed)
+    def _clean(
+        self, outcome: Outcome, may_be_killed: bool = False, may_be_mute: bool = False
+    ) -> None:
+        fault = outcome.complaint(may_be_killed, may_be_mute)
         if fault is not None:
             kind = "hangs" if outcome.code is None else "unclear"
             raise Failed("traceback" if fault.startswith("traceback") else kind, fault)

@@ -16,7 +16,7 @@ from crammed.cli.options import (
     shown_progress,
 )
 from crammed.cli.output import print_result
-from crammed.errors import InputError
+from crammed.errors import InputError, TaskFailed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,6 +64,14 @@ def study(
         print_result({**result, "compared": rows}, as_json, [])
     else:
         show([_table(rows, result["baseline"])])
+    failed = [
+        f"{arm}, seed {seed}: {run['failed']}"
+        for arm, each in result["arms"].items()
+        for seed, run in each["runs"].items()
+        if "failed" in run
+    ]
+    if failed:
+        raise TaskFailed(f"finished, but these runs failed: {'; '.join(failed)}")
 
 
 def _list_studies(as_json: bool) -> None:

@@ -8,7 +8,9 @@ select  documents to keep -> NAME.heldout.jsonl, NAME.chunks.arrow, NAME.codes.n
 pack    chunks, or texts -> rows-NNNNN.bin, NAME.tail.npy, NAME.starts.npy
 
 `shard_cleaning`, `shard_selection` and `shard_packing` have the stages. Every stage writes
-NAME.STAGE.json last: if it exists, the stage is done, and its result is read from there.
+NAME.STAGE.json last: if it exists, the stage is done, and its result is read from there. Before
+that, it writes the hashes of all other files to NAME.hashes.json, so that damaged ones are made
+again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from crammed.errors import InputError
-from crammed.files import disk_faults, read_json, sync_all, write_json
+from crammed.files import disk_faults, read_json, sha256, sync_all, write_json
 
 SHARD_CHARACTERS = 16_000_000
 DIGEST_BYTES = 16
@@ -42,8 +44,23 @@ def shard_file(shard: Path, name: str) -> Path:
 
 
 def stage_result(shard: Path, stage: str) -> dict[str, Any] | None:
-    """The fields of a stage's result; None if the stage is not done."""
-    return read_done(shard_file(shard, f"{stage}.json"))
+    """The fields of a stage's result; None if the stage is not done, or its files are damaged."""
+    done = read_done(shard_file(shard, f"{stage}.json"))
+    return done if done is not None and _is_whole(shard) else None
+
+
+def _is_whole(shard: Path) -> bool:
+    """Whether the shard's files have their hashes, which older versions did not write."""
+    file = shard_file(shard, "hashes.json")
+    try:
+        return not file.exists() or read_json(file) == _hashes(shard)
+    except (OSError, InputError):
+        return False
+
+
+def _hashes(shard: Path) -> dict[str, str]:
+    files = shard.parent.glob(f"{shard.name}.*")
+    return {file.name: sha256(file) for file in sorted(files) if file.suffix != ".json"}
 
 
 def read_done(file: Path) -> dict[str, Any] | None:
@@ -62,6 +79,7 @@ def finish_stage(shard: Path, stage: str, result: Result, *more: Path) -> Result
             disk before the mark does, so that a power cut leaves no mark of what is lost.
     """
     sync_all((*shard.parent.glob(f"{shard.name}.*"), *more))
+    write_json(shard_file(shard, "hashes.json"), _hashes(shard))
     values: Any = result
     write_json(shard_file(shard, f"{stage}.json"), asdict(values))
     return result
