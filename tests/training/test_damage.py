@@ -17,7 +17,7 @@ from crammed.config import TrainConfig
 from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.errors import InputError
-from crammed.files import damage, new_folder, write_hashes
+from crammed.files import damage, new_folder, write_hashes, write_json
 from crammed.model.trained import load_trained
 from crammed.rundir import RunDir
 from crammed.training.agenda import Agenda
@@ -225,7 +225,7 @@ def test_weights_that_do_not_suit_the_configuration_are_refused(
     shutil.copytree(final / "final", tmp_path / "final")
     file = tmp_path / "final" / "config.json"
     values = json.loads(file.read_text())
-    for change in ({"layers": 10**22}, {"layers": 2}, {"width": 32}):
+    for change in ({"layers": 1000}, {"layers": 2}, {"width": 32}):
         file.write_text(json.dumps({**values, "model": {**values["model"], **change}}))
         write_hashes(file.parent)
         with pytest.raises(InputError, match=r"does not suit config\.json"):
@@ -249,7 +249,9 @@ def test_hashes_name_what_differs(tmp_path: Path) -> None:
     assert damage(tmp_path / "made") == "b differs from its hash"
     (tmp_path / "made" / "a").unlink()
     assert damage(tmp_path / "made") == "a is missing"
-    (tmp_path / "made" / "hashes.json").write_text('{"../b": "0"}')
+    (tmp_path / "made" / "hashes.json").write_text('{"a": "0"}')
+    assert damage(tmp_path / "made") == "hashes.json is not as it was written"
+    write_json(tmp_path / "made" / "hashes.json", {"../b": "0"})
     assert damage(tmp_path / "made") == "../b is missing"  # no path leads out of the folder
     (tmp_path / "made" / "hashes.json").write_text("[]")
     assert damage(tmp_path / "made") == "hashes.json cannot be read"
