@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +57,12 @@ class _Tasks:
 
 
 def run_everything(
-    config: RunConfig, out: Path, corpus_dir: Path | None, glue: Path | None, progress: Progress
+    config: RunConfig,
+    out: Path,
+    corpus_dir: Path | None,
+    glue: Path | None,
+    progress: Progress,
+    suited: Callable[[Path], RunConfig] | None = None,
 ) -> dict[str, Any]:
     """Turn text and a budget into a trained, evaluated and exported encoder, and a report.
 
@@ -65,6 +70,7 @@ def run_everything(
         out: the run directory.
         corpus_dir: a prepared corpus; None prepares ``config.data.sources`` in the run directory.
         glue: folder of GLUE tasks; None if ``config.finetune.tasks`` names none of them.
+        suited: what ``config`` would be if it were made for a corpus that is prepared already.
 
     Returns:
         the result as ``--json`` prints it.
@@ -87,6 +93,8 @@ def run_everything(
             with _stage(run, "prepare"):
                 corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress)
                 tasks = [*_generated_tasks(run), *given]  # before training, in case this fails
+            if corpus_dir is None and suited is not None:
+                announce_suited_size(config, suited(corpus.path), corpus.path, progress)
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):
@@ -185,9 +193,11 @@ def train_and_export(
     if config.corpus is not None and config.corpus != corpus.sha256:
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
     verify_once(corpus, progress)
-    _announce(config, corpus, device, progress)
+    announce(config, corpus, device, progress)
     # Everything below follows from the last checkpoint, which is kept until all of it is written.
     trained = pretrain(config, corpus, run, device, progress, group=group)
+    if (epochs := trained.work.rows / corpus.rows) > MOST_EPOCHS:
+        progress.line(f"corpus  was read {epochs:.1f} times")
     final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
     shutil.rmtree(run.final, ignore_errors=True)
     final.save(run.final)
@@ -200,15 +210,28 @@ def train_and_export(
     return summary
 
 
-def _announce(config: RunConfig, corpus: Corpus, device: Device, progress: Progress) -> None:
+def announce_suited_size(
+    config: RunConfig, suited: RunConfig, corpus: Path, progress: Progress
+) -> None:
+    """Say so where the size, chosen before the text was known, is not what suits the text."""
+    own, other = (f"{each.model.layers} x {each.model.width}" for each in (config, suited))
+    if own != other:
+        progress.line(
+            f"model  {own} follows from the budget alone; {other} suits this text better, and "
+            f"crammed pretrain --corpus {corpus} trains that"
+        )
+
+
+def announce(config: RunConfig, corpus: Corpus, device: Device, progress: Progress) -> None:
     """Say what is about to be trained, and on what."""
     for reason in device.reasons:
         progress.line(f"device  {reason}")
     epochs = expected_tokens(config) / corpus.row_length / corpus.rows
     if epochs > MOST_EPOCHS:
-        progress.line(
-            f"corpus  will be read about {epochs:.0f} times: add text, or lower the budget"
-        )
+        words = f"will be read about {epochs:.1f} times"
+        if config.budget.limit.kind == "time":  # the speed is a nominal one
+            words = f"may be read many times (crammed plan --corpus {corpus.path} measures it)"
+        progress.line(f"corpus  {words}: add text, or lower the budget")
     size = parameters(config.model, corpus.vocab_size)
     progress.line(
         f"model  {config.model.layers} x {config.model.width}, {size:,} parameters; "

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from crammed.config import OrderConfig
+from crammed.config.migration import migrate
 from crammed.data.tokenization.tokenizer import library_faults
 from crammed.errors import InputError
 from crammed.files import inside, sha256, write_array
@@ -142,7 +143,8 @@ class Corpus:
     def settings(self) -> dict[str, Any]:
         """The part of a run's configuration that this corpus decides."""
         data = {**self.manifest["data"], "sources": []}
-        return {"corpus": self.sha256, "data": data, "tokenizer": self.manifest["tokenizer"]}
+        tokenizer = self.manifest["tokenizer"]
+        return migrate({"corpus": self.sha256, "data": data, "tokenizer": tokenizer})
 
     def order(self, name: str) -> Tokens:
         """A stored order: the row at each place, [rows].

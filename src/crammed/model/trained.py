@@ -23,6 +23,17 @@ SCHEMA = 2
 """Of ``config.json``; from 2 on, the folder has the hashes of its files."""
 
 
+def save_weights(path: Path, weights: dict[str, Tensor], **metadata: str) -> None:
+    """Write a file of weights with the permissions of any new file.
+
+    What safetensors writes can be read by the owner alone.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(weights, path, metadata=metadata or None)
+    path.chmod(mode)
+
+
 @dataclass(frozen=True)
 class TrainedModel:
     """A trained masked language model and its tokenizer.
@@ -47,7 +58,7 @@ class TrainedModel:
     def save(self, folder: Path) -> None:
         """Write the model to a folder that does not exist yet."""
         with new_folder(folder) as aside:
-            save_file(self.weights, aside / "model.safetensors")
+            save_weights(aside / "model.safetensors", self.weights)
             self.tokenizer.save(str(aside / "tokenizer.json"))
             values = {
                 "schema": SCHEMA,
