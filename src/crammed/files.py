@@ -120,8 +120,11 @@ def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
 
 def write_json(path: Path, values: Any, *, sync_folder: bool = True) -> None:
     """Write JSON as `write_text` does; keys keep their order and NaN is refused."""
-    text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(path, text + "\n", sync_folder=sync_folder)
+    write_text(path, _as_json(values), sync_folder=sync_folder)
+
+
+def _as_json(values: Any) -> str:
+    return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -275,6 +278,8 @@ def damage(folder: Path) -> str | None:
         return f"{HASHES} cannot be read"
     if hashes is None:
         return f"{HASHES} is missing"
+    if (folder / HASHES).read_text("utf-8") != _as_json(hashes):
+        return f"{HASHES} is not as it was written"
     there = set(_names(folder))
     for name, expected in hashes.items():
         if name not in there:

@@ -65,7 +65,16 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
             ),
         ),
         ("izsak", ("train.early_stop.loss=99.0", "compute.threads=1", "compute.microbatch_rows=4")),
-        ("bert-base", ("data.orders=[fragments]", "order.by=fragments")),
+        (
+            "bert-base",
+            (
+                "data.orders=[fragments]",
+                "order.by=fragments",
+                "optim.lr=1e18",
+                "train.divergence.then=lower",
+                "train.divergence.factor=1e-21",
+            ),
+        ),
         (
             "crammed",
             (

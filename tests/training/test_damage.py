@@ -17,7 +17,7 @@ from crammed.config import TrainConfig
 from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.errors import InputError
-from crammed.files import damage, new_folder, write_hashes
+from crammed.files import damage, new_folder, write_hashes, write_json
 from crammed.model.trained import load_trained
 from crammed.rundir import RunDir
 from crammed.training.agenda import Agenda
@@ -249,7 +249,9 @@ def test_hashes_name_what_differs(tmp_path: Path) -> None:
     assert damage(tmp_path / "made") == "b differs from its hash"
     (tmp_path / "made" / "a").unlink()
     assert damage(tmp_path / "made") == "a is missing"
-    (tmp_path / "made" / "hashes.json").write_text('{"../b": "0"}')
+    (tmp_path / "made" / "hashes.json").write_text('{"a": "0"}')
+    assert damage(tmp_path / "made") == "hashes.json is not as it was written"
+    write_json(tmp_path / "made" / "hashes.json", {"../b": "0"})
     assert damage(tmp_path / "made") == "../b is missing"  # no path leads out of the folder
     (tmp_path / "made" / "hashes.json").write_text("[]")
     assert damage(tmp_path / "made") == "hashes.json cannot be read"
