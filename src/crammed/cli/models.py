@@ -182,8 +182,14 @@ def export(
 
     if format not in get_args(Format):
         raise InputError(f"no format {format!r}: choose one of {', '.join(get_args(Format))}")
-    summary = read_json(run_dir / "summary.json")
-    done = export_model(load_trained(run_dir), to, cast(Format, format), summary)
+    trained = load_trained(run_dir)
+    try:
+        summary = read_json(run_dir / "summary.json")
+    except (ValueError, RecursionError):
+        summary = {}
+    if summary is not None and (not isinstance(summary, dict) or "heldout" not in summary):
+        raise InputError(f"{run_dir / 'summary.json'} does not hold the result of a run")
+    done = export_model(trained, to, cast(Format, format), summary)
     values = {
         "export_dir": str(done.path),
         "format": done.format,
