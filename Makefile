@@ -33,7 +33,7 @@ test-all: .venv-test/.installed .venv-oldest/.installed .venv-newest/.installed
 
 comma := ,
 EVERYTHING = .[hf$(comma)data$(comma)dedup$(comma)ray$(comma)unigram$(comma)dev]
-LIBRARIES = .[hf$(comma)unigram$(comma)test]
+LIBRARIES = .[hf$(comma)unigram$(comma)test$(comma)exports]
 
 # pip would compile on one core; `compileall` uses all, and fails on files that are no Python yet.
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --no-compile

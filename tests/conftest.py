@@ -9,8 +9,9 @@ import tempfile
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
+os.environ["CRAMMED_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,32 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Remove the code of models that transformers copied."""
-    shutil.rmtree(os.environ["HF_MODULES_CACHE"], ignore_errors=True)
-
-
-def _known_fault() -> Generator[None, None, None]:
-    """Expect transformers 4 to fail with the code that comes with a custom export.
-
-    An export is checked in a folder named ``.export.tmp``, and transformers 4 makes the name of a
-    package of it, as it is.
-    """
-    try:
-        yield
-    except Exception as error:
-        if "No module named 'transformers_modules.'" in str(error):
-            pytest.xfail("transformers 4 does not load the code of a custom export")
-        raise
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Generator[None, None, None]:
-    return (yield from _known_fault())
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, None, None]:
-    return (yield from _known_fault())
+    """Remove the code of models that transformers copied, and our own notes."""
+    for name in ("HF_MODULES_CACHE", "CRAMMED_CACHE"):
+        shutil.rmtree(os.environ[name], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -32,6 +32,7 @@ FLOORS = (
     ("formats",),
     ("device",),
     ("config", "progress"),
+    ("scratch",),
     ("extras", "files", "workers", "budget", "schedule"),
     ("errors", "hints", "keys", "quantity", "quiet", "__init__"),
 )

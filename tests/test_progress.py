@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 
 import pytest
 
@@ -36,3 +38,27 @@ def test_time_left_counts_from_where_work_resumed() -> None:
 @pytest.mark.parametrize("total", [None, 1.0])
 def test_lines_come_ten_seconds_apart(total: float | None) -> None:
     assert len(_lines([(second, second / 100) for second in range(31)], total)) == 3 + 1
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_when_nobody_reads_the_process_is_hung_up(ignored: bool) -> None:
+    noted: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        noted.append(number)
+
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else note)
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        with open(writing, "w") as pipe, Progress(pipe) as progress, progress.task("work"):
+            progress.line("one")
+            progress.line("two")  # nobody hangs up twice
+    finally:
+        signal.signal(signal.SIGHUP, old)
+    assert noted == ([] if ignored else [signal.SIGHUP])
+
+
+def test_a_full_disk_takes_progress_but_not_the_work() -> None:
+    with open("/dev/full", "w", buffering=1) as full, Progress(full) as progress:
+        assert list(progress.track("work", range(3))) == [0, 1, 2]

@@ -14,13 +14,16 @@ from crammed.recipe import load_config
 from crammed.sizing import (
     FOLLOWERS,
     SHAPES,
+    Size,
     batch_tokens,
+    best_of,
     expected_seconds,
     follow_budget,
     seconds_a_shape,
     tokens,
     with_values,
 )
+from crammed.training.forecast import best_size, candidates
 from crammed.workers import cores
 
 LAPTOP, CARD = 1.6e11, 5e14
@@ -63,13 +66,60 @@ def test_a_budget_too_small_for_any_size_gets_the_smallest() -> None:
     assert config.batch.rows * config.data.row_length >= sizing.SMALLEST_BATCH
 
 
-def test_a_small_corpus_wants_a_larger_model_rather_than_more_epochs() -> None:
+@pytest.mark.parametrize(
+    ("text_tokens", "budget", "speed"),
+    [(309_000, "60s", LAPTOP), (625_000, "1h", 4 * sizing.CORE), (625_000, "30d", CARD)],
+)
+def test_little_text_gets_the_smallest_model(text_tokens: int, budget: str, speed: float) -> None:
+    config = follow_budget(of(budget), FOLLOWERS, speed, rows=text_tokens // 128)
+    assert (config.model.layers, config.model.width) == SHAPES[0]
+
+
+def test_text_without_end_changes_nothing() -> None:
     free = follow_budget(of("1h"), FOLLOWERS, LAPTOP)
-    few = tokens(free, LAPTOP) / 128 / 8  # eight epochs
-    config = follow_budget(of("1h"), FOLLOWERS, LAPTOP, rows=round(few))
-    assert block_matrix_parameters(config.model) > block_matrix_parameters(free.model)
-    assert tokens(config, LAPTOP) / 128 / few <= sizing.MOST_EPOCHS
     assert follow_budget(of("1h"), FOLLOWERS, LAPTOP, rows=10**9) == free
+
+
+@given(
+    flops=st.floats(8, 24),
+    more=st.floats(1, 1e6),
+    text=st.one_of(st.none(), st.floats(2, 13).map(lambda power: 10**power)),
+)
+def test_more_budget_never_chooses_a_smaller_size_nor_one_too_large_for_the_text(
+    flops: float, more: float, text: float | None
+) -> None:
+    parameters = [5e5 * 1.6**n for n in range(14)]
+
+    def sizes(compute: float) -> list[Size]:
+        tokens = [compute / 6 / size for size in parameters]
+        return [
+            Size(int(size), read, None if text is None else read / text)
+            for size, read in zip(parameters, tokens, strict=True)
+        ]
+
+    less, _ = best_of(sizes(10**flops))
+    place, why = best_of(sizes(10**flops * more))
+    assert less <= place
+    chosen = parameters[place]
+    if text is not None and place > 0:
+        assert 20 * chosen <= 4 * text * 1.0001
+    if place > 0:
+        assert 20 * chosen <= sizes(10**flops * more)[place].tokens * 1.0001
+    assert ("at most 4 times" in why) == any(
+        size.tokens >= 20 * size.parameters for size in sizes(10**flops * more)[place + 1 :]
+    )
+
+
+@pytest.mark.parametrize("budget", ["60s", "10m", "1h", "24h", "7d", "1e15flop", "3e7tok"])
+@pytest.mark.parametrize("speed", [LAPTOP, CARD])
+@pytest.mark.parametrize("text_tokens", [3e5, 6e5, 5e6, 5e7, 5e9])
+def test_plan_and_pretrain_choose_the_same(budget: str, speed: float, text_tokens: float) -> None:
+    rows = int(text_tokens / 128)
+    keys = [key for key in FOLLOWERS if key != "tokenizer.vocab_size"]  # the corpus decides it
+    config = follow_budget(of(budget), keys, speed, rows)
+    read = round(tokens(config, speed))
+    best = best_size(candidates(config, config.tokenizer.vocab_size, rows, read))
+    assert (best["layers"], best["width"]) == (config.model.layers, config.model.width)
 
 
 @pytest.mark.parametrize(

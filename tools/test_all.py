@@ -4,7 +4,8 @@
 
 The steps are `make test`, the tests marked `long`, the tests of commands with a fresh interpreter
 for each command, and the tests of whatever depends most on libraries, with the oldest and with the
-newest libraries that pyproject.toml allows. All steps run, even if one fails.
+newest libraries that pyproject.toml allows; there, exported models also go through the Trainer,
+sentence-transformers and ONNX. All steps run, even if one fails.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from torch import dtype as Format
 
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
+from crammed.workers import cores
 
 TERA = 1e12
 FP8_CAPABILITY = (8, 9)
@@ -97,8 +98,8 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
     reasons: list[str] = []
     kind = choose_kind(config, reasons)
     device = torch.device(kind)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    if config.threads is not None or torch.get_num_threads() > cores():
+        torch.set_num_threads(config.threads or cores())
     name = _name(device)
     dtype, tuning_dtype = _choose_dtypes(config, device, reasons)
     fp8 = _choose_fp8(config, device, dtype, reasons)

@@ -13,6 +13,10 @@ class InputError(CrammedError):
     exit_code = 2
 
 
+class RanksDiffer(InputError):
+    """The processes that train one model do not agree on what it is; all of them raise this."""
+
+
 class PeerLost(CrammedError):
     """Another process of the run has ended, so collective operations no longer work."""
 

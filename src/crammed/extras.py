@@ -8,11 +8,12 @@ from typing import Any
 from crammed.errors import InputError
 
 
-def import_extra(library: str, extra: str, user: str) -> Any:
+def import_extra(library: str, extra: str, user: str, otherwise: str = "") -> Any:
     """Import an optional library.
 
     Args:
         user: what needs it, such as ``data.clean.near``.
+        otherwise: what to do instead of installing it, for the end of the message.
 
     Raises:
         InputError: it is not installed; the message says which extra installs it.
@@ -20,4 +21,6 @@ def import_extra(library: str, extra: str, user: str) -> Any:
     try:
         return import_module(library)
     except ImportError as error:
-        raise InputError(f"{user} needs {library}: pip install 'crammed[{extra}]'") from error
+        raise InputError(
+            f"{user} needs {library}: pip install 'crammed[{extra}]'{otherwise}"
+        ) from error

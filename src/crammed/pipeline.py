@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ from crammed.data.manifest import changed_files
 from crammed.data.preparation import prepare
 from crammed.data.sources import open_sources
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.data.verification import verify_once
+from crammed.data.workfolder import remove_left_overs
 from crammed.device import Device, choose_device
-from crammed.errors import InputError, TaskFailed
+from crammed.errors import Diverged, InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.fill_mask import fill_mask_examples
 from crammed.evaluation.finetuning.engine import Numerics
@@ -54,7 +57,12 @@ class _Tasks:
 
 
 def run_everything(
-    config: RunConfig, out: Path, corpus_dir: Path | None, glue: Path | None, progress: Progress
+    config: RunConfig,
+    out: Path,
+    corpus_dir: Path | None,
+    glue: Path | None,
+    progress: Progress,
+    suited: Callable[[Path], RunConfig] | None = None,
 ) -> dict[str, Any]:
     """Turn text and a budget into a trained, evaluated and exported encoder, and a report.
 
@@ -62,6 +70,7 @@ def run_everything(
         out: the run directory.
         corpus_dir: a prepared corpus; None prepares ``config.data.sources`` in the run directory.
         glue: folder of GLUE tasks; None if ``config.finetune.tasks`` names none of them.
+        suited: what ``config`` would be if it were made for a corpus that is prepared already.
 
     Returns:
         the result as ``--json`` prints it.
@@ -84,6 +93,8 @@ def run_everything(
             with _stage(run, "prepare"):
                 corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress)
                 tasks = [*_generated_tasks(run), *given]  # before training, in case this fails
+            if corpus_dir is None and suited is not None:
+                announce_suited_size(config, suited(corpus.path), corpus.path, progress)
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):
@@ -128,6 +139,7 @@ def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
     """
     path, config = run.path / "corpus", run.config
     if (path / "manifest.json").exists():
+        remove_left_overs(path)
         corpus = Corpus(path)
         if changed := changed_files(corpus.manifest, config.data):
             raise InputError(
@@ -170,20 +182,25 @@ def train_and_export(
         the contents of ``summary.json``.
 
     Raises:
-        InputError: the run was started with another corpus.
+        InputError: the run was started with another corpus, or the corpus is damaged.
     """
     summary = run.summary()
     if summary is not None:
+        shutil.rmtree(run.checkpoints, ignore_errors=True)  # a process may have ended just before
         progress.line(f"pretraining  finished earlier, see {run.path}")
         return summary
     config = run.config
     if config.corpus is not None and config.corpus != corpus.sha256:
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
-    _announce(config, corpus, device, progress)
+    verify_once(corpus, progress)
+    announce(config, corpus, device, progress)
+    # Everything below follows from the last checkpoint, which is kept until all of it is written.
     trained = pretrain(config, corpus, run, device, progress, group=group)
+    if (epochs := trained.work.rows / corpus.rows) > MOST_EPOCHS:
+        progress.line(f"corpus  was read {epochs:.1f} times")
     final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
-    if not run.final.exists():
-        final.save(run.final)
+    shutil.rmtree(run.final, ignore_errors=True)
+    final.save(run.final)
     heldout = _measure_heldout(run, corpus, device, trained, progress)
     summary = _summary(run, corpus, device, trained, heldout)
     summary["fill_mask"] = fill_mask_examples(final, corpus.heldout, device)
@@ -193,15 +210,28 @@ def train_and_export(
     return summary
 
 
-def _announce(config: RunConfig, corpus: Corpus, device: Device, progress: Progress) -> None:
+def announce_suited_size(
+    config: RunConfig, suited: RunConfig, corpus: Path, progress: Progress
+) -> None:
+    """Say so where the size, chosen before the text was known, is not what suits the text."""
+    own, other = (f"{each.model.layers} x {each.model.width}" for each in (config, suited))
+    if own != other:
+        progress.line(
+            f"model  {own} follows from the budget alone; {other} suits this text better, and "
+            f"crammed pretrain --corpus {corpus} trains that"
+        )
+
+
+def announce(config: RunConfig, corpus: Corpus, device: Device, progress: Progress) -> None:
     """Say what is about to be trained, and on what."""
     for reason in device.reasons:
         progress.line(f"device  {reason}")
     epochs = expected_tokens(config) / corpus.row_length / corpus.rows
     if epochs > MOST_EPOCHS:
-        progress.line(
-            f"corpus  will be read about {epochs:.0f} times: add text, or lower the budget"
-        )
+        words = f"will be read about {epochs:.1f} times"
+        if config.budget.limit.kind == "time":  # the speed is a nominal one
+            words = f"may be read many times (crammed plan --corpus {corpus.path} measures it)"
+        progress.line(f"corpus  {words}: add text, or lower the budget")
     size = parameters(config.model, corpus.vocab_size)
     progress.line(
         f"model  {config.model.layers} x {config.model.width}, {size:,} parameters; "
@@ -212,13 +242,22 @@ def _announce(config: RunConfig, corpus: Corpus, device: Device, progress: Progr
 def _measure_heldout(
     run: RunDir, corpus: Corpus, device: Device, trained: Trained, progress: Progress
 ) -> dict[str, float]:
-    """The trained model's loss on held-out text, which the run's events get, too."""
+    """The trained model's loss on held-out text, which the run's events get, too.
+
+    Raises:
+        Diverged: it is not finite.
+    """
     data, work = run.config.data, trained.work
     with progress.task("held-out loss") as task:
         rows = heldout_rows(corpus.tokenizer, corpus.heldout, data.heldout_rows, corpus.row_length)
         heldout = heldout_loss(
             trained.model.eval(), rows, Specials.of(corpus.tokenizer).mask, device.torch
         )
+        if not all(map(math.isfinite, heldout.values())):
+            raise Diverged(
+                "the model has finite weights, but no finite held-out loss: train anew, in another "
+                "--out, with a lower optim.lr"
+            )
         task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
     run.event("heldout", u=trained.u, update=work.updates, tokens=work.tokens, **heldout)
     return heldout

@@ -1,10 +1,14 @@
 """Progress for people: live bars on a terminal, a plain line now and then elsewhere.
 
-Everything goes to standard error, so that standard output holds nothing but results.
+Everything goes to standard error, so that standard output holds nothing but results. When nobody
+reads it any more, because a pipe was closed or a terminal is gone, the process stops as it does
+when a terminal hangs up.
 """
 
 from __future__ import annotations
 
+import errno
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,10 +20,16 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bars
 
 from crammed.budget import Clock, format_seconds
+from crammed.quiet import silence
 
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 10.0
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # instead of ending the process; called while the error is handled
 
 
 class ProgressTask:
@@ -43,7 +53,8 @@ class ProgressTask:
             self._first = self._progress.clock(), done
         bars = self._progress.bars
         if bars is not None and self._bar is not None:
-            bars.update(self._bar, completed=done, detail=detail)
+            with self._progress.writing():
+                bars.update(self._bar, completed=done, detail=detail)
             return
         now = self._progress.clock()
         if now - self._shown >= SECONDS_BETWEEN_LINES:
@@ -62,7 +73,8 @@ class ProgressTask:
         took = format_seconds(self._progress.clock() - self._began)
         bars = self._progress.bars
         if bars is not None and self._bar is not None:
-            bars.remove_task(self._bar)
+            with self._progress.writing():
+                bars.remove_task(self._bar)
         self._progress.line(f"{self._label}  {detail + '  ' if detail else ''}({took})")
 
 
@@ -75,7 +87,8 @@ class Progress:
 
     def __init__(self, stream: TextIO | None = sys.stderr, clock: Clock = time.monotonic) -> None:
         self.clock = clock
-        self._console = Console(file=stream, highlight=False) if stream is not None else None
+        self._stream = stream
+        self._console = _Console(file=stream, highlight=False) if stream is not None else None
         self.bars: Bars | None = None
 
     def __enter__(self) -> Progress:
@@ -96,13 +109,27 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self.bars is not None:
-            self.bars.stop()
+            with self.writing():
+                self.bars.stop()
             self.bars = None
 
     def line(self, text: str) -> None:
         """Write one line that stays."""
         if self._console is not None:
-            self._console.print(text, markup=False, soft_wrap=True)
+            with self.writing():
+                self._console.print(text, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Survive that nothing can be written; if nobody will read any more, hang up."""
+        try:
+            yield
+        except OSError as error:
+            assert self._stream is not None
+            silence(self._stream)
+            gone = error.errno in (errno.EPIPE, errno.EIO)
+            if gone and callable(signal.getsignal(signal.SIGHUP)):
+                signal.raise_signal(signal.SIGHUP)
 
     @contextmanager
     def task(self, label: str, total: float | None = None) -> Iterator[ProgressTask]:

@@ -1,10 +1,12 @@
-"""Keeps libraries from writing to the terminal while they load something."""
+"""Keeps libraries and lost streams from getting in the way of the terminal."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 
 @contextmanager
@@ -23,3 +25,10 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+def silence(stream: TextIO) -> None:
+    """Let all that is written to a stream go nowhere, what still waits in its buffer included."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -142,6 +142,13 @@ class Size:
     tokens: float
     epochs: float | None
 
+    @property
+    def tokens_that_count(self) -> float:
+        """Without those of the epochs after the first `MOST_EPOCHS`."""
+        if not self.epochs:
+            return self.tokens
+        return min(1.0, MOST_EPOCHS / self.epochs) * self.tokens
+
     @classmethod
     def of(cls, config: RunConfig, tokens: float, rows: int | None) -> Size:
         """The size of a configuration that reads so many tokens of a corpus with so many rows."""
@@ -152,22 +159,20 @@ class Size:
 def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
     """The place of the size to train among sizes in ascending order, and why.
 
-    Of the sizes that read the text at most `MOST_EPOCHS` times, this is the largest that gets
-    `TOKENS_PER_PARAMETER`, or the smallest if none does. It is a rule of thumb: the loss depends
-    little on the size (Geiping and Goldstein 2022, section 4.2), so half or twice as large is no
-    mistake.
+    This is the largest that gets `TOKENS_PER_PARAMETER`, or the smallest if none does; what is read
+    more than `MOST_EPOCHS` times does not count. So more budget never chooses a smaller size, and
+    little text never chooses a large one. It is a rule of thumb: the loss depends little on the
+    size (Geiping and Goldstein 2022, section 4.2), so half or twice as large is no mistake.
     """
-    fresh = [n for n, size in enumerate(sizes) if (size.epochs or 0.0) <= MOST_EPOCHS]
-    fed = [n for n in fresh if sizes[n].tokens >= TOKENS_PER_PARAMETER * sizes[n].parameters]
+    needed = [TOKENS_PER_PARAMETER * size.parameters for size in sizes]
+    fed = [n for n, size in enumerate(sizes) if size.tokens_that_count >= needed[n]]
+    place = fed[-1] if fed else 0
     wanted = f"{TOKENS_PER_PARAMETER:g} tokens per parameter of its layers"
+    if any(size.tokens >= needed[n] for n, size in enumerate(sizes) if n > place):
+        wanted += f" from reading the text at most {MOST_EPOCHS:g} times"
     if fed:
-        return fed[-1], f"the largest that gets {wanted}"
-    if not fresh:
-        return len(sizes) - 1, f"every size reads the text more than {MOST_EPOCHS:g} times"
-    if fresh[0] == 0:
-        return 0, f"no size gets {wanted}, and the smallest comes nearest"
-    often = f"smaller sizes read the text more than {MOST_EPOCHS:g} times"
-    return fresh[0], f"{often}, and larger ones learn less"
+        return place, f"the largest that gets {wanted}"
+    return place, f"no size gets {wanted}, and the smallest comes nearest"
 
 
 def _in_shape(

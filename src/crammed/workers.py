@@ -15,10 +15,57 @@ from typing import Any
 
 from crammed.errors import CrammedError
 
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+
 
 def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """CPU cores that this process may use: by its affinity, its container and OMP_NUM_THREADS."""
+    here = (
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
+    limits = [float(len(here)), *_quotas()]
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if asked.isdecimal() and int(asked):
+        limits.append(int(asked))
+    return max(1, int(min(limits)))
+
+
+def _quotas() -> Iterator[float]:
+    """Cores that the control groups of this process, and those around them, allow."""
+    try:
+        lines = _OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        return  # another system
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = _GROUPS / "cpu" if controllers else _GROUPS  # version 1, version 2
+        own = top / path.lstrip("/")
+        for folder in (own, *own.parents):  # in a container the path may be the host's
+            if folder.is_relative_to(top):
+                yield from _quota(folder)
+
+
+def _quota(group: Path) -> Iterator[float]:
+    """The cores that a control group allows, if it limits them."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quota, period = ((group / name).read_text().strip() for name in names)
+    except (OSError, ValueError):
+        return
+    if quota not in ("max", "-1"):
+        yield int(quota) / int(period)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask a process to stop; SIGHUP only if it is not ignored, as by ``nohup``."""
+    asked = [signal.SIGINT, signal.SIGTERM]
+    return asked if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*asked, signal.SIGHUP]
 
 
 def world_size() -> int:
@@ -78,9 +125,10 @@ def worker_processes(
 
 
 def _begin_worker(initializer: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
-    """Give the worker one core, leave Ctrl-C to the driver, and end when the driver does."""
+    """Give the worker one core, leave the terminal to the driver, and end when the driver does."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to all of them
+        signal.signal(each, signal.SIG_IGN)
     driver = multiprocessing.parent_process()
     assert driver is not None
 

@@ -100,6 +100,8 @@ def test_unknown_recipes_and_unreadable_files(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("model: {width: 3\n")
     assert "not valid YAML" in refused(str(broken))
+    broken.write_text("model:\n  layers: 3\n  width: 64\n  layers: 4\n")
+    assert refused(str(broken)).endswith("the key layers is on line 2 and again on line 4")
     broken.write_text("just words\n")
     assert "must be a YAML mapping" in refused(str(broken))
 

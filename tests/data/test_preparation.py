@@ -110,18 +110,18 @@ def test_unigram_cross_entropy_by_hand(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "words"),
+    ("texts", "fraction", "words"),
     [
-        (["", " "], "no text"),
-        (["one document only, though a long one " * 50], "too few"),
-        (["short", "words"], "too little text"),
+        (["", " "], 0.004, "no text"),
+        (["one document only, though a long one " * 50], 0.004, "too few"),
+        (["short", "words", "three"], 0.4, "too little text"),
     ],
 )
 def test_too_little_data_leaves_nothing_behind(
-    tmp_path: Path, texts: list[str], words: str
+    tmp_path: Path, texts: list[str], fraction: float, words: str
 ) -> None:
     source = write_jsonl(tmp_path / "source.jsonl", texts)
-    config = tiny(data={"sources": [str(source)]})
+    config = tiny(data={"sources": [str(source)], "heldout_fraction": fraction})
     with pytest.raises(InputError, match=words):
         prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
     assert [path.name for path in tmp_path.iterdir()] == ["source.jsonl"]
@@ -238,7 +238,7 @@ def test_a_killed_preparation_resumes_and_gives_the_same(tmp_path: Path, text_fi
     work = tmp_path / ".out.preparing"
     for stage, function in (
         ("clean", "shard_cleaning:clean_shard"),
-        ("pack", "preparation:pack_shard"),
+        ("pack", "preparation:pack_shards"),
     ):
         place = dying(f"crammed.data.{function}", call=3, first=SMALL_SHARDS)
         killed = python(*place, *_words(tmp_path / "out", text_file))
@@ -298,9 +298,8 @@ def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> No
     config = tiny("crammed", "compute.workers=1", data={"sources": [str(folder)]})
     with pytest.raises(InputError, match=r"2\.jsonl, line 61"):
         prepare(config.data, config.tokenizer, tmp_path / "out", SILENT, config.compute)
-    config = tiny(
-        "crammed", "compute.workers=1", "data.unreadable=skip", data={"sources": [str(folder)]}
-    )
+    options = ["compute.workers=1", "data.unreadable=skip", "data.heldout_copies=keep"]
+    config = tiny("crammed", *options, data={"sources": [str(folder)]})
     made = prepare(config.data, config.tokenizer, tmp_path / "out", SILENT, config.compute)
     (skipped,) = made.manifest["skipped"]
     assert skipped["part"] == "2.jsonl"
@@ -380,8 +379,8 @@ def test_near_duplicates_are_dropped(make_corpus: Callable[..., Corpus]) -> None
     pytest.importorskip("rensa")
     long = " ".join(sentences(60, seed=5))
     texts = [*documents(200), long, long.replace("day 7.", "day seven.")]
-    step = make_corpus(texts, "data.clean.near=0.8").manifest["steps"][-1]
-    assert (step["step"], step["dropped"]) == ("near-duplicates", 1)
+    steps = make_corpus(texts, "data.clean.near=0.8").manifest["steps"]
+    assert {step["step"]: step["dropped"] for step in steps}["near-duplicates"] == 1
 
 
 def test_repeated_passages_are_cut_out(make_corpus: Callable[..., Corpus]) -> None:
@@ -391,8 +390,8 @@ def test_repeated_passages_are_cut_out(make_corpus: Callable[..., Corpus]) -> No
     texts[10] += f" Before. {passage} After."
     texts[150] += f" Other. {passage} End."
     corpus = make_corpus(texts, "data.clean.substring=200")
-    step = corpus.manifest["steps"][-1]
-    assert (step["step"], step["dropped"], step["changed"]) == ("repeated passages", 0, 1)
+    step = next(s for s in corpus.manifest["steps"] if s["step"] == "repeated passages")
+    assert (step["dropped"], step["changed"]) == (0, 1)
     assert abs(step["characters"] - len(passage)) < 5
     found = corpus.tokenizer.decode(_everything(corpus)) + _heldout(corpus).lower()
     assert found.count(passage.lower()[20:60]) <= 1

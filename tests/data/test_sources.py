@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from crammed.config import DataConfig
-from crammed.data import python_docs, sources
+from crammed.data import python_docs, search, sources
 from crammed.data.sources import open_sources
 from crammed.errors import InputError
 from support.samples import arrow, opened, read, refusal
@@ -69,6 +70,89 @@ def test_folders_saved_by_datasets(tmp_path: Path) -> None:
     saved(tmp_path / "dict" / "validation", ["d"])
     (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
     assert read(tmp_path / "dict") == ["c", "d"]
+
+
+@pytest.mark.parametrize("name", ["../secret.arrow", "a/../../secret.arrow", "/etc/passwd", 5, ""])
+def test_no_name_leads_out_of_a_folder_saved_by_datasets(tmp_path: Path, name: object) -> None:
+    (tmp_path / "secret.arrow").write_bytes(arrow([{"text": "secret"}]))
+    folder = saved(tmp_path / "saved", ["a"])
+    state = json.loads((folder / "state.json").read_text())
+    state["_data_files"].append({"filename": name})
+    (folder / "state.json").write_text(json.dumps(state))
+    fault = f"state.json names {name!r}, which leads out of its folder"
+    assert fault in refusal(folder)
+    assert fault in refusal(tmp_path)
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("a/1.txt", "a/b/2.txt"):
+        (tmp_path / name).write_text(name)
+    for name in ("a/again", "a/b/up", "a/b/top"):  # several of them took for ever
+        (tmp_path / name).symlink_to(tmp_path if name.endswith("top") else tmp_path / "a")
+    (tmp_path / "a" / "self.txt").symlink_to("self.txt")
+    assert "self.txt cannot be read" in refusal(tmp_path)
+    (tmp_path / "a" / "self.txt").unlink()
+    for pattern in (tmp_path, tmp_path / "**" / "*.txt", tmp_path / "**", tmp_path / "**/**/*"):
+        assert sorted(read(pattern)) == ["a/1.txt", "a/b/2.txt"]
+    config = DataConfig.model_validate({"sources": [str(tmp_path)]})
+    (tmp_path / "a" / "b" / "x.md").touch()
+    assert search.ignored_files(config) == {".md": 1}
+
+
+def test_a_file_with_several_names_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "z.txt").write_text("z")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "c.txt").write_text("c")
+    (folder / "d.txt").symlink_to("c.txt")
+    (folder / "links").symlink_to(tmp_path / "elsewhere")
+    (folder / "more").symlink_to(tmp_path / "elsewhere")
+    assert [part.name for part in opened(folder).parts] == ["c.txt", "z.txt"]
+    assert [part.name for part in opened(folder / "*").parts] == ["c.txt", "z.txt"]
+    assert [part.name for part in opened(folder / "d.txt").parts] == ["d.txt"]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".parquet", ".jsonl.zst"])
+@pytest.mark.parametrize("unreadable", ["stop", "skip"])
+def test_names_that_are_not_utf8_are_refused_at_once(
+    tmp_path: Path, suffix: str, unreadable: str
+) -> None:
+    try:
+        Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9" + suffix.encode())).write_text("x")
+    except OSError:
+        pytest.skip("the file system has no such names")
+    config = DataConfig.model_validate({"sources": [str(tmp_path)], "unreadable": unreadable})
+    with pytest.raises(InputError, match=r"/caf\\xe9\.\S+ is not UTF-8 text: rename it$") as caught:
+        open_sources(config)
+    str(caught.value).encode()
+
+
+def test_line_breaks_in_names_stay_out_of_messages(tmp_path: Path) -> None:
+    (tmp_path / "two\nlines\x1b[1m.jsonl").write_text("not json")
+    assert r"two\x0alines\x1b[1m.jsonl, line 1: not valid JSON" in refusal(tmp_path)
+
+
+def test_a_pipe_among_the_files_is_no_reason_to_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")
+    assert "a.json is not a regular file" in refusal(tmp_path)
+
+
+def test_json_arrays_are_data_and_other_json_is_not(
+    tmp_path: Path, pipe: Callable[[bytes], None]
+) -> None:
+    for name, content in (("a", '[\n{"text": "a"},'), ("b", '[{"text": "b"}]'), ("c", "[1]")):
+        (tmp_path / f"{name}.json").write_text(content)
+    assert read(tmp_path / "b.json") == ["b"]
+    assert "a.json, record 2: cut off, or not an object" in refusal(tmp_path)
+    (tmp_path / "a.json").unlink()
+    assert read(tmp_path) == ["b"]
+    assert search.ignored_files(DataConfig.model_validate({"sources": [str(tmp_path)]})) == {
+        ".json": 1
+    }
+    pipe(b'\n[ {"text": "piped"} ]')
+    assert read("-") == ["piped"]
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from crammed.data.tokenization import training as train_tokenizer
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import (
+    MOST_IDS,
     SPECIALS,
     Specials,
     load_tokenizer,
@@ -276,6 +277,59 @@ def test_a_tokenizer_without_a_mask_or_none_at_all_is_refused(tmp_path: Path) ->
     (tmp_path / "other.json").write_text('{"model": {}}')
     with pytest.raises(InputError, match=r"is not a tokenizer\.json"):
         load_tokenizer(tmp_path / "other.json")
+
+
+def _hostile(values: Any, draw: random.Random) -> Any:
+    """A tokenizer.json with one value replaced or missing."""
+    values = json.loads(json.dumps(values))
+    at = values
+    while True:
+        key: Any = draw.choice([*at]) if isinstance(at, dict) else draw.randrange(len(at))
+        if not isinstance(at[key], dict | list) or not at[key] or draw.random() < 0.2:
+            break
+        at = at[key]
+    at[key] = draw.choice([None, -1, 2**32 - 1, 10**12, 1.5, "", "x", [], {}, True, {"type": "X"}])
+    if draw.random() < 0.3:
+        del at[key]
+    return values
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_damaged_tokenizers_are_one_line(tmp_path: Path, kind: str) -> None:
+    whole = json.loads(to_json(trained(documents(100), kind=kind)))
+    file, draw = tmp_path / "tokenizer.json", random.Random(0)
+    messages: list[str] = []
+    for _ in range(300):
+        file.write_text(json.dumps(_hostile(whole, draw)))
+        try:
+            tokenizer = load_tokenizer(file)
+        except InputError as error:
+            messages.append(str(error))
+        else:
+            CorpusTokenizer(tokenizer).encode_texts(["Some [MASK] text."])
+            assert vocabulary_size(tokenizer) < MOST_IDS
+    assert 100 < len(messages) < 300
+    assert not any("\n" in message for message in messages)
+    for content in (b"", b"[" * 100_000, b"{}", b"5", b"\xff", json.dumps(whole)[:-9].encode()):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=r"is not a tokenizer\.json"):
+            load_tokenizer(file)
+
+
+def test_an_id_that_no_embedding_has_is_refused_at_once(tmp_path: Path) -> None:
+    values = json.loads(to_json(trained(documents(100))))
+    values["model"]["vocab"]["the"] = 2**32 - 1  # the library would count up to it
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"a token with the id 4,294,967,295; ids must be below"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("token", [5, ["[CLS]"], {"content": 5}, {"content": ["a"]}])
+def test_special_tokens_that_are_no_text_are_refused(tmp_path: Path, token: object) -> None:
+    (tmp_path / "tokenizer.json").write_text(to_json(trained(documents(100))))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"cls_token": token}))
+    with pytest.raises(InputError, match="name no text as the cls token"):
+        load_tokenizer(tmp_path)
 
 
 def test_a_saved_tokenizer_is_loaded_unchanged(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,22 @@ def test_final_models_round_trip(tmp_path: Path, corpus: Corpus) -> None:
     assert all(torch.equal(again.weights[n], w) for n, w in final.weights.items())
     with pytest.raises(InputError, match="no trained model"):
         load_trained(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_files_have_the_permissions_that_the_umask_gives(
+    tmp_path: Path, corpus: Corpus, mask: int
+) -> None:
+    final = untrained(corpus.tokenizer, tiny("crammed-2022").model)
+    before = os.umask(mask)
+    try:
+        final.save(tmp_path / "final")
+        export(final, tmp_path / "export")
+    finally:
+        os.umask(before)
+    files = [*(tmp_path / "final").iterdir(), *(tmp_path / "export").iterdir()]
+    assert len(files) > 10
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o666 & ~mask}
 
 
 BERT = {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}

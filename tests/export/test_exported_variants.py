@@ -102,7 +102,9 @@ def test_custom_code_loads_in_16_bits(
 
     done = export(untrained(tokenizer, configuration(recipe)), tmp_path / "export")
     exact, near = (
-        AutoModelForMaskedLM.from_pretrained(done.path, trust_remote_code=True, dtype=each).eval()
+        AutoModelForMaskedLM.from_pretrained(
+            done.path, trust_remote_code=True, torch_dtype=each
+        ).eval()
         for each in (torch.float32, dtype)
     )
     ids = torch.randint(5, 60, (4, 20), generator=torch.Generator().manual_seed(0))

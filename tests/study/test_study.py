@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +22,9 @@ from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT, Progress
 from crammed.study.arms import load_study, study_names
-from crammed.study.runner import _runs, run_study
+from crammed.study.runner import _Processes, _runs, run_study
 from crammed.study.statistics import compare_arms
-from support.command import PATIENCE, popen
+from support.command import PATIENCE, popen, wait_for
 
 BUDGET = Budget.parse("6updates")
 MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
@@ -106,13 +108,24 @@ def test_threads_that_are_asked_for_are_those_of_every_run(tmp_path: Path, corpu
         assert [word for word in run.command if "threads=" in word] == ["compute.threads=3"]
 
 
+def test_runs_share_the_threads_that_the_environment_allows(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
+    for asked, threads in (("4", 2), ("1", 1)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        run = next(_runs(study, corpus, BUDGET, 1, tmp_path, 2))
+        assert f"compute.threads={threads}" in run.command
+
+
 def test_a_study_that_is_stopped_begins_no_more_runs(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[str] = []
     cancelled = threading.Event()
 
-    def train(run: Any) -> dict[str, Any]:
+    def train(run: Any, processes: Any) -> dict[str, Any]:
         begun.append(run.arm)
         assert len(begun) == 1 or cancelled.wait(PATIENCE)
         return {"failed": "stopped"}
@@ -140,6 +153,18 @@ def test_a_study_that_is_stopped_begins_no_more_runs(
     assert len(begun) <= 2
     kept = json.loads((tmp_path / "out" / "study.json").read_text())["arms"]
     assert len(kept["plain"]["runs"]) == 1
+
+
+def test_runs_end_with_their_study() -> None:
+    processes = _Processes()
+    endless = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(1e6)"]
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(processes.run, endless)
+        wait_for(lambda: processes._started)
+        processes.stop()
+        assert ended.result(PATIENCE)[0] == -signal.SIGTERM
+        late = pool.submit(processes.run, endless)  # as if it was just being started
+        assert late.result(PATIENCE)[0] == -signal.SIGTERM
 
 
 def test_differences_have_intervals_and_the_best_is_first() -> None:

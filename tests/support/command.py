@@ -52,13 +52,19 @@ def python(
     return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
 
-def dying(at: str, call: int = 1, first: str = "") -> list[str]:
+def prepared(first: str) -> list[str]:
+    """Words to type in place of ``-m crammed``, to have it execute a statement first."""
+    return ["-c", f"{first}\nfrom crammed.cli.app import main\nmain()"]
+
+
+def dying(at: str, call: int = 1, first: str = "", by: str = "SIGKILL") -> list[str]:
     """Words to type in place of ``-m crammed``, to have it die as by ``kill -9`` at a call.
 
     Args:
         at: the function that is called, ``module:name`` or ``module:class.name``.
         call: the number of the call that kills, counted from 1.
         first: a statement to execute first.
+        by: the signal that it sends itself.
     """
     module, _, path = at.partition(":")
     owner, _, name = f"sys.modules[{module!r}].{path}".rpartition(".")
@@ -69,7 +75,7 @@ import {module}
 calls, called = itertools.count(1), {owner}.{name}
 def kill_or_call(*args, **kwargs):
     if next(calls) == {call}:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.{by})
     return called(*args, **kwargs)
 {owner}.{name} = kill_or_call
 from crammed.cli.app import main
@@ -192,6 +198,10 @@ class _Forked:
         """Send a signal while it runs."""
         if self.poll() is None:
             os.kill(self.pid, which)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once."""

@@ -59,12 +59,22 @@ def json_lines(records: Records) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
-def cells(records: Records, delimiter: str = ",") -> bytes:
+def json_array(records: Records) -> bytes:
+    return json.dumps(records, indent=1).encode()
+
+
+def cells(records: Records) -> bytes:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(records[0]), delimiter=delimiter)
+    writer = csv.DictWriter(text, list(records[0]))
     writer.writeheader()
     writer.writerows(records)
     return text.getvalue().encode()
+
+
+def tabs(records: Records) -> bytes:
+    """A table without quoting, whose cells hold neither tabs nor line breaks."""
+    rows = [list(records[0]), *([str(value) for value in each.values()] for each in records)]
+    return "".join("\t".join(row) + "\n" for row in rows).encode()
 
 
 def parquet(records: Records) -> bytes:
@@ -85,10 +95,15 @@ def arrow(records: Records, kind: str = "stream") -> bytes:
 FORMATS: dict[str, Callable[[Records], bytes]] = {
     ".jsonl": json_lines,
     ".ndjson": json_lines,
-    ".json": json_lines,
+    ".json": json_array,
     ".csv": cells,
-    ".tsv": lambda records: cells(records, "\t"),
+    ".tsv": tabs,
     ".parquet": parquet,
     ".arrow": arrow,
 }
 WHOLE = (".parquet", ".arrow")
+
+
+def fits(suffix: str, text: str) -> bool:
+    """Whether a format can hold a text."""
+    return suffix != ".tsv" or not {"\t", "\n", "\r"} & {*text}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import signal
 import socket
 import subprocess
@@ -17,9 +18,11 @@ from safetensors.torch import load_file
 from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.doctor import TINY
-from crammed.rundir import read_lines, read_metrics
-from crammed.training.distributed import Group
-from support.command import PATIENCE, crammed, dying, started
+from crammed.progress import Progress
+from crammed.rundir import RunDir, read_lines, read_metrics
+from crammed.training.distributed import Group, note_processes
+from support.command import PATIENCE, crammed, dying, prepared, started
+from support.text import tiny
 
 CRAMMED = ["-m", "crammed"]
 MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
@@ -35,28 +38,32 @@ def test_a_group_of_gpus_has_the_peak_of_all(cpu: Device) -> None:
 
 @contextlib.contextmanager
 def group(
-    corpus: Corpus, out: Path, commands: Sequence[list[str]], *words: str
+    corpus: Corpus,
+    out: Path,
+    commands: Sequence[list[str]],
+    *words: str,
+    last: Sequence[str] = (),
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """The command as ``torchrun`` starts it, once for each of `commands`."""
+    """The command as ``torchrun`` starts it, once for each of `commands`.
+
+    Args:
+        last: words that the last process alone gets.
+    """
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    by_key = {word.partition("=")[0]: word for word in (*MODEL, *words)}
-    given = ["pretrain", "crammed", *by_key.values()]
-    given += ["--corpus", str(corpus.path), "--out", str(out), "--json"]
+    always = ("--json", f"--corpus={corpus.path}", f"--out={out}")
     size = str(len(commands))
     several = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with contextlib.ExitStack() as opened:
-        yield [
-            opened.enter_context(
-                started(
-                    *command,
-                    *given,
-                    env={**several, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                )
-            )
-            for rank, command in enumerate(commands)
-        ]
+        members = []
+        for rank, command in enumerate(commands):
+            own = last if rank == len(commands) - 1 else ()
+            given = {word.partition("=")[0]: word for word in (*MODEL, *always, *words, *own)}
+            env = {**several, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            member = started(*command, "pretrain", "crammed", *given.values(), env=env)
+            members.append(opened.enter_context(member))
+        yield members
 
 
 def train(corpus: Corpus, out: Path, processes: int, *words: str) -> None:
@@ -89,6 +96,22 @@ def test_two_processes_train_what_one_does(
     assert losses[1][-1] == pytest.approx(losses[0][-1], rel=max(1e-4, tolerance / 20))
 
 
+def test_several_processes_go_back_together(tmp_path: Path, corpus: Corpus) -> None:
+    rates = ("optim.lr=1e18", "train.divergence.then=lower", "train.divergence.factor=1e-20")
+    for name, count in (("one", 1), ("two", 2)):
+        train(corpus, tmp_path / name, count, *rates, "--budget=12updates")
+        assert [
+            e["update"]
+            for e in read_lines(tmp_path / name / "events.jsonl")
+            if e["event"] == "back"
+        ] == [0]
+    one, two = (
+        load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two")
+    )
+    for name, weight in one.items():
+        assert (weight - two[name]).norm() <= 1e-4 * weight.norm() + 1e-4, name
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_when_one_dies_the_other_ends_and_both_go_on(
     tmp_path: Path, corpus: Corpus, rank: int
@@ -105,7 +128,70 @@ def test_when_one_dies_the_other_ends_and_both_go_on(
     assert "another process of this run ended" in error
     train(corpus, out, 2, *words)
     resumed = [e for e in read_lines(out / "events.jsonl") if e["event"] == "resume"]
-    assert [event["update"] for event in resumed] == [6 + rank]  # the leader keeps what it has
+    assert [event["update"] for event in resumed] == [6]  # whose weights were compared
+
+
+OTHER_WEIGHTS = """
+import crammed.training.step as step
+apply = step.TrainStep.apply
+def apply_wrongly(self, factor):
+    norm = apply(self, factor)
+    self.parameters[0].data.view(-1)[0] += 1e-3
+    return norm
+step.TrainStep.apply = apply_wrongly
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "named"),
+    [
+        ("", ["--seed=7"], "seed"),
+        ("", ["optim.lr=5e-3", "batch.rows=9"], "optim, batch"),
+        ("", ["--out=/nowhere/else"], "the run directory that it sees"),
+        ("import crammed.training.build as b; b.key = lambda *_: 7", [], "the weights that it"),
+        (OTHER_WEIGHTS, [], "its weights"),
+    ],
+)
+def test_processes_that_differ_all_end_with_one_line(
+    tmp_path: Path, corpus: Corpus, first: str, last: list[str], named: str
+) -> None:
+    out = tmp_path / "run"
+    commands = [CRAMMED, prepared(first)]
+    with group(corpus, out, commands, "--budget=3updates", last=last) as members:
+        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
+    assert [member.returncode for member in members] == [2, 2], errors
+    for error in errors:
+        lines = [line for line in error.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1, error
+        assert f"process 1 differs from process 0 in {named}" in lines[0]
+    assert not out.exists() or named == "its weights"  # in which case the checkpoints are kept
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_hangs_is_not_waited_for_for_ever(
+    tmp_path: Path, corpus: Corpus, rank: int
+) -> None:
+    impatient = "import crammed.training.watchdog as w; w.PATIENCE = 2.0"
+    commands = [prepared(impatient), prepared(impatient)]
+    commands[rank] = dying("crammed.training.step:TrainStep.apply", call=3, by="SIGSTOP")
+    with group(corpus, tmp_path / "run", commands, "--budget=12updates") as members:
+        _, error = members[1 - rank].communicate(timeout=PATIENCE)
+        assert members[1 - rank].returncode == 1, error
+        assert "no progress for 2s: another process of this run hangs" in error
+
+
+def test_another_number_of_processes_is_said(tmp_path: Path) -> None:
+    said = io.StringIO()
+    with RunDir.open(tmp_path / "run", tiny()) as run, Progress(said) as progress:
+        note_processes(run, None, progress, resumed=False)
+        note_processes(run, None, progress, resumed=True)
+        assert not said.getvalue()
+        note_processes(run, Group(0, 2), progress, resumed=True)
+        note_processes(run, Group(0, 2), progress, resumed=True)
+    assert said.getvalue().count("\n") == 1
+    assert said.getvalue().startswith("processes  2, where there were 1")
+    counts = [e["count"] for e in read_lines(run.path / "events.jsonl")]
+    assert counts == [1, 2]
 
 
 def test_several_processes_need_one_directory(corpus: Corpus) -> None:

@@ -140,17 +140,12 @@ def test_the_best_size_keeps_its_rule(flops: float, rows: int | None) -> None:
     sizes = candidates(asked, 32768, rows, tokens)
     best = best_size(sizes)
     (chosen,) = (s for s in sizes if (s["layers"], s["width"]) == (best["layers"], best["width"]))
-    fresh = [s for s in sizes if s["epochs"] is None or s["epochs"] <= 4]
-    fed = [s for s in fresh if s["tokens_per_layer_parameter"] >= 20]
-    assert chosen in (fed or fresh or sizes)
-    bigger = [s for s in sizes if s["parameters"] > chosen["parameters"]]
-    smaller = [s for s in sizes if s["parameters"] < chosen["parameters"]]
-    if fed:
-        assert not any(s in fed for s in bigger)
-    elif fresh:
-        assert not any(s in fresh for s in smaller)
-    else:
-        assert not bigger
+    fed = [
+        s
+        for s in sizes
+        if min(s["tokens"], 4 * 128 * (rows or 10**12)) >= 20 * s["layer_parameters"]
+    ]
+    assert chosen == (fed[-1] if fed else sizes[0])
 
 
 def test_the_papers_day_buys_a_model_near_the_papers_size() -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
 import typer
 
 from crammed.cli import corpora, machine, models, studies, training
-from crammed.errors import CrammedError, Interrupted, PeerLost
+from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
+from crammed.quiet import silence
+from crammed.workers import stop_signals
 
 app = typer.Typer(
     help="Train the best language encoder that one GPU and a budget can buy, from raw text.",
@@ -58,25 +64,70 @@ class _Interrupt(BaseException):
 
 
 def _interrupt(*_: object) -> None:
+    for each in stop_signals():  # cleaning up takes a moment; only another Ctrl-C cuts it short
+        signal.signal(each, signal.SIG_DFL if each == signal.SIGINT else signal.SIG_IGN)
     raise _Interrupt
+
+
+class _Output:
+    """Standard output, whose faults are errors for the user."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        if text == "":  # with which the command-line library tries what a stream takes
+            return 0
+        with self._faults():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._faults():
+            self._stream.flush()
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            silence(self._stream)
+            if error.errno == errno.EPIPE:
+                raise Interrupted("nobody reads the output; what is finished is kept") from None
+            raise InputError(f"cannot write to standard output: {error.strerror}") from None
+
+
+def _say(error: object) -> None:
+    try:
+        typer.echo(f"error: {error}", err=True)
+    except OSError:
+        silence(sys.stderr)
 
 
 def main() -> None:
     """Run a verb; an error becomes one line on standard error and an exit code."""
-    signal.signal(signal.SIGINT, _interrupt)
+    for each in stop_signals():
+        signal.signal(each, _interrupt)
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     if verb in ("run", "prepare"):
         sys.argv[1:] = _spread_data(sys.argv[1:])
+    sys.stdout = cast(TextIO, _Output(sys.stdout))
     try:
         app()
     except PeerLost as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.stdout.flush()
+        _say(error)
         sys.stderr.flush()
         os._exit(error.exit_code)  # threads waiting for the lost process would abort a normal exit
     except CrammedError as error:
-        typer.echo(f"error: {error}", err=True)
+        _say(error)
         sys.exit(error.exit_code)
+    except (MemoryError, ImportError) as error:
+        if isinstance(error, ImportError) and "failed to map segment" not in str(error):
+            raise
+        _say("memory ran out: raise its limit (ulimit -v), or end other processes")
+        sys.exit(InputError.exit_code)
     except _Interrupt:
-        typer.echo("error: interrupted; what is finished is kept", err=True)
+        _say("interrupted; what is finished is kept")
         sys.exit(Interrupted.exit_code)

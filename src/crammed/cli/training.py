@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,9 @@ from crammed.cli.options import (
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError
+
+if TYPE_CHECKING:
+    from crammed.config import RunConfig
 
 MOST_SECONDS = 86400.0
 RunOption = Annotated[Path | None, typer.Option(help="Run directory; resumed if it exists.")]
@@ -61,10 +64,15 @@ def run(
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
     refuse_too_large(config.model, vocab, choose_kind(config.compute, []))  # before preparing
     out = out or default_out(config, name, "report.html")
+    own = [word for word in words or [] if not word.startswith(("data.", "tokenizer."))]
+
+    def suited(prepared: Path) -> RunConfig:
+        return configure(own, {}, budget, seed, None, prepared)[0]
+
     with shown_progress() as progress:
         show_budget(progress, config, budget, words)
         progress.line(f"run  {out}")
-        result = run_everything(config, out, corpus, glue, progress)
+        result = run_everything(config, out, corpus, glue, progress, suited)
     print_result(result, as_json, run_lines(result))
 
 
@@ -81,7 +89,12 @@ def pretrain(
     from crammed.pipeline import result, train_and_export
     from crammed.rundir import RunDir, default_out
     from crammed.sizing import seconds_a_shape
-    from crammed.training.distributed import follow, joined_group
+    from crammed.training.distributed import (
+        compare_folders,
+        compare_setups,
+        follow,
+        joined_group,
+    )
     from crammed.workers import world_size
 
     if corpus is None:
@@ -93,7 +106,10 @@ def pretrain(
     device = choose_device(config.compute, seconds_a_shape(config))
     out = out or default_out(config, corpus.name, "summary.json")
     with joined_group(device) as group:
+        if group is not None:
+            compare_setups(config, opened, device, group)
         if group is not None and group.rank > 0:
+            compare_folders(out, group)
             if not (out / "summary.json").exists():  # in a finished run there is nothing to follow
                 follow(config, opened, out / "checkpoints", device, group)
             return
@@ -102,6 +118,8 @@ def pretrain(
         try:
             with run_dir, shown_progress() as progress:
                 show_budget(progress, config, budget, words)
+                if group is not None:
+                    compare_folders(out, group)
                 progress.line(f"run  {run_dir.path}")
                 train_and_export(run_dir, opened, whole, progress, group)
         except InputError:

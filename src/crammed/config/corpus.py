@@ -26,7 +26,7 @@ class SourceConfig(Section):
     """The field or column that holds the text; by default `data.text_field`."""
     where: dict[str, Names] = Field(default_factory=dict)
     """Keep records whose field (dotted: meta.pile_set_name) has one of these values."""
-    weight: PositiveFloat = 1.0
+    weight: Annotated[float, Field(gt=0.0, le=65_535.0, allow_inf_nan=False)] = 1.0
     """How often each document is packed: with 2.5, all of them twice and half a third time."""
     max_characters: PositiveInt | None = None
     """Begin no further document once this many have been read."""
@@ -75,6 +75,8 @@ class DataConfig(Section):
     """Share of the characters to hold out; a hash of each document decides."""
     heldout_rows: PositiveInt = 2000
     """Hold out at least this many rows, unless that takes more than 5 % of the characters."""
+    heldout_copies: Literal["drop", "keep"] = "drop"
+    """What happens to documents that repeat much of a held-out one, such as near copies of it."""
     row_length: Annotated[int, Field(ge=8, le=2**20)] = 128
     """Tokens in one row."""
     cls: bool = False

@@ -20,6 +20,10 @@ def migrate(saved: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(saved)
     if isinstance(optim := values.get("optim"), Mapping):
         values["optim"] = _without_unread_options(optim)
+    if values.get("corpus") is not None and isinstance(data := values.get("data"), Mapping):
+        # Corpora of older versions kept them. Where a run prepares its own corpus, that is either
+        # finished, and the key decides nothing any more, or it is prepared by today's rule.
+        values["data"] = {"heldout_copies": "keep", **data}
     return values
 
 

@@ -20,7 +20,22 @@ from crammed.hints import did_you_mean
 
 
 class Loader(yaml.SafeLoader):
-    """YAML as people mean it: 1e-3 is a number, `on` is a word, and 2026-01-01 is text."""
+    """YAML as people mean it: 1e-3 is a number, `on` is a word, and 2026-01-01 is text.
+
+    A key that a mapping has twice is an error, where PyYAML would take the last.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line, before = key.start_mark.line + 1, lines.get((key.tag, key.value))
+            if before is not None:
+                problem = f"the key {key.value} is on line {before} and again on line {line}"
+                raise yaml.constructor.ConstructorError(problem=problem)
+            lines[key.tag, key.value] = line
+        return super().construct_mapping(node, deep)
 
 
 _RESOLVED_OTHERWISE = {f"tag:yaml.org,2002:{kind}" for kind in ("float", "bool", "timestamp")}

@@ -26,8 +26,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from crammed.config import OrderConfig
+from crammed.config.migration import migrate
+from crammed.data.tokenization.tokenizer import library_faults
 from crammed.errors import InputError
-from crammed.files import sha256, write_array
+from crammed.files import inside, sha256, write_array
 from crammed.keys import key
 
 Tokens = NDArray[np.unsignedinteger[Any]]
@@ -82,23 +84,32 @@ class Corpus:
             text = (path / "manifest.json").read_text("utf-8")
             self.manifest: dict[str, Any] = json.loads(text)
             listed: dict[str, Any] = self.manifest["files"]
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
                 f"{path} is not a corpus: make one with crammed prepare --data TEXT --out DIR"
             ) from error
-        for name, entry in listed.items():
-            file = path / name
+        try:
+            self._check_sizes()
+            self._files = sorted(
+                (name for name in listed if name.startswith("rows-")), key=rows_file_number
+            )
+            row_bytes = self.row_length * token_dtype(self.vocab_size).itemsize
+            sizes = [listed[name]["bytes"] // row_bytes for name in self._files]
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+            raise InputError(
+                f"corpus {path} is damaged: its manifest.json makes no sense; prepare it again"
+            ) from error
+        self.sha256 = hashlib.sha256(text.encode()).hexdigest()
+        self._first_rows = np.cumsum([0, *sizes])
+        self._mapped = lru_cache(MOST_MAPPED)(self._map)
+
+    def _check_sizes(self) -> None:
+        for name, entry in self.manifest["files"].items():
+            file = inside(self.path, name, f"manifest.json in {self.path}")
             if not file.is_file() or file.stat().st_size != entry["bytes"]:
                 raise InputError(
-                    f"corpus {path} is damaged: {name} is missing or cut off; prepare it again"
+                    f"corpus {self.path} is damaged: {name} is missing or cut off; prepare it again"
                 )
-        self.sha256 = hashlib.sha256(text.encode()).hexdigest()
-        self._files = sorted(
-            (name for name in listed if name.startswith("rows-")), key=rows_file_number
-        )
-        row_bytes = self.row_length * token_dtype(self.vocab_size).itemsize
-        self._first_rows = np.cumsum([0] + [listed[n]["bytes"] // row_bytes for n in self._files])
-        self._mapped = lru_cache(MOST_MAPPED)(self._map)
 
     @property
     def rows(self) -> int:
@@ -119,7 +130,9 @@ class Corpus:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer.from_file(str(self.path / "tokenizer.json"))
+        file = self.path / "tokenizer.json"
+        with library_faults(file):
+            return Tokenizer.from_file(str(file))
 
     @property
     def orders(self) -> tuple[str, ...]:
@@ -130,7 +143,8 @@ class Corpus:
     def settings(self) -> dict[str, Any]:
         """The part of a run's configuration that this corpus decides."""
         data = {**self.manifest["data"], "sources": []}
-        return {"corpus": self.sha256, "data": data, "tokenizer": self.manifest["tokenizer"]}
+        tokenizer = self.manifest["tokenizer"]
+        return migrate({"corpus": self.sha256, "data": data, "tokenizer": tokenizer})
 
     def order(self, name: str) -> Tokens:
         """A stored order: the row at each place, [rows].
@@ -165,9 +179,13 @@ class Corpus:
         return np.frombuffer(content, token_dtype(self.vocab_size)).reshape(-1, self.row_length)
 
     def damaged(self) -> Iterator[str]:
-        """Names of files whose hash differs from the manifest; reads every file."""
+        """Names of files that cannot be read, or differ from the manifest; reads every file."""
         for name, entry in self.manifest["files"].items():
-            if sha256(self.path / name) != entry["sha256"]:
+            try:
+                intact = sha256(self.path / name) == entry["sha256"]
+            except OSError:
+                intact = False
+            if not intact:
                 yield name
 
 

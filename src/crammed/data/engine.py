@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -18,11 +20,16 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from crammed.config import ComputeConfig
-from crammed.errors import CrammedError
+from crammed.errors import CrammedError, InputError
 from crammed.extras import import_extra
 from crammed.workers import cores, worker_processes
 
 _libc = ctypes.CDLL(None) if hasattr(ctypes.CDLL(None), "malloc_trim") else None  # glibc only
+
+JOIN_SECONDS = 60.0
+"""Time after which a Ray cluster that does not answer is given up."""
+_RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""With "0" Ray listens on the loopback interface alone; it reads this when it is imported."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -40,12 +47,12 @@ def open_engine(compute: ComputeConfig) -> Iterator[Engine]:
     """Start the engine that the configuration names.
 
     Raises:
-        InputError: it is Ray, which is not installed.
+        InputError: it is Ray, which is not installed, or its cluster does not answer.
         CrammedError: a worker died.
     """
     workers = compute.workers or cores()
     if compute.engine == "ray":
-        with _ray_engine() as engine:
+        with _ray_engine(workers) as engine:
             yield engine
     elif workers == 1:
         yield _ThisProcess()
@@ -111,13 +118,25 @@ def release_memory() -> None:
 
 
 @contextmanager
-def _ray_engine() -> Iterator[Engine]:
-    ray = import_extra("ray", "ray", "compute.engine=ray")
+def _ray_engine(workers: int) -> Iterator[Engine]:
+    """A cluster on this machine alone, or the one that RAY_ADDRESS names."""
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    if address == "auto":  # any user of this machine may have written the file with the address
+        raise InputError("RAY_ADDRESS=auto: name the cluster by its address, as in 10.0.0.5:6379")
+    if address == "local":
+        os.environ.setdefault(_RAY_CLUSTERS, "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = import_extra("ray", "ray", "compute.engine=ray", ", or leave compute.engine at processes")
     began_here = not ray.is_initialized()
     if began_here:
-        ray.init(
-            address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False
-        )
+        handler = signal.getsignal(signal.SIGTERM)
+        quiet = {"log_to_driver": False, "configure_logging": False}
+        if address == "local":
+            ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
+        else:
+            _join(lambda: ray.init(address=address, **quiet), address)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray takes it over
     try:
         yield _Ray(ray)
     except ray.exceptions.RayTaskError as error:
@@ -127,3 +146,24 @@ def _ray_engine() -> Iterator[Engine]:
     finally:
         if began_here:
             ray.shutdown()
+
+
+def _join(join: Callable[[], object], address: str) -> None:
+    """Join a cluster within a time limit, which Ray itself has not."""
+    faults: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            join()
+        except Exception as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(JOIN_SECONDS)
+    if faults or thread.is_alive():
+        why = f"{faults[0]}".partition("\n")[0] if faults else f"none within {JOIN_SECONDS:g} s"
+        raise InputError(
+            f"no Ray cluster answers at RAY_ADDRESS={address} ({why}): correct it, or unset it to "
+            "work on this machine alone"
+        ) from (faults[0] if faults else None)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,10 +26,19 @@ from crammed.data.cleaning.steps import settings_of
 from crammed.data.corpus import Corpus, rows_file_number
 from crammed.data.engine import Engine, open_engine, release_memory
 from crammed.data.heldout import heldout_texts
+from crammed.data.heldout_copies import without_copies, write_heldout_runs
 from crammed.data.ingest import CleanedText, Shard, read_and_clean
 from crammed.data.manifest import SCHEMA, StageResults, write_manifest
-from crammed.data.selection import select_documents
-from crammed.data.shard_packing import Packed, PackJob, pack_shard, pack_tails
+from crammed.data.search import ignored_files
+from crammed.data.selection import Selection, select_documents
+from crammed.data.shard_packing import (
+    Packed,
+    PackJob,
+    PackPart,
+    pack_shards,
+    pack_tails,
+    packing_groups,
+)
 from crammed.data.shard_selection import (
     SelectJob,
     ShardSelection,
@@ -39,7 +47,7 @@ from crammed.data.shard_selection import (
     heldout_lines,
     select_shard,
 )
-from crammed.data.sources import Source, ignored_files, open_sources
+from crammed.data.sources import Source, open_sources
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.counts import total_counts
 from crammed.data.tokenization.encoding import CorpusTokenizer
@@ -55,10 +63,9 @@ from crammed.data.tokenization.training import (
     train_from_words,
     unigram_library,
 )
+from crammed.data.workfolder import refusals_of, remove_left_overs, work_folder
 from crammed.errors import InputError
 from crammed.files import (
-    FolderLock,
-    disk_faults,
     json_hash,
     publish,
     write_array,
@@ -93,13 +100,15 @@ def prepare(
             another process is preparing it.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if (out / "manifest.json").exists():
+            remove_left_overs(out)
         raise InputError(f"{out} exists already: choose another --out")
     _require_extras(data, tokenizer)
     sources = open_sources(data)
     if ignored := ignored_files(data):
         listed = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
         progress.line(f"sources  ignoring files of other formats: {listed}")
-    with _work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
+    with work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
         _Preparation(data, tokenizer, folder, engine, progress).run(sources, out)
     return Corpus(out)
 
@@ -114,26 +123,6 @@ def _require_extras(data: DataConfig, tokenizer: TokenizerConfig) -> None:
         unigram_library()
 
 
-@contextmanager
-def _work_folder(work: Path | None, out: Path) -> Iterator[Path]:
-    """A locked folder for intermediate results: `work`, or one beside `out`.
-
-    The one beside `out` stays after a crash or an interrupt, so that the same call can resume, but
-    wrong input and a full disk leave nothing behind.
-    """
-    folder = work or out.with_name(f".{out.name}.preparing")
-    with FolderLock(folder, out, "lock"):
-        try:
-            with disk_faults(out):
-                yield folder
-        except InputError:
-            if work is None:
-                shutil.rmtree(folder)
-            raise
-        if work is None:
-            shutil.rmtree(folder)
-
-
 @dataclass(frozen=True)
 class _SelectedShard:
     """A cleaned shard, what to select from it, and the path of its files from then on."""
@@ -141,6 +130,18 @@ class _SelectedShard:
     cleaned: Shard
     selection: ShardSelection
     out: Path
+
+    @property
+    def part(self) -> PackPart:
+        source = self.cleaned.source.name
+        return PackPart(self.cleaned.path, self.out, source, self.selection)
+
+
+def _selected_shards(text: CleanedText, selection: Selection, made: Path) -> list[_SelectedShard]:
+    return [
+        _SelectedShard(shard, chosen, made / f"{number:05d}")
+        for number, (shard, chosen) in enumerate(zip(text.shards, selection.shards, strict=True))
+    ]
 
 
 @dataclass(frozen=True)
@@ -162,22 +163,35 @@ class _Preparation:
             chunked = CorpusTokenizer(supplied).takes_chunks
 
         text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress)
-        selection = select_documents(text.shards, self.data)
+        with refusals_of(text):
+            text.require_documents()
+            self._make(text, supplied, chunked, out)
 
+    def _make(
+        self, text: CleanedText, supplied: Tokenizer | None, chunked: bool, out: Path
+    ) -> None:
+        """Make the corpus of cleaned text."""
+        selection = select_documents(text.shards, self.data)
+        self.progress.line(f"held out  {selection.describe_heldout()}")
         made = self.folder / f"made-{self._identity(text, supplied)}"
-        corpus = made / "corpus"
+        corpus, publishing = made / "corpus", made / "publishing"
+        if publishing.exists():  # a call was killed then, and may have moved files away
+            shutil.rmtree(made)
         corpus.mkdir(parents=True, exist_ok=True)
-        shards = [
-            _SelectedShard(shard, chosen, made / f"{number:05d}")
-            for number, (shard, chosen) in enumerate(
-                zip(text.shards, selection.shards, strict=True)
-            )
-        ]
-        characters = self._select(shards, chunked)
+        shards = _selected_shards(text, selection, made)
+        if self.data.heldout_copies == "keep":
+            characters = self._select(shards, chunked)
+        else:
+            runs = made / "heldout-runs.npy"
+            write_heldout_runs(runs, text.shards, selection)
+            self._select(shards, chunked, heldout_runs=runs)
+            outs = [shard.out for shard in shards]
+            selection = without_copies(selection, text.shards, outs, runs)
+            before, shards = shards, _selected_shards(text, selection, made)
+            characters = self._select(shards, chunked, before)
         write_gzip(corpus / "heldout.jsonl.gz", (heldout_lines(shard.out) for shard in shards))
         tokenizer = self._tokenizer(corpus, supplied, shards, chunked)
-        packed = self._pack(corpus, shards, chunked, characters)
-        outs = [shard.out for shard in shards]
+        packed, outs = self._pack(corpus, shards, chunked, characters)
         left_out = pack_tails(
             corpus, outs, packed, self.data.row_length, vocabulary_size(tokenizer)
         )
@@ -185,6 +199,7 @@ class _Preparation:
         self._store_orders(corpus, tokenizer, statistics)
         results = StageResults(text, selection, tokenizer, packed, statistics, left_out)
         write_manifest(corpus, self.data, self.tokenizer_config, results)
+        write_text(publishing, "")
         publish(corpus, out)
         shutil.rmtree(made)
 
@@ -222,15 +237,32 @@ class _Preparation:
                 task.update(done, progress_rate(done, unit, self.progress.clock() - began))
         return results
 
-    def _select(self, shards: Sequence[_SelectedShard], chunked: bool) -> list[int]:
-        """Select from all shards; returns the characters to pack from each."""
-        selected = self._on_all(
-            "selecting",
-            select_shard,
-            [SelectJob(each.cleaned.path, each.out, each.selection, chunked) for each in shards],
-            [each.cleaned.cleaned.characters for each in shards],
-        )
-        characters = [each.characters for each in selected]
+    def _select(
+        self,
+        shards: Sequence[_SelectedShard],
+        chunked: bool,
+        before: Sequence[_SelectedShard] | None = None,
+        heldout_runs: Path | None = None,
+    ) -> list[int]:
+        """Select from all shards; returns the characters to pack from each.
+
+        Args:
+            before: what was selected earlier, so that only what is different is selected again.
+        """
+        jobs = [
+            SelectJob(
+                shard=shard.cleaned.path,
+                out=shard.out,
+                selection=shard.selection,
+                chunked=chunked,
+                heldout_runs=heldout_runs,
+                again=not shard.selection.packs_as(earlier.selection),
+            )
+            for shard, earlier in zip(shards, before or shards, strict=True)
+        ]
+        label = "selecting" if before is None else "dropping copies of held-out text"
+        sizes = [each.cleaned.cleaned.characters for each in shards]
+        characters = [each.characters for each in self._on_all(label, select_shard, jobs, sizes)]
         if not sum(characters):
             raise InputError("the data holds no text to train on: every document was dropped")
         return characters
@@ -274,23 +306,25 @@ class _Preparation:
         shards: Sequence[_SelectedShard],
         chunked: bool,
         characters: Sequence[int],
-    ) -> list[Packed]:
+    ) -> tuple[list[Packed], list[Path]]:
+        """Pack all shards; returns the results, and the paths of the files that go with them."""
+        repeated = any(shard.cleaned.source.weight > 1.0 for shard in shards)
+        groups = packing_groups(characters, repeated)
         jobs = [
             PackJob(
-                shard=shard.cleaned.path,
-                out=shard.out,
-                rows=corpus / f"rows-{number:05d}.bin",
-                source=shard.cleaned.source.name,
-                selection=shard.selection,
+                parts=tuple(shards[number].part for number in numbers),
+                rows=corpus / f"rows-{place:05d}.bin",
                 chunked=chunked,
                 tokenizer=corpus / "tokenizer.json",
                 row_length=self.data.row_length,
                 cls=self.data.cls,
                 most_tokens_per_character=self.data.clean.max_tokens_per_character,
             )
-            for number, shard in enumerate(shards)
+            for place, numbers in enumerate(groups)
         ]
-        return self._on_all("tokenizing", pack_shard, jobs, characters)
+        sizes = [sum(characters[number] for number in numbers) for numbers in groups]
+        packed = self._on_all("tokenizing", pack_shards, jobs, sizes)
+        return packed, [job.out for job in jobs]
 
     def _store_orders(self, corpus: Path, tokenizer: Tokenizer, statistics: Statistics) -> None:
         if not (names := self.data.orders):

@@ -62,6 +62,9 @@ class PythonDocs:
             "packages": dict(sorted(distributions.items())),
         }
 
+    def state(self) -> dict[str, Any]:
+        return self.fingerprint()
+
 
 def docstrings(
     part: Literal["corpus", "tasks"], characters: int, per_package: int

@@ -5,7 +5,6 @@ The driver holds some 60 bytes for each document here, and for near-duplicates 8
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +15,16 @@ from numpy.typing import NDArray
 from crammed.config import DataConfig
 from crammed.data.cleaning.near import near_duplicates
 from crammed.data.cleaning.substring import Span, repeated_spans, without_spans
+from crammed.data.heldout_choice import SEAM, choose_heldout, heldout_beginning
 from crammed.data.ingest import Shard
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
-from crammed.data.shard_selection import ShardSelection
+from crammed.data.shard_selection import ShardSelection, Split
 from crammed.data.shards import digests, documents, minhash_bands
-from crammed.errors import InputError
-
-CHARACTERS_A_TOKEN = 5.0
-"""More than any English tokenizer packs into a token, so that the held-out part is large enough."""
-LARGEST_HELDOUT = 0.05
-"""Largest share of the characters to hold out for the sake of `data.heldout_rows`."""
+from crammed.quantity import quantity
 
 Mask = NDArray[np.bool_]
 Cuts = dict[int, list[Span]]
+Splits = dict[int, Split]
 
 
 @dataclass(frozen=True)
@@ -37,6 +33,7 @@ class Selection:
 
     Attributes:
         steps: for the manifest, documents kept and dropped by each step.
+        documents, characters: of all documents that are kept, held out or not.
     """
 
     shards: list[ShardSelection]
@@ -44,6 +41,21 @@ class Selection:
     samples: list[Sample]
     heldout_documents: int
     heldout_characters: int
+    documents: int
+    characters: int
+
+    @property
+    def heldout_share(self) -> float:
+        """Share of the characters of all documents that are kept."""
+        return self.heldout_characters / self.characters
+
+    def describe_heldout(self) -> str:
+        """Such as ``12 documents, 31 k characters (1.3 % of the text)``."""
+        what = f"{self.heldout_documents:,} documents"
+        if any(shard.splits for shard in self.shards):
+            what = "the end of a document, since each is too large to be held out whole"
+        size = f"{quantity(self.heldout_characters)} characters"
+        return f"{what}, {size} ({100 * self.heldout_share:.1f} % of the text)"
 
 
 def select_documents(shards: Sequence[Shard], data: DataConfig) -> Selection:
@@ -63,17 +75,27 @@ def select_documents(shards: Sequence[Shard], data: DataConfig) -> Selection:
         cuts = every.cut_repeated_passages(data.clean.substring)
 
     # The digest decides, so all copies of a document are on the same side.
-    ranks = every.digests[:, 0] / 2.0**64
-    threshold = heldout_threshold(ranks[every.kept], every.characters[every.kept], data)
-    heldout = every.kept & (ranks < threshold)
+    ranks = every.digests[every.kept, 0] / 2.0**64
+    choice = choose_heldout(ranks, every.characters[every.kept], data)
+    total = int(every.characters[every.kept].sum())
+    heldout = np.zeros(len(every.kept), np.bool_)
+    heldout[every.kept] = choice.documents
     repeats = every.repeats()
-    repeats[~every.kept | heldout] = 0
+    repeats[~every.kept] = 0
+    splits: Splits = {}
+    if choice.part is None:
+        repeats[heldout] = 0
+        held = int(every.characters[heldout].sum())
+    else:
+        splits, held = every.split(np.flatnonzero(heldout), choice.part, cuts)
     return Selection(
-        shards=list(every.by_shard(repeats, heldout, cuts)),
+        shards=list(every.by_shard(repeats, heldout, cuts, splits)),
         steps=every.steps,
         samples=every.samples,
         heldout_documents=int(heldout.sum()),
-        heldout_characters=int(every.characters[heldout].sum()),
+        heldout_characters=held,
+        documents=int(every.kept.sum()),
+        characters=total,
     )
 
 
@@ -121,11 +143,27 @@ class _Documents:
             text = texts[number].decode()
             left = without_spans(text, own)
             characters += len(text) - len(left)
+            self.characters[number] = len(left)
             if not left.strip():
                 self.kept[number] = False
                 dropped += 1
         self._record("repeated passages", dropped, characters, changed=len(cuts) - dropped)
         return cuts
+
+    def split(self, numbers: NDArray[np.int64], part: int, cuts: Cuts) -> tuple[Splits, int]:
+        """Where to split copies of one document, and the characters held out of them together."""
+        text = without_spans(self._text(int(numbers[0])), cuts.get(int(numbers[0]), ()))
+        begin = heldout_beginning(text, part)
+        self._record("seam of the held-out text", 0, SEAM * len(numbers), changed=len(numbers))
+        splits = dict.fromkeys(numbers.tolist(), Split(begin - SEAM, begin))
+        return splits, (len(text) - begin) * len(numbers)
+
+    def _text(self, number: int) -> str:
+        for shard, size in zip(self._shards, self._sizes, strict=True):
+            if number < size:
+                return documents(shard.path, [number])[0]
+            number -= size
+        raise IndexError(number)
 
     def _record(self, step: str, dropped: int, characters: int, **more: int) -> None:
         kept = int(self.kept.sum())
@@ -142,14 +180,18 @@ class _Documents:
         return whole + (self.digests[:, 1] / 2.0**64 < weights % 1.0)
 
     def by_shard(
-        self, repeats: NDArray[np.float64], heldout: Mask, cuts: Cuts
+        self, repeats: NDArray[np.float64], heldout: Mask, cuts: Cuts, splits: Splits
     ) -> Iterator[ShardSelection]:
         """The same selection for each shard, whose documents are numbered from 0."""
         start = 0
         for size in self._sizes:
             end = start + size
-            own = {number - start: spans for number, spans in cuts.items() if start <= number < end}
-            yield ShardSelection(repeats[start:end].astype(np.uint16), heldout[start:end], own)
+            yield ShardSelection(
+                repeats=repeats[start:end].astype(np.uint16),
+                heldout=heldout[start:end],
+                cuts={n - start: spans for n, spans in cuts.items() if start <= n < end},
+                splits={n - start: split for n, split in splits.items() if start <= n < end},
+            )
             start = end
 
 
@@ -160,34 +202,3 @@ def exact_duplicates(digests: NDArray[np.uint64]) -> Mask:
     marks = np.zeros(len(digests), bool)
     marks[order[1:]] = (ranked[1:] == ranked[:-1]).all(axis=1)
     return marks
-
-
-def heldout_threshold(
-    ranks: NDArray[np.float64], characters: NDArray[np.int64], data: DataConfig
-) -> float:
-    """The rank in [0, 1) below which documents are held out.
-
-    Documents are taken in the order of their ranks until `data.heldout_fraction` is reached, and
-    `data.heldout_rows` if that takes no more than 5 % of the characters; at least one document.
-
-    Args:
-        ranks: [n] of the documents that are kept.
-        characters: [n] of the documents that are kept.
-
-    Raises:
-        InputError: there is no document, or none would be left to train on.
-    """
-    if not len(ranks):
-        raise InputError("the data holds no text: no document is left after cleaning")
-    total = int(characters.sum())
-    for_rows = data.heldout_rows * data.row_length * CHARACTERS_A_TOKEN
-    target = max(data.heldout_fraction * total, min(for_rows, LARGEST_HELDOUT * total))
-    order = np.argsort(ranks, kind="stable")
-    last = int(np.searchsorted(np.cumsum(characters[order]), target))
-    threshold = math.nextafter(float(ranks[order[min(last, len(order) - 1)]]), 1.0)
-    if not np.any(ranks >= threshold):
-        raise InputError(
-            f"{len(ranks)} document(s) are too few to train on some and hold out others; if a .txt "
-            "file is meant to hold many, set data.documents=line"
-        )
-    return threshold

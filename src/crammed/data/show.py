@@ -33,7 +33,10 @@ def describe_corpus(corpus: Corpus) -> list[tuple[str, str]]:
         ),
         (
             "documents",
-            [f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"],
+            [
+                f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"
+                + describe_share(heldout)
+            ],
         ),
         ("lengths", _bars(labelled_lengths(statistics["document_tokens"])) if statistics else []),
         (
@@ -92,6 +95,12 @@ def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
         f"{quantity(source['characters'])} characters ({100 * source['characters'] / total:.1f} %)"
         for source in sources
     ]
+
+
+def describe_share(heldout: Mapping[str, Any]) -> str:
+    """Such as `` (1.3 % of the text)``; empty for corpora of older versions."""
+    share = heldout.get("share")
+    return "" if share is None else f" ({100 * share:.1f} % of the text)"
 
 
 def dropping_steps(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import atexit
 import functools
-import glob
-import json
-import os
 import shutil
+import stat
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from crammed.config import DataConfig, SourceConfig
 from crammed.data.python_docs import PythonDocs
+from crammed.data.search import find_files, printable
 from crammed.errors import InputError
-from crammed.files import sha256
+from crammed.files import disk_faults, sha256
 from crammed.formats import hub
 from crammed.formats.documents import READERS, ReadOptions, format_of
-from crammed.formats.lines import COMPRESSIONS, File, read_faults
-from crammed.formats.records import is_json_lines
+from crammed.formats.lines import File, read_faults
+from crammed.formats.records import is_json
+from crammed.scratch import scratch_folder
+
+
+class SourceChanged(InputError):
+    """A part is not the same any more as when reading it began."""
 
 
 class Part(Protocol):
@@ -40,6 +44,10 @@ class Part(Protocol):
 
     def fingerprint(self) -> dict[str, Any]:
         """What identifies the content, without the names of this machine's folders."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What differs if the content does, on this machine; takes no time to find out."""
         ...
 
     def documents(self) -> Iterator[str]:
@@ -67,6 +75,13 @@ class FilePart:
             path = self.file.path
             return {"name": self.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
 
+    def state(self) -> dict[str, Any]:
+        self.check()
+        with read_faults(self.file):
+            now = self.file.path.stat()
+        times = {"modified": now.st_mtime_ns, "changed": now.st_ctime_ns}
+        return {"device": now.st_dev, "inode": now.st_ino, "bytes": now.st_size, **times}
+
     def documents(self) -> Iterator[str]:
         self.check()
         return READERS[self.format](self.file, self.options)
@@ -75,13 +90,16 @@ class FilePart:
         """Find what can be found wrong without reading the file.
 
         Raises:
-            InputError: the file is gone or empty, or `where` is used with plain text.
+            InputError: the file is gone, empty or no regular file, or `where` is used with plain
+                text.
         """
         try:
-            size = self.file.path.stat().st_size
+            found = self.file.path.stat()
         except OSError as error:
             raise InputError(f"{self.file.shown} cannot be read: {error.strerror}") from error
-        if size == 0:
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError(f"{self.file.shown} is not a regular file: save its text in one")
+        if found.st_size == 0:
             raise InputError(f"{self.file.shown} is empty")
         if self.options.where and self.format == ".txt":
             raise InputError(
@@ -138,7 +156,7 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
     elif config.path == "-":
         name, parts = "standard-input", [_standard_input(options)]
     else:
-        name = Path(config.path).name or Path(config.path).resolve().name
+        name = printable(Path(config.path).name or Path(config.path).resolve().name)
         files = _file_parts(config.path, options)
         if data.unreadable == "stop":
             for file in files:
@@ -148,104 +166,21 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
 
 
 def _file_parts(name: str, options: ReadOptions) -> list[FilePart]:
-    path = Path(name).expanduser()
-    try:
-        if path.is_dir():
-            files = list(_search(path))
-            if not files:
-                raise InputError(f"{name} holds no file of a known format: {_known_formats()}")
-        elif path.exists():
-            files = [path]
-            if format_of(path) is None:
-                raise InputError(f"{name} is of no known format: {_known_formats()}")
-        else:
-            files = _match(path)
-    except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror}") from error
     return [
-        FilePart(file.name, File(file.absolute(), str(file)), format_of(file) or "", options)
-        for file in files
-    ]
-
-
-def _known_formats() -> str:
-    return f"{', '.join(READERS)}; text may be compressed: {', '.join(COMPRESSIONS)}"
-
-
-def _match(pattern: Path) -> list[Path]:
-    """Files that match a glob, and files in folders that match it, sorted."""
-    matches = sorted(Path(match) for match in glob.glob(str(pattern), recursive=True))
-    if not matches:
-        raise InputError(
-            f"no such data: {pattern} (a file, a folder, a glob, - for standard input, "
-            "python-docs, or hub:NAME)"
+        FilePart(
+            printable(file.name),
+            File(file.absolute(), printable(file)),
+            format_of(file) or "",
+            options,
         )
-    inside = [file for each in matches if each.is_dir() for file in _search(each)]
-    files = {*inside, *(each for each in matches if each.is_file() and _is_data(each))}
-    if not files:
-        raise InputError(f"{pattern} matches no file of a known format: {_known_formats()}")
-    return sorted(files)
-
-
-def _search(folder: Path) -> Iterator[Path]:
-    """Files of known formats in a folder and the folders below it, sorted by path.
-
-    A folder that `datasets` saved lists its files itself, in their order. Hidden files and folders
-    are ignored.
-    """
-    saved = _saved_by_datasets(folder)
-    if saved:
-        yield from saved
-        return
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            yield from _search(entry)
-        elif _is_data(entry):
-            yield entry
-
-
-def ignored_files(data: DataConfig) -> Counter[str]:
-    """Number of files of unknown formats in the folders that are read, by suffix."""
-    others: Counter[str] = Counter()
-    for config in data.sources:
-        folder = Path(config.path).expanduser()
-        if not (config.is_on_disk and folder.is_dir()) or _saved_by_datasets(folder):
-            continue
-        known = set(_search(folder))
-        for file in folder.rglob("*"):
-            hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-            if not hidden and file.is_file() and file not in known:
-                others[file.suffix or file.name] += 1
-    return others
-
-
-def _saved_by_datasets(folder: Path) -> list[Path]:
-    """The files of a data set that `datasets.save_to_disk` wrote here; empty if it did not."""
-    try:
-        state = json.loads((folder / "state.json").read_text("utf-8"))
-        return [folder / entry["filename"] for entry in state["_data_files"]]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return []
-
-
-def _is_data(file: Path) -> bool:
-    """Whether a file found in a folder is data; JSON that is not JSON lines is settings."""
-    if format_of(file) != ".json":
-        return format_of(file) is not None
-    if file.name == "dataset_dict.json":
-        return False
-    try:
-        return is_json_lines(File(file, str(file)))
-    except InputError:
-        return True  # reading it will report what is wrong
+        for file in find_files(name)
+    ]
 
 
 def _standard_input(options: ReadOptions) -> FilePart:
     file = File(_spooled(), "standard input")
     part = FilePart("standard-input", file, ".txt", options)
-    if file.path.stat().st_size and is_json_lines(file):
+    if file.path.stat().st_size and is_json(file):
         part = FilePart(part.name, file, ".jsonl", options)
     part.check()
     return part
@@ -256,8 +191,9 @@ def _spooled() -> Path:
     """Standard input, which can be read only once, as a file that lasts as long as this process."""
     if sys.stdin.isatty():
         raise InputError("standard input is a terminal: pipe text into it, or name a file")
-    descriptor, name = tempfile.mkstemp(prefix="crammed-standard-input-")
-    atexit.register(Path(name).unlink, missing_ok=True)
-    with os.fdopen(descriptor, "wb") as file:
+    scratch = ExitStack()
+    atexit.register(scratch.close)
+    spooled = scratch.enter_context(scratch_folder()) / "standard-input"
+    with disk_faults(spooled), spooled.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return Path(name)
+    return spooled

@@ -22,7 +22,7 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
-from crammed.files import FolderLock, read_json, write_json
+from crammed.files import FolderLock, inside, read_json, write_json
 from crammed.model.trained import has_trained_model
 from crammed.tasks.rows import Rows
 
@@ -133,7 +133,7 @@ class EvaluationFolder:
         return loaded[0]["medians"] if loaded is not None else None
 
     def _resampled_file(self, suite: str, name: str) -> Path:
-        return self.path / "resampled" / suite / f"{name}.npz"
+        return _named(self.path, f"resampled/{suite}/{name}.npz")
 
     def scores(self) -> dict[str, Any]:
         """Every score so far, see `read_scores`."""
@@ -205,13 +205,17 @@ def read_outputs(folder: Path, suite: str, task: str, seed: int) -> dict[str, ND
 
 
 def _gold_file(folder: Path, suite: str, name: str) -> Path:
-    return folder / "gold" / suite / f"{name}.npz"
+    return _named(folder, f"gold/{suite}/{name}.npz")
+
+
+def _named(folder: Path, name: str) -> Path:
+    return inside(folder, name, f"scores in {folder}")
 
 
 def outputs_file(folder: Path, suite: str, task: str, seed: int, *, trained: bool) -> Path:
     """The file that holds the outputs of one fine-tuned model."""
     which = "trained" if trained else "untrained"
-    return folder / "predictions" / suite / task / f"{which}-{seed}.npz"
+    return _named(folder, f"predictions/{suite}/{task}/{which}-{seed}.npz")
 
 
 def submission_key(file: str, sha256: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -27,6 +26,7 @@ from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission
 from crammed.evaluation.scores.score import failed_json, score_json, suite_means
 from crammed.files import json_hash
 from crammed.progress import Progress
+from crammed.scratch import scratch_folder
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import Rows, TaskData
 from crammed.tasks.task import Suite, Task
@@ -97,11 +97,11 @@ class SuiteEvaluator:
             )
         failures: dict[str, str] = {}
         prepared: list[_PreparedTask] = []
-        with tempfile.TemporaryDirectory(prefix="crammed-tokens-") as scratch:
+        with scratch_folder() as scratch:
             for name in self.progress.track("reading tasks", names, len(names), unit="tasks"):
                 try:
                     read = read_task(suite.tasks[name], data, suite, test=self.test)
-                    prepared.append(self._prepare(suite, name, read, Path(scratch) / name))
+                    prepared.append(self._prepare(suite, name, read, scratch / name))
                 except InputError as error:
                     failures[name] = str(error)
             unfinished = [job for each in prepared for job in each.jobs if not job.finished()]

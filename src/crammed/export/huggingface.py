@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
 
 from crammed.config import ModelConfig
 from crammed.data.tokenization.tokenizer import Specials
@@ -17,12 +19,26 @@ from crammed.errors import CrammedError, InputError
 from crammed.export import native
 from crammed.export.card import model_card
 from crammed.files import new_folder, write_json
-from crammed.model.trained import TrainedModel
+from crammed.model.trained import TrainedModel, save_weights
 from crammed.quiet import quiet_transformers
 
 Format = Literal["auto", "modernbert", "bert", "custom"]
 TOLERANCE = 1e-3
 """Largest difference of logits between the exported model and ours; typical is below 1e-5."""
+
+_HEADS = (
+    "MaskedLM",
+    "SequenceClassification",
+    "TokenClassification",
+    "QuestionAnswering",
+    "MultipleChoice",
+)
+_CUSTOM_CLASSES = {
+    "AutoConfig": "CrammedConfig",
+    "AutoModel": "CrammedModel",
+    **{f"AutoModelFor{head}": f"CrammedFor{head}" for head in _HEADS},
+}
+"""What loads each class of modeling_crammed.py."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,7 @@ def export(
             weights = kind.weights(final.weights, final.config)
         ids = native.special_ids(Specials.of(final.tokenizer))
         write_json(folder / "config.json", {**config, **ids})
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        save_weights(folder / "model.safetensors", weights, format="pt")
         _write_tokenizer(final, folder)
         (folder / "README.md").write_text(model_card(final, chosen, summary), "utf-8")
         difference = verify(final, folder, custom=chosen == "custom")
@@ -101,15 +117,8 @@ def _custom_config(final: TrainedModel) -> dict[str, Any]:
         "dropout": native.FINETUNE_DROPOUT,
         "architectures": ["CrammedForMaskedLM"],
         "model_type": "crammed",
-        "auto_map": {
-            "AutoConfig": "modeling_crammed.CrammedConfig",
-            "AutoModel": "modeling_crammed.CrammedModel",
-            "AutoModelForMaskedLM": "modeling_crammed.CrammedForMaskedLM",
-            "AutoModelForSequenceClassification": (
-                "modeling_crammed.CrammedForSequenceClassification"
-            ),
-            "AutoModelForTokenClassification": "modeling_crammed.CrammedForTokenClassification",
-        },
+        "auto_map": {auto: f"modeling_crammed.{own}" for auto, own in _CUSTOM_CLASSES.items()},
+        "tokenizer_class": "PreTrainedTokenizerFast",  # pipelines of transformers 4 look here
         "vocab_size": final.vocab_size,
         "tie_word_embeddings": False,
     }
@@ -147,6 +156,15 @@ def _write_tokenizer(final: TrainedModel, folder: Path) -> None:
     )
 
 
+@contextmanager
+def _importable(folder: Path) -> Iterator[Path]:
+    """The folder under a name that Python takes for a package: transformers 4 imports it as one."""
+    with TemporaryDirectory(prefix="crammed-export-") as place:
+        name = Path(place) / "crammed_export"
+        name.symlink_to(folder.resolve(), target_is_directory=True)
+        yield name
+
+
 def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
     """Compare the logits of the folder's model, loaded by transformers, with those of ours.
 
@@ -169,8 +187,8 @@ def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
     ids[:, 0], ids[:, -1] = specials.cls, specials.sep
     mask = torch.ones_like(ids)
     mask[1, length // 2 :] = 0
-    with quiet_transformers():
-        theirs_model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=custom).eval()
+    with quiet_transformers(), _importable(folder) as name:
+        theirs_model = AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=custom).eval()
     ours_model = final.masked_lm(torch.device("cpu"))
     with torch.inference_mode():
         theirs = theirs_model(input_ids=ids, attention_mask=mask).logits

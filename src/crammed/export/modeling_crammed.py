@@ -1,16 +1,25 @@
 """The encoder as transformers sees it, for models that no built-in class holds.
 
-Copied beside an exported model together with the encoder's files; needs torch and transformers.
+Copied beside an exported model together with the encoder's files; needs torch and transformers,
+4.48 or newer. Each class takes and gives what the classes of BERT in transformers do, but for
+`position_ids` and `head_mask`, which it does not take.
+
+Shapes: B rows, S tokens, D width, V vocabulary, C choices.
 """
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
@@ -30,52 +39,128 @@ class CrammedConfig(PretrainedConfig):
     attribute_map = {  # noqa: RUF012
         "hidden_size": "width",
         "num_hidden_layers": "layers",
+        "num_attention_heads": "heads",
+        "intermediate_size": "ffn_hidden",
+        "initializer_range": "init_std",
     }
 
     def __init__(self, vocab_size: int = 32768, **fields: Any) -> None:
         self.vocab_size = vocab_size
         super().__init__(**fields)
 
-    @property
-    def max_length(self) -> int:
-        """The encoder's name for it; a plain field of this name is taken by text generation."""
-        return self.max_position_embeddings
+    def of_encoder(self) -> SimpleNamespace:
+        """The fields under the names that the encoder has for them.
+
+        Its `max_length` is the longest input; in transformers it is an option of generating text.
+        """
+        return SimpleNamespace(**{**vars(self), "max_length": self.max_position_embeddings})
 
 
 class CrammedPreTrainedModel(PreTrainedModel):
-    """Loading, saving and initialisation."""
+    """Loading, saving, initialisation, and the encoder, which every class has."""
 
     config_class = CrammedConfig
     base_model_prefix = "base"
+    supports_gradient_checkpointing = True
+    gradient_checkpointing = False
     _supports_sdpa = True
+
+    def __init__(self, config: CrammedConfig, make: Callable[..., nn.Module], *sizes: int) -> None:
+        """Take the parts of the model that `make` builds, which may be none but the encoder."""
+        super().__init__(config)
+        model = make(config.of_encoder(), config.vocab_size, *sizes)
+        parts = {"encoder": model} if make is Encoder else dict(model.named_children())
+        for name, part in parts.items():
+            setattr(self, name, part)
 
     def _init_weights(self, module: nn.Module) -> None:
         # With all that is in it, as older exports draw: a seed gives the same head in both.
         for part in module.modules():
             if hasattr(part, "start"):
                 part.start(self.config.init_std)
+        if type(module) is nn.Embedding:  # what transformers makes for a vocabulary of another size
+            nn.init.normal_(module.weight, 0.0, self.config.init_std)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.tokens = value
+
+    def encode(
+        self,
+        given: tuple[Tensor | None, ...],
+        output_attentions: bool | None,
+        output_hidden_states: bool | None,
+    ) -> BaseModelOutput:
+        """Hidden states [B, S, D], of every layer where they are asked for.
+
+        `hidden_states` holds what goes into each layer, then what comes out of the last, after the
+        final norm. `attentions` are computed apart from the pass, without dropout.
+
+        Args:
+            given: token ids, mask and types [B, S], and embeddings [B, S, D].
+
+        Raises:
+            ValueError: neither token ids nor embeddings are given, or both.
+        """
+        input_ids, attention_mask, token_type_ids, inputs_embeds = given
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        tokens = self.encoder.tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        mask = None if attention_mask is None else attention_mask.bool()
+        x, tables, mask = self.encoder.prepare(tokens, mask, token_type_ids)
+        states, attentions = [x], []
+        for layer in self.encoder.layers:
+            if output_attentions:
+                attentions.append(layer.probabilities(x, tables, mask))
+            if self.gradient_checkpointing and self.training:
+                x = self._gradient_checkpointing_func(layer.__call__, x, tables, mask)
+            else:
+                x = layer(x, tables, mask)
+            states.append(x)
+        states[-1] = x = self.encoder.final_norm(x)
+        return BaseModelOutput(
+            last_hidden_state=x,
+            hidden_states=tuple(states) if output_hidden_states else None,
+            attentions=tuple(attentions) if output_attentions else None,
+        )
+
+    def give(
+        self, kind: type, encoded: BaseModelOutput, return_dict: bool | None, **values: Any
+    ) -> Any:
+        """The values as an output of this kind, or as a tuple."""
+        output = kind(**values, hidden_states=encoded.hidden_states, attentions=encoded.attentions)
+        named = self.config.return_dict if return_dict is None else return_dict
+        return output if named else output.to_tuple()
 
 
 class CrammedModel(CrammedPreTrainedModel):
     """Hidden states."""
 
     def __init__(self, config: CrammedConfig) -> None:
-        super().__init__(config)
-        self.encoder = Encoder(config, config.vocab_size)
+        super().__init__(config, Encoder)
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.encoder.tokens
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        **_: Any,
-    ) -> BaseModelOutput:
-        mask = None if attention_mask is None else attention_mask.bool()
-        return BaseModelOutput(self.encoder(input_ids, mask, token_type_ids))
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutput | tuple[Any, ...]:
+        given = input_ids, attention_mask, token_type_ids, inputs_embeds
+        encoded = self.encode(given, output_attentions, output_hidden_states)
+        return self.give(
+            BaseModelOutput, encoded, return_dict, last_hidden_state=encoded.last_hidden_state
+        )
 
 
 class CrammedForMaskedLM(CrammedPreTrainedModel):
@@ -84,90 +169,171 @@ class CrammedForMaskedLM(CrammedPreTrainedModel):
     start = MaskedLM.start
 
     def __init__(self, config: CrammedConfig) -> None:
-        super().__init__(config)
-        model = MaskedLM(config, config.vocab_size)
-        self.encoder, self.head = model.encoder, model.head
-        self.decoder_bias = model.decoder_bias
+        super().__init__(config, MaskedLM)
+        self.decoder_bias = None
+        if config.decoder_bias:
+            self.decoder_bias = nn.Parameter(torch.empty(config.vocab_size))
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.encoder.tokens
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Module:
+        """As in transformers; the decoder's biases of new tokens begin at 0."""
+        embeddings = super().resize_token_embeddings(*args, **options)
+        if (bias := self.decoder_bias) is not None:
+            resized = F.pad(bias.detach(), (0, embeddings.num_embeddings - len(bias)))
+            self.decoder_bias = nn.Parameter(resized, requires_grad=bias.requires_grad)
+        return embeddings
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        **_: Any,
-    ) -> MaskedLMOutput:
-        mask = None if attention_mask is None else attention_mask.bool()
-        hidden = self.encoder(input_ids, mask, token_type_ids)
-        logits = F.linear(self.head(hidden), self.encoder.tokens.weight, self.decoder_bias)
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        return MaskedLMOutput(loss=loss, logits=logits)
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> MaskedLMOutput | tuple[Any, ...]:
+        given = input_ids, attention_mask, token_type_ids, inputs_embeds
+        encoded = self.encode(given, output_attentions, output_hidden_states)
+        logits = MaskedLM.decode(self, encoded.last_hidden_state)
+        loss = None if labels is None else _cross_entropy(logits, labels)
+        return self.give(MaskedLMOutput, encoded, return_dict, loss=loss, logits=logits)
 
 
 class CrammedForSequenceClassification(CrammedPreTrainedModel):
     """Logits over classes from the first token."""
 
     def __init__(self, config: CrammedConfig) -> None:
-        super().__init__(config)
-        model = SequenceClassifier(config, config.vocab_size, config.num_labels)
-        self.classifier_kind = model.classifier_kind
-        for name, part in model.named_children():
-            setattr(self, name, part)
+        super().__init__(config, SequenceClassifier, config.num_labels)
+        self.classifier_kind = config.classifier
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.encoder.tokens
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        **_: Any,
-    ) -> SequenceClassifierOutput:
-        mask = None if attention_mask is None else attention_mask.bool()
-        logits = SequenceClassifier.forward(self, input_ids, mask, token_type_ids)
-        loss = None
-        if labels is not None and self.config.num_labels == 1:
-            loss = F.mse_loss(logits.squeeze(-1).float(), labels.float())
-        elif labels is not None and labels.is_floating_point():
-            loss = F.binary_cross_entropy_with_logits(logits.float(), labels)
-        elif labels is not None:
-            loss = F.cross_entropy(logits.float(), labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> SequenceClassifierOutput | tuple[Any, ...]:
+        given = input_ids, attention_mask, token_type_ids, inputs_embeds
+        encoded = self.encode(given, output_attentions, output_hidden_states)
+        logits = SequenceClassifier.classify(self, encoded.last_hidden_state)
+        loss = None if labels is None else self._loss(logits, labels)
+        return self.give(SequenceClassifierOutput, encoded, return_dict, loss=loss, logits=logits)
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of `config.problem_type`, which follows from the labels where it is not set."""
+        problem = self.config.problem_type
+        if problem is None and self.config.num_labels == 1:
+            problem = "regression"
+        elif problem is None and labels.is_floating_point():
+            problem = "multi_label_classification"
+        if problem == "regression":
+            return F.mse_loss(logits.float().reshape(labels.shape), labels.float())
+        if problem == "multi_label_classification":
+            return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
+        return _cross_entropy(logits, labels)
+
+
+class CrammedForMultipleChoice(CrammedPreTrainedModel):
+    """Logits over choices [B, C], each of which is a row: ids, mask and types are [B, C, S]."""
+
+    def __init__(self, config: CrammedConfig) -> None:
+        super().__init__(config, SequenceClassifier, 1)
+        self.classifier_kind = config.classifier
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> MultipleChoiceModelOutput | tuple[Any, ...]:
+        given = input_ids, attention_mask, token_type_ids, inputs_embeds
+        rows = tuple(None if each is None else each.flatten(0, 1) for each in given)
+        encoded = self.encode(rows, output_attentions, output_hidden_states)
+        choices = (inputs_embeds if input_ids is None else input_ids).shape[1]
+        logits = SequenceClassifier.classify(self, encoded.last_hidden_state).view(-1, choices)
+        loss = None if labels is None else _cross_entropy(logits, labels)
+        return self.give(MultipleChoiceModelOutput, encoded, return_dict, loss=loss, logits=logits)
 
 
 class CrammedForTokenClassification(CrammedPreTrainedModel):
     """Logits over classes at every token."""
 
     def __init__(self, config: CrammedConfig) -> None:
-        super().__init__(config)
-        model = TokenClassifier(config, config.vocab_size, config.num_labels)
-        for name, part in model.named_children():
-            setattr(self, name, part)
+        super().__init__(config, TokenClassifier, config.num_labels)
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.encoder.tokens
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        **_: Any,
-    ) -> TokenClassifierOutput:
-        mask = None if attention_mask is None else attention_mask.bool()
-        logits = TokenClassifier.forward(self, input_ids, mask, token_type_ids)
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> TokenClassifierOutput | tuple[Any, ...]:
+        given = input_ids, attention_mask, token_type_ids, inputs_embeds
+        encoded = self.encode(given, output_attentions, output_hidden_states)
+        logits = TokenClassifier.classify(self, encoded.last_hidden_state)
+        loss = None if labels is None else _cross_entropy(logits, labels)
+        return self.give(TokenClassifierOutput, encoded, return_dict, loss=loss, logits=logits)
+
+
+class CrammedForQuestionAnswering(CrammedPreTrainedModel):
+    """Logits of where an answer begins and where it ends, each [B, S]."""
+
+    def __init__(self, config: CrammedConfig) -> None:
+        super().__init__(config, TokenClassifier, 2)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> QuestionAnsweringModelOutput | tuple[Any, ...]:
+        given = input_ids, attention_mask, token_type_ids, inputs_embeds
+        encoded = self.encode(given, output_attentions, output_hidden_states)
+        start, end = TokenClassifier.classify(self, encoded.last_hidden_state).unbind(-1)
         loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        return TokenClassifierOutput(loss=loss, logits=logits)
+        if start_positions is not None and end_positions is not None:
+            loss = (_place_loss(start, start_positions) + _place_loss(end, end_positions)) / 2
+        return self.give(
+            QuestionAnsweringModelOutput,
+            encoded,
+            return_dict,
+            loss=loss,
+            start_logits=start,
+            end_logits=end,
+        )
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean over all labels [...] that are not -100, of logits [..., classes]."""
+    return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
+
+
+def _place_loss(logits: Tensor, places: Tensor) -> Tensor:
+    """Cross-entropy of places [B] or [B, 1] in rows [B, S]; one that was cut off does not count."""
+    length = logits.shape[1]
+    return F.cross_entropy(logits.float(), places.flatten().clamp(0, length), ignore_index=length)

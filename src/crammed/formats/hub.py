@@ -113,6 +113,9 @@ class HubPart:
             "revision": self.revision,
         }
 
+    def state(self) -> dict[str, Any]:
+        return self.fingerprint()  # a revision never changes
+
     def documents(self) -> Iterator[str]:
         texts = self._texts()
         while joined := list(islice(texts, self.dataset.rows_per_document)):

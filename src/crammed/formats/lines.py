@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -81,8 +82,33 @@ def lines(file: File) -> Iterator[tuple[int, str]]:
             try:
                 text = line.decode()
             except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{file.shown}, line {number}: not UTF-8 text: is it a binary file, or text "
-                    "in another encoding to convert with iconv?"
-                ) from error
+                raise _not_utf8(file, f", line {number}") from error
             yield number, text
+
+
+def first_character(file: File) -> bytes:
+    """The first byte that is not white space, behind a byte order mark; empty if there is none."""
+    with _open_bytes(file) as stream:
+        while data := stream.read(_BUFFER):
+            if ink := data.removeprefix(b"\xef\xbb\xbf").lstrip():
+                return ink[:1]
+    return b""
+
+
+def chunks(file: File) -> Iterator[str]:
+    """The text in pieces of some thousand characters, without a byte order mark."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    with _open_bytes(file) as stream:
+        try:
+            while data := stream.read(_BUFFER):
+                yield decoder.decode(data)
+            yield decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(file) from error
+
+
+def _not_utf8(file: File, place: str = "") -> InputError:
+    return InputError(
+        f"{file.shown}{place}: not UTF-8 text: is it a binary file, or text in another encoding "
+        "to convert with iconv?"
+    )

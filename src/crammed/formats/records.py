@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from crammed.errors import InputError
-from crammed.formats.lines import File, lines, read_faults
+from crammed.formats.json_array import array_objects
+from crammed.formats.lines import File, first_character, lines, read_faults
 
 BATCH = 128  # rows turned into Python objects at once: books of a megabyte must fit in memory
 _LARGEST_FIELD = 2**31 - 1  # characters in a CSV cell; the csv module's own limit is 131,072
@@ -27,55 +28,86 @@ Records = Iterator[tuple[str, Record]]
 
 
 def json_records(file: File) -> Records:
-    """JSON objects, one on each line; blank lines are skipped."""
+    """JSON objects: one on each line, blank lines apart, or those of an array in any layout."""
+    if first_character(file) == b"[":
+        for place, text in array_objects(file):
+            yield place, _json_object(text, place, "an array must hold whole objects")
+        return
     for number, line in lines(file):
-        if line.isspace():
-            continue
-        place = f"{file.shown}, line {number}"
+        if not line.isspace():
+            place = f"{file.shown}, line {number}"
+            rule = "each line must be one whole object, as `jq -c` writes"
+            yield place, _json_object(line, place, rule)
+
+
+def is_json(file: File) -> bool:
+    """Whether the file is an array of JSON objects, or its first line is a JSON object.
+
+    Raises:
+        InputError: the file cannot be read, or its first line is not UTF-8.
+    """
+    if first_character(file) == b"[":
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{place}: not valid JSON; each line must be one whole object, as `jq -c` writes"
-            ) from error
-        if not isinstance(record, dict):
-            raise InputError(f"{place}: a JSON {type(record).__name__}, not an object with fields")
-        yield place, record
+            return next(json_records(file), None) is not None
+        except InputError:
+            return False
+    first = next((line for _, line in lines(file) if line.strip()), "")
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _json_object(text: str, place: str, rule: str) -> Record:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: not valid JSON; {rule}") from error
+    if not isinstance(record, dict):
+        raise InputError(f"{place}: a JSON {type(record).__name__}, not an object with fields")
+    return record
 
 
 def csv_records(file: File) -> Records:
     """Rows of a comma-separated table, whose first line names the columns."""
-    return _delimited_records(file, ",")
-
-
-def tsv_records(file: File) -> Records:
-    """Rows of a tab-separated table, whose first line names the columns."""
-    return _delimited_records(file, "\t")
-
-
-def _delimited_records(file: File, delimiter: str) -> Records:
     csv.field_size_limit(_LARGEST_FIELD)
-    rows = csv.reader((line for _, line in lines(file)), delimiter=delimiter, strict=True)
-    columns: list[str] = []
+    rows = csv.reader((line for _, line in lines(file)), strict=True)
     try:
-        for cells in rows:
-            place = f"{file.shown}, line {rows.line_num}"
-            if not cells:
-                continue
-            if not columns:
-                columns = cells
-                continue
-            if len(cells) != len(columns):
-                raise InputError(
-                    f"{place}: {len(cells)} cells in a row, but {len(columns)} columns in the "
-                    "first line"
-                )
-            yield place, dict(zip(columns, cells, strict=True))
+        yield from _named_cells(file, ((rows.line_num, cells) for cells in rows))
     except csv.Error as error:
         raise InputError(
             f"{file.shown}, line {rows.line_num}: a broken row ({error}); cells with quotation "
             'marks or line breaks must be quoted, as in "a ""word"" here"'
         ) from error
+
+
+def tsv_records(file: File) -> Records:
+    """Rows of a tab-separated table, whose first line names the columns.
+
+    There is no quoting, as in the tables of GLUE: a quotation mark is a character like any other,
+    and no cell holds a tab or a line break.
+    """
+    texts = ((number, line.rstrip("\r\n")) for number, line in lines(file))
+    cells = ((number, text.split("\t") if text else []) for number, text in texts)
+    return _named_cells(file, cells, "; .tsv has no quoting: write .csv if cells need it")
+
+
+def _named_cells(file: File, rows: Iterable[tuple[int, list[str]]], hint: str = "") -> Records:
+    """Rows with the numbers of their lines; the first that is not empty names the columns."""
+    columns: list[str] = []
+    for number, cells in rows:
+        if not cells:
+            continue
+        if not columns:
+            columns = cells
+            continue
+        place = f"{file.shown}, line {number}"
+        if len(cells) != len(columns):
+            raise InputError(
+                f"{place}: {len(cells)} cells in a row, but {len(columns)} columns in the first "
+                f"line{hint}"
+            )
+        yield place, dict(zip(columns, cells, strict=True))
 
 
 def parquet_records(file: File, fields: Sequence[str] | None = None) -> Records:
@@ -84,14 +116,14 @@ def parquet_records(file: File, fields: Sequence[str] | None = None) -> Records:
     Args:
         fields: the only fields to read, with dots for nested ones; None reads all.
     """
-    with read_faults(file), pq.ParquetFile(file.path) as table:
+    with _table_faults(file), pq.ParquetFile(file.path) as table:
         columns = None if fields is None else list(fields)
         yield from _row_records(file, table.iter_batches(BATCH, columns=columns))
 
 
 def parquet_columns(file: File) -> list[str]:
     """Names of a Parquet file's columns."""
-    with read_faults(file), pq.ParquetFile(file.path) as table:
+    with _table_faults(file), pq.ParquetFile(file.path) as table:
         return list(table.schema_arrow.names)
 
 
@@ -101,7 +133,7 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
     Args:
         fields: as for `parquet_records`; a nested field is read with the whole of its column.
     """
-    with read_faults(file), _open_arrow(file) as (names, batches):
+    with _table_faults(file), _open_arrow(file) as (names, batches):
         if fields is not None:
             roots = {field if field in names else field.partition(".")[0] for field in fields}
             names = [name for name in names if name in roots]
@@ -115,8 +147,19 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
 
 def arrow_columns(file: File) -> list[str]:
     """Names of an Arrow file's columns."""
-    with read_faults(file), _open_arrow(file) as (names, _):
+    with _table_faults(file), _open_arrow(file) as (names, _):
         return names
+
+
+@contextmanager
+def _table_faults(file: File) -> Iterator[None]:
+    """`read_faults` with those that values and names outside their range lead to."""
+    try:
+        with read_faults(file):
+            yield
+    except (ValueError, OverflowError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"{file.shown} cannot be read to its end: {why}") from error
 
 
 @contextmanager
@@ -140,19 +183,6 @@ def _row_records(file: File, batches: Iterable[Any]) -> Records:
         for row, record in enumerate(batch.to_pylist(), before + 1):
             yield f"{file.shown}, row {row}", record
         before += batch.num_rows
-
-
-def is_json_lines(file: File) -> bool:
-    """Whether the first line that is not blank is a JSON object.
-
-    Raises:
-        InputError: the file cannot be read, or its first line is not UTF-8.
-    """
-    first = next((line for _, line in lines(file) if line.strip()), "")
-    try:
-        return isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def look_up(record: Record, key: str) -> Any:

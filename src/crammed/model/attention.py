@@ -28,6 +28,28 @@ class Attention(Block):
         """Scores and weighted sums of values."""
         return 2 * length * self.width
 
+    def _parts(
+        self, x: Tensor, tables: Tables, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Queries, keys and values [B, H, S, K], and the mask, with the places in them."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
+        q, k, mask = self.position_encoding.attend(q, k, mask, tables)
+        return q, k, v, mask
+
+    def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+        """How much each token attends to each, before dropout, [B, H, S, S]; for looking at them.
+
+        The arguments are those of `forward`, which never holds all of them in memory.
+        """
+        q, k, _, mask = self._parts(x, tables, mask)
+        scores = q @ k.mT * self.head_dim**-0.5
+        if mask is not None and mask.dtype.is_floating_point:
+            scores = scores + mask
+        elif mask is not None:
+            scores = scores.masked_fill(~mask, -float("inf"))
+        shares: Tensor = scores.softmax(-1)
+        return shares
+
     def forward(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
         """Mix.
 
@@ -35,8 +57,7 @@ class Attention(Block):
             tables: what the positions prepared for rows of this length.
             mask: [B, 1, 1, S], True where a token may be attended to; None where all may.
         """
-        q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
-        q, k, mask = self.position_encoding.attend(q, k, mask, tables)
+        q, k, v, mask = self._parts(x, tables, mask)
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         output: Tensor = self.out(y.transpose(1, 2).flatten(-2))

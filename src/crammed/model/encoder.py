@@ -67,6 +67,10 @@ class Layer(nn.Module):
             return again
         return self._add_blocks(x, tables, mask)
 
+    def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+        """What `Attention.probabilities` says of the layer's input x [B, S, D]."""
+        return self.attention.probabilities(self.attention_norm(x) if self.pre else x, tables, mask)
+
     def _add_blocks(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
         if self.pre:
             x = x + self.drop_attention(self.attention(self.attention_norm(x), tables, mask))
@@ -124,7 +128,18 @@ class Encoder(nn.Module):
             mask: [B, S] bool, False at padding; None where there is none.
             types: token types, [B, S]; None means all 0. Ignored by a model without any.
         """
-        x = self.position_encoding.embed(self, self.tokens(ids))
+        return self.through_layers(*self.prepare(self.tokens(ids), mask, types))
+
+    def prepare(
+        self, tokens: Tensor, mask: Tensor | None, types: Tensor | None
+    ) -> tuple[Tensor, Tables, Tensor | None]:
+        """What `through_layers` takes, from the vectors of tokens [B, S, D].
+
+        Args:
+            mask: as in `forward`.
+            types: as in `forward`.
+        """
+        x = self.position_encoding.embed(self, tokens)
         if self.config.token_types:
             x = x + (self.types.weight[0] if types is None else self.types(types))
         x = self.embedding_norm(x)
@@ -132,9 +147,8 @@ class Encoder(nn.Module):
             x = x.to(self.compute_dtype)
         tables = self._tables
         if tables is None:
-            tables = self.position_encoding.tables(ids.shape[1], ids.device)
-        attend = None if mask is None else mask[:, None, None, :]
-        return self.through_layers(self.drop(x), tables, attend)
+            tables = self.position_encoding.tables(tokens.shape[1], tokens.device)
+        return self.drop(x), tables, None if mask is None else mask[:, None, None, :]
 
     def through_layers(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
         """Layers and final norm of x [B, S, D]; `tables` and `mask` as in `Attention`."""
@@ -212,7 +226,11 @@ class SequenceClassifier(nn.Module):
         self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
         """Logits [B, outputs]."""
-        first = self.encoder(ids, mask, types)[:, 0]
+        return self.classify(self.encoder(ids, mask, types))
+
+    def classify(self, hidden: Tensor) -> Tensor:
+        """Hidden states [B, S, D] to logits [B, outputs]."""
+        first = hidden[:, 0]
         pooled = self.pooler(first).tanh() if self.classifier_kind == "pooler" else self.head(first)
         logits: Tensor = self.classifier(self.drop(pooled))
         return logits
@@ -233,7 +251,11 @@ class TokenClassifier(nn.Module):
         self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
         """Logits [B, S, outputs]."""
-        logits: Tensor = self.classifier(self.drop(self.head(self.encoder(ids, mask, types))))
+        return self.classify(self.encoder(ids, mask, types))
+
+    def classify(self, hidden: Tensor) -> Tensor:
+        """Hidden states [B, S, D] to logits [B, S, outputs]."""
+        logits: Tensor = self.classifier(self.drop(self.head(hidden)))
         return logits
 
 

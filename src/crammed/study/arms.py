@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -27,6 +28,7 @@ from crammed.config import RunConfig, Section
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.files import inside
 from crammed.recipe import load_config
 from crammed.sizing import FOLLOWERS
 
@@ -60,6 +62,8 @@ def read_study(name: str) -> Study:
     study = read_section("study", name, _folder(), Study)
     if study.baseline not in study.arms:
         raise InputError(f"study {name}: baseline {study.baseline} is not one of its arms")
+    for arm in study.arms:
+        inside(Path(), arm, f"study {name}")  # as a folder of its runs
     return study
 
 

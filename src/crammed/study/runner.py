@@ -57,15 +57,18 @@ def run_study(
     }
     listed = list(_runs(study, corpus, budget, seeds, out, jobs))
     with progress.task("study", len(listed)) as bar, ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(_train, run): run for run in listed}
+        processes = _Processes()
+        futures = {pool.submit(_train, run, processes): run for run in listed}
         try:
             for done, future in enumerate(as_completed(futures), 1):
                 run = futures[future]
                 result["arms"][run.arm]["runs"][str(run.seed)] = future.result()
                 write_json(out / "study.json", result)
                 bar.update(done, f"{run.arm}, seed {run.seed}")
-        except BaseException:  # Ctrl-C reaches the runs, too; those that wait must not start
-            pool.shutdown(wait=True, cancel_futures=True)
+        except BaseException:  # those that wait must not start
+            pool.shutdown(wait=False, cancel_futures=True)
+            processes.stop()
+            pool.shutdown(wait=True)
             raise
     return result
 
@@ -84,12 +87,37 @@ def _runs(
             yield _Run(arm, seed, command)
 
 
-def _train(run: _Run) -> dict[str, Any]:
-    done = subprocess.run(run.command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+class _Processes:
+    """The processes of the runs, which all end when the study is stopped."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[str]] = []
+        self._stopped = False
+
+    def run(self, command: list[str]) -> tuple[int, str, str]:
+        """Run a command to its end; its exit code, output and errors."""
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._started.append(process)
+        if self._stopped:  # while it was started
+            self.stop()
+        out, error = process.communicate()
+        return process.returncode, out, error
+
+    def stop(self) -> None:
+        """Have all runs write a checkpoint and end."""
+        self._stopped = True
+        for process in self._started:
+            process.terminate()
+
+
+def _train(run: _Run, processes: _Processes) -> dict[str, Any]:
+    code, out, error = processes.run(run.command)
+    if code:
+        lines = [line for line in error.splitlines() if line.startswith("error: ")]
         return {"failed": lines[-1].removeprefix("error: ") if lines else "it crashed"}
-    printed = json.loads(done.stdout)
+    printed = json.loads(out)
     summary = read_json(Path(printed["run_dir"]) / "summary.json") or {}
     losses = {name: v for name, v in printed["heldout"].items() if name.startswith("loss@")}
     kept = {name: printed[name] for name in ("tokens", "updates", "parameters")}

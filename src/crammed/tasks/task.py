@@ -7,7 +7,7 @@ form. Wherever a list of words is expected, a single word stands for a list of o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 from string import Formatter
@@ -243,6 +243,11 @@ class Suite(Section):
             for key, task in tasks.items()
         }
 
+    def _splits(self) -> Iterator[str]:
+        for task in self.tasks.values():
+            yield task.train
+            yield from (each.split for each in (*task.scored.values(), *task.test.values()))
+
     @model_validator(mode="after")
     def _names_fit(self) -> Suite:
         numbers = [number for task in self.tasks.values() for number in task.numbers]
@@ -253,6 +258,9 @@ class Suite(Section):
         for name in (self.name, *self.tasks, *numbers, *files):
             if not re.fullmatch(r"\w[\w.+-]*", name):
                 raise ValueError(f"{name!r} names files: use only letters, digits, and - _ + .")
+        for split in self._splits():
+            if not split or "/" in split or split == "..":
+                raise ValueError(f"{split!r} is not the name of a split")
         for kind, names in (("number", numbers), ("test file", files)):
             double = {name for name in names if names.count(name) > 1}
             if double:

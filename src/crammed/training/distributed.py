@@ -3,14 +3,20 @@
 The leader runs the training loop as if it were alone, and has the only clock; before each part of
 an update it tells the followers what to do. Every process computes the gradient of its share of the
 rows, and all apply the sum. So the loss is that of one device with the same batch.
+
+That is so only if all processes have the same configuration, corpus and weights. They compare
+hashes of them at the start, and of the weights before every checkpoint.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -22,7 +28,11 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
-from crammed.errors import PeerLost
+from crammed.errors import PeerLost, RanksDiffer
+from crammed.files import sha256
+from crammed.progress import Progress
+from crammed.rundir import RunDir, read_lines
+from crammed.training import watchdog
 from crammed.training.build import build
 from crammed.training.checkpoint import load_checkpoint
 from crammed.training.plan import Planner, Update
@@ -30,7 +40,7 @@ from crammed.training.signals import noted_signals
 from crammed.training.step import TrainStep
 from crammed.workers import world_size
 
-_STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE = range(5)
+_STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE, _COMPARE, _OPENED, _RELOAD = range(8)
 _LENGTH = 5
 """Numbers in a command: what to do, and what the followers need to know of an update."""
 
@@ -89,6 +99,29 @@ class Group:
             dist.all_reduce(value)
         return value
 
+    def compare(self, values: Mapping[str, str], hint: str) -> None:
+        """Make sure that values are the same in all processes, which all have to call this.
+
+        Args:
+            values: by what they are called in messages; the same names everywhere.
+            hint: what to do if they differ.
+
+        Raises:
+            RanksDiffer: they differ.
+        """
+        hashes = [hashlib.sha256(value.encode()).digest() for value in values.values()]
+        mine = torch.tensor([list(each) for each in hashes], dtype=torch.uint8)
+        everyone = [torch.empty_like(mine) for _ in range(self.size)]
+        with _together():
+            dist.all_gather(everyone, mine)
+        for rank, theirs in enumerate(everyone):
+            same = (theirs == everyone[0]).all(dim=1).tolist()
+            names = [name for name, equal in zip(values, same, strict=True) if not equal]
+            if names:
+                raise RanksDiffer(
+                    f"process {rank} differs from process 0 in {', '.join(names)}: {hint}"
+                )
+
 
 @contextmanager
 def _together() -> Iterator[None]:
@@ -116,8 +149,11 @@ def joined_group(device: Device) -> Iterator[Group | None]:
     kind = device.torch.type
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # Commands travel between CPUs, so that no process waits for its GPU to read one.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
+    # Commands travel between CPUs, so that no process waits for its GPU to read one. The libraries'
+    # own limit, which ends in a traceback, comes after that of the watchdog.
+    backend, limit = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo", 2 * watchdog.PATIENCE
+    with _together():
+        dist.init_process_group(backend, timeout=timedelta(seconds=limit))
     whole = True
     try:
         yield Group(dist.get_rank(), dist.get_world_size())
@@ -129,23 +165,100 @@ def joined_group(device: Device) -> Iterator[Group | None]:
             dist.destroy_process_group()
 
 
+def compare_setups(config: RunConfig, corpus: Corpus, device: Device, group: Group) -> None:
+    """Make sure that all processes were given the same configuration and corpus.
+
+    Raises:
+        RanksDiffer: they were not.
+    """
+    sections = config.model_dump(mode="json", exclude={"compute", "corpus", "description"})
+    values = {name: json.dumps(value, sort_keys=True) for name, value in sections.items()}
+    formats = f"{device.dtype} {device.fp8}"
+    values |= {"corpus": corpus.sha256, "number format (compute.dtype, compute.fp8)": formats}
+    group.compare(values, "give all processes the same command and the same corpus")
+
+
+def compare_folders(run: Path, group: Group) -> None:
+    """Make sure that all processes see the same run directory, which the leader has opened.
+
+    Raises:
+        RanksDiffer: they do not.
+    """
+    if group.rank == 0:
+        group.send(_OPENED)
+    else:
+        group.receive()
+    files = [run / name for name in ("config.json", "env.json", "summary.json")]
+    seen = [sha256(file) if file.exists() else "none" for file in files]  # env.json has the time
+    hint = "--out has to name one folder, on a disk that all machines share"
+    group.compare({"the run directory that it sees": " ".join(seen)}, hint)
+
+
+def compare_weights(step: TrainStep, group: Group | None) -> None:
+    """Have all processes make sure that their weights are the same; only the leader calls this.
+
+    Raises:
+        RanksDiffer: they are not.
+    """
+    if group is not None:
+        group.send(_COMPARE)
+        _compare_weights_now(step, group)
+
+
+def _compare_weights_now(step: TrainStep, group: Group) -> None:
+    hint = "the checkpoints are from before; if the same command fails again, suspect the hardware"
+    group.compare({"its weights": _hash(step.parameters)}, hint)
+
+
+def _compare_first_weights(step: TrainStep, group: Group) -> None:
+    hint = "all have to see the same checkpoints, and need the same versions of all libraries"
+    group.compare({"the weights that it starts with": _hash(step.parameters)}, hint)
+
+
+def _hash(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 of the bytes of some tensors."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def note_processes(run: RunDir, group: Group | None, progress: Progress, *, resumed: bool) -> None:
+    """Record how many processes train, and say so if a resumed run had another number."""
+    count, before = 1 if group is None else group.size, None
+    for event in read_lines(run.path / "events.jsonl"):
+        if event["event"] == "processes":
+            before = event["count"]
+    if count == before:
+        return
+    run.event("processes", count=count)
+    if resumed and before is not None:
+        progress.line(
+            f"processes  {count}, where there were {before}: gradients are summed in other parts, "
+            "so the weights equal those of an undisturbed run but for rounding"
+        )
+
+
 class LeadingStep:
     """The leader's `TrainStep`: what it is told to do, all processes do."""
 
-    def __init__(self, step: TrainStep, group: Group) -> None:
+    def __init__(self, step: TrainStep, group: Group, watch: watchdog.Watchdog) -> None:
         self._step = step
         self._group = group
+        self._beat = watch.beat
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         self._group.send(_COMPILE)
         self._step.prepare(_shares(row_counts, self._group), rates)
 
     def gradients(self, rows: Tensor, update: Update) -> Tensor:
+        self._beat()
         numbers = (update.number, update.first_row, update.rows, update.mask_rate)
         self._group.send(_GRADIENTS, *map(float, numbers))
         return _gradients(self._step, rows[self._group.share(update.rows)], update, self._group)
 
     def apply(self, factor: float) -> Tensor | None:
+        self._beat()
         self._group.send(_APPLY, factor)
         return self._step.apply(factor)
 
@@ -153,16 +266,38 @@ class LeadingStep:
         self._group.send(_DISCARD)
         self._step.discard()
 
+    def reload(self) -> None:
+        """Have the followers read the newest checkpoint, which the leader has read already."""
+        self._group.send(_RELOAD)
+
+
+def reload_followers(step: TrainStep | LeadingStep) -> None:
+    """Have the followers, if there are any, go back to the newest checkpoint."""
+    if isinstance(step, LeadingStep):
+        step.reload()
+
 
 @contextmanager
 def leading(step: TrainStep, group: Group | None) -> Iterator[TrainStep | LeadingStep]:
-    """The step for the training loop; the followers end when the loop ends, however it does."""
+    """The step for the training loop; the followers end when the loop ends, however it does.
+
+    Raises:
+        RanksDiffer: the processes begin with different weights.
+    """
     if group is None:
         yield step
         return
-    try:
-        yield LeadingStep(step, group)
-    finally:
+    _compare_first_weights(step, group)
+    with watchdog.Watchdog() as watch:
+        step.before_microbatch = watch.beat
+        try:
+            yield LeadingStep(step, group, watch)
+        except (PeerLost, RanksDiffer):
+            raise  # there is nobody to tell, or all know
+        except BaseException:
+            group.send(_STOP)
+            raise
+        compare_weights(step, group)
         group.send(_STOP)
 
 
@@ -173,12 +308,17 @@ def follow(
 
     Args:
         checkpoints: folder of the leader's checkpoints; all processes go on from the newest.
+
+    Raises:
+        RanksDiffer: the processes have different weights.
     """
     step = build(config, corpus.vocab_size, Specials.of(corpus.tokenizer), device)
     load_checkpoint(checkpoints, step, corpus.sha256)
+    _compare_first_weights(step, group)
     stream = RowStream(corpus, config.seed, config.order)
     planner = Planner(config, corpus.vocab_size, Ledger(()), device.synchronize)
-    with noted_signals():  # the leader answers them for all
+    with noted_signals(), watchdog.Watchdog() as watch:  # the leader answers signals for all
+        step.before_microbatch = watch.beat
         while True:
             what, *values = group.receive()
             if what == _STOP:
@@ -186,7 +326,9 @@ def follow(
             if what == _COMPILE:
                 counts = _shares(planner.all_row_counts(), group)
                 step.prepare(counts, planner.all_mask_rates())
-            elif what == _GRADIENTS:
+                continue
+            watch.beat()
+            if what == _GRADIENTS:
                 number, first_row, count = (int(value) for value in values[:3])
                 # The factor comes with the command to apply; the cost concerns the leader alone.
                 update = Update(number, first_row, count, 0.0, values[3], Work())
@@ -195,6 +337,10 @@ def follow(
                 _gradients(step, torch.from_numpy(rows), update, group)
             elif what == _APPLY:
                 step.apply(values[0])
+            elif what == _COMPARE:
+                _compare_weights_now(step, group)
+            elif what == _RELOAD:
+                load_checkpoint(checkpoints, step, corpus.sha256)
             else:
                 step.discard()
 

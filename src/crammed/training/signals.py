@@ -1,4 +1,4 @@
-"""Stopping on request, between two updates."""
+"""Stopping on request, between two updates or in the middle of one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from crammed.workers import stop_signals
+
+
+class UpdateLeft(Exception):
+    """A signal came while gradients were computed; the update is left undone."""
+
+
+def leave_update(signals: list[str]) -> None:
+    """Raise `UpdateLeft` if a signal has come."""
+    if signals:
+        raise UpdateLeft
+
 
 @contextmanager
 def noted_signals() -> Iterator[list[str]]:
-    """Put the names of SIGINT and SIGTERM into a list instead of ending the process.
+    """Put the names of SIGINT, SIGTERM and SIGHUP into a list instead of ending the process.
 
-    A second SIGINT interrupts at once. Outside the main thread, where Python handles no signals,
-    the list stays empty.
+    A second SIGINT interrupts at once, and SIGHUP stays ignored under ``nohup``. Outside the main
+    thread, where Python handles no signals, the list stays empty.
     """
     received: list[str] = []
 
@@ -26,7 +38,7 @@ def noted_signals() -> Iterator[list[str]]:
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    old = {number: signal.signal(number, note) for number in stop_signals()}
     try:
         yield received
     finally:

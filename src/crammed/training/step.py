@@ -73,6 +73,7 @@ class TrainStep:
         model: the model that is trained, in float32 whatever format is computed in.
         parameters: those of the model.
         microbatch_rows: rows of one forward and backward pass, fewer once memory ran out.
+        before_microbatch: called before each of them; what it raises leaves the update undone.
 
     Raises:
         InputError: 8-bit products or our kernels were asked for, and do not suit the model.
@@ -109,6 +110,7 @@ class TrainStep:
             self._recompute()
         self.parameters = list(model.parameters())
         self.microbatch_rows = device.microbatch_rows
+        self.before_microbatch: Callable[[], None] = lambda: None
         self._row_counts: frozenset[int] = frozenset()
         self._in_flight: deque[torch.cuda.Event] = deque()
         loss = self._microbatch_loss
@@ -258,6 +260,7 @@ class TrainStep:
         scale = 1.0 if self._scale is None else self._scale.value
         sizes = self._microbatches(len(rows))
         for part, part_numbers in zip(rows.split(sizes), numbers.split(sizes), strict=True):
+            self.before_microbatch()
             loss = self._loss(part, part_numbers, count) / (count * update.rows)
             (loss * scale).backward()
             total += loss.detach()

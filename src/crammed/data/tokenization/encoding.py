@@ -139,8 +139,9 @@ def _is_like_bert(values: dict[str, Any]) -> bool:
     """Whether a tokenizer.json joins nothing that `cut_into_chunks` cuts."""
     normalizer = values["normalizer"] or {}
     steps = normalizer.get("normalizers", [normalizer])
-    return (
-        values["model"]["type"] == "WordPiece"
+    return bool(
+        steps
+        and values["model"]["type"] == "WordPiece"
         and (values["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
         and steps[0].get("type") == "BertNormalizer"
         and steps[0]["clean_text"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from crammed.errors import InputError
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens of every tokenizer trained here; their ids are their positions in this list."""
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIALS))
+MOST_IDS = 1 << 24
+"""More than any vocabulary has."""
 MOST_LETTERS_LOST = 0.02
 """Share of a text's letters that normalising may lose before the user is told."""
 NOT_ASCII = r"[^\x00-\x7F]"
@@ -105,19 +109,45 @@ def load_tokenizer(path: Path) -> Tokenizer:
     explain, get BERT's names and keep their ids. If nothing frames sentences, [CLS] and [SEP] will.
 
     Raises:
-        InputError: there is no tokenizer, or it lacks a padding, unknown, first, separator or mask
-            token.
+        InputError: there is no tokenizer, it is damaged, or it lacks a padding, unknown, first,
+            separator or mask token.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
-        values = json.loads(file.read_text("utf-8"))
-        vocabulary = Tokenizer.from_str(json.dumps(values)).get_vocab()
+        text = file.read_text("utf-8")
     except OSError as error:
         raise InputError(
             f"no tokenizer at {path}: name a tokenizer.json, or a folder that holds one"
         ) from error
-    except Exception as error:  # the library raises nothing more precise
-        raise InputError(f"{file} is not a tokenizer.json of the tokenizers library") from error
+    except UnicodeDecodeError as error:
+        raise _not_a_tokenizer(file) from error
+    with library_faults(file):
+        return _completed(json.loads(text), file)
+
+
+@contextmanager
+def library_faults(file: Path) -> Iterator[None]:
+    """Turn what the library raises about a damaged tokenizer.json into an `InputError`."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # nothing more precise is raised
+        raise _not_a_tokenizer(file) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of the library's own language
+            raise
+        raise _not_a_tokenizer(file) from error
+
+
+def _not_a_tokenizer(file: Path) -> InputError:
+    return InputError(f"{file} is not a tokenizer.json of the tokenizers library, or damaged")
+
+
+def _completed(values: Any, file: Path) -> Tokenizer:
+    """The tokenizer of a tokenizer.json with what training needs."""
+    _check_ids(values, file)
+    vocabulary = Tokenizer.from_str(json.dumps(values)).get_vocab()
     for role, token in _names_beside(file).items():
         if token in vocabulary and token != (usual := _usual_name(role, vocabulary)):
             values = _swapped(values, token, usual or _NAMES[role][0])
@@ -133,7 +163,23 @@ def load_tokenizer(path: Path) -> Tokenizer:
     tokenizer.add_special_tokens([name for name in names.values() if name not in known])
     if tokenizer.num_special_tokens_to_add(is_pair=False) == 0:
         tokenizer.post_processor = _framed(names["cls"], specials.cls, names["sep"], specials.sep)
+    tokenizer.encode("Any text, \u2603.")  # finds what is missing in the file
     return tokenizer
+
+
+def _check_ids(values: Any, file: Path) -> None:
+    """Refuse ids that no embedding has: the library would count up to them.
+
+    Raises:
+        InputError: there is one.
+    """
+    vocabulary = values["model"]["vocab"]
+    ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else [len(vocabulary)]
+    ids += [token["id"] for token in values["added_tokens"] or ()]
+    if max(ids) >= MOST_IDS:
+        raise InputError(
+            f"{file} has a token with the id {max(ids):,}; ids must be below {MOST_IDS:,}"
+        )
 
 
 def _names_beside(file: Path) -> dict[str, str]:
@@ -148,8 +194,12 @@ def _names_beside(file: Path) -> dict[str, str]:
     tokens: dict[str, str] = {}
     for role, keys in _SETTINGS.items():
         token = next((named[key] for key in keys if named.get(key)), None)
-        if token is not None:
-            tokens[role] = token["content"] if isinstance(token, dict) else token
+        if isinstance(token, dict):
+            token = token.get("content")
+        if isinstance(token, str):
+            tokens[role] = token
+        elif token is not None:
+            raise InputError(f"the files beside {file} name no text as the {role} token")
     return tokens
 
 

@@ -6,8 +6,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate, islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokenizers import (
@@ -34,6 +32,7 @@ from crammed.data.tokenization.tokenizer import (
 from crammed.errors import InputError
 from crammed.extras import import_extra
 from crammed.keys import uniform
+from crammed.scratch import scratch_folder
 
 _ALPHABET_SHARE = 0.5
 """Largest share of the vocabulary that single characters may take."""
@@ -247,8 +246,8 @@ def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     words: Counter[str] = Counter()
     for text in texts:
         words.update(normalizer.normalize_str(text).split())
-    with TemporaryDirectory() as folder:
-        counts, model = Path(folder, "counts.tsv"), Path(folder, "unigram.model")
+    with scratch_folder() as folder:
+        counts, model = folder / "counts.tsv", folder / "unigram.model"
         lines = (f"{word}\t{count}\n" for word, count in sorted(words.items()))
         counts.write_text("".join(lines), "utf-8")
         try:

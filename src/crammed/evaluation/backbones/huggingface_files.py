@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crammed.errors import InputError
+from crammed.files import inside
 from crammed.quiet import quiet_transformers
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
@@ -68,8 +69,8 @@ def model_files(folder: Path) -> list[Path]:
     """The files that determine what the model computes.
 
     Raises:
-        InputError: there are no weights, or config.json does not name the kind of model, or asks
-            for more than can be.
+        InputError: there are no weights, config.json does not name the kind of model or asks for
+            more than can be, or a list of weights is damaged or leads out of the folder.
     """
     weights = _weights(folder)
     if not weights:
@@ -85,7 +86,19 @@ def model_files(folder: Path) -> list[Path]:
     for key, value in values.items():
         if isinstance(value, int) and value > (_MOST_LAYERS if "layers" in key else _MOST):
             raise InputError(f"{folder / 'config.json'}: no model has so large a {key}")
+    _check_indices(folder)
     return [*weights, *{file for pattern in _REST for file in folder.glob(pattern)}]
+
+
+def _check_indices(folder: Path) -> None:
+    """Refuse a list of weights that leads out of the folder, as transformers would follow it."""
+    for index in folder.glob("*.index.json"):
+        try:
+            names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{index} is not a list of weights") from error
+        for name in names:
+            inside(folder, name, str(index))
 
 
 def _weights(folder: Path) -> list[Path]:

@@ -1,0 +1,60 @@
+"""Temporary folders that do not outlive their process for long, even if it is killed.
+
+Each is locked while its process lives. Whoever makes one removes those whose lock is free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from crammed.files import disk_faults
+
+_PREFIX = "crammed-scratch-"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """An empty folder in the system's place for temporary files, removed in the end.
+
+    Raises:
+        InputError: the disk is full, or the place cannot be written to.
+    """
+    place = Path(tempfile.gettempdir())
+    _remove_those_of_the_dead(place)
+    with disk_faults(place):
+        folder, lock = _locked_folder(place)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(place: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        lock = os.open(folder, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)  # waits for a process that just took it for left over
+        if folder.exists():
+            return folder, lock
+        os.close(lock)
+
+
+def _remove_those_of_the_dead(place: Path) -> None:
+    for folder in place.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # in use, of another user, or just gone
+            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_uid == os.getuid():
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)

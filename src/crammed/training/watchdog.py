@@ -1,0 +1,54 @@
+"""Ends a process that waits for another one that will never answer."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from crammed.budget import format_seconds
+from crammed.errors import PeerLost
+
+PATIENCE = 1800.0
+"""Seconds without a finished microbatch or a command after which a process gives up."""
+_LOOKS = 20
+"""How often the watchdog looks within that time."""
+
+
+class Watchdog:
+    """Ends this process with one line if nobody calls `beat` for `PATIENCE` seconds.
+
+    It is a thread, because a process that waits for a GPU or for another process looks at no clock.
+    It counts looks, not seconds, so that a process that was suspended does not find itself late.
+    """
+
+    def __init__(self) -> None:
+        self._alive = False
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def beat(self) -> None:
+        """Say that there was progress; the first call starts the watch."""
+        self._alive = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, args=(PATIENCE,), daemon=True)
+            self._thread.start()
+
+    def __enter__(self) -> Watchdog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _watch(self, patience: float) -> None:
+        idle = 0
+        while not self._over.wait(patience / _LOOKS):
+            idle = 0 if self._alive else idle + 1
+            self._alive = False
+            if idle == _LOOKS:
+                words = (
+                    f"error: no progress for {format_seconds(patience)}: another process of this "
+                    "run hangs; end it, and type the same command again to go on from the last "
+                    "checkpoint\n"
+                )
+                os.write(2, words.encode())
+                os._exit(PeerLost.exit_code)  # nothing else ends a thread that waits for a GPU

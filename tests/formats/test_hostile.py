@@ -1,0 +1,99 @@
+"""Damaged and hostile files give documents or one line that says what is wrong, never a crash."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from crammed.errors import InputError
+from crammed.formats.documents import READERS, ReadOptions, format_of
+from crammed.formats.lines import File
+from crammed.formats.records import is_json
+from support.samples import COMPRESS, FORMATS, WHOLE
+
+RECORDS = [{"text": f'line {n} é "q", x', "n": n} for n in range(40)]
+CONTENT = {
+    ".txt": b"one\r\n\n\xc3\xa9\n\n[1]\n",
+    **{suffix: write(RECORDS) for suffix, write in FORMATS.items()},
+}
+OPTIONS = (ReadOptions(), ReadOptions(text_field="a.b", where={"n": ("1", "2")}))
+MANY = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def _read(file: Path) -> None:
+    """Read a file of any format, and require text or a message of one line."""
+    reader = READERS[format_of(file) or ""]
+    for options in OPTIONS:
+        said = ""
+        try:
+            for text in reader(File(file, file.name), options):
+                text.encode()
+            is_json(File(file, file.name))
+        except InputError as error:
+            said = str(error)
+        assert "\n" not in said
+
+
+def _damaged(data: bytes, seed: int) -> bytes:
+    draw, damaged = random.Random(seed), bytearray(data)
+    for _ in range(draw.randrange(1, 4)):
+        at = draw.randrange(len(damaged) + 1)
+        kind = draw.randrange(5)
+        if kind == 0 and at < len(damaged):
+            damaged[at] ^= 1 << draw.randrange(8)
+        elif kind == 1:
+            del damaged[at:]
+        elif kind == 2:
+            damaged[at:at] = draw.randbytes(draw.randrange(9))
+        elif kind == 3:
+            del damaged[at : at + draw.randrange(20)]
+        else:
+            other = draw.randrange(len(damaged) + 1)
+            damaged[at : at + 8] = damaged[other : other + 8]
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@MANY
+@given(seed=st.integers(0, 2**32), compression=st.sampled_from([*COMPRESS]), first=st.booleans())
+def test_damaged_files(
+    tmp_path: Path, suffix: str, seed: int, compression: str, first: bool
+) -> None:
+    compression = "" if suffix in WHOLE else compression
+    compress, data = COMPRESS[compression], CONTENT[suffix]
+    damaged = compress(_damaged(data, seed)) if first else _damaged(compress(data), seed)
+    file = tmp_path / f"a{suffix}{compression}"
+    file.write_bytes(damaged)
+    _read(file)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@MANY
+@given(data=st.binary(max_size=200) | st.text('[]{}",:\\ \t\r\nax1é\ufeff').map(str.encode))
+def test_any_bytes(tmp_path: Path, suffix: str, data: bytes) -> None:
+    file = tmp_path / f"a{suffix}"
+    file.write_bytes(data)
+    _read(file)
+
+
+@pytest.mark.parametrize("suffix", WHOLE)
+def test_names_and_values_that_are_none(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"a{suffix}"
+    late = pa.array([2**62], pa.timestamp("us"))
+    table = pa.table({"text": ["a"], "n": late})
+    misnamed = pa.table({"text": ["a"], "naming": ["b"]})
+    for each, old, new in ((table, b"", b""), (misnamed, b"naming", b"na\xffing")):
+        if suffix == ".parquet":
+            pq.write_table(each, file, store_schema=False)
+        else:
+            with pa.ipc.new_stream(str(file), each.schema) as writer:
+                writer.write_table(each)
+        file.write_bytes(file.read_bytes().replace(old, new))
+        with pytest.raises(InputError, match=r"a\.\w+ cannot be read to its end"):
+            list(READERS[suffix](File(file, file.name), ReadOptions(where={"n": ("1",)})))
