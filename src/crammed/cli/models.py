@@ -183,11 +183,8 @@ def export(
     if format not in get_args(Format):
         raise InputError(f"no format {format!r}: choose one of {', '.join(get_args(Format))}")
     trained = load_trained(run_dir)
-    try:
-        summary = read_json(run_dir / "summary.json")
-    except (ValueError, RecursionError):
-        summary = {}
-    if summary is not None and (not isinstance(summary, dict) or "heldout" not in summary):
+    summary = read_json(run_dir / "summary.json")
+    if summary is not None and "heldout" not in summary:
         raise InputError(f"{run_dir / 'summary.json'} does not hold the result of a run")
     done = export_model(trained, to, cast(Format, format), summary)
     values = {
