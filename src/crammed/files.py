@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +98,20 @@ def _os_error(text: str) -> int | None:
 def write_text(path: Path, text: str) -> None:
     """Replace the file in one step: readers see the old content or the new, never a part.
 
-    Makes the file's folder if there is none.
+    Makes the file's folder if there is none. A link is replaced, and nothing is written to where it
+    leads.
+
+    Raises:
+        InputError: it cannot be written, or is a device or a pipe.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path} is not an ordinary file: choose another one")
     aside = path.with_name(f".{path.name}.tmp")
     with disk_faults(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with aside.open("w", encoding="utf-8") as file:
+            aside.unlink(missing_ok=True)  # a crash left it, or somebody made it a link
+            with aside.open("x", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -148,6 +155,18 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
 
 
 # ---- folders
+
+
+def missing_folders(path: Path) -> list[Path]:
+    """Those of `path` and the folders above it that do not exist, the innermost first."""
+    return [folder for folder in (path, *path.parents) if not folder.exists()]
+
+
+def remove_if_empty(folders: Iterable[Path]) -> None:
+    """Remove folders, but none that holds something."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager
