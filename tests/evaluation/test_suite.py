@@ -256,9 +256,10 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
     ):
         with pytest.raises(InputError, match=message):
             evaluate(ask(**values), SILENT)
+    request = ask(suite="blimp", data=str(tmp_path / "none.jsonl"))
+    deep = dataclasses.replace(request, into=tmp_path / "deep" / "scores")
     with pytest.raises(InputError, match="no BLiMP data at"):
-        request = ask(suite="blimp", data=str(tmp_path / "none.jsonl"))
-        evaluate(dataclasses.replace(request, into=tmp_path / "deep" / "scores"), SILENT)
+        evaluate(deep, SILENT)
     assert not (tmp_path / "scores").exists()
     assert not (tmp_path / "deep").exists()
 
