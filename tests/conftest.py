@@ -9,6 +9,7 @@ import tempfile
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
+os.environ["CRAMMED_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,8 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Remove the code of models that transformers copied."""
-    shutil.rmtree(os.environ["HF_MODULES_CACHE"], ignore_errors=True)
+    """Remove the code of models that transformers copied, and our own notes."""
+    for name in ("HF_MODULES_CACHE", "CRAMMED_CACHE"):
+        shutil.rmtree(os.environ[name], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from crammed.errors import InputError
-from crammed.files import FolderLock, publish, read_json, write_gzip, write_json, write_text
+from crammed.files import (
+    FolderLock,
+    new_folder,
+    publish,
+    read_json,
+    write_gzip,
+    write_json,
+    write_text,
+)
 
 
 def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
@@ -89,3 +97,57 @@ def test_a_published_folder_moves(
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert (tmp_path / "out" / "deep" / "x").read_text() == "1"
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What reached the disk and what got its name, in order: ``("sync" or "name", inode)``."""
+    calls: list[tuple[str, int]] = []
+    fsync, replace, mkdir = os.fsync, os.replace, os.mkdir
+
+    def noting_fsync(descriptor: int) -> None:
+        calls.append(("sync", os.fstat(descriptor).st_ino))
+        fsync(descriptor)
+
+    def noting_replace(old: Path, new: Path) -> None:
+        calls.append(("name", os.stat(old).st_ino))
+        replace(old, new)
+
+    def noting_mkdir(path: Path, *given: int) -> None:
+        mkdir(path, *given)
+        calls.append(("name", os.stat(path).st_ino))
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(os, "replace", noting_replace)
+    monkeypatch.setattr(os, "mkdir", noting_mkdir)
+    return calls
+
+
+def number(path: Path) -> int:
+    return path.stat().st_ino
+
+
+def test_a_file_is_on_the_disk_before_its_name_and_then_its_name(
+    tmp_path: Path, done: list[tuple[str, int]]
+) -> None:
+    file = tmp_path / "new" / "deep" / "x.json"
+    write_json(file, {"a": 1})
+    new, deep = number(tmp_path / "new"), number(file.parent)
+    assert done == [
+        *(("name", new), ("sync", number(tmp_path)), ("name", deep), ("sync", new)),
+        *(("sync", number(file)), ("name", number(file)), ("sync", deep)),
+    ]
+
+
+def test_a_folder_is_on_the_disk_with_all_names_in_it_before_it_appears(
+    tmp_path: Path, done: list[tuple[str, int]]
+) -> None:
+    with new_folder(tmp_path / "made") as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "x").write_text("1")
+        (folder / "y").write_text("2")
+        done.clear()
+    made = tmp_path / "made"
+    inside = {number(path) for path in (made, *made.rglob("*"))}
+    assert set(done[:4]) == {("sync", each) for each in inside}
+    assert done[4:] == [("name", number(made)), ("sync", number(tmp_path))]

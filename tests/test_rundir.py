@@ -90,6 +90,18 @@ def test_a_corpus_outlives_a_run_that_did_not_begin(tmp_path: Path) -> None:
         RunDir.open(tmp_path / "run", tiny())
 
 
+def test_work_that_preparing_kept_outlives_a_run_and_suits_any_other(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", tiny()) as run:
+        (run.path / ".corpus.preparing").mkdir()
+        run.discard_if_new()
+    other = tiny("crammed", "data.unreadable=skip")
+    with RunDir.open(tmp_path / "run", other) as run:
+        assert read_config(run.path) == other
+        run.metrics({"update": 1})
+    with pytest.raises(InputError, match=r"data\.unreadable: skip there, stop here"):
+        RunDir.open(tmp_path / "run", tiny())
+
+
 def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "run", tiny()):
         with pytest.raises(InputError, match="in use"):

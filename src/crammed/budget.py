@@ -159,6 +159,20 @@ class Ledger:
             self.seconds[name] += saved.get(name, 0.0)
         self.seconds["lost"] += max(0.0, lost)
 
+    def lose(self, kept: Mapping[str, float]) -> float:
+        """Move the charged seconds since an earlier `state` to the account ``lost``.
+
+        Returns:
+            how many seconds that is.
+        """
+        self._book()
+        before = sum(self.seconds.values())
+        for name in self.charge - {"lost"}:
+            self.seconds[name] = kept.get(name, 0.0)
+        lost = before - sum(self.seconds.values())
+        self.seconds["lost"] += lost
+        return lost
+
 
 class Pace:
     """Predicts how long an update takes from the seconds per row of the last sixteen."""

@@ -38,7 +38,7 @@ class FolderLock:
 
     def __init__(self, folder: Path, shown: Path | None = None, file: str = ".lock") -> None:
         with disk_faults(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             self._descriptor = os.open(folder / file, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,11 +95,14 @@ def _os_error(text: str) -> int | None:
 # ---- files
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     """Replace the file in one step: readers see the old content or the new, never a part.
 
-    Makes the file's folder if there is none. A link is replaced, and nothing is written to where it
-    leads.
+    When this returns, the disk has the new content. Makes the file's folder if there is none. A link
+    is replaced, and nothing is written to where it leads.
+
+    Args:
+        sync_folder: False lets a power cut bring the old content back, which takes less time.
 
     Raises:
         InputError: it cannot be written, or is a device or a pipe.
@@ -108,7 +111,7 @@ def write_text(path: Path, text: str) -> None:
         raise InputError(f"{path} is not an ordinary file: choose another one")
     aside = path.with_name(f".{path.name}.tmp")
     with disk_faults(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         try:
             aside.unlink(missing_ok=True)  # a crash left it, or somebody made it a link
             with aside.open("x", encoding="utf-8") as file:
@@ -116,20 +119,32 @@ def write_text(path: Path, text: str) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(path)
+            if sync_folder:
+                _sync(path.parent)
         finally:
             aside.unlink(missing_ok=True)
 
 
-def write_json(path: Path, values: Any) -> None:
+def write_json(path: Path, values: Any, *, sync_folder: bool = True) -> None:
     """Write JSON as `write_text` does; keys keep their order and NaN is refused."""
-    write_text(path, json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n", sync_folder=sync_folder)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None if there is no such file."""
+    """The object in a JSON file, or None if there is no such file.
+
+    Raises:
+        InputError: it cannot be read, or holds something else.
+    """
     if not path.exists():
         return None
-    values: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: it cannot be read as JSON") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path} is damaged: it does not hold a JSON object")
     return values
 
 
@@ -157,6 +172,16 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
 # ---- folders
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, so that a power cut does not take them away again."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync(path.parent)
+
+
 def missing_folders(path: Path) -> list[Path]:
     """Those of `path` and the folders above it that do not exist, the innermost first."""
     return [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -178,7 +203,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     aside = path.with_name(f".{path.name}.tmp")
     with disk_faults(path):
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        make_folder(path.parent)
+        aside.mkdir()
         try:
             yield aside
             _move_into_place(aside, path)
@@ -189,7 +215,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 def publish(folder: Path, path: Path) -> None:
     """Move a finished folder to `path`, where it appears complete or not at all."""
     with disk_faults(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         if folder.stat().st_dev == path.parent.stat().st_dev:
             _move_into_place(folder, path)
             return
@@ -200,9 +226,9 @@ def publish(folder: Path, path: Path) -> None:
 
 def _move_into_place(folder: Path, path: Path) -> None:
     """Rename a folder on the same disk, once all of its content has reached that disk."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            _sync(file)
+    for each in (*folder.rglob("*"), folder):  # a folder's own content is the names in it
+        if each.is_file() or each.is_dir():
+            _sync(each)
     if path.exists():
         path.rmdir()  # only ever an empty folder
     folder.replace(path)
@@ -246,3 +272,40 @@ def sha256(path: Path) -> str:
     """SHA-256 of the file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+HASHES = "hashes.json"
+
+
+def write_hashes(folder: Path) -> None:
+    """Write the SHA-256 of every file of a `new_folder` into its ``hashes.json``."""
+    hashes = {name: sha256(folder / name) for name in _names(folder)}
+    write_json(folder / HASHES, hashes, sync_folder=False)  # `new_folder` does that
+
+
+def damage(folder: Path) -> str | None:
+    """How a folder differs from its ``hashes.json``, in a few words; None if it does not.
+
+    Files that are not listed there do not matter.
+    """
+    try:
+        hashes = read_json(folder / HASHES)
+    except InputError:
+        return f"{HASHES} cannot be read"
+    if hashes is None:
+        return f"{HASHES} is missing"
+    there = set(_names(folder))
+    for name, expected in hashes.items():
+        if name not in there:
+            return f"{name} is missing"
+        try:
+            if sha256(folder / name) != expected:
+                return f"{name} differs from its hash"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+    return None
+
+
+def _names(folder: Path) -> list[str]:
+    """Names of the files of a folder, but for its hashes."""
+    return sorted(file.name for file in folder.iterdir() if file.is_file() and file.name != HASHES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +19,10 @@ from crammed.data.manifest import changed_files
 from crammed.data.preparation import prepare
 from crammed.data.sources import open_sources
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.data.verification import verify_once
 from crammed.data.workfolder import remove_left_overs
 from crammed.device import Device, choose_device
-from crammed.errors import InputError, TaskFailed
+from crammed.errors import Diverged, InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.fill_mask import fill_mask_examples
 from crammed.evaluation.finetuning.engine import Numerics
@@ -180,22 +182,25 @@ def train_and_export(
         the contents of ``summary.json``.
 
     Raises:
-        InputError: the run was started with another corpus.
+        InputError: the run was started with another corpus, or the corpus is damaged.
     """
     summary = run.summary()
     if summary is not None:
+        shutil.rmtree(run.checkpoints, ignore_errors=True)  # a process may have ended just before
         progress.line(f"pretraining  finished earlier, see {run.path}")
         return summary
     config = run.config
     if config.corpus is not None and config.corpus != corpus.sha256:
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
+    verify_once(corpus, progress)
     announce(config, corpus, device, progress)
+    # Everything below follows from the last checkpoint, which is kept until all of it is written.
     trained = pretrain(config, corpus, run, device, progress, group=group)
     if (epochs := trained.work.rows / corpus.rows) > MOST_EPOCHS:
         progress.line(f"corpus  was read {epochs:.1f} times")
     final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
-    if not run.final.exists():
-        final.save(run.final)
+    shutil.rmtree(run.final, ignore_errors=True)
+    final.save(run.final)
     heldout = _measure_heldout(run, corpus, device, trained, progress)
     summary = _summary(run, corpus, device, trained, heldout)
     summary["fill_mask"] = fill_mask_examples(final, corpus.heldout, device)
@@ -237,13 +242,22 @@ def announce(config: RunConfig, corpus: Corpus, device: Device, progress: Progre
 def _measure_heldout(
     run: RunDir, corpus: Corpus, device: Device, trained: Trained, progress: Progress
 ) -> dict[str, float]:
-    """The trained model's loss on held-out text, which the run's events get, too."""
+    """The trained model's loss on held-out text, which the run's events get, too.
+
+    Raises:
+        Diverged: it is not finite.
+    """
     data, work = run.config.data, trained.work
     with progress.task("held-out loss") as task:
         rows = heldout_rows(corpus.tokenizer, corpus.heldout, data.heldout_rows, corpus.row_length)
         heldout = heldout_loss(
             trained.model.eval(), rows, Specials.of(corpus.tokenizer).mask, device.torch
         )
+        if not all(map(math.isfinite, heldout.values())):
+            raise Diverged(
+                "the model has finite weights, but no finite held-out loss: train anew, in another "
+                "--out, with a lower optim.lr"
+            )
         task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
     run.event("heldout", u=trained.u, update=work.updates, tokens=work.tokens, **heldout)
     return heldout

@@ -4,10 +4,10 @@ config.json     the resolved configuration, saved before anything else
 env.json        versions and machine
 corpus/         the corpus that `crammed run` prepared, unless it was told to use another
 metrics.jsonl   one object for each log point
-events.jsonl    stages, held-out measurements, checkpoints, resumes
+events.jsonl    stages, held-out measurements, checkpoints, resumes, spikes, divergence
 heartbeat.json  seconds charged at the last log point, so that work lost in a crash is still charged
 checkpoints/    only while training
-final/          weights, configuration and tokenizer of the trained model
+final/          weights, configuration and tokenizer of the trained model, and their hashes
 export/         the same as a Hugging Face folder
 evaluation/     scores, and the predictions behind them (crammed.evaluation.folder)
 summary.json    the result; the last file that training writes
@@ -25,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -88,7 +88,7 @@ class RunDir:
         """Make a new run directory, or open one that holds the same configuration.
 
         A directory that holds nothing but a corpus so far also takes another configuration, if
-        that one prepares the same corpus.
+        that one prepares the same corpus. What to do about divergence may always change.
 
         Raises:
             InputError: it holds another configuration or something else, or is in use.
@@ -106,7 +106,7 @@ class RunDir:
                     "--out, or the same configuration to resume it"
                 )
             run = cls(path, config, created=False)
-            if another:
+            if another or found.train.divergence != config.train.divergence:
                 write_json(saved, config.model_dump(mode="json"))
             return run
         if path.exists() and any(path.iterdir()):
@@ -179,11 +179,15 @@ class RunDir:
 
     def heartbeat(self, charged_seconds: float) -> None:
         """Record the seconds charged so far."""
-        write_json(self.path / "heartbeat.json", {"charged_s": charged_seconds})
+        beat = {"charged_s": charged_seconds}
+        write_json(self.path / "heartbeat.json", beat, sync_folder=False)  # the last one will do
 
     def last_heartbeat(self) -> float:
         """Seconds charged at the last log point of any process; 0 before the first one."""
-        return float((read_json(self.path / "heartbeat.json") or {}).get("charged_s", 0.0))
+        file = self.path / "heartbeat.json"
+        beat = {"charged_s": 0.0, **(read_json(file) or {})}
+        _check_numbers(beat, ["charged_s"], file, 1)
+        return float(beat["charged_s"])
 
 
 def _ends_in_newline(file: Any) -> bool:
@@ -200,31 +204,82 @@ def read_config(path: Path) -> RunConfig:
     file = path / "config.json"
     try:
         values = migrate(json.loads(file.read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is not a run: it has no readable config.json") from error
     return validated(RunConfig, values, str(file))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON-lines file; lines that a crash cut short are skipped."""
+    """The objects of a JSON-lines file; lines that a crash cut short are skipped.
+
+    Raises:
+        InputError: the file cannot be read, or a line holds something else than an object.
+    """
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(record, dict):
+            raise _unexpected(path, number, "is not an object")
+        yield record
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The log points of the run in `path`, without those that a crash undid."""
-    kept: list[dict[str, Any]] = []
-    for record in read_lines(path / "metrics.jsonl"):
+def read_metrics(path: Path, *numbers: str) -> list[dict[str, Any]]:
+    """The log points of the run in `path`, without those that a crash undid.
+
+    Args:
+        numbers: what every log point has to have, besides ``update``.
+
+    Raises:
+        InputError: a log point lacks one of these, or has no number there.
+    """
+    file, kept = path / "metrics.jsonl", list[dict[str, Any]]()
+    for place, record in enumerate(read_lines(file), 1):
+        _check_numbers(record, ("update", *numbers), file, place)
         while kept and kept[-1]["update"] >= record["update"]:
             kept.pop()
         kept.append(record)
     return kept
+
+
+def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The events of the run in `path`.
+
+    Args:
+        numbers: what events of that name have to have.
+
+    Raises:
+        InputError: an event lacks one of these, or has no number there.
+    """
+    file, events = path / "events.jsonl", list[dict[str, Any]]()
+    for place, event in enumerate(read_lines(file), 1):
+        if not isinstance(event.get("event"), str):
+            raise _unexpected(file, place, "does not name an event")
+        _check_numbers(event, numbers.get(event["event"], ()), file, place)
+        events.append(event)
+    return events
+
+
+def _check_numbers(record: Mapping[str, Any], names: Iterable[str], file: Path, place: int) -> None:
+    """Raise an `InputError` unless the record has a finite number of each of these names."""
+    for name in names:
+        value: Any = record.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and abs(value) <= sys.float_info.max):
+            raise _unexpected(file, place, f"has no number {name!r}")
+
+
+def _unexpected(file: Path, place: int, fault: str) -> InputError:
+    return InputError(
+        f"{file} is damaged: record {place} {fault}; restore the file, or delete that line"
+    )
 
 
 def _only_prepared(path: Path, old: RunConfig, new: RunConfig) -> bool:
@@ -241,7 +296,8 @@ def _differences(old: RunConfig, new: RunConfig) -> list[str]:
     return [
         f"{key}: {before.get(key)} there, {after.get(key)} here"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not key.startswith(("compute.", "description"))
+        if before.get(key) != after.get(key)
+        and not key.startswith(("compute.", "description", "train.divergence."))
     ]
 
 

@@ -229,7 +229,7 @@ def test_wrong_data_leaves_nothing_behind(tmp_path: Path) -> None:
         "binary.txt": (bytes(range(256)) * 50, "binary"),
         "cut.jsonl.zst": (b"\x28\xb5\x2f\xfd\x04", "cut.jsonl.zst"),
         "half.jsonl": (json.dumps({"text": good[0]}).encode() + b'\n{"text": "x', "line 2"),
-        "tiny.txt": (b"One.\n\nTwo.\n", "too little text"),
+        "tiny.txt": (b"One.\n\nTwo.\n", "too few"),
     }
     for name, (content, message) in cases.items():
         (tmp_path / name).write_bytes(content)
@@ -274,6 +274,23 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert "the disk is full" in done.stderr.splitlines()[-1]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "error", ["MemoryError()", "ImportError('x.so: failed to map segment from shared object')"]
+)
+def test_memory_that_runs_out_is_one_line(error: str) -> None:
+    code = f"""
+from crammed.cli import app
+def fail():
+    raise {error}
+app.app = fail
+app.main()
+"""
+    done = python("-c", code)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: memory ran out: raise its limit (ulimit -v)")
+    assert done.stderr.count("\n") == 1
 
 
 def test_text_that_changed_under_a_run_is_noticed(tmp_path: Path) -> None:

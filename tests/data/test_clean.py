@@ -364,5 +364,5 @@ def test_a_folder_without_tasks_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train\.jsonl, line 1: not valid JSON"):
         Downstream(tmp_path)
     (tmp_path / "cola/train.jsonl").write_text("[1]", "utf-8")
-    with pytest.raises(InputError, match="line 1: a JSON list, not an object"):
+    with pytest.raises(InputError, match="record 1: cut off, or not an object"):
         Downstream(tmp_path)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from crammed.data.heldout_choice import SEAM, choose_heldout, heldout_beginning
 from crammed.data.shard_selection import SelectJob, documents_to_pack, select_shard
 from crammed.data.show import describe_corpus
 from crammed.errors import InputError
-from crammed.progress import SILENT
+from crammed.progress import SILENT, Progress
 from support.text import documents, sentences, tiny, write_jsonl
 
 
@@ -181,7 +183,18 @@ def test_a_document_is_cut_at_the_best_place(text: str, begins: str) -> None:
     assert 100 <= len(text) - begin <= 200
 
 
-def test_the_share_is_said(make_corpus: Callable[..., Corpus]) -> None:
-    corpus = make_corpus(documents(200))
-    words = dict(describe_corpus(corpus))["documents"]
-    assert words.endswith(f"held out ({100 * share(corpus):.1f} % of the characters)")
+@pytest.mark.parametrize("count", [1, 300])
+def test_the_share_is_said(tmp_path: Path, count: int) -> None:
+    """While preparing, in the manifest, and by `data show`; before copies are dropped."""
+    texts = [" ".join(documents(1000 // count, seed=n % 290)) + f" {n}." for n in range(count)]
+    source = write_jsonl(tmp_path / "text.jsonl", texts)
+    config = tiny(data={"sources": [str(source)]})
+    said = io.StringIO()
+    corpus = preparation.prepare(config.data, config.tokenizer, tmp_path / "c", Progress(said))
+    heldout = corpus.manifest["heldout"]
+    assert heldout["share"] == heldout["characters"] / sum(map(len, texts)) <= 0.05
+    words = f"({100 * heldout['share']:.1f} % of the text)"
+    line = next(each for each in said.getvalue().splitlines() if "held out" in each)
+    assert line.endswith(words)
+    assert ("the end of a document" in line) == (count == 1)
+    assert dict(describe_corpus(corpus))["documents"].endswith(f"held out {words}")

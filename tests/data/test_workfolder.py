@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from crammed import scratch
@@ -87,6 +88,8 @@ def test_a_bad_line_in_the_last_file_costs_that_file_alone(
         (OSError(errno.EIO, "Input/output error", "/mnt/x"), "cannot read or write /mnt/x: Input"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory ran out while preparing"),
         (MemoryError(), "memory ran out while preparing: raise its limit"),
+        (pa.ArrowException("Failed to launch worker thread"), "memory ran out while preparing"),
+        (RuntimeError("can't start new thread"), "memory ran out while preparing"),
     ],
 )
 def test_what_the_machine_refuses_is_one_line_and_costs_little(
@@ -100,6 +103,18 @@ def test_what_the_machine_refuses_is_one_line_and_costs_little(
     _prepare(folder)
     assert cleaning.calls == 5
     assert {path.name for path in folder.parent.iterdir()} == {"texts", "out"}
+
+
+def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: _Cleaning) -> None:
+    cleaning.errors[4] = InputError("stopped")
+    with pytest.raises(InputError, match="stopped"):
+        _prepare(folder)
+    first, second, _ = sorted(folder.parent.glob(".out.preparing/parts/*/read.json"))
+    first.write_text('{"shards": ')
+    first.with_name("begun.json").write_bytes(b"\xff")
+    second.with_name("00000.clean.json").write_text("")
+    _prepare(folder)
+    assert cleaning.calls == 4 + 3
 
 
 def test_damaged_intermediate_results_are_one_line(folder: Path, cleaning: _Cleaning) -> None:

@@ -91,7 +91,7 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
     with RunDir.open(tmp_path / "run", config) as run:
         Checkpoints(run, first, ledger, agenda, cpu, "corpus").save(Work(updates=3))
     second = build(config, 256, SPECIALS, cpu)
-    assert load_checkpoint(run.checkpoints, second, "corpus").work.updates == 3
+    assert load_checkpoint(run.checkpoints, second, "corpus").state.work.updates == 3
     for a, b in zip(whole, trained(second, range(3, 6)), strict=True):
         assert torch.equal(a, b)
 

@@ -96,6 +96,22 @@ def test_two_processes_train_what_one_does(
     assert losses[1][-1] == pytest.approx(losses[0][-1], rel=max(1e-4, tolerance / 20))
 
 
+def test_several_processes_go_back_together(tmp_path: Path, corpus: Corpus) -> None:
+    rates = ("optim.lr=1e18", "train.divergence.then=lower", "train.divergence.factor=1e-20")
+    for name, count in (("one", 1), ("two", 2)):
+        train(corpus, tmp_path / name, count, *rates, "--budget=12updates")
+        assert [
+            e["update"]
+            for e in read_lines(tmp_path / name / "events.jsonl")
+            if e["event"] == "back"
+        ] == [0]
+    one, two = (
+        load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two")
+    )
+    for name, weight in one.items():
+        assert (weight - two[name]).norm() <= 1e-4 * weight.norm() + 1e-4, name
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_when_one_dies_the_other_ends_and_both_go_on(
     tmp_path: Path, corpus: Corpus, rank: int

@@ -90,5 +90,5 @@ def test_training_is_not_lost_to_what_fails_after_it(
     with RunDir.open(run.path, config) as again:
         summary = train_and_export(again, corpus, cpu, SILENT)
     assert (summary["updates"], summary["tokens"]) == (trained["update"], trained["tokens"])
-    assert summary["charged_seconds"] >= trained["t_charged_s"] > 0.0
+    assert trained["t_charged_s"] >= summary["charged_seconds"] > 0.0  # up to the last update
     assert not run.checkpoints.exists()  # of a finished run

@@ -123,6 +123,11 @@ def main() -> None:
     except CrammedError as error:
         _say(error)
         sys.exit(error.exit_code)
+    except (MemoryError, ImportError) as error:
+        if isinstance(error, ImportError) and "failed to map segment" not in str(error):
+            raise
+        _say("memory ran out: raise its limit (ulimit -v), or end other processes")
+        sys.exit(InputError.exit_code)
     except _Interrupt:
         _say("interrupted; what is finished is kept")
         sys.exit(Interrupted.exit_code)

@@ -63,6 +63,7 @@ class RunConfig(Section):
         return self
 
     def identity(self) -> str:
-        """Hash of everything that decides the result, so not of `compute` or the description."""
+        """Hash of what decides the result: not of `compute`, the description or `Divergence`."""
         kept = self.model_dump(mode="json", exclude={"compute", "description"})
+        del kept["train"]["divergence"]
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

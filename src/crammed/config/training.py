@@ -90,6 +90,20 @@ class EarlyStop(Section):
     loss: PositiveFloat = 6.0
 
 
+class Divergence(Section):
+    """What a run does when its loss is no longer a finite number.
+
+    It is no part of a run's identity, so that a run that stopped can go on with another choice.
+    """
+
+    then: Literal["stop", "skip", "lower"] = "stop"
+    """`stop` ends the run; `skip` goes back to the last checkpoint and passes over the rows since;
+    `lower` goes back and multiplies the learning rates with `factor`."""
+    factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    times: Annotated[int, Field(ge=1, le=100)] = 3
+    """End the run when it diverges after it went back this often."""
+
+
 class TrainConfig(Section):
     """How often the training loop logs, saves and measures, and when it gives up."""
 
@@ -98,6 +112,7 @@ class TrainConfig(Section):
     heldout_every: PositiveFloat | None = 0.1
     """Measure held-out loss each time this share of the budget is spent; null: only at the end."""
     early_stop: EarlyStop | None = None
+    divergence: Divergence = Divergence()
 
 
 class ComputeConfig(Section):

@@ -71,8 +71,9 @@ def choose_heldout(
     long_enough = np.flatnonzero((parts > 0) & (characters[firsts] > parts + SEAM))
     if not len(long_enough):
         raise InputError(
-            f"{len(ranks)} document(s) are too few to train on some and hold out others: add "
-            "text, or, if a .txt file is meant to hold many documents, set data.documents=line"
+            f"too little text: {len(ranks)} document(s) of {total:,} characters are too few to "
+            "train on some and hold out others; if a .txt file is meant to hold many, set "
+            "data.documents=line"
         )
     return HeldoutChoice(text == long_enough[0], int(parts[long_enough[0]]))
 

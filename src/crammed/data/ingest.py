@@ -21,7 +21,7 @@ from crammed.data.engine import Engine
 from crammed.data.shard_cleaning import Cleaned, CleanJob, cleaned
 from crammed.data.sources import Part, Source, SourceChanged
 from crammed.errors import InputError
-from crammed.files import disk_faults, json_hash, read_json, write_json
+from crammed.files import disk_faults, json_hash, write_json
 from crammed.progress import Progress
 from crammed.quantity import progress_rate
 
@@ -156,7 +156,7 @@ class _Reader:
         self, source: Source, part: Part, folder: Path, most: int | None, content: _Content
     ) -> Generator[CleanJob, None, int]:
         """Jobs for the part's shards that are not cleaned yet; returns the part's characters."""
-        if (done := read_json(folder / "read.json")) is not None:
+        if (done := shards.read_done(folder / "read.json")) is not None:
             paths = [folder / f"{number:05d}" for number in range(done["shards"])]
             known = [self._shard(path, source, part) for path in paths]
             if all(shard.result is not None or shard.path in self._begun for shard in known):
@@ -185,7 +185,7 @@ class _Reader:
             return
         self._folders.add(folder)
         with disk_faults(folder):
-            if folder.exists() and read_json(folder / "begun.json") != content.state:
+            if folder.exists() and shards.read_done(folder / "begun.json") != content.state:
                 shutil.rmtree(folder)
             write_json(folder / "begun.json", content.state)
 

@@ -151,6 +151,7 @@ def _heldout(corpus: Path, data: DataConfig, results: StageResults) -> dict[str,
     return {
         "documents": results.selection.heldout_documents,
         "characters": results.selection.heldout_characters,
+        "share": results.selection.heldout_share,
         "rows": len(rows.ids),
         "tokens_per_character": rows.tokens_per_character,
         "unigram_cross_entropy": unigram_cross_entropy(counts, rows.ids),

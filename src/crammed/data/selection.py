@@ -44,13 +44,18 @@ class Selection:
     documents: int
     characters: int
 
+    @property
+    def heldout_share(self) -> float:
+        """Share of the characters of all documents that are kept."""
+        return self.heldout_characters / self.characters
+
     def describe_heldout(self) -> str:
         """Such as ``12 documents, 31 k characters (1.3 % of the text)``."""
         what = f"{self.heldout_documents:,} documents"
         if any(shard.splits for shard in self.shards):
             what = "the end of a document, since each is too large to be held out whole"
-        share = 100 * self.heldout_characters / self.characters
-        return f"{what}, {quantity(self.heldout_characters)} characters ({share:.1f} % of the text)"
+        size = f"{quantity(self.heldout_characters)} characters"
+        return f"{what}, {size} ({100 * self.heldout_share:.1f} % of the text)"
 
 
 def select_documents(shards: Sequence[Shard], data: DataConfig) -> Selection:

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from crammed.errors import InputError
 from crammed.files import disk_faults, read_json, write_json
 
 SHARD_CHARACTERS = 16_000_000
@@ -42,7 +43,15 @@ def shard_file(shard: Path, name: str) -> Path:
 
 def stage_result(shard: Path, stage: str) -> dict[str, Any] | None:
     """The fields of a stage's result; None if the stage is not done."""
-    return read_json(shard_file(shard, f"{stage}.json"))
+    return read_done(shard_file(shard, f"{stage}.json"))
+
+
+def read_done(file: Path) -> dict[str, Any] | None:
+    """What a finished step wrote; None if it is not done, or is to be repeated after damage."""
+    try:
+        return read_json(file)
+    except (ValueError, InputError):
+        return None
 
 
 def finish_stage(shard: Path, stage: str, result: Result) -> Result:

@@ -35,7 +35,7 @@ def describe_corpus(corpus: Corpus) -> list[tuple[str, str]]:
             "documents",
             [
                 f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"
-                + describe_share(manifest)
+                + describe_share(heldout)
             ],
         ),
         ("lengths", _bars(labelled_lengths(statistics["document_tokens"])) if statistics else []),
@@ -97,12 +97,10 @@ def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def describe_share(manifest: Mapping[str, Any]) -> str:
-    """Such as `` (1.3 % of the characters)``: how much of the text is held out."""
-    held: int = manifest["heldout"].get("characters", 0)  # missing in the oldest corpora
-    if not held:
-        return ""
-    return f" ({100 * held / (held + manifest['characters']):.1f} % of the characters)"
+def describe_share(heldout: Mapping[str, Any]) -> str:
+    """Such as `` (1.3 % of the text)``; empty for corpora of older versions."""
+    share = heldout.get("share")
+    return "" if share is None else f" ({100 * share:.1f} % of the text)"
 
 
 def dropping_steps(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -56,17 +56,25 @@ def _faults(folder: Path, out: Path) -> Iterator[None]:
     try:
         with disk_faults(out):
             yield
-    except OSError as error:
-        if error.errno != errno.ENOMEM:
-            place = f" {printable(error.filename)}" if error.filename else ""
-            raise InputError(f"cannot read or write{place}: {error.strerror or error}") from error
-        raise _memory_ran_out() from error
-    except MemoryError as error:
-        raise _memory_ran_out() from error
-    except (pa.ArrowException, EOFError) as error:  # in our own files; sources have `read_faults`
+    except (pa.ArrowInvalid, EOFError) as error:  # in our own files; sources have `read_faults`
         raise _Worthless(
             f"the intermediate results in {folder} are damaged: remove them and begin again"
         ) from error
+    except OSError as error:
+        if error.errno not in _SHORT_OF_MEMORY:
+            place = f" {printable(error.filename)}" if error.filename else ""
+            raise InputError(f"cannot read or write{place}: {error.strerror or error}") from error
+        raise _memory_ran_out() from error
+    except (MemoryError, pa.ArrowException) as error:  # Arrow's other faults are such limits, too
+        raise _memory_ran_out() from error
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        raise _memory_ran_out() from error
+
+
+_SHORT_OF_MEMORY = (errno.ENOMEM, errno.EAGAIN)
+"""For data, and for the stack of a thread."""
 
 
 def _memory_ran_out() -> InputError:

@@ -28,6 +28,8 @@ from crammed.formats.records import (
     without_surrogates,
 )
 
+_MOST_SHOWN = 500  # characters of a list of names
+
 
 @dataclass(frozen=True)
 class ReadOptions:
@@ -64,9 +66,10 @@ class ReadOptions:
         try:
             text = look_up(record, self.text_field)
         except KeyError:
+            names = " ".join(", ".join(columns or record).split())  # which may hold line breaks
             raise InputError(
-                f"{place}: no field {self.text_field!r} (it has: {', '.join(columns or record)}); "
-                "choose another with data.text_field=NAME"
+                f"{place}: no field {self.text_field!r} (it has: {names[:_MOST_SHOWN]}); choose "
+                "another with data.text_field=NAME"
             ) from None
         if text is None:
             return ""  # common in tables; the cleaning step `empty` drops and counts it

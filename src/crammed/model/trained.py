@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -15,8 +15,12 @@ from crammed.config import ModelConfig
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
-from crammed.files import new_folder, write_json
+from crammed.files import HASHES, damage, new_folder, write_hashes, write_json
 from crammed.model.encoder import MaskedLM
+from crammed.model.tensors import misfit, read_tensors
+
+SCHEMA = 2
+"""Of ``config.json``; from 2 on, the folder has the hashes of its files."""
 
 
 def save_weights(path: Path, weights: dict[str, Tensor], **metadata: str) -> None:
@@ -57,12 +61,13 @@ class TrainedModel:
             save_weights(aside / "model.safetensors", self.weights)
             self.tokenizer.save(str(aside / "tokenizer.json"))
             values = {
-                "schema": 1,
+                "schema": SCHEMA,
                 "vocab_size": self.vocab_size,
                 "row_length": self.row_length,
                 "model": self.config.model_dump(mode="json"),
             }
             write_json(aside / "config.json", values)
+            write_hashes(aside)
 
 
 def trained_model(
@@ -82,22 +87,60 @@ def load_trained(run: Path) -> TrainedModel:
     """Read the trained model of a run directory.
 
     Raises:
-        InputError: the folder holds none.
+        InputError: the folder holds none, or one that is damaged.
     """
     folder = run / "final"
     file = folder / "config.json"
+    if not file.is_file():
+        raise InputError(
+            f"{run} holds no trained model: name a run directory whose run is finished"
+        )
+    try:
+        return _read(folder, file)
+    except _Damaged as error:
+        raise InputError(
+            f"{folder} is damaged ({error}): restore it from a copy, or train the model again"
+        ) from error
+
+
+class _Damaged(Exception):
+    """What is wrong with the files of a model, in a few words."""
+
+
+def _read(folder: Path, file: Path) -> TrainedModel:
+    if (folder / HASHES).exists() and (fault := damage(folder)):
+        raise _Damaged(fault)
     try:
         values = json.loads(file.read_text("utf-8"))
         sections = migrate({"model": values["model"]})
         vocab_size, row_length = int(values["vocab_size"]), int(values["row_length"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(
-            f"{run} holds no trained model: name a run directory whose run is finished"
-        ) from error
-    return TrainedModel(
-        config=validated(ModelConfig, sections["model"], str(file)),
-        vocab_size=vocab_size,
-        row_length=row_length,
-        tokenizer=Tokenizer.from_file(str(folder / "tokenizer.json")),
-        weights=load_file(folder / "model.safetensors"),
-    )
+        hashed = values["schema"] > 1
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _Damaged(f"{file.name} does not describe a model") from error
+    if hashed and not (folder / HASHES).exists():
+        raise _Damaged(f"{HASHES} is missing")
+    config = validated(ModelConfig, sections["model"], str(file))
+    try:
+        weights = read_tensors(folder / "model.safetensors")
+    except InputError as error:
+        raise _Damaged(str(error)) from error
+    if fault := _misfit(weights, config, vocab_size):
+        raise _Damaged(f"model.safetensors does not suit config.json: {fault}")
+    return TrainedModel(config, vocab_size, row_length, _tokenizer(folder), weights)
+
+
+def _misfit(weights: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> str | None:
+    """Why weights are not those of such a model; None if they are."""
+    if config.layers > len(weights) or vocab_size < 1:
+        return f"it has {len(weights)} tensors"
+    with torch.device("meta"):  # where a model takes no memory, whatever size it claims to have
+        model = MaskedLM(config, vocab_size)
+    return misfit(weights, dict(model.named_parameters()))
+
+
+def _tokenizer(folder: Path) -> Tokenizer:
+    file = folder / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more exact
+        raise _Damaged(f"{file.name} is not a readable tokenizer") from error

@@ -21,9 +21,14 @@ from crammed.evaluation.scores.published import published, published_beside
 from crammed.files import read_json, write_text
 from crammed.quantity import beside_unigram, quantity
 from crammed.report import figures
-from crammed.rundir import read_config, read_lines, read_metrics
+from crammed.rundir import read_config, read_events, read_metrics
 
 SAMPLE_ROWS = 4
+METRIC_NUMBERS = ("u", "loss", "lr", "batch_rows", "mask_rate", "tokens_per_s")
+HELDOUT_NUMBERS = ("u", "update", "loss@0.15", "loss@0.25")
+_OF_TROUBLE = {"spike": ("update", "usual"), "back": ("update", "skipped_rows", "rate")}
+MOST_SPIKES = 5
+"""Of so many spikes the report says where they were."""
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -92,16 +97,20 @@ def _load_run(path: Path) -> dict[str, Any]:
     config, summary = read_config(path), read_json(path / "summary.json")
     if summary is None:
         raise InputError(f"{path} is not a finished run: run the same command again to finish it")
-    events = list(read_lines(path / "events.jsonl"))
+    events = read_events(path, heldout=HELDOUT_NUMBERS, stage=("seconds",), **_OF_TROUBLE)
+    metrics = read_metrics(path, *METRIC_NUMBERS)
+    if not metrics:
+        raise InputError(f"{path / 'metrics.jsonl'} holds no log point: restore it from a copy")
     run: dict[str, Any] = {
         "name": path.resolve().name,
         "label": path.resolve().name,
         "config": config,
         "summary": summary,
-        "metrics": read_metrics(path),
+        "metrics": metrics,
         "heldout": _heldout(events),
         "unigram": summary["unigram_cross_entropy"],
         "stages": _stages(events),
+        "trouble": _trouble(events),
         **_scores(read_json(path / "evaluation" / "scores.json") or {"suites": {}}),
         "env": read_json(path / "env.json") or {},
         "yaml": _yaml(config),
@@ -146,6 +155,26 @@ def _heldout(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Held-out losses by update, the last one where a resumed run measured again."""
     by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
     return [by_update[update] for update in sorted(by_update)]
+
+
+def _trouble(events: list[dict[str, Any]]) -> list[str]:
+    """What was unusual about training, a sentence each."""
+    sentences = []
+    for of, name in (("loss", "loss"), ("grad_norm", "gradient norm")):
+        found = sorted({e["update"] for e in events if e["event"] == "spike" and e.get("of") == of})
+        if found:
+            where = ", ".join(f"{update:,}" for update in found[:MOST_SPIKES])
+            more = f" and {len(found) - MOST_SPIKES} more" if len(found) > MOST_SPIKES else ""
+            sentences.append(f"Spikes of the {name}: after update {where}{more}.")
+    returns = [event for event in events if event["event"] == "back"]
+    if returns:
+        where = ", ".join(f"{event['update']:,}" for event in returns)
+        skipped, rate = returns[-1]["skipped_rows"], returns[-1]["rate"]
+        sentences.append(
+            f"Training diverged and went back to update {where}: "
+            f"{skipped:,} rows were skipped, and learning rates multiplied by {rate:g}."
+        )
+    return sentences
 
 
 def _stages(events: list[dict[str, Any]]) -> dict[str, float]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Literal
 
 from crammed.budget import Account, Ledger
 from crammed.config import TrainConfig
 
 TRAINING: tuple[Account, ...] = ("data_wait", "step", "log")
 """The accounts whose seconds count towards the next log point, and as time spent on training."""
+
+Due = Literal["log", "heldout", "checkpoint"]
 
 
 class Agenda:
@@ -49,6 +52,19 @@ class Agenda:
         self._log_cost = self._checkpoint_cost = 0.0
         self.heldout_u = heldout_u
 
+    def due(self, u: float) -> Iterator[Due]:
+        """What is due at progress u, in the order in which it is to be done.
+
+        Whether the next thing is due may depend on how long the one before took, so ask for it when
+        that is done.
+        """
+        if self.log_due():
+            yield "log"
+        if self.heldout_due(u):
+            yield "heldout"
+        if self.checkpoint_due():
+            yield "checkpoint"
+
     def log_due(self) -> bool:
         """Whether it is time for a log point."""
         return self.since_log() >= self._log_after and self._room_for(2 * self._log_cost)
@@ -66,6 +82,12 @@ class Agenda:
         return waited >= self._train.checkpoint_seconds and self._room_for(
             2 * self._checkpoint_cost
         )
+
+    def booked(self, what: Due, u: float) -> AbstractContextManager[None]:
+        """Book what is done in the context as one of the things that were due."""
+        if what == "log":
+            return self.logging()
+        return self.measuring(u) if what == "heldout" else self.saving()
 
     @contextmanager
     def logging(self) -> Iterator[None]:
@@ -91,6 +113,11 @@ class Agenda:
             yield
         self._saved = self._ledger.wall()
         self._checkpoint_cost = self._saved - before
+
+    def went_back(self, heldout_u: float) -> None:
+        """Begin anew after the run went back to a checkpoint, with its `heldout_u`."""
+        self._logged, self._saved = self._training_seconds(), self._ledger.wall()
+        self.heldout_u = heldout_u
 
     def since_log(self) -> float:
         """Seconds of training since the last log point."""

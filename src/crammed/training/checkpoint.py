@@ -1,25 +1,57 @@
-"""Checkpoints: complete or absent, two generations, nothing in them but tensors and JSON."""
+"""Checkpoints: complete or absent, two generations, nothing in them but tensors and JSON.
+
+A generation is a folder ``step-UPDATES``, or ``step-UPDATES-NUMBER`` where one of that update was
+there before. Its ``hashes.json`` has the hash of every file, and a generation that differs from its
+hashes is passed over for the one before it.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from crammed.budget import Ledger, Work
 from crammed.device import Device
-from crammed.errors import InputError
-from crammed.files import new_folder, write_json
+from crammed.errors import Diverged, InputError, StoppedByPolicy
+from crammed.files import HASHES, damage, new_folder, write_hashes, write_json
+from crammed.model.tensors import all_finite, misfit, read_tensors
 from crammed.rundir import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.step import TrainStep
 
-GENERATIONS = 2
+SCHEMA = 2
+"""Of ``state.json``; from 2 on, a generation has the hashes of its files."""
+
+
+@dataclass(frozen=True)
+class Detour:
+    """What going back after divergence has changed so far (`crammed.training.recovery`).
+
+    Attributes:
+        returns: how many times the run went back.
+        skipped_rows: rows of the stream that training passed over.
+        rate: what every learning rate is multiplied with on top of the schedule.
+    """
+
+    returns: int = 0
+    skipped_rows: int = 0
+    rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of training: seconds charged and share of the budget at the last update."""
+
+    charged_seconds: float
+    u: float
 
 
 @dataclass(frozen=True)
@@ -33,6 +65,8 @@ class TrainState:
         accounts: seconds by account of the ledger.
         heldout_u: progress at the last held-out measurement.
         loss_scale: that of float16; None in other formats.
+        end: None while the budget is not spent.
+        over: why a rule of the recipe ended the run; None if none did.
     """
 
     work: Work = field(default_factory=Work)
@@ -40,6 +74,9 @@ class TrainState:
     corpus_sha256: str = ""
     heldout_u: float = 0.0
     loss_scale: dict[str, float] | None = None
+    detour: Detour = field(default_factory=Detour)
+    end: End | None = None
+    over: str | None = None
 
 
 class Checkpoints:
@@ -47,6 +84,10 @@ class Checkpoints:
 
     Args:
         corpus_sha256: hash of the corpus that the run trains on.
+        held: the generation that the run goes on from, if any.
+
+    Attributes:
+        detour: what checkpoints are to say about going back after divergence.
     """
 
     def __init__(
@@ -57,6 +98,7 @@ class Checkpoints:
         agenda: Agenda,
         device: Device,
         corpus_sha256: str,
+        held: Path | None = None,
     ) -> None:
         self._run = run
         self._step = step
@@ -64,85 +106,236 @@ class Checkpoints:
         self._agenda = agenda
         self._device = device
         self._corpus_sha256 = corpus_sha256
+        self.held = held
+        self.detour = Detour()
 
-    def save(self, work: Work) -> None:
-        """Write a generation now, unless this update already has one."""
+    def updates(self) -> int | None:
+        """Updates of the newest generation that is known to be whole; None if there is none."""
+        return None if self.held is None else _numbers(self.held)[0]
+
+    def save(self, work: Work, *, again: bool = False) -> None:
+        """Write a generation now, unless this update already has one.
+
+        Args:
+            again: write it anyway, since `detour` has changed.
+
+        Raises:
+            Diverged: a weight or a moment is not finite; nothing was written.
+        """
+        if again or self.updates() != work.updates:
+            self._write(work)
+
+    def save_over(self, work: Work, reason: str) -> None:
+        """Write that a rule of the recipe has ended the run."""
+        self._write(work, over=reason)
+
+    def save_end(self, work: Work, end: End) -> TrainState:
+        """Write that the budget is spent; returns what was written."""
+        return self._write(work, end=end)
+
+    def _write(self, work: Work, end: End | None = None, over: str | None = None) -> TrainState:
         self._device.synchronize()  # training that is still under way belongs to training
-        folder = self._run.checkpoints
-        generation = folder / f"step-{work.updates:08d}"
-        if generation.exists():
-            return
         state = TrainState(
             work,
             self._ledger.state(),
             self._corpus_sha256,
             self._agenda.heldout_u,
             self._step.loss_scale(),
+            self.detour,
+            end,
+            over,
         )
         with self._agenda.saving():
             weights = dict(self._step.model.named_parameters())
+            moments = _optimizer_state(self._step)
+            if not all_finite([*weights.values(), *moments.values()]):
+                raise Diverged(f"weights are no longer finite after {work.updates} updates")
+            generation = _unused(self._run.checkpoints, work.updates)
             with new_folder(generation) as aside:
                 save_file(_on_cpu(weights), aside / "model.safetensors")
-                save_file(_on_cpu(_optimizer_state(self._step)), aside / "optimizer.safetensors")
-                write_json(aside / "state.json", {"schema": 1, **asdict(state)})
-            for old in _generations(folder)[:-GENERATIONS]:
-                shutil.rmtree(old)
+                save_file(_on_cpu(moments), aside / "optimizer.safetensors")
+                values = {"schema": SCHEMA, **asdict(state)}
+                write_json(aside / "state.json", values, sync_folder=False)
+                write_hashes(aside)
+            for old in _generations(self._run.checkpoints):
+                if old not in (generation, self.held):  # those that are damaged included
+                    shutil.rmtree(old)
+            self.held = generation
             self._run.event("checkpoint", update=work.updates)
             self._run.heartbeat(self._ledger.charged())  # so that writing counts after a resume too
+        return state
 
 
-def resume(run: RunDir, step: TrainStep, ledger: Ledger, corpus_sha256: str) -> TrainState:
+@dataclass(frozen=True)
+class Loaded:
+    """What `load_checkpoint` found.
+
+    Attributes:
+        state: that of a run that has not begun where there is no generation.
+        generation: the folder it is from; None if there is none.
+        damaged: generations that were passed over, each with what is wrong with it.
+    """
+
+    state: TrainState
+    generation: Path | None = None
+    damaged: tuple[str, ...] = ()
+
+
+def resume(run: RunDir, step: TrainStep, ledger: Ledger, corpus_sha256: str) -> Loaded:
     """Go on from the run's newest checkpoint, or begin where there is none.
 
     The ledger takes over the accounts of earlier processes, and charges the time that a crash
     destroyed.
 
     Raises:
-        InputError: the checkpoint was made on another corpus.
+        InputError: the checkpoint was made on another corpus, or all are damaged.
+        StoppedByPolicy: a rule of the recipe has ended the run.
     """
-    saved = load_checkpoint(run.checkpoints, step, corpus_sha256)
+    loaded = load_checkpoint(run.checkpoints, step, corpus_sha256)
+    saved = loaded.state
+    for words in loaded.damaged:
+        run.event("damaged", checkpoint=words)
+    if saved.end is not None:
+        return loaded  # there is nothing to charge any more
     charged = sum(saved.accounts.get(name, 0.0) for name in ledger.charge)
     lost = max(0.0, run.last_heartbeat() - charged)
     ledger.restore(saved.accounts, lost)
     if saved.work.updates or lost:
         run.event("resume", update=saved.work.updates, lost_s=lost)
-    return saved
+    return loaded
 
 
-def load_checkpoint(folder: Path, step: TrainStep, corpus_sha256: str) -> TrainState:
-    """Restore the newest generation into `step`, its model and its optimizer.
-
-    Returns:
-        the state that was saved, or that of a run that has not begun where there is no generation.
+def load_checkpoint(folder: Path, step: TrainStep, corpus_sha256: str) -> Loaded:
+    """Restore the newest generation that is whole into `step`, its model and its optimizer.
 
     Raises:
-        InputError: the checkpoint was made on another corpus.
+        InputError: the checkpoint was made on another corpus, or all generations are damaged.
+        StoppedByPolicy: a rule of the recipe has ended the run.
     """
-    generations = _generations(folder)
-    if not generations:
-        return TrainState(corpus_sha256=corpus_sha256)
-    newest = generations[-1]
-    values = json.loads((newest / "state.json").read_text("utf-8"))
-    del values["schema"]
-    state = TrainState(**{**values, "work": Work(**values["work"])})
+    damaged: list[str] = []
+    for generation in reversed(_generations(folder)):
+        try:
+            saved = _read(generation, step)
+        except _Damaged as error:
+            damaged.append(f"{generation.name} is damaged ({error})")
+            continue
+        _check(generation, saved.state, corpus_sha256)
+        _apply(saved, step)
+        return Loaded(saved.state, generation, tuple(damaged))
+    if damaged:
+        raise InputError(
+            f"no checkpoint in {folder} is whole: {'; '.join(damaged)}. Restore one from a copy, "
+            f"or delete {folder} to train from the beginning"
+        )
+    return Loaded(TrainState(corpus_sha256=corpus_sha256))
+
+
+def _check(generation: Path, state: TrainState, corpus_sha256: str) -> None:
+    """Refuse a checkpoint that training cannot go on from."""
     if state.corpus_sha256 != corpus_sha256:
         raise InputError(
-            f"{newest} was trained on another corpus: restore that corpus or choose another --out"
+            f"{generation} was trained on another corpus: restore that corpus or choose another "
+            "--out"
         )
-    step.model.load_state_dict(load_file(newest / "model.safetensors"), strict=True)
-    saved = load_file(newest / "optimizer.safetensors")
+    if state.over is not None:
+        raise StoppedByPolicy(f"{state.over}; the run is over, so choose another --out")
+
+
+class _Damaged(Exception):
+    """What is wrong with the files of a generation, in a few words."""
+
+
+@dataclass(frozen=True)
+class _Saved:
+    state: TrainState
+    weights: dict[str, torch.Tensor]
+    moments: dict[str, dict[str, torch.Tensor]]
+
+
+def _read(generation: Path, step: TrainStep) -> _Saved:
+    """Everything that a generation holds, checked before any of it is used."""
+    if (generation / HASHES).exists() and (fault := damage(generation)):
+        raise _Damaged(fault)
+    try:
+        values = json.loads((generation / "state.json").read_text("utf-8"))
+        schema = values.pop("schema")
+        state = _state(values)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _Damaged("state.json does not describe a checkpoint") from error
+    if schema > 1 and not (generation / HASHES).exists():
+        raise _Damaged(f"{HASHES} is missing")
+    try:
+        weights = read_tensors(generation / "model.safetensors")
+        flat = read_tensors(generation / "optimizer.safetensors")
+    except InputError as error:
+        raise _Damaged(str(error)) from error
+    if fault := misfit(weights, dict(step.model.named_parameters())):
+        raise _Damaged(f"model.safetensors: {fault}")
+    if not all_finite([*weights.values(), *flat.values()]):  # as older versions could write
+        raise _Damaged("it holds values that are not finite")
+    return _Saved(state, weights, _by_parameter(flat, step))
+
+
+def _state(values: dict[str, Any]) -> TrainState:
+    """The state that stands in ``state.json``; older versions lack some of it."""
+    work, detour, end = values["work"], values.get("detour"), values.get("end")
+    return TrainState(
+        **{
+            **values,
+            "work": Work(**{key: type(getattr(Work(), key))(work[key]) for key in work}),
+            "accounts": {name: float(seconds) for name, seconds in values["accounts"].items()},
+            "heldout_u": float(values["heldout_u"]),
+            "detour": Detour(**detour) if detour else Detour(),
+            "end": End(**end) if end else None,
+        }
+    )
+
+
+def _by_parameter(
+    flat: Mapping[str, torch.Tensor], step: TrainStep
+) -> dict[str, dict[str, torch.Tensor]]:
+    """The optimizer's tensors by parameter and key, from names as ``PARAMETER/KEY``."""
+    named = dict(step.model.named_parameters())
+    found: dict[str, dict[str, torch.Tensor]] = {name: {} for name in named}
+    for full, tensor in flat.items():
+        name, _, key = full.rpartition("/")
+        shapes = (torch.Size(), named[name].shape) if name in named else ()
+        if tensor.shape not in shapes or tensor.dtype != named[name].dtype:
+            raise _Damaged(f"optimizer.safetensors: {full} does not suit the model")
+        found[name][key] = tensor
+    names = {id(parameter): name for name, parameter in named.items()}
+    for group in step.optimizer.param_groups:
+        keys = {frozenset(found[names[id(parameter)]]) for parameter in group["params"]}
+        if len(keys) > 1:
+            raise _Damaged("optimizer.safetensors lacks values of some parameters")
+    return found
+
+
+def _apply(saved: _Saved, step: TrainStep) -> None:
+    step.model.load_state_dict(saved.weights, strict=True)
     for name, parameter in step.model.named_parameters():
         step.optimizer.state[parameter] = {
-            key.removeprefix(f"{name}/"): tensor.to(parameter.device)
-            for key, tensor in saved.items()
-            if key.startswith(f"{name}/")
+            key: tensor.to(parameter.device) for key, tensor in saved.moments[name].items()
         }
-    step.restore(state.loss_scale)
-    return state
+    step.restore(saved.state.loss_scale)
 
 
 def _generations(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"))
+    """All generations, the oldest first."""
+    return sorted((path for path in folder.glob("step-*") if _numbers(path)), key=_numbers)
+
+
+def _numbers(generation: Path) -> tuple[int, ...]:
+    """The number of updates in a generation's name, and which of that update it is."""
+    found = re.fullmatch(r"step-(\d+)(?:-(\d+))?", generation.name)
+    return (int(found[1]), int(found[2] or 0)) if found else ()
+
+
+def _unused(folder: Path, updates: int) -> Path:
+    """A folder for a generation of that update, later than those that are there."""
+    first = folder / f"step-{updates:08d}"
+    there = [numbers[1] for numbers in map(_numbers, _generations(folder)) if numbers[0] == updates]
+    return first.with_name(f"{first.name}-{max(there) + 1}") if there else first
 
 
 def _optimizer_state(step: TrainStep) -> dict[str, torch.Tensor]:

@@ -40,7 +40,7 @@ from crammed.training.signals import noted_signals
 from crammed.training.step import TrainStep
 from crammed.workers import world_size
 
-_STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE, _COMPARE, _OPENED = range(7)
+_STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE, _COMPARE, _OPENED, _RELOAD = range(8)
 _LENGTH = 5
 """Numbers in a command: what to do, and what the followers need to know of an update."""
 
@@ -266,6 +266,16 @@ class LeadingStep:
         self._group.send(_DISCARD)
         self._step.discard()
 
+    def reload(self) -> None:
+        """Have the followers read the newest checkpoint, which the leader has read already."""
+        self._group.send(_RELOAD)
+
+
+def reload_followers(step: TrainStep | LeadingStep) -> None:
+    """Have the followers, if there are any, go back to the newest checkpoint."""
+    if isinstance(step, LeadingStep):
+        step.reload()
+
 
 @contextmanager
 def leading(step: TrainStep, group: Group | None) -> Iterator[TrainStep | LeadingStep]:
@@ -329,6 +339,8 @@ def follow(
                 step.apply(values[0])
             elif what == _COMPARE:
                 _compare_weights_now(step, group)
+            elif what == _RELOAD:
+                load_checkpoint(checkpoints, step, corpus.sha256)
             else:
                 step.discard()
 

@@ -85,6 +85,7 @@ def _play(config: RunConfig, vocab_size: int, speed: Speed) -> tuple[Ledger, Wor
     with ledger.account("compile"):
         clock.now += speed.compile
     agenda = Agenda(config.train, ledger, planner.room_for)
+    seconds = {"log": speed.log, "heldout": speed.evaluate, "checkpoint": speed.checkpoint}
     with ledger.account("step"):
         while (update := planner.next(work)) is not None:
             predicted = predicted_positions(update.mask_rate, config.data.row_length)
@@ -95,15 +96,9 @@ def _play(config: RunConfig, vocab_size: int, speed: Speed) -> tuple[Ledger, Wor
             work += update.cost
             planner.finished(update)
             u = planner.progress(work)
-            if agenda.log_due():
-                with agenda.logging():
-                    clock.now += speed.log
-            if agenda.heldout_due(u):
-                with agenda.measuring(u):
-                    clock.now += speed.evaluate
-            if agenda.checkpoint_due():
-                with agenda.saving():
-                    clock.now += speed.checkpoint
+            for what in agenda.due(u):
+                with agenda.booked(what, u):
+                    clock.now += seconds[what]
     ledger.charged()  # books up to now
     return ledger, work
 

@@ -5,12 +5,15 @@ The measurement after training takes all rows that are held out.
 
 from __future__ import annotations
 
+import math
+
 from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_rows
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
+from crammed.errors import Diverged
 from crammed.model.encoder import MaskedLM
 from crammed.model.heldout import heldout_loss
 from crammed.rundir import RunDir
@@ -44,10 +47,16 @@ class HeldoutMeter:
         self._run = run
 
     def measure(self, work: Work, u: float, agenda: Agenda) -> None:
-        """Measure now, and write the loss as an event of the run."""
+        """Measure now, and write the loss as an event of the run.
+
+        Raises:
+            Diverged: the loss is not finite.
+        """
         self._device.synchronize()  # training that is still under way belongs to training
         with agenda.measuring(u):
             self._model.eval()
             loss = heldout_loss(self._model, self._rows, self._mask, self._device.torch)
             self._model.train()
+        if not all(map(math.isfinite, loss.values())):
+            raise Diverged(f"the held-out loss is not finite after {work.updates} updates")
         self._run.event("heldout", u=u, update=work.updates, tokens=work.tokens, **loss)

@@ -43,6 +43,9 @@ class Planner:
 
     Attributes:
         charged: seconds charged by the end of the last update.
+        skipped_rows: rows of the stream that training passes over.
+        rate: what every learning rate is multiplied with on top of the schedule.
+        reached: place in the stream after the rows of the last update.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class Planner:
     ) -> None:
         self.budget = config.budget.limit
         self.charged = ledger.charged()
+        self.skipped_rows = self.reached = 0
+        self.rate = 1.0
         self._config = config
         self._vocab_size = vocab_size
         self._ledger = ledger
@@ -85,8 +90,10 @@ class Planner:
             end = self.budget.progress(work + cost, 0.0)
             if end > 1.0:
                 return None
-        factor = self._config.schedule((u + end) / 2.0)
-        return Update(work.updates, work.rows, rows, factor, rate, cost)
+        factor = self.rate * self._config.schedule((u + end) / 2.0)
+        first_row = work.rows + self.skipped_rows
+        self.reached = first_row + rows
+        return Update(work.updates, first_row, rows, factor, rate, cost)
 
     def in_time(self) -> bool:
         """Whether the work that was begun is done before a budget of time ends."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 
 from torch import Tensor
 
@@ -16,6 +18,44 @@ from crammed.training.plan import Update
 
 MOST_SKIPPED = 30
 """Updates skipped in a row; by then the loss scale has fallen from 65,536 to below 1e-4."""
+USUAL = 100
+"""Values that say what is usual, and by how much values differ."""
+FEWEST = 20
+"""Nothing is a spike before there are so many values to compare it with."""
+FAR = 10.0
+"""A spike lies this many typical deviations above the usual value."""
+LEAST = {"loss": 0.01, "grad_norm": 0.1}
+"""A typical deviation counts as at least this share of the usual value."""
+
+
+class Spikes:
+    """Finds values far above those before them.
+
+    The usual value is the median of the last `USUAL`, and the typical deviation is their median
+    absolute deviation, which spikes themselves hardly move.
+
+    Args:
+        least: a deviation counts as at least this share of the usual value.
+    """
+
+    def __init__(self, least: float) -> None:
+        self._least = least
+        self._last: deque[float] = deque(maxlen=USUAL)
+
+    def add(self, values: list[float]) -> tuple[list[int], float]:
+        """Take note of some values.
+
+        Returns:
+            places of the spikes among them, and the usual value before them.
+        """
+        found, middle = [], math.nan
+        if len(self._last) >= FEWEST:
+            middle = statistics.median(self._last)
+            deviation = statistics.median(abs(each - middle) for each in self._last)
+            limit = middle + FAR * max(deviation, self._least * abs(middle))
+            found = [place for place, value in enumerate(values) if value > limit]
+        self._last.extend(value for value in values if math.isfinite(value))
+        return found, middle
 
 
 class Recorder:
@@ -34,11 +74,17 @@ class Recorder:
         self._device = device
         self._task = task
         self.loss = math.nan
+        self._spikes = {name: Spikes(least) for name, least in LEAST.items()}
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what is not written yet, as after going back to a checkpoint."""
         self._skipped = 0
         self._clear()
 
     def _clear(self) -> None:
         self._updates: list[Update] = []
+        self._applied: list[Update] = []
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
 
@@ -55,16 +101,27 @@ class Recorder:
         self._skipped = self._skipped + 1 if norm is None else 0
         if self._skipped == MOST_SKIPPED:
             raise Diverged(
-                f"{MOST_SKIPPED} updates in a row had gradients beyond float16's range: try a "
-                "lower optim.lr or compute.dtype=float32; the checkpoints hold the last good state"
+                f"{MOST_SKIPPED} updates in a row had gradients beyond float16's range, which "
+                "compute.dtype=float32 may hold"
             )
         if norm is not None:
+            self._applied.append(update)
             self._losses.append(loss)
             self._norms.append(norm)
 
     def has_news(self) -> bool:
         """Whether an update was applied since the last log point."""
         return bool(self._losses)
+
+    def check(self, work: Work) -> None:
+        """Wait for the losses since the last log point.
+
+        Raises:
+            Diverged: one of them is not finite.
+        """
+        for loss in self._losses:
+            if not math.isfinite(value := float(loss)):
+                raise Diverged(f"the loss is {value} after {work.updates} updates")
 
     def log(self, work: Work, u: float) -> None:
         """Write a log point, if there is news.
@@ -76,13 +133,12 @@ class Recorder:
             return
         self._device.synchronize()  # training that is still under way belongs to training
         with self._agenda.logging():
-            self.loss = sum(float(loss) for loss in self._losses) / len(self._losses)
-            norm = sum(float(norm) for norm in self._norms) / len(self._norms)
-            if not math.isfinite(self.loss):
-                raise Diverged(
-                    f"the loss is {self.loss} after {work.updates} updates; a lower optim.lr helps "
-                    "most often, and the checkpoints hold the last good state"
-                )
+            self.check(work)
+            losses = [float(loss) for loss in self._losses]
+            norms = [float(norm) for norm in self._norms]
+            self.loss, norm = sum(losses) / len(losses), sum(norms) / len(norms)
+            self._note_spikes("loss", losses)
+            self._note_spikes("grad_norm", norms)
             seconds = max(1e-9, self._agenda.since_log())
             last = self._updates[-1]
             record = {
@@ -109,3 +165,11 @@ class Recorder:
             self._run.heartbeat(self._ledger.charged())
             self._task.update(u, words)
         self._clear()
+
+    def _note_spikes(self, name: str, values: list[float]) -> None:
+        """Write an event for each value that is far above those before this log point."""
+        places, usual = self._spikes[name].add(values)
+        for place in places:
+            number = self._applied[place].number + 1
+            value = values[place] if math.isfinite(values[place]) else None
+            self._run.event("spike", of=name, update=number, value=value, usual=usual)

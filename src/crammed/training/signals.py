@@ -15,6 +15,12 @@ class UpdateLeft(Exception):
     """A signal came while gradients were computed; the update is left undone."""
 
 
+def leave_update(signals: list[str]) -> None:
+    """Raise `UpdateLeft` if a signal has come."""
+    if signals:
+        raise UpdateLeft
+
+
 @contextmanager
 def noted_signals() -> Iterator[list[str]]:
     """Put the names of SIGINT, SIGTERM and SIGHUP into a list instead of ending the process.

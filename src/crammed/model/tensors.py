@@ -1,0 +1,46 @@
+"""Files of tensors, read with suspicion, and what can be wrong with tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from crammed.errors import InputError
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU.
+
+    Raises:
+        InputError: the file is missing, cut off, or not of this format.
+    """
+    try:
+        return load_file(file)
+    except FileNotFoundError as error:
+        raise InputError(f"{file.name} is missing") from error
+    # Besides its own errors, the library has others for numbers and types that make no sense.
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise InputError(f"{file.name} is not a readable safetensors file") from error
+
+
+def misfit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:
+    """How tensors differ in name, shape or type from those that are wanted; None if they do not."""
+    if unknown := tensors.keys() ^ wanted.keys():
+        return f"the names of its tensors differ from the model's, as {min(unknown)!r}"
+    for name, tensor in tensors.items():
+        if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
+            return f"{name} has not the shape and type that the model gives it"
+    return None
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no tensor holds an infinity or a NaN; waits for their device once."""
+    with torch.no_grad():
+        # Extremes tell as much as all values do, and take no memory; a NaN is both of them.
+        ends = [end.float() for t in tensors if t.numel() for end in t.aminmax()]
+        return not ends or bool(torch.stack(ends).isfinite().all())

@@ -1,0 +1,108 @@
+"""What a run does when it diverges: it stops, or goes back to its last checkpoint.
+
+Going back discards every update since that checkpoint. Their time stays charged, as lost, and a
+budget of work counts only what is kept. Training goes on with other rows or with lower rates, as
+`train.divergence` says; a checkpoint says so before the next update, so that a run that is stopped
+later repeats the choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from crammed.budget import Ledger, Work
+from crammed.errors import Diverged
+from crammed.rundir import RunDir
+from crammed.training.agenda import Agenda
+from crammed.training.checkpoint import Checkpoints, Detour, load_checkpoint
+from crammed.training.plan import Planner
+from crammed.training.step import TrainStep
+
+
+class Recovery:
+    """Goes back as often as the recipe allows.
+
+    Args:
+        detour: what going back has changed in earlier processes.
+        corpus_sha256: hash of the corpus that the run trains on.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        step: TrainStep,
+        ledger: Ledger,
+        agenda: Agenda,
+        planner: Planner,
+        checkpoints: Checkpoints,
+        detour: Detour,
+        corpus_sha256: str,
+    ) -> None:
+        self._rule = run.config.train.divergence
+        self._run = run
+        self._step = step
+        self._ledger = ledger
+        self._agenda = agenda
+        self._planner = planner
+        self._checkpoints = checkpoints
+        self._corpus_sha256 = corpus_sha256
+        self._take(detour)
+
+    def _take(self, detour: Detour) -> None:
+        self._detour = self._checkpoints.detour = detour
+        self._planner.skipped_rows, self._planner.rate = detour.skipped_rows, detour.rate
+
+    def begin(self) -> None:
+        """Write a checkpoint to go back to, if the recipe may need one and there is none."""
+        if self._rule.then != "stop" and self._checkpoints.held is None:
+            self._checkpoints.save(Work())
+
+    def go_back(self, fault: Diverged) -> Work:
+        """Restore the last checkpoint, and change what is to be different from now on.
+
+        Returns:
+            the work that is kept.
+
+        Raises:
+            Diverged: the recipe says to stop, or the run has gone back often enough.
+        """
+        self._run.heartbeat(self._ledger.charged())  # a resume charges what is discarded, too
+        self._run.event("diverged", reason=str(fault))
+        rule, detour = self._rule, self._detour
+        if rule.then == "stop":
+            raise Diverged(f"{fault}; {self._advice()}") from fault
+        if detour.returns >= rule.times:
+            raise Diverged(
+                f"{fault}, though the run went back {detour.returns} times "
+                f"(train.divergence.times); {self._advice()}"
+            ) from fault
+        saved = load_checkpoint(self._run.checkpoints, self._step, self._corpus_sha256).state
+        lost = self._ledger.lose(saved.accounts)
+        self._agenda.went_back(saved.heldout_u)
+        detour = replace(detour, returns=detour.returns + 1)
+        if rule.then == "skip":
+            detour = replace(detour, skipped_rows=self._planner.reached - saved.work.rows)
+        else:
+            detour = replace(detour, rate=rule.factor * detour.rate)
+        self._take(detour)
+        self._checkpoints.save(saved.work, again=True)
+        self._run.event(
+            "back",
+            update=saved.work.updates,
+            lost_s=lost,
+            skipped_rows=detour.skipped_rows,
+            rate=detour.rate,
+        )
+        return saved.work
+
+    def _advice(self) -> str:
+        """What is kept, and what to type instead."""
+        kept = "no checkpoint was written before that"
+        if (updates := self._checkpoints.updates()) is not None:
+            kept = f"the checkpoint of update {updates} is kept, and all its values are finite"
+        if self._rule.then == "stop":
+            return (
+                f"{kept}: type the same command with train.divergence.then=lower (or skip) to go "
+                "on, or train anew with a lower optim.lr"
+            )
+        return f"{kept}: train anew with a lower optim.lr"

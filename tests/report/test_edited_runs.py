@@ -1,0 +1,120 @@
+"""Reports of runs whose files were edited or cut, or whose folders have unusual names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crammed.errors import InputError
+from crammed.report.page import write_report
+from crammed.rundir import RunDir, read_config, read_events, read_lines, read_metrics
+
+FINISHED = Path(__file__).parents[1] / "fixtures" / "2026-11-21" / "finished"
+
+
+def copied(to: Path) -> Path:
+    """A finished run without what makes its report slow."""
+    shutil.copytree(FINISHED, to, ignore=shutil.ignore_patterns("corpus", "evaluation", "export"))
+    return to
+
+
+def appended(run: Path, name: str, line: bytes) -> Path:
+    with (run / name).open("ab") as file:
+        file.write(line + b"\n")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "words"),
+    [
+        ("metrics.jsonl", b"[1, 2]", "is not an object"),
+        ("metrics.jsonl", b"7", "is not an object"),
+        ("metrics.jsonl", b"{}", "has no number 'update'"),
+        ("metrics.jsonl", b'{"update": "9"}', "has no number 'update'"),
+        ("metrics.jsonl", b'{"update": true}', "has no number 'update'"),
+        ("metrics.jsonl", b'{"update": NaN}', "has no number 'update'"),
+        ("metrics.jsonl", b'{"update": 1' + b"0" * 400 + b"}", "has no number 'update'"),
+        ("metrics.jsonl", b'{"update": 99999}', "has no number 'u'"),
+        ("events.jsonl", b"null", "is not an object"),
+        ("events.jsonl", b"{}", "does not name an event"),
+        ("events.jsonl", b'{"event": ["stage"]}', "does not name an event"),
+        ("events.jsonl", b'{"event": "stage", "name": "x"}', "has no number 'seconds'"),
+        ("events.jsonl", b'{"event": "heldout", "u": 1, "update": 1}', "has no number 'loss@0.15'"),
+    ],
+)
+def test_a_line_of_another_form_is_named(
+    tmp_path: Path, name: str, line: bytes, words: str
+) -> None:
+    run = appended(copied(tmp_path / "run"), name, line)
+    with pytest.raises(InputError, match=rf"{name} is damaged: record \d+ {words}; restore"):
+        write_report([run], tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("line", [b'{"update": 3, "lo', b"\xff\xfe\x00", b"[" * 100_000, b""])
+def test_what_is_no_json_is_skipped(tmp_path: Path, line: bytes) -> None:
+    run = copied(tmp_path / "run")
+    before = read_metrics(run), read_events(run)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        appended(run, name, line)
+    assert (read_metrics(run), read_events(run)) == before
+
+
+@given(content=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_no_content_of_a_file_of_lines_is_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    run = tmp_path_factory.mktemp("any")
+    for name in ("metrics.jsonl", "events.jsonl"):
+        (run / name).write_bytes(content)
+    for read in (read_metrics, read_events, lambda run: list(read_lines(run / "events.jsonl"))):
+        with contextlib.suppress(InputError):
+            read(run)
+
+
+def test_a_run_without_log_points_says_so(tmp_path: Path) -> None:
+    run = copied(tmp_path / "run")
+    (run / "metrics.jsonl").write_bytes(b'{"upd')
+    with pytest.raises(InputError, match="holds no log point"):
+        write_report([run], tmp_path / "report.html")
+
+
+def read_everything(run: Path) -> None:
+    with RunDir.open(run, read_config(run)) as opened:
+        opened.last_heartbeat()
+    write_report([run], run / "report.html")
+
+
+@pytest.mark.parametrize("name", ["summary.json", "env.json", "heartbeat.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_damaged_file_of_a_run_is_one_line(tmp_path: Path, name: str, content: bytes) -> None:
+    run = copied(tmp_path / "run")
+    (run / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name} is damaged: it "):
+        read_everything(run)
+
+
+@pytest.mark.parametrize("name", ["$", "a$b$c", r"$\frac{1}$", "100 $", r"\$x$"])
+def test_a_folder_may_be_named_with_a_dollar(tmp_path: Path, name: str) -> None:
+    runs = [copied(tmp_path / name), copied(tmp_path / "other")]
+    page = write_report(runs, tmp_path / "report.html").read_text("utf-8")
+    legend = page[: page.index("</section>")]
+    assert f">{name}</text>" in legend
+
+
+def test_what_was_unusual_is_said_below_the_loss(tmp_path: Path) -> None:
+    run = copied(tmp_path / "run")
+    assert "Spikes" not in write_report([run], tmp_path / "report.html").read_text("utf-8")
+    for update in (5, 6, 7, 8, 9, 1200, 1200):
+        event = {"event": "spike", "of": "loss", "update": update, "value": 9.0, "usual": 5.0}
+        appended(run, "events.jsonl", json.dumps(event).encode())
+    back = {"event": "back", "update": 300, "lost_s": 1.5, "skipped_rows": 4096, "rate": 0.5}
+    appended(run, "events.jsonl", json.dumps(back).encode())
+    page = write_report([run], tmp_path / "report.html").read_text("utf-8")
+    assert "Spikes of the loss: after update 5, 6, 7, 8, 9 and 1 more." in page
+    assert "Training diverged and went back to update 300: 4,096 rows were" in page
