@@ -98,8 +98,8 @@ def _os_error(text: str) -> int | None:
 def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     """Replace the file in one step: readers see the old content or the new, never a part.
 
-    When this returns, the disk has the new content. Makes the file's folder if there is none. A link
-    is replaced, and nothing is written to where it leads.
+    When this returns, the disk has the new content. Makes the file's folder if there is none. A
+    link is replaced, and nothing is written to where it leads.
 
     Args:
         sync_folder: False lets a power cut bring the old content back, which takes less time.
