@@ -260,7 +260,7 @@ def test_an_output_folder_that_holds_something_else_is_left_alone(tmp_path: Path
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_costs_no_finished_work(tmp_path: Path) -> None:
     """The held-out documents are written to a device that is always full."""
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     script = (
@@ -272,8 +272,11 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     )
     done = python("-c", script, "run", *SMALL, "--data", text, "--out", tmp_path / "run")
     assert done.returncode == 2, done.stderr
-    assert "the disk is full" in done.stderr.splitlines()[-1]
-    assert not (tmp_path / "run").exists()
+    last = done.stderr.splitlines()[-1]
+    assert "the disk is full" in last
+    assert last.endswith("what is finished is kept, and the repaired command goes on from there")
+    assert list((tmp_path / "run" / ".corpus.preparing").glob("parts/*/*.clean.json"))
+    assert not (tmp_path / "run" / "corpus").exists()
 
 
 @pytest.mark.parametrize(

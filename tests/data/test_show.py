@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from crammed.data.corpus import Corpus
 from crammed.data.show import describe_corpus, describe_samples, dropped_samples, sample_rows
 from crammed.data.statistics import Statistics
+from crammed.errors import InputError
 from support.corpora import VOCABULARY, numbered_files, write_corpus
 
 
@@ -78,3 +80,22 @@ def test_rows_are_decoded_with_their_special_tokens(corpus: Corpus) -> None:
     assert sample_rows(corpus, 0) == []
     labels = [label for label, _ in describe_samples(corpus, 2)]
     assert labels == ["dropped 1", "dropped 2", "dropped 3", "dropped 4", "row 1", "row 2"]
+
+
+@pytest.mark.parametrize("key", ["sources", "heldout", "documents", "tokens", "steps"])
+@pytest.mark.parametrize("value", [None, "x", [5]])
+def test_a_manifest_that_makes_no_sense_is_one_line(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    made = write_corpus(tmp_path / "corpus", numbered_files([3]))
+    made.manifest[key] = value
+    with pytest.raises(InputError, match=r"corpus is damaged: crammed data verify says where"):
+        describe_corpus(made)
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]\n", b'{"text": 5, "step": "c4"}\n', b"5\n"])
+def test_dropped_documents_that_are_damaged_are_one_line(tmp_path: Path, line: bytes) -> None:
+    made = write_corpus(tmp_path / "corpus", numbered_files([3]))
+    (made.path / "dropped.jsonl.gz").write_bytes(gzip.compress(line))
+    with pytest.raises(InputError, match="is damaged"):
+        dropped_samples(made)

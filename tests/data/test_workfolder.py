@@ -19,7 +19,9 @@ from crammed.data.preparation import prepare
 from crammed.data.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files import publish
+from crammed.pipeline import _corpus_of as corpus_of
 from crammed.progress import SILENT
+from crammed.rundir import RunDir
 from crammed.scratch import scratch_folder
 from support.text import documents, tiny, write_jsonl
 
@@ -117,6 +119,27 @@ def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: _Cle
     assert cleaning.calls == 4 + 3
 
 
+@pytest.mark.parametrize("left", [0, 100, 5000])
+def test_rows_that_a_power_cut_took_are_packed_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "pack_tails", _full_disk)
+        with pytest.raises(InputError, match="the disk is full"):
+            _prepare(folder)
+    (rows,) = folder.parent.glob(".out.preparing/made-*/corpus/rows-00001.bin")
+    content = rows.read_bytes()
+    rows.write_bytes(content[:left] + bytes(len(content) - left if left else 0))
+    assert rows.read_bytes() != content
+    made = _prepare(folder)
+    assert made.sha256 == _prepare(folder, "afresh").sha256
+    assert not list(made.damaged())
+
+
+def _full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_damaged_intermediate_results_are_one_line(folder: Path, cleaning: _Cleaning) -> None:
     cleaning.errors[4] = InputError("stopped")
     with pytest.raises(InputError, match="stopped"):
@@ -193,3 +216,13 @@ def test_folders_for_a_moment_do_not_outlive_their_process(
     with scratch_folder():
         pass
     assert set(tmp_path.iterdir()) == {other}
+
+
+def test_the_next_call_of_a_run_removes_what_a_kill_left(folder: Path) -> None:
+    config = tiny("crammed", "compute.workers=1", data={"sources": [str(folder)]})
+    with RunDir.open(folder.parent / "run", config) as run:
+        made = corpus_of(run, SILENT)
+        beside = run.path / ".corpus.preparing"
+        (beside / "parts").mkdir(parents=True)
+        assert corpus_of(run, SILENT).sha256 == made.sha256
+        assert not beside.exists()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crammed.errors import InputError
+from crammed.formats import lines
 from crammed.formats.documents import READERS, ReadOptions, format_of
 from crammed.formats.lines import File
 from crammed.formats.records import is_json
@@ -80,6 +84,31 @@ def test_any_bytes(tmp_path: Path, suffix: str, data: bytes) -> None:
     file = tmp_path / f"a{suffix}"
     file.write_bytes(data)
     _read(file)
+
+
+class _Failing(io.RawIOBase):
+    """A disk that gives a few bytes and then an error."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._data:
+            raise OSError(errno.EIO, "Input/output error")
+        count = min(len(buffer), len(self._data))
+        buffer[:count], self._data = self._data[:count], self._data[count:]
+        return count
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".json", ".csv", ".tsv"])
+def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(lines, "open", lambda *_: _Failing(CONTENT[suffix][:50]), raising=False)
+    file = File(tmp_path / f"a{suffix}", "a")
+    with pytest.raises(InputError, match=r"a cannot be read to its end: \S+ \d+\S+ Input/output"):
+        list(READERS[suffix](file, ReadOptions()))
 
 
 @pytest.mark.parametrize("suffix", WHOLE)

@@ -167,9 +167,8 @@ def ignored_files(data: DataConfig) -> Counter[str]:
         known = set(map(os.path.realpath, _search(root, _first_visit())))
         for folder in _folders(root, _first_visit()):
             for file in folder.iterdir():
-                if file.name.startswith(".") or not file.is_file():
-                    continue
-                if os.path.realpath(file) not in known:
+                seen = not file.name.startswith(".") and file.is_file()
+                if seen and os.path.realpath(file) not in known:
                     others[printable(file.suffix or file.name)] += 1
     return others
 

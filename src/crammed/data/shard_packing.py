@@ -91,7 +91,9 @@ class Packed:
 def pack_shards(job: PackJob) -> Packed:
     """Write documents as rows; the tokens after the last whole row become the tail."""
     if (done := stage_result(job.out, "pack")) is not None:
-        return Packed(**done)
+        packed = Packed(**done)
+        if packed.sha256 is None or (job.rows.exists() and sha256(job.rows) == packed.sha256):
+            return packed  # a power cut may have taken rows that were not on the disk yet
     tokenizer, special = _load_tokenizer(job.tokenizer)
     encoded = [_encode(part, job.chunked, tokenizer) for part in job.parts]
     ids = np.concatenate([each.ids for each in encoded])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from crammed.data.corpus import Corpus, RowStream
 from crammed.data.samples import Sample, first_of_each_step
 from crammed.data.statistics import labelled_lengths
+from crammed.errors import InputError
 from crammed.formats.lines import open_text
 from crammed.quantity import quantity
 
@@ -18,7 +20,26 @@ _SHOWN_CHARACTERS = 160
 
 
 def describe_corpus(corpus: Corpus) -> list[tuple[str, str]]:
-    """The content of the manifest, as labels with one or more lines each."""
+    """The content of the manifest, as labels with one or more lines each.
+
+    Raises:
+        InputError: the manifest is damaged.
+    """
+    with _damage(corpus):
+        return _described(corpus)
+
+
+@contextmanager
+def _damage(corpus: Corpus) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise InputError(
+            f"corpus {corpus.path} is damaged: crammed data verify says where; prepare it again"
+        ) from error
+
+
+def _described(corpus: Corpus) -> list[tuple[str, str]]:
     manifest = corpus.manifest
     heldout = manifest["heldout"]
     statistics = manifest.get("statistics")
@@ -74,7 +95,7 @@ def dropped_samples(corpus: Corpus, most_a_step: int = 2) -> list[Sample]:
     file = corpus.path / "dropped.jsonl.gz"
     if not file.exists():
         return []
-    with open_text(file) as lines:
+    with _damage(corpus), open_text(file) as lines:
         return [
             {**sample, "text": _beginning(sample["text"])}
             for sample in first_of_each_step(map(json.loads, lines), most_a_step)
