@@ -116,8 +116,9 @@ class CrammedPreTrainedModel(PreTrainedModel):
         x, tables, mask = self.encoder.prepare(tokens, mask, token_type_ids)
         states, attentions = [x], []
         for layer in self.encoder.layers:
-            if output_attentions:
-                attentions.append(layer.probabilities(x, tables, mask))
+            shares = layer.probabilities(x, tables, mask) if output_attentions else None
+            if shares is not None:  # not every mixer is attention
+                attentions.append(shares)
             if self.gradient_checkpointing and self.training:
                 x = self._gradient_checkpointing_func(layer.__call__, x, tables, mask)
             else:
@@ -127,7 +128,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
         return BaseModelOutput(
             last_hidden_state=x,
             hidden_states=tuple(states) if output_hidden_states else None,
-            attentions=tuple(attentions) if output_attentions else None,
+            attentions=tuple(attentions) or None,
         )
 
     def give(

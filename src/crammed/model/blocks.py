@@ -159,6 +159,12 @@ class Block(nn.Module):
         """Multiply-adds for one token beside `products`, in rows of `length` tokens."""
         return 0
 
+    def probabilities(
+        self, x: Tensor, tables: tuple[Tensor, ...], mask: Tensor | None
+    ) -> Tensor | None:
+        """How much each token attends to each, [B, H, S, S]; None in a block without attention."""
+        return None
+
     def declared(self, name: str) -> Iterator[Product]:
         """The products, in a block that has this dotted name."""
         for own, matrices in self.products.items():

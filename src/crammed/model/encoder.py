@@ -67,8 +67,8 @@ class Layer(nn.Module):
             return again
         return self._add_blocks(x, tables, mask)
 
-    def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        """What `Attention.probabilities` says of the layer's input x [B, S, D]."""
+    def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor | None:
+        """What `Block.probabilities` says of the layer's input x [B, S, D]."""
         return self.attention.probabilities(self.attention_norm(x) if self.pre else x, tables, mask)
 
     def _add_blocks(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
