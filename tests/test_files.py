@@ -34,6 +34,24 @@ def test_a_file_in_the_way_is_reported_in_one_line(tmp_path: Path) -> None:
             write_text(tmp_path / place, "a")
 
 
+def test_a_planted_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    for name in ("report.html", ".report.html.tmp"):
+        (tmp_path / name).symlink_to(tmp_path / "precious")
+    write_text(tmp_path / "report.html", "new")
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert not (tmp_path / "report.html").is_symlink()
+    assert (tmp_path / "report.html").read_text() == "new"
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    for path in (tmp_path / "full", Path("/dev/full")):
+        with pytest.raises(InputError, match="full is not an ordinary file: choose another one"):
+            write_text(path, "a")
+    assert Path("/dev/full").is_char_device()
+
+
 def test_a_folder_is_locked_once(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "here"
     with FolderLock(folder):

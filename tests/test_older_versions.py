@@ -168,13 +168,15 @@ def test_exports_are_the_same_models(tmp_path: Path) -> None:
     native, again = FIXTURES / "finished" / "export", tmp_path / "again" / "finished"
     assert weights_sha256(again) == weights_sha256(native)
     assert read(again / "config.json") == read(native / "config.json")
-    # The old export brings the code of its time; the new one brings today's.
+    # The old export brings the code of its time, which transformers 4 never loaded; the new one
+    # brings today's.
     expected = read(FIXTURES / "finished-custom" / "LOGITS.json")
-    folders = ("finished-custom/export", "again/finished-custom")
+    folders = ["again/finished-custom"]
+    if int(metadata.version("transformers").split(".")[0]) > 4:
+        folders.append("finished-custom/export")
     printed = python(tmp_path, "-c", LOGITS, json.dumps(expected["ids"]), *folders)
-    old, new = json.loads(printed.splitlines()[-1])
-    assert old == close(expected["logits"], 1e-5)
-    assert new == close(expected["logits"], 1e-5)
+    found = json.loads(printed.splitlines()[-1])
+    assert found == [close(expected["logits"], 1e-5) for _ in folders]
 
 
 def test_a_corpus_is_whole_and_shown(tmp_path: Path) -> None:

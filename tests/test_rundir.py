@@ -65,6 +65,27 @@ def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_run_that_did_not_begin_leaves_no_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: Path, text: str) -> None:
+        raise InputError("the disk is full")
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "shared").mkdir()
+    for place in ("runs/a/one", "mine", "shared/two"):
+        with RunDir.open(tmp_path / place, tiny()) as run:
+            if place == "shared/two":  # another run began beside it
+                (tmp_path / "shared" / "three").mkdir()
+            run.discard_if_new()
+        with monkeypatch.context() as patched:
+            patched.setattr("crammed.rundir.write_json", fails)
+            with pytest.raises(InputError, match="full"):
+                RunDir.open(tmp_path / place, tiny())
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["mine", "shared", "shared/three"]
+
+
 def test_a_corpus_outlives_a_run_that_did_not_begin(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "run", tiny()) as run:
         (run.path / "corpus").mkdir()

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +113,23 @@ def _os_error(text: str) -> int | None:
 def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     """Replace the file in one step: readers see the old content or the new, never a part.
 
-    When this returns, the disk has the new content. Makes the file's folder if there is none.
+    When this returns, the disk has the new content. Makes the file's folder if there is none. A
+    link is replaced, and nothing is written to where it leads.
 
     Args:
         sync_folder: False lets a power cut bring the old content back, which takes less time.
+
+    Raises:
+        InputError: it cannot be written, or is a device or a pipe.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path} is not an ordinary file: choose another one")
     aside = path.with_name(f".{path.name}.tmp")
     with disk_faults(path):
         make_folder(path.parent)
         try:
-            with aside.open("w", encoding="utf-8") as file:
+            aside.unlink(missing_ok=True)  # a crash left it, or somebody made it a link
+            with aside.open("x", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -135,8 +142,11 @@ def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
 
 def write_json(path: Path, values: Any, *, sync_folder: bool = True) -> None:
     """Write JSON as `write_text` does; keys keep their order and NaN is refused."""
-    text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(path, text + "\n", sync_folder=sync_folder)
+    write_text(path, _as_json(values), sync_folder=sync_folder)
+
+
+def _as_json(values: Any) -> str:
+    return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -188,6 +198,18 @@ def make_folder(path: Path) -> None:
         make_folder(path.parent)
     path.mkdir(exist_ok=True)
     _sync(path.parent)
+
+
+def missing_folders(path: Path) -> list[Path]:
+    """Those of `path` and the folders above it that do not exist, the innermost first."""
+    return [folder for folder in (path, *path.parents) if not folder.exists()]
+
+
+def remove_if_empty(folders: Iterable[Path]) -> None:
+    """Remove folders, but none that holds something."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager
@@ -296,6 +318,8 @@ def damage(folder: Path) -> str | None:
         return f"{HASHES} cannot be read"
     if hashes is None:
         return f"{HASHES} is missing"
+    if (folder / HASHES).read_text("utf-8") != _as_json(hashes):
+        return f"{HASHES} is not as it was written"
     there = set(_names(folder))
     for name, expected in hashes.items():
         if name not in there:

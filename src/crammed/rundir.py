@@ -36,7 +36,14 @@ from crammed.config import RunConfig
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
-from crammed.files import FolderLock, disk_faults, make_folder, read_json, write_json
+from crammed.files import (
+    FolderLock,
+    disk_faults,
+    missing_folders,
+    read_json,
+    remove_if_empty,
+    write_json,
+)
 
 
 def default_out(config: RunConfig, data_name: str, last: str) -> Path:
@@ -77,6 +84,7 @@ class RunDir:
         self.path = path
         self.config = config
         self._created = created
+        self._made = missing_folders(path)
         self._lock = FolderLock(path)
         for half_written in path.glob(".*.json.tmp"):  # by a process that was killed
             half_written.unlink()
@@ -109,11 +117,13 @@ class RunDir:
             return run
         if path.exists() and any(each.name not in _BEFORE_CONFIG for each in path.iterdir()):
             raise InputError(f"{path} holds something that is not a run: choose another --out")
-        with disk_faults(path):
-            make_folder(path)
-            run = cls(path, config, created=True)
+        run = cls(path, config, created=True)
+        try:
             write_json(path / "env.json", environment())
             write_json(saved, config.model_dump(mode="json"))
+        except InputError:
+            run.discard_if_new()
+            raise
         return run
 
     def __enter__(self) -> RunDir:
@@ -123,10 +133,13 @@ class RunDir:
         self._lock.release()
 
     def discard_if_new(self) -> None:
-        """Remove the directory if this process made it and nothing worth keeping is in it yet."""
+        """Remove what this process made if there is nothing worth keeping in it yet."""
         kept = ("metrics.jsonl", "corpus/manifest.json", ".corpus.preparing")
         if self._created and not any((self.path / name).exists() for name in kept):
             shutil.rmtree(self.path, ignore_errors=True)
+            if self.path not in self._made:
+                self.path.mkdir(exist_ok=True)
+            remove_if_empty(self._made)
 
     @property
     def final(self) -> Path:

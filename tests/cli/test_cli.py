@@ -109,6 +109,12 @@ def test_the_other_verbs_on_a_finished_run(
     mine, theirs = (f / "model.safetensors" for f in (tmp_path / "again", run / "export"))
     assert mine.read_bytes() == theirs.read_bytes()
 
+    shutil.copytree(run, tmp_path / "damaged")
+    for content, words in (("{", "is damaged"), ("[]", "is damaged"), ("{}", "does not hold")):
+        (tmp_path / "damaged" / "summary.json").write_text(content)
+        said = refusal("export", tmp_path / "damaged", "--to", tmp_path / "none")
+        assert f"summary.json {words}" in said
+
     both = crammed("report", run, run, "--out", tmp_path / "both.html")
     assert both.returncode == 0
     assert "2 runs" in (tmp_path / "both.html").read_text()

@@ -142,3 +142,18 @@ def test_identity_ignores_compute_alone() -> None:
 
 def test_every_field_has_a_place_in_the_saved_file() -> None:
     assert set(load_config("demo").model_dump()) == set(RunConfig.model_fields)
+
+
+def test_what_is_shown_to_others_has_no_folders() -> None:
+    sources = ["/home/me/a.txt", "~/texts", "/home/me/*/b.jsonl", "hub:owner/name", "-"]
+    given = {
+        "data": {"sources": sources, "clean": {"downstream": "/home/me/glue"}},
+        "tokenizer": {"file": "/home/me/tokenizer.json"},
+    }
+    config = load_config("crammed", fixed=given)
+    shown = config.without_folders()
+    paths = [source["path"] for source in shown["data"]["sources"]]
+    assert paths == ["a.txt", "texts", "b.jsonl", "hub:owner/name", "-"]
+    assert shown["data"]["clean"]["downstream"] == "glue"
+    assert shown["tokenizer"]["file"] == "tokenizer.json"
+    assert config.model_dump(mode="json")["tokenizer"]["file"] == "/home/me/tokenizer.json"

@@ -4,7 +4,7 @@ import json
 import pickle
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -489,6 +489,38 @@ def test_what_is_wrong_with_a_folder_is_said_in_one_line(
     with pytest.raises(InputError, match=words) as caught:
         BackboneSpec(str(folder), 0.1).load()
     assert "\n" not in str(caught.value)
+
+
+def hostile(content: bytes) -> Iterator[bytes]:
+    """A file cut short, of another form, or with a value that no one writes."""
+    yield from (b"", content[: len(content) // 2], content[:-1], b"\xff\xfe", b"null", b"[]", b"{}")
+    yield b"[" * 100_000
+    if content.startswith(b"{"):
+        values = json.loads(content)
+        for key in values:
+            others: tuple[Any, ...] = (None, -1, 10**22, "x", {})
+            for value in others:
+                yield json.dumps({**values, key: value}).encode()
+    else:  # safetensors: a header that is longer than the file, and one that claims more
+        yield (2**40).to_bytes(8, "little") + content[8:]
+        length = int.from_bytes(content[:8], "little")
+        header = content[8 : 8 + length].replace(b'"shape":[', b'"shape":[9999999,')
+        yield len(header).to_bytes(8, "little") + header + content[8 + length :]
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer_config.json"])
+def test_hostile_files_of_a_folder_are_read_or_refused(
+    tmp_path: Path, folders: dict[str, Path], name: str
+) -> None:
+    folder = shutil.copytree(folders["bert"], tmp_path / "bert")
+    refused = 0
+    for content in hostile((folders["bert"] / name).read_bytes()):
+        (folder / name).write_bytes(content)
+        try:
+            BackboneSpec(str(folder), 0.1).load()
+        except InputError as error:
+            refused += "\n" not in str(error)
+    assert refused >= 5
 
 
 def test_models_that_are_nowhere_are_said_to_be(

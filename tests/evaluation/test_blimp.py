@@ -77,6 +77,11 @@ def test_a_sentences_score_is_its_pseudo_log_likelihood(folder: Path, bert: Back
     assert scores[-1] == 0.0
 
 
+def test_the_columns_are_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "evaluation.md").read_text("utf-8")
+    assert all(f"`{column}`" in page for column in blimp._COLUMNS)
+
+
 class Table:
     """An encoder of letters whose model gives a letter the same probability in every place."""
 

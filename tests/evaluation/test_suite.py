@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -256,9 +257,12 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
     ):
         with pytest.raises(InputError, match=message):
             evaluate(ask(**values), SILENT)
+    request = ask(suite="blimp", data=str(tmp_path / "none.jsonl"))
+    deep = dataclasses.replace(request, into=tmp_path / "deep" / "scores")
     with pytest.raises(InputError, match="no BLiMP data at"):
-        evaluate(ask(suite="blimp", data=str(tmp_path / "none.jsonl")), SILENT)
+        evaluate(deep, SILENT)
     assert not (tmp_path / "scores").exists()
+    assert not (tmp_path / "deep").exists()
 
 
 def test_protocols_are_files_of_one_form(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from crammed.evaluation.scores.table import (
 )
 from crammed.files import read_json, write_json
 from crammed.pipeline import run_everything
-from crammed.progress import SILENT
+from crammed.progress import SILENT, Progress
 from crammed.quantity import beside_unigram, quantity
 from crammed.report.page import write_report
 from crammed.rundir import RunDir
@@ -144,6 +144,31 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
     ):
         assert words in page
     assert "recipe: crammed-2022" in page
+
+
+def test_folders_of_sources_are_not_shown(tmp_path: Path) -> None:
+    private = tmp_path / "private-folder"
+    (private / "texts").mkdir(parents=True)
+    write_jsonl(private / "texts" / "text.jsonl", documents(600))
+    (private / "texts" / "broken.jsonl.gz").write_bytes(b"\x1f\x8b nothing")
+    said = io.StringIO()
+    with Progress(said) as progress:
+        config = tiny(
+            "crammed-2022",
+            "data.unreadable=skip",
+            budget={"limit": "2updates"},
+            data={"sources": [str(private / "texts")]},
+        )
+        run_everything(config, tmp_path / "run", None, None, progress)
+    assert "skipped  broken.jsonl.gz: texts/broken.jsonl.gz cannot be read" in said.getvalue()
+    assert "private-folder" not in said.getvalue()
+    telling = [
+        str(file.relative_to(tmp_path / "run"))
+        for file in (tmp_path / "run").rglob("*")
+        if file.is_file() and b"private-folder" in file.read_bytes()
+    ]
+    assert telling == ["config.json"]  # which is needed to go on
+    assert "path: texts" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_several_runs_side_by_side(run: Path, tmp_path: Path) -> None:

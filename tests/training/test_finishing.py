@@ -94,6 +94,11 @@ def test_after_a_failed_export_training_does_not_go_on(
         with pytest.raises(InputError, match="full"):
             finish(config, corpus, run, cpu)
     before = read_metrics(run)
+
+    def further(*_: object) -> None:
+        raise AssertionError("training goes on")
+
+    monkeypatch.setattr("crammed.training.step.TrainStep.gradients", further)
     summary = finish(config, corpus, run, cpu)
     assert summary["updates"] == before[-1]["update"] == 4
     assert read_metrics(run) == before

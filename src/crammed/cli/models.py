@@ -182,8 +182,11 @@ def export(
 
     if format not in get_args(Format):
         raise InputError(f"no format {format!r}: choose one of {', '.join(get_args(Format))}")
+    trained = load_trained(run_dir)
     summary = read_json(run_dir / "summary.json")
-    done = export_model(load_trained(run_dir), to, cast(Format, format), summary)
+    if summary is not None and "heldout" not in summary:
+        raise InputError(f"{run_dir / 'summary.json'} does not hold the result of a run")
+    done = export_model(trained, to, cast(Format, format), summary)
     values = {
         "export_dir": str(done.path),
         "format": done.format,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -67,3 +68,17 @@ class RunConfig(Section):
         kept = self.model_dump(mode="json", exclude={"compute", "description"})
         del kept["train"]["divergence"]
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+    def without_folders(self) -> dict[str, Any]:
+        """The values as JSON, to be shown to others: of files on this machine just the names."""
+        values = self.model_dump(mode="json")
+        for source, shown in zip(self.data.sources, values["data"]["sources"], strict=True):
+            if source.is_on_disk:
+                shown["path"] = Path(source.path).name
+        for section, key in (
+            (values["tokenizer"], "file"),
+            (values["data"]["clean"], "downstream"),
+        ):
+            if section[key] is not None:
+                section[key] = Path(section[key]).name
+        return values

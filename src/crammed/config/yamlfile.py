@@ -137,7 +137,7 @@ def validated(section: type[S], values: Mapping[str, Any], origin: str = "") -> 
         InputError: naming every fault as ``key.path: what is wrong``, a line each.
     """
     try:
-        return section.model_validate(dict(values))
+        return section.model_validate(dict(values) if isinstance(values, Mapping) else values)
     except ValidationError as error:
         faults = [_explain(fault, section) for fault in error.errors(include_url=False)]
         text = "\n  ".join((f"{len(faults)} faults:", *faults)) if faults[1:] else faults[0]

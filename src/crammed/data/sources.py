@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import glob
 import shutil
 import stat
 import sys
@@ -169,12 +170,22 @@ def _file_parts(name: str, options: ReadOptions) -> list[FilePart]:
     return [
         FilePart(
             printable(file.name),
-            File(file.absolute(), printable(file)),
+            File(file.absolute(), printable(_below(file, name))),
             format_of(file) or "",
             options,
         )
         for file in find_files(name)
     ]
+
+
+def _below(file: Path, source: str) -> Path:
+    """A file as messages name it: from the source's own folder, not from that of the user."""
+    root = Path(source).expanduser()
+    while glob.has_magic(str(root)):
+        root = root.parent
+    if root == file or not file.is_relative_to(root):
+        return Path(file.name)
+    return Path(root.resolve().name) / file.relative_to(root)
 
 
 def _standard_input(options: ReadOptions) -> FilePart:

@@ -22,7 +22,14 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
-from crammed.files import FolderLock, inside, read_json, write_json
+from crammed.files import (
+    FolderLock,
+    inside,
+    missing_folders,
+    read_json,
+    remove_if_empty,
+    write_json,
+)
 from crammed.model.trained import has_trained_model
 from crammed.tasks.rows import Rows
 
@@ -98,6 +105,7 @@ class EvaluationFolder:
             raise InputError(f"{folder} is not an evaluation folder: choose another")
         if found is not None:
             _refuse_other(folder, found, model, settings)
+        self._made = missing_folders(folder)
         self._lock = FolderLock(folder)
         self._created = found is None
         if found is None:
@@ -109,6 +117,7 @@ class EvaluationFolder:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._created and kind is InputError and not self.scores()["suites"]:
             shutil.rmtree(self.path)  # nothing was evaluated in it
+            remove_if_empty(self._made)
         self._lock.release()
 
     def save_gold(self, suite: str, name: str, rows: Rows, about: dict[str, Any]) -> None:

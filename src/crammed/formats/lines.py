@@ -52,7 +52,8 @@ def read_faults(file: File) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
-        why = " ".join(str(error).split())
+        strerror = getattr(error, "strerror", None)  # without the path
+        why = strerror or " ".join(str(error).split()).replace(str(file.path), file.shown)
         raise InputError(f"{file.shown} cannot be read to its end: {why}") from error
 
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from crammed.config import ModelConfig
+from crammed.config.corpus import MOST_TOKENS
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
@@ -131,7 +132,9 @@ def _read(folder: Path, file: Path) -> TrainedModel:
 
 def _misfit(weights: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> str | None:
     """Why weights are not those of such a model; None if they are."""
-    if config.layers > len(weights) or vocab_size < 1:
+    if not 0 < vocab_size <= MOST_TOKENS:
+        return f"no vocabulary has {vocab_size} tokens"
+    if config.layers > len(weights):
         return f"it has {len(weights)} tensors"
     with torch.device("meta"):  # where a model takes no memory, whatever size it claims to have
         model = MaskedLM(config, vocab_size)

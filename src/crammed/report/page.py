@@ -206,4 +206,4 @@ def _corpus(path: Path) -> dict[str, Any] | None:
 
 
 def _yaml(config: RunConfig) -> str:
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return yaml.safe_dump(config.without_folders(), sort_keys=False)

@@ -31,7 +31,7 @@ from crammed.device import Device
 from crammed.errors import PeerLost, RanksDiffer
 from crammed.files import sha256
 from crammed.progress import Progress
-from crammed.rundir import RunDir, read_lines
+from crammed.rundir import RunDir, read_events
 from crammed.training import watchdog
 from crammed.training.build import build
 from crammed.training.checkpoint import load_checkpoint
@@ -226,7 +226,7 @@ def _hash(tensors: Iterable[Tensor]) -> str:
 def note_processes(run: RunDir, group: Group | None, progress: Progress, *, resumed: bool) -> None:
     """Record how many processes train, and say so if a resumed run had another number."""
     count, before = 1 if group is None else group.size, None
-    for event in read_lines(run.path / "events.jsonl"):
+    for event in read_events(run.path, processes=("count",)):
         if event["event"] == "processes":
             before = event["count"]
     if count == before:

@@ -58,13 +58,15 @@ class HuggingFaceBackbone:
             )
         self.parameters = self._count(base)
         self.max_length = self._longest(base)
-        self._check_tokenizer(base)
-        self.pad: int = self._tokenizer.pad_token_id
-        self.mask: int | None = self._tokenizer.mask_token_id
-        self.sep: int | None = self._tokenizer.sep_token_id
+        with loading(name, "tokenizer"):  # special tokens are only looked up here
+            self._check_tokenizer(base)
+            self.pad: int = self._tokenizer.pad_token_id
+            self.mask: int | None = self._tokenizer.mask_token_id
+            self.sep: int | None = self._tokenizer.sep_token_id
+            specials = frozenset(self._tokenizer.all_special_ids)
         if self.sep is None:
             self.sep = self._tokenizer.eos_token_id
-        self.specials = frozenset(self._tokenizer.all_special_ids) - {self._tokenizer.unk_token_id}
+        self.specials = specials - {self._tokenizer.unk_token_id}
         self._library: Tokenizer | None = getattr(self._tokenizer, "backend_tokenizer", None)
         if self._library is not None:
             self._library.no_truncation()

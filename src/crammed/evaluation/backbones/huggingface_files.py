@@ -13,6 +13,7 @@ from crammed.quiet import quiet_transformers
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer*", "vocab*", "merges.txt", "*.model")
+_MOST_LAYERS, _MOST = 10_000, 2**31
 _REST = (
     "config.json",
     "*.index.json",
@@ -68,8 +69,8 @@ def model_files(folder: Path) -> list[Path]:
     """The files that determine what the model computes.
 
     Raises:
-        InputError: there are no weights, config.json does not name the kind of model, or a list of
-            weights is damaged or leads out of the folder.
+        InputError: there are no weights, config.json does not name the kind of model or asks for
+            more than can be, or a list of weights is damaged or leads out of the folder.
     """
     weights = _weights(folder)
     if not weights:
@@ -77,11 +78,14 @@ def model_files(folder: Path) -> list[Path]:
     try:
         values = json.loads((folder / "config.json").read_text("utf-8"))
         kind = values.get("model_type")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{folder / 'config.json'} is not a JSON object") from error
     if kind is None:
         ours = f": type the run directory, {folder.parent}" if "row_length" in values else ""
         raise InputError(f"{folder / 'config.json'} has no model_type{ours}")
+    for key, value in values.items():
+        if isinstance(value, int) and value > (_MOST_LAYERS if "layers" in key else _MOST):
+            raise InputError(f"{folder / 'config.json'}: no model has so large a {key}")
     _check_indices(folder)
     return [*weights, *{file for pattern in _REST for file in folder.glob(pattern)}]
 
