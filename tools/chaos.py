@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
-from itertools import islice
+from itertools import count
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -38,6 +38,10 @@ from campaign.table import table
 from campaign.tries import Campaign, Failed, Try
 
 Cell = tuple[Stage, Fault]
+_SIZE = len(STAGES) * len(FAULTS)
+_NUMBERS = {name: n for n, name in enumerate((s, f) for s in STAGES for f in FAULTS)}
+_MOST_TURNS = 3
+"""Times as many tries as asked for, after which a cell is left with fewer."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -68,12 +72,15 @@ def main(
         raise typer.BadParameter(f"choose from {', '.join(PLANTS)}", param_hint="--plant")
     # Power losses are simulated, so that nothing needs a real disk.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=memory))
+    folder, done = Path(tempfile.mkdtemp(prefix="chaos-", dir=memory)), list[Try]()
     try:
         campaign = Campaign(folder, seed, plant)
         campaign.prepare(list(dict.fromkeys(stage for stage, _ in cells)))
-        numbered = _numbered(cells, tries, minutes, only)
-        done = _run_all(campaign, numbered, jobs, minutes, first, out)
+        if minutes is None:
+            tries = tries or 1
+        todo = _numbered(cells, tries, done) if only is None else iter(_only(cells, only))
+        total = tries and (1 if only is not None else tries * len(cells))
+        _run_all(campaign, todo, total, jobs, minutes, first, out, done)
     except Failed as failed:
         raise SystemExit(f"error: {failed}") from failed
     finally:
@@ -104,42 +111,47 @@ def _cells(stages: list[str] | None, faults: list[str] | None) -> list[Cell]:
     ]
 
 
-def _numbered(
-    cells: list[Cell], tries: int | None, minutes: float | None, only: int | None
-) -> list[tuple[int, Cell]] | Iterator[tuple[int, Cell]]:
-    """Cells in turn, each time with a new number; ``--stage`` and ``--fault`` change no number."""
-    order = {name: n for n, name in enumerate((s, f) for s in STAGES for f in FAULTS)}
-    size = len(order)
+def _only(cells: list[Cell], number: int) -> list[tuple[int, Cell]]:
+    """The try with this number."""
+    found = [cell for cell in cells if _NUMBERS[cell[0].name, cell[1].name] == number % _SIZE]
+    if not found:
+        raise typer.BadParameter(f"no cell has the number {number}", param_hint="--only")
+    return [(number, found[0])]
 
-    def endless() -> Iterator[tuple[int, Cell]]:
-        turn = 0
-        while True:
-            for cell in cells:
-                yield turn * size + order[cell[0].name, cell[1].name], cell
-            turn += 1
 
-    if only is not None:
-        found = [cell for cell in cells if order[cell[0].name, cell[1].name] == only % size]
-        if not found:
-            raise typer.BadParameter(f"no cell has the number {only}", param_hint="--only")
-        return [(only, found[0])]
-    if tries is None and minutes is not None:
-        return endless()
-    return list(islice(endless(), (tries or 1) * len(cells)))
+def _numbered(cells: list[Cell], tries: int | None, done: list[Try]) -> Iterator[tuple[int, Cell]]:
+    """A try in every cell, over and over; then in those whose fault has struck too rarely.
+
+    The number of a try says its turn and its cell, whatever ``--stage`` and ``--fault`` leave.
+    """
+    for turn in count():
+        struck = Counter((each.stage, each.fault) for each in done if each.hit)
+        for stage, fault in cells:
+            key = stage.name, fault.name
+            if tries is None or turn < tries or struck[key] < tries:
+                yield turn * _SIZE + _NUMBERS[key], (stage, fault)
+        if tries is not None and turn + 1 == _MOST_TURNS * tries:
+            return
 
 
 def _run_all(
     campaign: Campaign,
-    numbered: list[tuple[int, Cell]] | Iterator[tuple[int, Cell]],
+    todo: Iterator[tuple[int, Cell]],
+    total: int | None,
     jobs: int,
     minutes: float | None,
     first: bool,
     out: Path | None,
-) -> list[Try]:
-    """Do the tries, `jobs` at a time, and say how it stands."""
-    began, done = time.monotonic(), list[Try]()
-    total = len(numbered) if isinstance(numbered, list) else None
-    todo = iter(numbered)
+    done: list[Try],
+) -> None:
+    """Do the tries, `jobs` at a time, and say how it stands.
+
+    Args:
+        total: how many there are at least; None if time decides.
+        first: stop at the first that fails.
+        done: gets the tries that are finished.
+    """
+    began = time.monotonic()
     until = began + 60 * minutes if minutes is not None else float("inf")
     log: TextIO | None = None
     if out is not None:
@@ -155,7 +167,7 @@ def _run_all(
                 drawn = campaign.draw(number, stage, fault)
                 waiting[pool.submit(campaign.run, drawn, core)] = core
             if not waiting:
-                return done
+                return
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 free.append(waiting.pop(future))
                 tried = future.result()

@@ -51,7 +51,7 @@ def _without_finite_check() -> None:
 
 
 def _writing_in_place() -> None:
-    def write_text(path: Path, text: str) -> None:
+    def write_text(path: Path, text: str, **_: object) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from campaign.faults import FAULTS, Fault
+from campaign.faults import FAULTS, NOTHING, Fault
 from campaign.stages import STAGES, Stage
 from campaign.tries import Try
 
@@ -36,5 +36,10 @@ def table(tries: Sequence[Try], cells: Sequence[tuple[Stage, Fault]]) -> str:
     verdicts = Counter(each.verdict for each in tries if each.hit or each.verdict != "held")
     missed = sum(not each.hit and each.verdict == "held" for each in tries)
     words = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
-    lines += ["", f"{sum(verdicts.values())} tries: {words}. {missed} more were not struck."]
+    resumed = sum(each.prior != NOTHING for each in tries if each.hit)
+    lines += [
+        "",
+        f"{sum(verdicts.values())} tries: {words}. {resumed} of the faults struck a command that "
+        f"went on after a kill. {missed} more commands had ended before their fault struck.",
+    ]
     return "\n".join(lines)
