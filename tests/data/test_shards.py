@@ -60,3 +60,29 @@ def test_damaged_results_of_a_stage_are_made_again(tmp_path: Path) -> None:
         file.write_bytes(content)
         assert made(f"again-{number}") == whole
         assert file.read_bytes() != content
+
+
+def test_a_stage_that_has_begun_costs_none_that_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_jsonl(tmp_path / "text.jsonl", documents(200))
+    config = tiny(data={"sources": [str(source)]})
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def selected() -> dict[Path, int]:
+        marks = tmp_path.rglob("*.select.json")
+        return {mark: mark.stat().st_mtime_ns for mark in marks}
+
+    with monkeypatch.context() as patch:
+        patch.setattr("crammed.data.shard_packing.Packed", stop)  # its files are written by then
+        with pytest.raises(KeyboardInterrupt):
+            prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+    before = selected()
+    assert before
+    with monkeypatch.context() as patch:
+        patch.setattr("crammed.data.preparation.publish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+    assert selected() == before

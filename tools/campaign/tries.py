@@ -232,7 +232,8 @@ class _Trial:
         over = self.tried.prior != NOTHING and "exists already" in said
         if plan["kind"] in ("clock", "slow") and ended.outcomes[0].code != 0 and not over:
             raise Failed("unclear", f"it ends with {said}")
-        if plan["kind"] == "poison" and struck and ended.outcomes[0].code not in (0, 4):
+        codes = (0, 2, 4) if self.stage.ranks > 1 else (0, 4)  # 2: one process differs
+        if plan["kind"] == "poison" and struck and ended.outcomes[0].code not in codes:
             raise Failed("unclear", f"a loss that is no number: {_said(ended.outcomes[0])}")
         if plan.get("signal") in faults.SIGNALS or plan["kind"] == "closed":
             self._require_saved(ended)
@@ -277,7 +278,12 @@ class _Trial:
     # ---- damage
 
     def _damage(self) -> None:
-        """Damage a file that decides something."""
+        """Damage a file that decides something.
+
+        Once a run is over, the command reads its result no more; other stages damage that.
+        """
+        over = (self.world / "run" / "summary.json").exists() and "run" not in self.stage.needs
+        spared = (*_USERS_OWN, "run/final/", "run/export/") if over else _USERS_OWN
         files = [
             file
             for file in sorted(self.world.rglob("*"))
@@ -285,7 +291,7 @@ class _Trial:
             and file.stat().st_size
             and file.name not in _LOGS
             and not file.name.endswith(".tmp")
-            and not str(file.relative_to(self.world)).startswith(_USERS_OWN)
+            and not str(file.relative_to(self.world)).startswith(spared)
         ]
         if not files:
             self.tried.hit = False

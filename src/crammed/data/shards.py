@@ -50,11 +50,14 @@ def stage_result(shard: Path, stage: str) -> dict[str, Any] | None:
 
 
 def _is_whole(shard: Path) -> bool:
-    """Whether the shard's files have their hashes, which older versions did not write."""
-    file = shard_file(shard, "hashes.json")
+    """Whether the shard's files have their hashes, which older versions did not write.
+
+    A stage that has begun may have added files, which have none yet.
+    """
     try:
-        return not file.exists() or read_json(file) == _hashes(shard)
-    except (OSError, InputError):
+        listed = read_json(shard_file(shard, "hashes.json")) or {}
+        return listed.items() <= _hashes(shard).items()
+    except (OSError, InputError, TypeError):
         return False
 
 
