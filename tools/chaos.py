@@ -67,19 +67,21 @@ def main(
 ) -> None:
     """Strike stages with faults; the exit code is 1 if a try did not hold."""
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    cells = _cells(stage, fault)
+    cells, done = _cells(stage, fault), list[Try]()
+    if only is not None:
+        cells = [_only(cells, only)]
+    elif minutes is None:
+        tries = tries or 1
     if plant is not None and plant not in PLANTS:
         raise typer.BadParameter(f"choose from {', '.join(PLANTS)}", param_hint="--plant")
     # Power losses are simulated, so that nothing needs a real disk.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder, done = Path(tempfile.mkdtemp(prefix="chaos-", dir=memory)), list[Try]()
+    folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=memory))
     try:
         campaign = Campaign(folder, seed, plant)
         campaign.prepare(list(dict.fromkeys(stage for stage, _ in cells)))
-        if minutes is None:
-            tries = tries or 1
-        todo = _numbered(cells, tries, done) if only is None else iter(_only(cells, only))
-        total = tries and (1 if only is not None else tries * len(cells))
+        todo = _numbered(cells, tries, done) if only is None else iter([(only, cells[0])])
+        total = tries * len(cells) if tries is not None else None
         _run_all(campaign, todo, total, jobs, minutes, first, out, done)
     except Failed as failed:
         raise SystemExit(f"error: {failed}") from failed
@@ -111,12 +113,12 @@ def _cells(stages: list[str] | None, faults: list[str] | None) -> list[Cell]:
     ]
 
 
-def _only(cells: list[Cell], number: int) -> list[tuple[int, Cell]]:
-    """The try with this number."""
-    found = [cell for cell in cells if _NUMBERS[cell[0].name, cell[1].name] == number % _SIZE]
-    if not found:
-        raise typer.BadParameter(f"no cell has the number {number}", param_hint="--only")
-    return [(number, found[0])]
+def _only(cells: list[Cell], number: int) -> Cell:
+    """The cell of the try with this number."""
+    for stage, fault in cells:
+        if _NUMBERS[stage.name, fault.name] == number % _SIZE:
+            return stage, fault
+    raise typer.BadParameter(f"no cell has the number {number}", param_hint="--only")
 
 
 def _numbered(cells: list[Cell], tries: int | None, done: list[Try]) -> Iterator[tuple[int, Cell]]:
