@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import threading
 import tracemalloc
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 
 from crammed.formats import json_array as json_array_module
 from crammed.formats import lines
-from crammed.formats.documents import READERS, format_of
+from crammed.formats.documents import READERS, ReadOptions, format_of
+from crammed.formats.lines import File
 from support.samples import (
     COMPRESS,
     FORMATS,
@@ -251,6 +254,19 @@ def test_arrays_of_json_objects_in_pieces_of_any_size(
     for content in (ARRAY, b"\xef\xbb\xbf \n" + ARRAY.replace(b"\n", b""), ARRAY + b"\n \n"):
         file.write_bytes(content)
         assert read(file) == TEXTS * 9
+
+
+@pytest.mark.parametrize(
+    "content", [ARRAY, b"\n \n" + json_lines([{"text": text} for text in TEXTS])]
+)
+def test_json_is_read_once_as_a_pipe_must_be(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "a.json"
+    os.mkfifo(file)
+    writer = threading.Thread(target=file.write_bytes, args=(content,), daemon=True)
+    writer.start()
+    texts = list(READERS[".json"](File(file, "a"), ReadOptions()))
+    assert texts == TEXTS * (len(texts) // len(TEXTS))
+    writer.join()
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ class _Failing(io.RawIOBase):
 def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     monkeypatch.setattr(lines, "open", lambda *_: _Failing(CONTENT[suffix][:50]), raising=False)
     file = File(tmp_path / f"a{suffix}", "a")
-    with pytest.raises(InputError, match=r"a cannot be read to its end: \S+ \d+\S+ Input/output"):
+    with pytest.raises(InputError, match="a cannot be read to its end: Input/output error"):
         list(READERS[suffix](file, ReadOptions()))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from crammed.errors import InputError
-from crammed.formats.lines import File, chunks
+from crammed.formats.lines import File, chunks_of
 
 LARGEST = 1 << 28
 """Characters of one object, so that an array without an end does not fill the memory."""
@@ -16,7 +17,7 @@ _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|\\?\Z)|[][{}]', re.DOTALL
 """A bracket or a string; group 1 is missing if the text ends before the string does."""
 
 
-def array_objects(file: File) -> Iterator[tuple[str, str]]:
+def array_objects(stream: BinaryIO, file: File) -> Iterator[tuple[str, str]]:
     """The objects of an array, each with its place for messages and its text.
 
     Memory holds one object and at most as much again of what follows.
@@ -24,7 +25,7 @@ def array_objects(file: File) -> Iterator[tuple[str, str]]:
     Raises:
         InputError: the file is damaged, is no array, or the array holds something but objects.
     """
-    text = _Text(chunks(file))
+    text = _Text(chunks_of(stream, file))
     number, before = 0, "["
     while text.peek() == before:
         text.skip()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from crammed.errors import InputError
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
 _BUFFER = 1 << 16  # bytes
+_MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
     """
     file = File(path, str(path))
     try:
-        with _open_bytes(file) as stream:
+        with open_bytes(file) as stream:
             yield io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text: is it a binary file?") from error
@@ -58,54 +59,67 @@ def read_faults(file: File) -> Iterator[None]:
 
 
 @contextmanager
-def _open_bytes(file: File) -> Iterator[BinaryIO]:
+def open_bytes(file: File) -> Iterator[io.BufferedReader]:
+    """The file's content, decompressed; what libraries say of damage becomes an `InputError`."""
     with read_faults(file):
         suffix = file.path.suffix.lower()
         if suffix == ".zst":
             with pa.input_stream(str(file.path), compression="zstd") as stream:
-                yield cast(BinaryIO, io.BufferedReader(stream, _BUFFER))
+                yield io.BufferedReader(stream, _BUFFER)
             return
         openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
         with openers.get(suffix, open)(file.path, "rb") as stream:
-            yield cast(BinaryIO, io.BufferedReader(stream, _BUFFER))
+            yield io.BufferedReader(stream, _BUFFER)
 
 
 def lines(file: File) -> Iterator[tuple[int, str]]:
     """Numbered lines with their line breaks, without a byte order mark."""
-    with _open_bytes(file) as stream:
-        for number, line in enumerate(stream, 1):
-            if number == 1:
-                if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                    raise InputError(
-                        f"{file.shown} is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`"
-                    )
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            try:
-                text = line.decode()
-            except UnicodeDecodeError as error:
-                raise _not_utf8(file, f", line {number}") from error
-            yield number, text
+    with open_bytes(file) as stream:
+        yield from lines_of(stream, file)
 
 
-def first_character(file: File) -> bytes:
-    """The first byte that is not white space, behind a byte order mark; empty if there is none."""
-    with _open_bytes(file) as stream:
-        while data := stream.read(_BUFFER):
-            if ink := data.removeprefix(b"\xef\xbb\xbf").lstrip():
-                return ink[:1]
-    return b""
+def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Iterator[tuple[int, str]]:
+    """The same of a file that has been opened, from the line with the number `first`."""
+    for number, line in enumerate(stream, first):
+        if number == 1:
+            if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise InputError(
+                    f"{file.shown} is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`"
+                )
+            line = line.removeprefix(_MARK)
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            raise _not_utf8(file, f", line {number}") from error
+        yield number, text
 
 
-def chunks(file: File) -> Iterator[str]:
+def skip_space(stream: io.BufferedReader) -> tuple[int, bytes]:
+    """Read up to the first byte that is not white space, which is still to be read.
+
+    Returns:
+        how many lines ended before that byte, and the byte; it is empty if there is none.
+    """
+    if stream.peek(_BUFFER).startswith(_MARK):
+        stream.read(len(_MARK))
+    ended = 0
+    while data := stream.peek(_BUFFER):
+        ink = data.lstrip()
+        ended += stream.read(len(data) - len(ink)).count(b"\n")
+        if ink:
+            return ended, ink[:1]
+    return ended, b""
+
+
+def chunks_of(stream: BinaryIO, file: File) -> Iterator[str]:
     """The text in pieces of some thousand characters, without a byte order mark."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    with _open_bytes(file) as stream:
-        try:
-            while data := stream.read(_BUFFER):
-                yield decoder.decode(data)
-            yield decoder.decode(b"", final=True)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(file) from error
+    try:
+        while data := stream.read(_BUFFER):
+            yield decoder.decode(data)
+        yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(file) from error
 
 
 def _not_utf8(file: File, place: str = "") -> InputError:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from crammed.errors import InputError
 from crammed.formats.json_array import array_objects
-from crammed.formats.lines import File, first_character, lines, read_faults
+from crammed.formats.lines import File, lines, lines_of, open_bytes, read_faults, skip_space
 
 BATCH = 128  # rows turned into Python objects at once: books of a megabyte must fit in memory
 _LARGEST_FIELD = 2**31 - 1  # characters in a CSV cell; the csv module's own limit is 131,072
@@ -29,15 +29,17 @@ Records = Iterator[tuple[str, Record]]
 
 def json_records(file: File) -> Records:
     """JSON objects: one on each line, blank lines apart, or those of an array in any layout."""
-    if first_character(file) == b"[":
-        for place, text in array_objects(file):
-            yield place, _json_object(text, place, "an array must hold whole objects")
-        return
-    for number, line in lines(file):
-        if not line.isspace():
-            place = f"{file.shown}, line {number}"
-            rule = "each line must be one whole object, as `jq -c` writes"
-            yield place, _json_object(line, place, rule)
+    with open_bytes(file) as stream:  # once, since a pipe cannot be read again
+        ended, first = skip_space(stream)
+        if first == b"[":
+            for place, text in array_objects(stream, file):
+                yield place, _json_object(text, place, "an array must hold whole objects")
+            return
+        for number, line in lines_of(stream, file, ended + 1):
+            if not line.isspace():
+                place = f"{file.shown}, line {number}"
+                rule = "each line must be one whole object, as `jq -c` writes"
+                yield place, _json_object(line, place, rule)
 
 
 def is_json(file: File) -> bool:
@@ -46,7 +48,9 @@ def is_json(file: File) -> bool:
     Raises:
         InputError: the file cannot be read, or its first line is not UTF-8.
     """
-    if first_character(file) == b"[":
+    with open_bytes(file) as stream:
+        _, begin = skip_space(stream)
+    if begin == b"[":
         try:
             return next(json_records(file), None) is not None
         except InputError:
