@@ -22,6 +22,8 @@ from campaign.plants import PLANTS
 _WRITING = ("create", "write", "native", "mkdir")
 """Operations that need room on the disk."""
 _SIGNALS = {name: signal.Signals[name] for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")}
+PATIENCE = 8.0
+"""Seconds after which a process gives up one that hangs; half an hour would be too long here."""
 LONGEST_DELAY = 1.0
 """Seconds that a slow disk costs a process at most."""
 
@@ -39,8 +41,10 @@ def main() -> None:
     _pass_on(plan)
     from crammed import device
     from crammed.cli.app import main as crammed
+    from crammed.training import watchdog
 
     device._measured_peak = lambda *_: 1e11  # takes as long as all the rest, and decides nothing
+    watchdog.PATIENCE = PATIENCE
     if plan["plant"] is not None:
         PLANTS[plan["plant"]].put()
     layer.strike = _strike(fault, layer)
