@@ -72,7 +72,7 @@ def test_a_bad_line_in_the_last_file_costs_that_file_alone(
     last.write_text(good + "not json\n")
     with pytest.raises(InputError) as caught:
         _prepare(folder)
-    assert f"{last}, line 101: not valid JSON" in str(caught.value)
+    assert f"{folder.name}/{last.name}, line 101: not valid JSON" in str(caught.value)
     assert str(caught.value).endswith(KEPT)
     assert cleaning.calls == 3
     last.write_text(good)
