@@ -11,6 +11,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
 os.environ["CRAMMED_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from support import command
 from support.text import documents, tiny, write_jsonl
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, commands would ignore it
 # How long an example takes says how busy the machine is, and nothing about the code.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
