@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -283,6 +284,20 @@ def test_a_full_disk_is_one_line_and_costs_no_finished_work(tmp_path: Path) -> N
     assert last.endswith("what is finished is kept, and the repaired command goes on from there")
     assert list((tmp_path / "run" / ".corpus.preparing").glob("parts/*/*.clean.json"))
     assert not (tmp_path / "run" / "corpus").exists()
+
+
+@pytest.mark.parametrize("moment", ["atexit.register(stop)", "app._say = stop"])
+def test_a_signal_at_the_very_end_prints_no_traceback(moment: str) -> None:
+    script = (
+        "import atexit, os, signal\n"
+        "from crammed.cli import app\n"
+        "stop = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"{moment}\n"
+        "app.main()\n"
+    )
+    done = python("-c", script, "recipes", "none" if "_say" in moment else "crammed")
+    assert done.returncode == -signal.SIGTERM
+    assert done.stderr == ""
 
 
 def test_a_disk_that_fails_anywhere_is_one_line() -> None:

@@ -106,6 +106,12 @@ def _say(error: object) -> None:
         silence(sys.stderr)
 
 
+def _leave() -> None:
+    """From here on, a signal ends the process without another word: all is finished, or said."""
+    for each in stop_signals():
+        signal.signal(each, signal.SIG_DFL)
+
+
 def main() -> None:
     """Run a verb; an error becomes one line on standard error and an exit code."""
     for each in stop_signals():
@@ -115,7 +121,10 @@ def main() -> None:
         sys.argv[1:] = _spread_data(sys.argv[1:])
     sys.stdout = cast(TextIO, _Output(sys.stdout))
     try:
-        app()
+        try:
+            app()
+        finally:
+            _leave()
     except PeerLost as error:
         _say(error)
         sys.stderr.flush()
