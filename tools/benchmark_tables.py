@@ -283,6 +283,32 @@ def loader_table(names: list[str]) -> str:
     return _tabled("| shape | operation | rows/s | tokens/s |", rows, results)
 
 
+def checkpoint_table(names: list[str]) -> str:
+    """What saving and reading a checkpoint takes, and the share of a run that this is."""
+    if not (results := _there(names)):
+        return NOT_YET
+    rows = []
+    for result in results:
+        for name, entry in result["seconds"].items():
+            verb, _, part = name.partition(" ")
+            what = f"{verb}, of which {CHECKPOINT_PARTS[part]}" if part else verb
+            share = f"{100 * entry['seconds'] / result['checkpoint_seconds']:.2f} %"
+            spread = f"{entry['fastest']:.2f} to {entry['slowest']:.2f}"
+            rows.append(
+                f"| {_shape(result)} | {what} | {entry['seconds']:.2f} ({spread}) | "
+                f"{share if verb == 'save' else ''} |"
+            )
+    return _tabled("| shape | operation | seconds | share of a run |", rows, results)
+
+
+CHECKPOINT_PARTS = {
+    "sync": "syncing to the disk",
+    "hash": "hashing",
+    "compare": "comparing with the hashes",
+    "finite": "looking for values that are not finite",
+}
+
+
 def end_to_end_table(names: list[str]) -> str:
     """Where the time goes, from raw text to an exported model."""
     if not (results := _there(names)):

@@ -250,6 +250,7 @@ MAKERS = {
     "profile": benchmark_tables.profile_table,
     "optimizer": benchmark_tables.optimizer_table,
     "loader": benchmark_tables.loader_table,
+    "checkpoint": benchmark_tables.checkpoint_table,
     "end_to_end": benchmark_tables.end_to_end_table,
     "plan": benchmark_tables.plan_table,
 }

@@ -206,6 +206,21 @@ def test_loader(corpus: Corpus, tmp_path: Path) -> None:
     assert "| read 16 rows | " in _table("loader", result, tmp_path)
 
 
+def test_checkpoint(tmp_path: Path) -> None:
+    options = ["--rounds", "2", "--folder", str(tmp_path)]
+    result = _result("checkpoint.py", "crammed", *SMALL, *options)
+    seconds = result["seconds"]
+    assert set(seconds) == {
+        *("save", "save sync", "save hash", "save finite"),
+        *("read", "read compare", "read finite"),
+    }
+    for whole in ("save", "read"):
+        parts = [each["seconds"] for name, each in seconds.items() if name.startswith(f"{whole} ")]
+        assert 0 < sum(parts) < 2 * seconds[whole]["slowest"]
+    assert list(tmp_path.glob("tmp*")) == []
+    assert "| save, of which hashing | " in _table("checkpoint", result, tmp_path)
+
+
 def test_profile_step(tmp_path: Path) -> None:
     result = _result("profile_step.py", "crammed", *SMALL, "--updates", "2", "--top", "5")
     assert len(result["top"]) == 5
