@@ -300,6 +300,23 @@ def test_a_signal_at_the_very_end_prints_no_traceback(moment: str) -> None:
     assert done.stderr == ""
 
 
+def test_an_interrupt_that_a_library_disguises_is_one_line() -> None:
+    script = (
+        "import os, signal\n"
+        "from crammed.cli import app\n"
+        "def draw():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    except BaseException:\n"
+        "        raise ValueError('Invalid matrix') from None\n"
+        "app.app = draw\n"
+        "app.main()\n"
+    )
+    done = python("-c", script)
+    assert done.returncode == 75
+    assert done.stderr == "error: interrupted; what is finished is kept\n"
+
+
 def test_a_disk_that_fails_anywhere_is_one_line() -> None:
     script = (
         "import errno, pathlib\n"

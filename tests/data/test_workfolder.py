@@ -146,6 +146,8 @@ def test_damaged_intermediate_results_are_one_line(folder: Path, cleaning: _Clea
         _prepare(folder)
     for file in folder.parent.glob(".out.preparing/parts/*/*.documents.arrow"):
         file.write_bytes(file.read_bytes()[:-100])
+    for file in folder.parent.glob(".out.preparing/parts/*/*.hashes.json"):
+        file.unlink()  # which older versions did not write
     with pytest.raises(InputError, match=r"in \S+ are damaged: remove them and begin again$"):
         _prepare(folder)
     _prepare(folder)
@@ -193,6 +195,45 @@ def test_what_was_published_is_made_anew_for_another_place(
     again = _prepare(folder, "again", work)
     assert again.sha256 == Corpus(folder.parent / "out").sha256
     assert not list(work.glob("made-*"))
+
+
+def _stopped_before_publishing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Prepare up to the moment at which the corpus moves into place; where it lies until then."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "publish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            _prepare(folder)
+    (made,) = folder.parent.glob(".out.preparing/made-*")
+    return made
+
+
+def test_what_was_about_to_be_published_is_not_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _stopped_before_publishing(folder, monkeypatch)
+    manifest = made / "corpus" / "manifest.json"
+    inode = manifest.stat().st_ino
+    corpus = _prepare(folder)
+    assert (corpus.path / "manifest.json").stat().st_ino == inode
+    assert not list(corpus.damaged())
+    assert not list(folder.parent.glob(".*"))
+
+
+@pytest.mark.parametrize("kept", ["manifest.json", ".manifest.json.tmp", ".tokenizer.json.tmp"])
+def test_a_corpus_lists_nothing_that_a_kill_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    made = _stopped_before_publishing(folder, monkeypatch)
+    (made / "publishing").unlink()
+    (made / "corpus" / "manifest.json").rename(made / "corpus" / kept)
+    corpus = _prepare(folder)
+    assert kept not in corpus.manifest["files"]
+    assert not list(corpus.damaged())
+    assert not list(corpus.path.glob(".*"))
 
 
 def test_folders_for_a_moment_do_not_outlive_their_process(

@@ -367,7 +367,8 @@ class _Trial:
             if top in self.stage.needs:
                 shutil.copytree(self.campaign.templates / top, self.world / top)
             return f"choosing another {top}"
-        if re.search(r"again|[Rr]estore|copy|make one with", said) and top in self.stage.needs:
+        advice = r"again|[Rr]estore|copy|make one with|the same configuration"
+        if re.search(advice, said) and top in self.stage.needs:
             shutil.rmtree(self.world / top)
             shutil.copytree(self.campaign.templates / top, self.world / top)
             return f"making {top} again"

@@ -62,8 +62,11 @@ def _spread_data(arguments: list[str]) -> list[str]:
 class _Interrupt(BaseException):
     """Ctrl-C. Not KeyboardInterrupt, which the command-line library handles itself."""
 
+    raised = False
+
 
 def _interrupt(*_: object) -> None:
+    _Interrupt.raised = True
     for each in stop_signals():  # cleaning up takes a moment; only another Ctrl-C cuts it short
         signal.signal(each, signal.SIG_DFL if each == signal.SIGINT else signal.SIG_IGN)
     raise _Interrupt
@@ -142,6 +145,8 @@ def main() -> None:
             raise
         _say("memory ran out: raise its limit (ulimit -v), or end other processes")
         sys.exit(InputError.exit_code)
-    except _Interrupt:
+    except BaseException as error:
+        if isinstance(error, SystemExit) or not _Interrupt.raised:
+            raise  # libraries in C turn an interrupt into some error of their own
         _say("interrupted; what is finished is kept")
         sys.exit(Interrupted.exit_code)

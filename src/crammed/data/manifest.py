@@ -53,6 +53,8 @@ def write_manifest(
     Raises:
         InputError: the held-out text is shorter than a row.
     """
+    for left in (corpus / "manifest.json", *corpus.glob(".*")):  # by a call that was killed
+        left.unlink(missing_ok=True)
     samples = first_of_each_step(_samples(results), SAMPLES_OF_A_STEP)
     lines = (json.dumps(sample, ensure_ascii=False).encode() + b"\n" for sample in samples)
     write_gzip(corpus / "dropped.jsonl.gz", lines)
