@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from crammed import files
 from crammed.data import shards
 from crammed.data.preparation import prepare
 from crammed.progress import SILENT
@@ -25,16 +25,14 @@ def test_what_a_stage_wrote_is_on_the_disk_before_its_mark(
         synced.update(files)
 
     def write_json(mark: Path, values: object) -> None:
-        stage = mark.name.split(".")[1]
-        if stage == "hashes":
-            return
-        stages.append(stage)
-        name = mark.name.split(".")[0]
-        written = set(mark.parent.glob(f"{name}.*"))
-        if stage == "pack":
-            written.add(mark.parent / "corpus" / f"rows-{name}.bin")
-        late.extend(f"{stage}: {file.name}" for file in written - synced)
-        mark.write_text(json.dumps(values))
+        name, _, stage = mark.name.removesuffix(".json").partition(".")
+        if stage not in ("", "hashes"):
+            stages.append(stage)
+            written = {f for f in mark.parent.glob(f"{name}.*") if f.suffix != ".json"}
+            if stage == "pack":
+                written.add(mark.parent / "corpus" / f"rows-{name}.bin")
+            late.extend(f"{stage}: {file.name}" for file in written - synced)
+        files.write_json(mark, values)
 
     monkeypatch.setattr(shards, "sync_all", sync_all)
     monkeypatch.setattr(shards, "write_json", write_json)
@@ -60,6 +58,10 @@ def test_damaged_results_of_a_stage_are_made_again(tmp_path: Path) -> None:
         file.write_bytes(content)
         assert made(f"again-{number}") == whole
         assert file.read_bytes() != content
+    (mark,) = (tmp_path / "work" / "parts").rglob("*.clean.json")
+    mark.write_text(mark.read_text().replace("documents", "docements"))
+    assert made("last") == whole
+    assert "docements" not in mark.read_text()
 
 
 def test_a_stage_that_has_begun_costs_none_that_is_finished(

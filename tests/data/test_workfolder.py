@@ -223,6 +223,15 @@ def test_what_was_about_to_be_published_is_not_made_again(
     assert not list(folder.parent.glob(".*"))
 
 
+def test_what_was_about_to_be_published_is_compared_with_its_hashes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _stopped_before_publishing(folder, monkeypatch)
+    heldout = made / "corpus" / "heldout.jsonl.gz"
+    heldout.write_bytes(bytes(heldout.stat().st_size))
+    assert not list(_prepare(folder).damaged())
+
+
 @pytest.mark.parametrize("kept", ["manifest.json", ".manifest.json.tmp", ".tokenizer.json.tmp"])
 def test_a_corpus_lists_nothing_that_a_kill_left(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kept: str

@@ -19,6 +19,7 @@ import json
 import os
 import runpy
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -65,7 +66,10 @@ def _begin(asking: socket.socket) -> dict[str, Any]:
     request: dict[str, Any] = json.loads(line)
     command = os.fork()
     if command:
-        asking.sendall(f"{command}\n".encode())
+        try:
+            asking.sendall(f"{command}\n".encode())
+        except OSError:  # who asked is dead, and so nobody started this command
+            os.kill(command, signal.SIGKILL)
         _, status = os.waitpid(command, 0)
         with contextlib.suppress(OSError):
             asking.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())

@@ -197,6 +197,7 @@ def test_a_final_model_that_is_cut_off_is_found(final: Path, name: str, kept: fl
     ("name", "content"),
     [
         ("hashes.json", None),
+        ("config.json", None),
         ("model.safetensors", None),
         ("model.safetensors", HUGE),
         ("tokenizer.json", b"{}"),

@@ -21,7 +21,7 @@ from crammed.data.engine import Engine
 from crammed.data.shard_cleaning import Cleaned, CleanJob, cleaned
 from crammed.data.sources import Part, Source, SourceChanged
 from crammed.errors import InputError
-from crammed.files import disk_faults, json_hash, write_json
+from crammed.files import disk_faults, json_hash
 from crammed.progress import Progress
 from crammed.quantity import progress_rate
 
@@ -172,7 +172,7 @@ class _Reader:
                     yield CleanJob(shard.path, source.name, texts, self._clean)
                 characters += sum(map(len, texts))
                 number += 1
-        write_json(folder / "read.json", {"shards": number, "characters": characters})
+        shards.write_done(folder / "read.json", {"shards": number, "characters": characters})
         return characters
 
     def _begin(self, folder: Path, content: _Content) -> None:
@@ -187,7 +187,7 @@ class _Reader:
         with disk_faults(folder):
             if folder.exists() and shards.read_done(folder / "begun.json") != content.state:
                 shutil.rmtree(folder)
-            write_json(folder / "begun.json", content.state)
+            shards.write_done(folder / "begun.json", content.state)
 
     def _shard(self, path: Path, source: Source, part: Part) -> Shard:
         return Shard(path, source, part.name, cleaned(path))

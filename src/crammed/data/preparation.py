@@ -68,6 +68,7 @@ from crammed.errors import InputError
 from crammed.files import (
     json_hash,
     publish,
+    sync_all,
     write_array,
     write_gzip,
     write_text,
@@ -146,7 +147,7 @@ def _selected_shards(text: CleanedText, selection: Selection, made: Path) -> lis
 
 def _is_whole(corpus: Path) -> bool:
     try:
-        return bool(Corpus(corpus).rows)
+        return not any(Corpus(corpus).damaged())
     except InputError:
         return False
 
@@ -210,6 +211,7 @@ class _Preparation:
         self._store_orders(corpus, tokenizer, statistics)
         results = StageResults(text, selection, tokenizer, packed, statistics, left_out)
         write_manifest(corpus, self.data, self.tokenizer_config, results)
+        sync_all(corpus.iterdir())
         write_text(publishing, "")
         publish(corpus, out)
         shutil.rmtree(made)

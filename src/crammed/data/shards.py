@@ -16,7 +16,7 @@ again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from crammed.errors import InputError
-from crammed.files import disk_faults, read_json, sha256, sync_all, write_json
+from crammed.files import disk_faults, json_hash, read_json, sha256, sync_all, write_json
 
 SHARD_CHARACTERS = 16_000_000
 DIGEST_BYTES = 16
@@ -67,11 +67,19 @@ def _hashes(shard: Path) -> dict[str, str]:
 
 
 def read_done(file: Path) -> dict[str, Any] | None:
-    """What a finished step wrote; None if it is not done, or is to be repeated after damage."""
+    """What `write_done` wrote; None if it is not done, or is to be repeated after damage."""
     try:
-        return read_json(file)
+        values = read_json(file)
+        if values is not None and values.pop("hash", None) not in (None, json_hash(values)):
+            return None  # None is what older versions have
+        return values
     except (ValueError, InputError):
         return None
+
+
+def write_done(file: Path, values: Mapping[str, Any]) -> None:
+    """Mark a step as finished, and keep its result."""
+    write_json(file, {**values, "hash": json_hash(values)})
 
 
 def finish_stage(shard: Path, stage: str, result: Result, *more: Path) -> Result:
@@ -84,7 +92,7 @@ def finish_stage(shard: Path, stage: str, result: Result, *more: Path) -> Result
     sync_all((*shard.parent.glob(f"{shard.name}.*"), *more))
     write_json(shard_file(shard, "hashes.json"), _hashes(shard))
     values: Any = result
-    write_json(shard_file(shard, f"{stage}.json"), asdict(values))
+    write_done(shard_file(shard, f"{stage}.json"), asdict(values))
     return result
 
 

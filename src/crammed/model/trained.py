@@ -81,7 +81,7 @@ def trained_model(
 
 def has_trained_model(run: Path) -> bool:
     """Whether a folder is a run directory whose training is finished."""
-    return (run / "final" / "config.json").is_file()
+    return any((run / "final" / name).is_file() for name in ("config.json", HASHES))
 
 
 def load_trained(run: Path) -> TrainedModel:
@@ -92,7 +92,7 @@ def load_trained(run: Path) -> TrainedModel:
     """
     folder = run / "final"
     file = folder / "config.json"
-    if not file.is_file():
+    if not has_trained_model(run):
         raise InputError(
             f"{run} holds no trained model: name a run directory whose run is finished"
         )
