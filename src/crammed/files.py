@@ -160,9 +160,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
     try:
         values = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged: it cannot be read as JSON") from error
+        raise InputError(
+            f"{path} is damaged: it cannot be read as JSON; restore it from a copy"
+        ) from error
     if not isinstance(values, dict):
-        raise InputError(f"{path} is damaged: it does not hold a JSON object")
+        raise InputError(
+            f"{path} is damaged: it does not hold a JSON object; restore it from a copy"
+        )
     return values
 
 
