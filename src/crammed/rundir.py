@@ -109,7 +109,7 @@ class RunDir:
             found = read_config(path)
             another = found.identity() != config.identity()
             if another and not _only_prepared(path, found, config):
-                changes = ", ".join(_differences(found, config)[:3])
+                changes = ", ".join(differences(found, config)[:3])
                 raise InputError(
                     f"{path} holds a run with another configuration ({changes}): choose another "
                     "--out, or the same configuration to resume it"
@@ -308,7 +308,8 @@ def _only_prepared(path: Path, old: RunConfig, new: RunConfig) -> bool:
     return (old.data, old.tokenizer) == (new.data, new.tokenizer)
 
 
-def _differences(old: RunConfig, new: RunConfig) -> list[str]:
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """``KEY: VALUE there, VALUE here`` for every difference that decides the result."""
     before, after = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
     return [
         f"{key}: {before.get(key)} there, {after.get(key)} here"
