@@ -210,7 +210,7 @@ def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) ->
 
 def test_an_impossible_arm_ends_with_5_after_the_others(tmp_path: Path, corpus: Corpus) -> None:
     arms = {"plain": [], "huge": ["batch.rows=65536"]}
-    words = ["--corpus", corpus.path, "--budget", "6updates", "--seeds", "1"]
+    words = ["--corpus", str(corpus.path), "--budget", "6updates", "--seeds", "1"]
     file = write(tmp_path / "s.yaml", arms=arms)
     done = crammed("study", file, *words, "--out", tmp_path / "out")
     assert done.returncode == 5, done.stderr
