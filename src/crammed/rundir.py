@@ -44,6 +44,7 @@ from crammed.files import (
     remove_if_empty,
     write_json,
 )
+from crammed.summary import read_summary
 
 
 def default_out(config: RunConfig, data_name: str, last: str) -> Path:
@@ -75,6 +76,8 @@ def _is_of(path: Path, config: RunConfig) -> bool:
 
 _BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
 """What a process leaves that ends before it has written which run this is."""
+
+_LONGEST = 1e11  # seconds, ten times the largest budget
 
 
 class RunDir:
@@ -155,7 +158,7 @@ class RunDir:
 
     def summary(self) -> dict[str, Any] | None:
         """The result of training; None until it has finished."""
-        return read_json(self.path / "summary.json")
+        return read_summary(self.path)
 
     @property
     def evaluation(self) -> Path:
@@ -192,8 +195,13 @@ class RunDir:
         """Seconds charged at the last log point of any process; 0 before the first one."""
         file = self.path / "heartbeat.json"
         beat = {"charged_s": 0.0, **(read_json(file) or {})}
-        _check_numbers(beat, ["charged_s"], file, 1)
-        return float(beat["charged_s"])
+        seconds = beat["charged_s"]
+        if type(seconds) not in (int, float) or not 0 <= seconds <= _LONGEST:
+            raise InputError(
+                f"{file} is damaged: it has no number of seconds 'charged_s' that a run can take; "
+                "restore it from a copy, or delete it, and work lost in a crash is not charged"
+            )
+        return float(seconds)
 
 
 def _ends_in_newline(file: Any) -> bool:
