@@ -99,8 +99,11 @@ def test_leaving_in_an_import_ends_the_workers(tmp_path: Path) -> None:
 import multiprocessing, signal
 from crammed.stopping import leave
 signal.signal(signal.SIGTERM, leave)
-work = "import time; time.sleep(20); open('outlived', 'w')"
-multiprocessing.get_context("spawn").Process(target=exec, args=(work,)).start()
+context = multiprocessing.get_context("spawn")
+ours, theirs = context.Pipe()
+work = "import time; ready.send(1); time.sleep(20); open('outlived', 'w')"
+context.Process(target=exec, args=(work, {"ready": theirs})).start()
+ours.recv()
 import signalling
 """
     done = python("-c", script, cwd=tmp_path)  # the worker has its output, and holds it open
