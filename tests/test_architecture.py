@@ -32,7 +32,7 @@ FLOORS = (
     ("formats",),
     ("device",),
     ("config", "progress"),
-    ("scratch",),
+    ("scratch", "summary"),
     ("extras", "files", "workers", "stopping", "budget", "schedule"),
     ("errors", "hints", "keys", "quantity", "quiet", "__init__"),
 )

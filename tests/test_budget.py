@@ -52,6 +52,8 @@ def test_parse(text: str, kind: str, limit: float) -> None:
         "2.5updates",
         "1x",
         "3 m n",
+        "\uff11h",
+        "1e\uff13tok",
     ],
 )
 def test_nonsense_is_refused_with_an_example(text: str) -> None:

@@ -73,7 +73,7 @@ class Budget:
                 machine could spend.
         """
         typed = text.strip()
-        number = r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?"
+        number = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
         if match := re.fullmatch(rf"({number})\s*(tok|update|flop)(?:en)?s?", typed):
             budget = cls(_UNITS[match[2]], float(match[1]), text)
         elif re.fullmatch(rf"(?:(?:{number})\s*[smhd]\s*)+", typed):

@@ -32,7 +32,7 @@ from crammed.export.huggingface import export
 from crammed.files import json_hash, new_folder, write_json
 from crammed.model.count import parameters
 from crammed.model.heldout import heldout_loss
-from crammed.model.trained import TrainedModel, trained_model
+from crammed.model.trained import TrainedModel, check_trained, trained_model
 from crammed.progress import Progress
 from crammed.rundir import RunDir
 from crammed.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape
@@ -186,6 +186,7 @@ def train_and_export(
     """
     summary = run.summary()
     if summary is not None:
+        check_trained(run.path)
         shutil.rmtree(run.checkpoints, ignore_errors=True)  # a process may have ended just before
         progress.line(f"pretraining  finished earlier, see {run.path}")
         return summary

@@ -44,6 +44,7 @@ from crammed.files import (
     remove_if_empty,
     write_json,
 )
+from crammed.summary import read_summary
 
 
 def default_out(config: RunConfig, data_name: str, last: str) -> Path:
@@ -76,6 +77,8 @@ def _is_of(path: Path, config: RunConfig) -> bool:
 _BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
 """What a process leaves that ends before it has written which run this is."""
 
+_LONGEST = 1e11  # seconds, ten times the largest budget
+
 
 class RunDir:
     """An open run directory, locked against a second process."""
@@ -106,7 +109,7 @@ class RunDir:
             found = read_config(path)
             another = found.identity() != config.identity()
             if another and not _only_prepared(path, found, config):
-                changes = ", ".join(_differences(found, config)[:3])
+                changes = ", ".join(differences(found, config)[:3])
                 raise InputError(
                     f"{path} holds a run with another configuration ({changes}): choose another "
                     "--out, or the same configuration to resume it"
@@ -155,7 +158,7 @@ class RunDir:
 
     def summary(self) -> dict[str, Any] | None:
         """The result of training; None until it has finished."""
-        return read_json(self.path / "summary.json")
+        return read_summary(self.path)
 
     @property
     def evaluation(self) -> Path:
@@ -192,8 +195,13 @@ class RunDir:
         """Seconds charged at the last log point of any process; 0 before the first one."""
         file = self.path / "heartbeat.json"
         beat = {"charged_s": 0.0, **(read_json(file) or {})}
-        _check_numbers(beat, ["charged_s"], file, 1)
-        return float(beat["charged_s"])
+        seconds = beat["charged_s"]
+        if type(seconds) not in (int, float) or not 0 <= seconds <= _LONGEST:
+            raise InputError(
+                f"{file} is damaged: it has no number of seconds 'charged_s' that a run can take; "
+                "restore it from a copy, or delete it, and work lost in a crash is not charged"
+            )
+        return float(seconds)
 
 
 def _ends_in_newline(file: Any) -> bool:
@@ -300,7 +308,8 @@ def _only_prepared(path: Path, old: RunConfig, new: RunConfig) -> bool:
     return (old.data, old.tokenizer) == (new.data, new.tokenizer)
 
 
-def _differences(old: RunConfig, new: RunConfig) -> list[str]:
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """``KEY: VALUE there, VALUE here`` for every difference that decides the result."""
     before, after = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
     return [
         f"{key}: {before.get(key)} there, {after.get(key)} here"

@@ -111,10 +111,10 @@ def test_the_other_verbs_on_a_finished_run(
     assert mine.read_bytes() == theirs.read_bytes()
 
     shutil.copytree(run, tmp_path / "damaged")
-    for content, words in (("{", "is damaged"), ("[]", "is damaged"), ("{}", "does not hold")):
+    for content in ("{", "[]", "{}"):
         (tmp_path / "damaged" / "summary.json").write_text(content)
         said = refusal("export", tmp_path / "damaged", "--to", tmp_path / "none")
-        assert f"summary.json {words}" in said
+        assert "summary.json is damaged" in said
 
     both = crammed("report", run, run, "--out", tmp_path / "both.html")
     assert both.returncode == 0

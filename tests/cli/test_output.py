@@ -106,7 +106,9 @@ context.Process(target=exec, args=(work, {"ready": theirs})).start()
 ours.recv()
 import signalling
 """
-    done = python("-c", script, cwd=tmp_path)  # the worker has its output, and holds it open
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
+    # By now the worker, which had the same pipes, has ended as well.
     assert done.returncode == 75, done.stderr
     assert not (tmp_path / "outlived").exists()
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from crammed.budget import Budget
 from crammed.config import RunConfig
+from crammed.config.yamlfile import load_yaml
 from crammed.errors import InputError
 from crammed.quantity import quantity
 from crammed.recipe import load_config
@@ -115,6 +117,29 @@ def test_a_file_is_a_suite_or_refused(tmp_path_factory: pytest.TempPathFactory, 
     for whole in (text, f"tasks: {{mine: {text}}}"):
         file.write_text(whole, "utf-8", errors="surrogatepass")
         assert is_a_line_for_each_fault(read(load_suite, str(file))[1])
+
+
+LEVELS = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 10)]
+
+
+@pytest.mark.parametrize("text", ["\n".join(["l0: &l0 lol", *LEVELS]), "a: &a [*a]"])
+@pytest.mark.parametrize("load", [load_config, load_suite])
+def test_aliases_that_multiply_are_refused(
+    tmp_path: Path, text: str, load: Callable[[str], Any]
+) -> None:
+    (tmp_path / "bomb.yaml").write_text(text)
+    said = read(load, str(tmp_path / "bomb.yaml"))[1]
+    assert said.endswith(
+        "is not valid YAML: it has more than 100,000 keys and values, aliases written out"
+    )
+
+
+def test_an_alias_stands_for_what_it_names() -> None:
+    assert load_yaml("a: &a {b: 1}\nc: [*a, *a]\nd: {<<: *a}") == {
+        "a": {"b": 1},
+        "c": [{"b": 1}, {"b": 1}],
+        "d": {"b": 1},
+    }
 
 
 @given(st.none() | st.floats() | st.integers())

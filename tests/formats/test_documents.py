@@ -220,6 +220,15 @@ def test_damaged_tables(tmp_path: Path, suffix: str) -> None:
     assert "UTF8" in refusal(file)
 
 
+@pytest.mark.parametrize(("suffix", "mark"), [(".csv", ","), (".tsv", "\t")])
+def test_a_name_that_two_columns_have_is_refused(tmp_path: Path, suffix: str, mark: str) -> None:
+    file = tmp_path / f"a{suffix}"
+    file.write_text("text,n,text\none,1,two\n".replace(",", mark))
+    assert f"a{suffix}, line 1: two columns are named 'text'" in refusal(file)
+    file.write_text("text,,\none,,\n".replace(",", mark))  # as spreadsheets write empty columns
+    assert read(file) == ["one"]
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".arrow"])
 def test_values_that_are_not_text(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a{suffix}"

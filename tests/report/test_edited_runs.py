@@ -6,11 +6,13 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crammed.cli.models import export
 from crammed.errors import InputError
 from crammed.report.page import write_report
 from crammed.rundir import RunDir, read_config, read_events, read_lines, read_metrics
@@ -97,6 +99,58 @@ def test_a_damaged_file_of_a_run_is_one_line(tmp_path: Path, name: str, content:
     (run / name).write_bytes(content)
     with pytest.raises(InputError, match=f"{name} is damaged: it "):
         read_everything(run)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("heldout", "loss@0.15"), "x"),
+        (("heldout", "loss@x"), 1.0),
+        (("heldout",), []),
+        (("accounts", "lunch"), 1.0),
+        (("accounts", "step"), None),
+        (("accounts",), {}),
+        (("tokens",), None),
+        (("updates",), 1.5),
+        (("charged_seconds",), float("nan")),
+        (("exaflop",), -1.0),
+        (("corpus", "sha256"), 7),
+        (("fill_mask",), [{}]),
+        (("export",), "custom"),
+    ],
+)
+def test_an_edited_summary_is_one_line(tmp_path: Path, path: tuple[str, ...], value: Any) -> None:
+    run = copied(tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    part = summary
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    (run / "summary.json").write_text(json.dumps(summary))
+    said = rf"summary.json is damaged: '{path[0]}.*; restore it from a copy$"
+    with pytest.raises(InputError, match=said):
+        write_report([run], tmp_path / "report.html")
+    with pytest.raises(InputError, match=said):
+        export(run, tmp_path / "export")
+    with RunDir.open(run, read_config(run)) as opened, pytest.raises(InputError, match=said):
+        opened.summary()  # which pretraining a finished run begins with
+
+
+def test_a_run_that_lost_its_budget_before_the_first_update_is_shown(tmp_path: Path) -> None:
+    run = copied(tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    summary |= {"exaflop": 0.0, "updates": 0, "tokens": 0, "accounts": {"step": 0.0}}
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert write_report([run], tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("seconds", ["1e300", "-1", "NaN", '"1"', "true", "null"])
+def test_a_heartbeat_of_no_possible_length_is_one_line(tmp_path: Path, seconds: str) -> None:
+    run = copied(tmp_path / "run")
+    (run / "heartbeat.json").write_text(f'{{"charged_s": {seconds}}}')
+    with RunDir.open(run, read_config(run)) as opened:
+        with pytest.raises(InputError, match=r"heartbeat.json is damaged: .*, or delete it"):
+            opened.last_heartbeat()
 
 
 @pytest.mark.parametrize("name", ["$", "a$b$c", r"$\frac{1}$", "100 $", r"\$x$"])

@@ -24,7 +24,7 @@ from crammed.progress import SILENT, Progress
 from crammed.study.arms import load_study, study_names
 from crammed.study.runner import _Processes, _runs, run_study
 from crammed.study.statistics import compare_arms
-from support.command import PATIENCE, popen, wait_for
+from support.command import PATIENCE, crammed, popen, wait_for
 
 BUDGET = Budget.parse("6updates")
 MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
@@ -206,3 +206,15 @@ def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) ->
             for arm in study.arms
         }
         assert len(shapes) == 1
+
+
+def test_an_impossible_arm_ends_with_5_after_the_others(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {"plain": [], "huge": ["batch.rows=65536"]}
+    words = ["--corpus", str(corpus.path), "--budget", "6updates", "--seeds", "1"]
+    file = write(tmp_path / "s.yaml", arms=arms)
+    done = crammed("study", file, *words, "--out", tmp_path / "out")
+    assert done.returncode == 5, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: finished, but these runs failed: huge,")
+    kept = json.loads((tmp_path / "out" / "study.json").read_text())["arms"]
+    assert kept["plain"]["runs"]["0"]["updates"] == 6
+    assert f"huge, seed 0 failed: {kept['huge']['runs']['0']['failed']}" in done.stdout

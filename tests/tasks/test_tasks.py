@@ -110,6 +110,7 @@ def test_pieces_of_templates() -> None:
         ({"metric": "f1", "labels": "3"}, "metric f1 takes two labels, not 3"),
         ({"metric": "group-f1"}, "group-f1 needs group"),
         ({"labels": "1"}, "labels must be two or more different names"),
+        ({"labels": "99999999999"}, "tasks.a.labels: 99999999999 is more than 100,000 labels"),
         ({"labels": "0"}, "labels must be two or more different names"),
         ({"labels": "[a, a]"}, "labels must be two or more different names"),
         ({"label": "[a, b]"}, "kind classification takes one column in label"),

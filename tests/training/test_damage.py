@@ -260,3 +260,12 @@ def test_hashes_name_what_differs(tmp_path: Path) -> None:
     assert damage(tmp_path / "made") == "../b is missing"  # no path leads out of the folder
     (tmp_path / "made" / "hashes.json").write_text("[]")
     assert damage(tmp_path / "made") == "hashes.json cannot be read"
+
+
+def test_a_checkpoint_of_another_run_is_refused(checkpoints: Path, step: TrainStep) -> None:
+    with (
+        Changed(checkpoints.parent / "env.json", b"{}"),
+        pytest.raises(InputError, match="is of another run, or"),
+    ):
+        load_checkpoint(checkpoints, step, "corpus")
+    assert load_checkpoint(checkpoints, step, "corpus").state.work.updates == 2

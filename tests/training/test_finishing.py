@@ -202,3 +202,15 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     assert last.startswith(f"error: no checkpoint in {both}/checkpoints is whole: step-00000003 is")
     assert "Traceback" not in refused.stderr
     assert json.loads(done.stdout)["updates"] == 5
+
+
+def test_a_finished_run_whose_model_is_damaged_says_so(
+    tmp_path: Path, corpus: Corpus, cpu: Device
+) -> None:
+    config, out = tiny("demo", "model.layers=1", budget={"limit": "2updates"}), tmp_path / "run"
+    summary = finish(config, corpus, out, cpu)
+    assert finish(config, corpus, out, cpu)["heldout"] == summary["heldout"]
+    with (out / "final" / "model.safetensors").open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(InputError, match=r"final is damaged .* with another --out"):
+        finish(config, corpus, out, cpu)

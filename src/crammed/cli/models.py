@@ -177,16 +177,13 @@ def export(
 
     from crammed.export.huggingface import Format
     from crammed.export.huggingface import export as export_model
-    from crammed.files import read_json
     from crammed.model.trained import load_trained
+    from crammed.summary import read_summary
 
     if format not in get_args(Format):
         raise InputError(f"no format {format!r}: choose one of {', '.join(get_args(Format))}")
     trained = load_trained(run_dir)
-    summary = read_json(run_dir / "summary.json")
-    if summary is not None and "heldout" not in summary:
-        raise InputError(f"{run_dir / 'summary.json'} does not hold the result of a run")
-    done = export_model(trained, to, cast(Format, format), summary)
+    done = export_model(trained, to, cast(Format, format), read_summary(run_dir))
     values = {
         "export_dir": str(done.path),
         "format": done.format,

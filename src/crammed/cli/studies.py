@@ -42,6 +42,8 @@ def study(
     as_json: JsonOption = False,
 ) -> None:
     """Train variants with equal budgets, and compare their losses."""
+    from rich.text import Text
+
     from crammed.data.corpus import Corpus
     from crammed.evaluation.scores.table import show
     from crammed.study.arms import load_study, read_study
@@ -60,18 +62,22 @@ def study(
     with shown_progress() as progress:
         result = run_study(loaded, opened, budget, seeds, out, jobs, progress)
     rows = compare_arms(result)
-    if as_json:
-        print_result({**result, "compared": rows}, as_json, [])
-    else:
-        show([_table(rows, result["baseline"])])
-    failed = [
-        f"{arm}, seed {seed}: {run['failed']}"
+    failed = {
+        f"{arm}, seed {seed}": run["failed"]
         for arm, each in result["arms"].items()
         for seed, run in each["runs"].items()
         if "failed" in run
-    ]
+    }
+    if as_json:
+        print_result({**result, "compared": rows}, as_json, [])
+    else:
+        reasons = "\n".join(f"{run} failed: {reason}" for run, reason in failed.items())
+        show([_table(rows, result["baseline"]), *([Text(reasons)] if failed else [])])
     if failed:
-        raise TaskFailed(f"finished, but these runs failed: {'; '.join(failed)}")
+        raise TaskFailed(
+            f"finished, but these runs failed: {'; '.join(failed)}; the reasons are printed above, "
+            "and the same command tries them again"
+        )
 
 
 def _list_studies(as_json: bool) -> None:
@@ -97,7 +103,7 @@ def _table(rows: list[dict[str, Any]], baseline: str) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         if "loss@0.15" not in row:
-            table.add_row(row["arm"], "0", f"FAILED: {row['failed']}")
+            table.add_row(row["arm"], "0", "failed")
             continue
         at15, at25 = row["loss@0.15"], row["loss@0.25"]
         between = at15["interval"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,25 +49,54 @@ Loader.add_implicit_resolver(
 )
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$"),
+    re.compile(
+        r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?$|[-+]?\.inf$|\.nan$"
+    ),
     list("-+.0123456789"),
 )
+
+
+MOST_NODES = 100_000
 
 
 def load_yaml(text: str) -> Any:
     """The value of a YAML text.
 
     Raises:
-        ValueError: it is not valid YAML, in one line that says why.
+        ValueError: it is not valid YAML, or holds more than `MOST_NODES` keys and values with its
+            aliases written out, in one line that says why.
     """
     try:
-        return yaml.load(text, Loader)
+        loader = Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _nodes(node, {}) > MOST_NODES:
+            raise ValueError(
+                f"it has more than {MOST_NODES:,} keys and values, aliases written out"
+            )
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except Exception as error:  # PyYAML passes on what Python says of a number or a date
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _nodes(node: yaml.Node, counted: dict[int, float]) -> float:
+    """How many nodes there are from this one down, every alias counted as what it stands for.
+
+    Args:
+        counted: of nodes that were visited, by id; infinite for one that holds itself.
+    """
+    if id(node) not in counted:
+        counted[id(node)] = math.inf
+        below: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
+        if isinstance(node, yaml.MappingNode):
+            below = [part for pair in below for part in pair]
+        counted[id(node)] = 1.0 + sum(_nodes(part, counted) for part in below)
+    return counted[id(node)]
 
 
 def names_in(folder: Traversable) -> list[str]:

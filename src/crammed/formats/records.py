@@ -102,16 +102,26 @@ def _named_cells(file: File, rows: Iterable[tuple[int, list[str]]], hint: str = 
     for number, cells in rows:
         if not cells:
             continue
+        place = f"{file.shown}, line {number}"
         if not columns:
+            _no_name_twice(cells, place)
             columns = cells
             continue
-        place = f"{file.shown}, line {number}"
         if len(cells) != len(columns):
             raise InputError(
                 f"{place}: {len(cells)} cells in a row, but {len(columns)} columns in the first "
                 f"line{hint}"
             )
         yield place, dict(zip(columns, cells, strict=True))
+
+
+def _no_name_twice(columns: list[str], place: str) -> None:
+    """Raise an `InputError` if two columns have the same name; those without one are ignored."""
+    seen: set[str] = set()
+    for name in filter(None, columns):
+        if name in seen:
+            raise InputError(f"{place}: two columns are named {name!r}; rename or remove one")
+        seen.add(name)
 
 
 def parquet_records(file: File, fields: Sequence[str] | None = None) -> Records:

@@ -100,8 +100,19 @@ def load_trained(run: Path) -> TrainedModel:
         return _read(folder, file)
     except _Damaged as error:
         raise InputError(
-            f"{folder} is damaged ({error}): restore it from a copy, or train the model again"
+            f"{folder} is damaged ({error}): restore it from a copy, or train "
+            "it again with another --out"
         ) from error
+
+
+def check_trained(run: Path) -> None:
+    """Compare the trained model of a run directory with its hashes, unless it was removed.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    if (run / "final").exists() and damage(run / "final"):
+        load_trained(run)  # which says what is wrong
 
 
 class _Damaged(Exception):

@@ -183,7 +183,7 @@ def ledger_figure(accounts: dict[str, float], charge: Sequence[str]) -> str:
                 words, (accounts[name], row), xytext=(4, 0), textcoords="offset points", va="center"
             )
         axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
-        axes.set_xlim(0, 1.25 * max(accounts.values()))
+        axes.set_xlim(0, 1.25 * max(accounts.values()) or 1.0)
         axes.set_xlabel("seconds")
         axes.grid(axis="y", visible=False)
         return _svg(figure)
@@ -260,7 +260,8 @@ def compute_figure(used: float, ceiling: float | None) -> str:
         bars = [(name, value, FAINT) for name, value in REFERENCE_EXAFLOP]
         if ceiling:
             bars.insert(0, ("this run at the device's peak", ceiling, "#93b4f5"))
-        bars.insert(0, ("this run", used, COLOURS[0]))
+        if used:  # a run whose budget was lost in a crash may end before its first update
+            bars.insert(0, ("this run", used, COLOURS[0]))
         figure, axes = _figure(7.2, 0.8 + 0.3 * len(bars))
         for row, (_, value, colour) in enumerate(reversed(bars)):
             axes.barh(row, value, color=colour, height=0.62)

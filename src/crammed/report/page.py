@@ -22,6 +22,7 @@ from crammed.files import read_json, write_text
 from crammed.quantity import beside_unigram, quantity
 from crammed.report import figures
 from crammed.rundir import read_config, read_events, read_metrics
+from crammed.summary import read_summary
 
 SAMPLE_ROWS = 4
 METRIC_NUMBERS = ("u", "loss", "lr", "batch_rows", "mask_rate", "tokens_per_s")
@@ -94,7 +95,7 @@ def _by_heldout_text(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _load_run(path: Path) -> dict[str, Any]:
     """What the page says about a run, its figures included."""
-    config, summary = read_config(path), read_json(path / "summary.json")
+    config, summary = read_config(path), read_summary(path)
     if summary is None:
         raise InputError(f"{path} is not a finished run: run the same command again to finish it")
     events = read_events(path, heldout=HELDOUT_NUMBERS, stage=("seconds",), **_OF_TROUBLE)

@@ -16,10 +16,11 @@ from typing import Any
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
-from crammed.files import read_json, write_json
+from crammed.files import FolderLock, read_json, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
 from crammed.study.arms import Study, merged
+from crammed.study.folder import RESULT, finished_runs, refuse_another, run_folder
 from crammed.workers import cores
 
 
@@ -41,19 +42,43 @@ def run_study(
 ) -> dict[str, Any]:
     """Train every arm with every seed, `jobs` runs at a time, which share the CPU's cores.
 
+    The folder may hold other arms and seeds of the same study: what has finished there stays in
+    the result.
+
     Returns:
         what ``OUT/study.json`` holds: ``{"environment", "corpus", "budget", "jobs", "baseline",
         "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is ``{"loss@0.15",
         "loss@0.25", "tokens", "updates", "parameters", "seconds"}``, or ``{"failed": reason}``.
+
+    Raises:
+        InputError: the folder holds another study, is in use, or cannot be written to.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    refuse_another(study, corpus, budget, seeds, out)
+    with FolderLock(out):
+        return _run_all(study, corpus, budget, seeds, out, jobs, progress)
+
+
+def _run_all(
+    study: Study,
+    corpus: Corpus,
+    budget: Budget,
+    seeds: int,
+    out: Path,
+    jobs: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    begun: dict[str, dict[str, Any]] = {
+        arm: {"words": study.words(arm), "runs": {}} for arm in study.arms
+    }
+    for arm, entry in finished_runs(out).items():
+        begun.setdefault(arm, entry)["runs"] = entry["runs"]
     result: dict[str, Any] = {
         "environment": environment(),
         "corpus": corpus.sha256,
         "budget": budget.text,
         "jobs": jobs,
         "baseline": study.baseline,
-        "arms": {arm: {"words": study.words(arm), "runs": {}} for arm in study.arms},
+        "arms": begun,
     }
     listed = list(_runs(study, corpus, budget, seeds, out, jobs))
     with progress.task("study", len(listed)) as bar, ThreadPoolExecutor(jobs) as pool:
@@ -63,7 +88,7 @@ def run_study(
             for done, future in enumerate(as_completed(futures), 1):
                 run = futures[future]
                 result["arms"][run.arm]["runs"][str(run.seed)] = future.result()
-                write_json(out / "study.json", result)
+                write_json(out / RESULT, result)
                 bar.update(done, f"{run.arm}, seed {run.seed}")
         except BaseException:  # those that wait must not start
             pool.shutdown(wait=False, cancel_futures=True)
@@ -83,7 +108,7 @@ def _runs(
             words = merged((threads, *study.words(arm)))
             command = [sys.executable, "-m", "crammed", "pretrain", *words]
             command += ["--corpus", str(corpus.path), "--budget", budget.text]
-            command += ["--seed", str(seed), "--out", str(out / f"{arm}-{seed}"), "--json"]
+            command += ["--seed", str(seed), "--out", str(run_folder(out, arm, seed)), "--json"]
             yield _Run(arm, seed, command)
 
 

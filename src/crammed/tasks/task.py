@@ -43,6 +43,8 @@ _METRICS: dict[TaskKind, tuple[Metric, ...]] = {
     "choice": _OF_CLASSES,
 }
 
+MOST_LABELS = 100_000
+
 
 def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
@@ -53,9 +55,10 @@ def _named(value: Any) -> Any:
     if value is None:
         return ()
     if type(value) is int:
-        return tuple(
-            map(str, range(max(1, value)))
-        )  # 0 gives one name, which is refused; none would be ignored
+        if value > MOST_LABELS:
+            raise ValueError(f"{value} is more than {MOST_LABELS:,} labels")
+        # 0 gives one name, which is refused; none would be ignored
+        return tuple(map(str, range(max(1, value))))
     if isinstance(value, list):
         return tuple(str(name) if type(name) is int else name for name in value)
     return _listed(value)

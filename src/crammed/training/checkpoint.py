@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from crammed.budget import Ledger, Work
 from crammed.device import Device
 from crammed.errors import Diverged, InputError, StoppedByPolicy
-from crammed.files import HASHES, damage, new_folder, write_hashes, write_json
+from crammed.files import HASHES, damage, new_folder, sha256, write_hashes, write_json
 from crammed.model.tensors import all_finite, misfit, read_tensors
 from crammed.rundir import RunDir
 from crammed.training.agenda import Agenda
@@ -63,6 +63,7 @@ class TrainState:
 
     Attributes:
         accounts: seconds by account of the ledger.
+        run_sha256: hash of ``env.json``, which no two runs share; None in older versions.
         heldout_u: progress at the last held-out measurement.
         loss_scale: that of float16; None in other formats.
         end: None while the budget is not spent.
@@ -72,6 +73,7 @@ class TrainState:
     work: Work = field(default_factory=Work)
     accounts: dict[str, float] = field(default_factory=dict)
     corpus_sha256: str = ""
+    run_sha256: str | None = None
     heldout_u: float = 0.0
     loss_scale: dict[str, float] | None = None
     detour: Detour = field(default_factory=Detour)
@@ -139,6 +141,7 @@ class Checkpoints:
             work,
             self._ledger.state(),
             self._corpus_sha256,
+            _run_sha256(self._run.path),
             self._agenda.heldout_u,
             self._step.loss_scale(),
             self.detour,
@@ -237,8 +240,19 @@ def _check(generation: Path, state: TrainState, corpus_sha256: str) -> None:
             f"{generation} was trained on another corpus: restore that corpus or choose another "
             "--out"
         )
+    run = _run_sha256(generation.parent.parent)
+    if None not in (run, state.run_sha256) and run != state.run_sha256:
+        raise InputError(
+            f"{generation} is of another run, or {generation.parent.parent / 'env.json'} was "
+            "changed: put back what belongs together, or choose another --out"
+        )
     if state.over is not None:
         raise StoppedByPolicy(f"{state.over}; the run is over, so choose another --out")
+
+
+def _run_sha256(run: Path) -> str | None:
+    file = run / "env.json"
+    return sha256(file) if file.exists() else None
 
 
 class _Damaged(Exception):

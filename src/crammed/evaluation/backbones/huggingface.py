@@ -64,6 +64,7 @@ class HuggingFaceBackbone:
             self.mask: int | None = self._tokenizer.mask_token_id
             self.sep: int | None = self._tokenizer.sep_token_id
             specials = frozenset(self._tokenizer.all_special_ids)
+            typed = "token_type_ids" in self._tokenizer.model_input_names
         if self.sep is None:
             self.sep = self._tokenizer.eos_token_id
         self.specials = specials - {self._tokenizer.unk_token_id}
@@ -73,9 +74,7 @@ class HuggingFaceBackbone:
             self._library.no_padding()
         takes = inspect.signature(base.forward).parameters
         self._types = (
-            "token_type_ids" in self._tokenizer.model_input_names
-            and "token_type_ids" in takes
-            and getattr(self._config, "type_vocab_size", 2) > 1
+            typed and "token_type_ids" in takes and getattr(self._config, "type_vocab_size", 2) > 1
         )
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:

@@ -1,0 +1,102 @@
+"""The shape of a run's summary.json, which people edit and disks damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from crammed.budget import Account
+from crammed.errors import InputError
+from crammed.files import read_json
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Amount = Annotated[float, Field(ge=0.0, le=1e30)]
+Guess = Annotated[tuple[str, Amount], Field(strict=False)]
+
+
+class _Part(BaseModel):
+    """Keys that nothing reads are left alone."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Heldout(_Part):
+    model_config = ConfigDict(extra="forbid")
+
+    loss_15: Amount = Field(alias="loss@0.15")
+    loss_25: Amount = Field(alias="loss@0.25")
+    bits_15: Amount = Field(alias="bits_per_character@0.15")
+    bits_25: Amount = Field(alias="bits_per_character@0.25")
+
+
+class _Corpus(_Part):
+    sha256: str
+    heldout_sha256: str = ""  # runs of 0.1.0 have none
+    sources: list[str]
+    documents: Count
+    characters: Count
+    tokens: Count
+    vocab_size: Count
+
+
+class _Example(_Part):
+    before: str
+    word: str
+    after: str
+    guesses: list[Guess]
+    rank: Count
+
+
+class _Export(_Part):
+    format: str
+    reasons: list[str]
+    logit_difference: Amount | None
+
+
+class _Summary(_Part):
+    recipe: str
+    identity: str
+    seed: int
+    budget: str
+    u: Amount
+    charged_seconds: Amount
+    accounts: dict[Account, Amount] = Field(min_length=1)
+    parameters: Count
+    updates: Count
+    tokens: Count
+    epochs: Amount
+    tokens_per_second: Amount | None
+    exaflop: Amount
+    peak_exaflop: Amount | None
+    peak_source: str | None
+    device: str
+    dtype: str
+    heldout: _Heldout
+    unigram_cross_entropy: Amount
+    mask_token: str
+    corpus: _Corpus
+    fill_mask: list[_Example]
+    export: _Export
+
+
+def read_summary(run: Path) -> dict[str, Any] | None:
+    """The result of the run in a folder; None if it has not finished.
+
+    Raises:
+        InputError: its summary.json is damaged; names the first fault.
+    """
+    file = run / "summary.json"
+    values = read_json(file)
+    if values is None:
+        return None
+    try:
+        _Summary.model_validate(values)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise InputError(
+            f"{file} is damaged: {where!r}: {fault['msg'].lower()}; restore it from a copy"
+        ) from error
+    return values

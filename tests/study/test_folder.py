@@ -1,0 +1,153 @@
+"""The folder of a study: other studies in it, another process, places that cannot be written to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.budget import Budget
+from crammed.cli import studies
+from crammed.data.corpus import Corpus
+from crammed.doctor import TINY
+from crammed.errors import InputError, TaskFailed
+from crammed.files import FolderLock, write_json
+from crammed.progress import SILENT
+from crammed.rundir import RunDir
+from crammed.study import folder
+from crammed.study.arms import Study, load_study
+from crammed.study.runner import run_study
+from support.text import documents
+
+BUDGET = Budget.parse("6updates")
+MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
+ARMS: dict[str, list[str]] = {"plain": [], "muon": ["optim.name=muon"]}
+MORE = {**ARMS, "small": ["model.layers=1"]}
+RUN = {"tokens": 10, "updates": 6, "parameters": 5, "seconds": 2.0}
+
+
+def write(path: Path, arms: dict[str, list[str]]) -> Path:
+    path.write_text(json.dumps({"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms}))
+    return path
+
+
+def study(tmp_path: Path, corpus: Corpus, arms: Any = ARMS, budget: Budget = BUDGET) -> Study:
+    return load_study(str(write(tmp_path / "s.yaml", arms)), corpus, budget)
+
+
+@pytest.fixture
+def out(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished study with two seeds, whose runs took no training."""
+
+    def train(run: Any, processes: Any) -> dict[str, Any]:
+        made = Path(run.command[run.command.index("--out") + 1])
+        config = folder._config(all_arms, run.arm, corpus, BUDGET)
+        with RunDir.open(made, config.model_copy(update={"seed": run.seed})):
+            write_json(made / "summary.json", {})
+        return {**RUN, "loss@0.15": 4.0 + run.seed, "loss@0.25": 5.0}
+
+    all_arms = study(tmp_path, corpus, MORE)
+    monkeypatch.setattr("crammed.study.runner._train", train)
+    run_study(study(tmp_path, corpus), corpus, BUDGET, 2, tmp_path / "out", 1, SILENT)
+    return tmp_path / "out"
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in path.rglob("*") if each.is_file()}
+
+
+def changed(out: Path, corpus: Corpus, budget: str = BUDGET.text, arms: Any = ARMS) -> None:
+    other = Budget.parse(budget)
+    planned = study(out.parent, corpus, arms, other)
+    run_study(planned, corpus, other, 2, out, 1, SILENT)
+
+
+@pytest.mark.parametrize("gone", ["", "study.json", "plain-0 plain-1 muon-0 muon-1"])
+def test_another_study_leaves_the_folder_as_it_is(
+    out: Path, corpus: Corpus, make_corpus: Callable[..., Corpus], gone: str
+) -> None:
+    for name in gone.split():  # as after a kill before the first result, or to save space
+        shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink()
+    before = content(out)
+    with pytest.raises(InputError, match=r"6updates there, 7updates here\): choose another --out"):
+        changed(out, corpus, budget="7updates")
+    rate = {"plain": [], "muon": ["optim.name=muon", "optim.lr=0.25"]}
+    with pytest.raises(InputError, match=r"another study \(arm muon, .*optim\.lr.*0\.25"):
+        changed(out, corpus, arms=rate)
+    with pytest.raises(InputError, match="another corpus"):
+        changed(out, make_corpus(documents(200)))
+    assert content(out) == before
+
+
+def test_arms_and_seeds_can_be_added_and_left_out(
+    tmp_path: Path, out: Path, corpus: Corpus
+) -> None:
+    both = study(tmp_path, corpus)
+    more = study(tmp_path, corpus, MORE)
+    result = run_study(more, corpus, BUDGET, 3, out, 1, SILENT)
+    assert {arm: sorted(each["runs"]) for arm, each in result["arms"].items()} == {
+        arm: ["0", "1", "2"] for arm in ("plain", "muon", "small")
+    }
+    assert run_study(both, corpus, BUDGET, 1, out, 1, SILENT)["arms"] == result["arms"]
+
+
+def test_an_arm_that_never_began_may_change(
+    tmp_path: Path, out: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, wrong = study(tmp_path, corpus), {**ARMS, "small": ["model.layers=2"]}
+    with monkeypatch.context() as patch:
+        patch.setattr("crammed.study.runner._train", lambda *_: {"failed": "no memory"})
+        failed = run_study(study(tmp_path, corpus, wrong), corpus, BUDGET, 2, out, 1, SILENT)
+    assert failed["arms"]["small"]["runs"]["0"] == {"failed": "no memory"}
+    right = study(tmp_path, corpus, MORE)
+    result = run_study(right, corpus, BUDGET, 2, out, 1, SILENT)
+    assert all(
+        "failed" not in run for arm in result["arms"].values() for run in arm["runs"].values()
+    )
+    assert set(run_study(both, corpus, BUDGET, 2, out, 1, SILENT)["arms"]) == {*ARMS, "small"}
+
+
+def test_a_second_study_in_the_folder_is_refused(tmp_path: Path, out: Path, corpus: Corpus) -> None:
+    both = study(tmp_path, corpus)
+    before = content(out)
+    with FolderLock(out), pytest.raises(InputError, match="out is in use by another process"):
+        run_study(both, corpus, BUDGET, 2, out, 1, SILENT)
+    assert content(out) == before
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_file_in_the_way_is_one_line(tmp_path: Path, corpus: Corpus, place: str) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InputError, match=r"cannot write .*choose another --out"):
+        run_study(study(tmp_path, corpus), corpus, BUDGET, 1, tmp_path / place, 1, SILENT)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("values", [{"arms": []}, {"arms": {"plain": {}}}, {}])
+def test_a_file_that_is_no_study_is_refused(tmp_path: Path, corpus: Corpus, values: Any) -> None:
+    write_json(tmp_path / "out" / "study.json", values)
+    with pytest.raises(InputError, match="does not hold the results of a study"):
+        run_study(study(tmp_path, corpus), corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
+
+
+def test_reasons_of_failures_are_below_the_table(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    reason = "a batch of 65536 rows is more than the corpus has [x]: " + "long " * 60 + "end"
+
+    def train(run: Any, processes: Any) -> dict[str, Any]:
+        good = {**RUN, "loss@0.15": 4.0, "loss@0.25": 5.0}
+        return {"failed": reason} if run.arm == "muon" else good
+
+    monkeypatch.setattr("crammed.study.runner._train", train)
+    file = write(tmp_path / "s.yaml", ARMS)
+    with pytest.raises(TaskFailed, match="runs failed: muon, seed 0; muon, seed 1; the reasons"):
+        studies.study(str(file), None, corpus.path, BUDGET, 2, tmp_path / "out", 1, False)
+    table, _, below = capsys.readouterr().out.partition("\n\nmuon, seed 0 failed: ")
+    assert below.splitlines() == [reason, f"muon, seed 1 failed: {reason}"]
+    assert [line.split() for line in table.splitlines()][-1] == ["muon", "0", "failed"]
+    assert max(map(len, table.splitlines())) < 120
