@@ -1,5 +1,18 @@
-"""``python -m crammed`` is ``crammed``."""
+"""The entry of ``crammed`` and ``python -m crammed``: ready for signals before all imports."""
 
-from crammed.cli.app import main
+import signal
 
-main()
+from crammed.stopping import leave, stop_signals
+
+
+def main() -> None:
+    """Run the command line."""
+    for each in stop_signals():
+        signal.signal(each, leave)
+    from crammed.cli.app import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -62,12 +62,6 @@ def _quota(group: Path) -> Iterator[float]:
         yield int(quota) / int(period)
 
 
-def stop_signals() -> list[signal.Signals]:
-    """The signals that ask a process to stop; SIGHUP only if it is not ignored, as by ``nohup``."""
-    asked = [signal.SIGINT, signal.SIGTERM]
-    return asked if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*asked, signal.SIGHUP]
-
-
 def world_size() -> int:
     """Processes that ``torchrun`` started to train one model; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))

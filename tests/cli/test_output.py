@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from subprocess import PIPE
@@ -73,3 +74,61 @@ def test_a_signal_outside_of_training_keeps_what_is_finished(tmp_path: Path, by:
     done = python(*stopping, *words, "compute.workers=1")
     assert done.returncode == 75, done.stderr
     assert done.stderr.splitlines()[-1] == "error: interrupted; what is finished is kept"
+
+
+@pytest.mark.parametrize("by", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize("library", ["typer", "pydantic"])
+def test_a_signal_that_an_import_swallows_ends_the_command(
+    tmp_path: Path, by: str, library: str
+) -> None:
+    """One library is imported before the command line has begun, the other by a verb."""
+    (tmp_path / "signalling.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.{by})")
+    stub = "try:\n    import signalling\nexcept BaseException:\n    pass\n"
+    (tmp_path / f"{library}.py").write_text(stub)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    done = python("-m", "crammed", "recipes", "crammed", env={"PYTHONPATH": path})
+    assert done.returncode == 75, done.stderr
+    assert done.stderr == "error: interrupted; what is finished is kept\n"
+
+
+def test_leaving_in_an_import_ends_the_workers(tmp_path: Path) -> None:
+    (tmp_path / "signalling.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)"
+    )
+    script = """
+import multiprocessing, signal
+from crammed.stopping import leave
+signal.signal(signal.SIGTERM, leave)
+context = multiprocessing.get_context("spawn")
+ours, theirs = context.Pipe()
+work = "import time; ready.send(1); time.sleep(20); open('outlived', 'w')"
+context.Process(target=exec, args=(work, {"ready": theirs})).start()
+ours.recv()
+import signalling
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
+    # By now the worker, which had the same pipes, has ended as well.
+    assert done.returncode == 75, done.stderr
+    assert not (tmp_path / "outlived").exists()
+
+
+def closed(stream: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """``crammed`` with a standard stream closed by the shell."""
+    shell = ["sh", "-c", f'exec "$@" {stream}', "sh", sys.executable, "-m", "crammed", *words]
+    return subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def test_a_closed_standard_input_holds_no_text(tmp_path: Path) -> None:
+    done = closed("<&-", "prepare", "--data", "-", "--out", tmp_path / "corpus")
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line == "error: standard input is closed: pipe text into it, or name a file"
+    assert not (tmp_path / "corpus").exists()
+
+
+@pytest.mark.parametrize("stream", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_output_is_no_fault(stream: str) -> None:
+    done = closed(stream, "recipes", "crammed")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (stream == "2>&-")

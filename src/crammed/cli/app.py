@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TextIO, cast
 
 import typer
@@ -16,7 +17,7 @@ import typer
 from crammed.cli import corpora, machine, models, studies, training
 from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
 from crammed.quiet import silence
-from crammed.workers import stop_signals
+from crammed.stopping import SAID, importing, leave, stop_signals
 
 app = typer.Typer(
     help="Train the best language encoder that one GPU and a budget can buy, from raw text.",
@@ -65,7 +66,9 @@ class _Interrupt(BaseException):
     raised = False
 
 
-def _interrupt(*_: object) -> None:
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    if importing(frame):
+        leave()
     _Interrupt.raised = True
     for each in stop_signals():  # cleaning up takes a moment; only another Ctrl-C cuts it short
         signal.signal(each, signal.SIG_DFL if each == signal.SIGINT else signal.SIG_IGN)
@@ -115,16 +118,24 @@ def _leave() -> None:
         signal.signal(each, signal.SIG_DFL)
 
 
+def _open_closed_streams() -> None:
+    """Let standard streams that are closed lead nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+
+
 def main() -> None:
     """Run a verb; an error becomes one line on standard error and an exit code."""
-    for each in stop_signals():
-        signal.signal(each, _interrupt)
+    _open_closed_streams()
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     if verb in ("run", "prepare"):
         sys.argv[1:] = _spread_data(sys.argv[1:])
     sys.stdout = cast(TextIO, _Output(sys.stdout))
     try:
         try:
+            for each in stop_signals():
+                signal.signal(each, _interrupt)
             app()
         finally:
             _leave()
@@ -148,5 +159,5 @@ def main() -> None:
     except BaseException as error:
         if isinstance(error, SystemExit) or not _Interrupt.raised:
             raise  # libraries in C turn an interrupt into some error of their own
-        _say("interrupted; what is finished is kept")
+        _say(SAID)
         sys.exit(Interrupted.exit_code)

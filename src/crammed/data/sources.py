@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import glob
+import os
 import shutil
 import stat
 import sys
@@ -200,6 +201,9 @@ def _standard_input(options: ReadOptions) -> FilePart:
 @functools.cache
 def _spooled() -> Path:
     """Standard input, which can be read only once, as a file that lasts as long as this process."""
+    # The command line puts the null device in place of a standard input that is closed.
+    if sys.stdin is None or getattr(sys.stdin, "name", None) == os.devnull:
+        raise InputError("standard input is closed: pipe text into it, or name a file")
     if sys.stdin.isatty():
         raise InputError("standard input is a terminal: pipe text into it, or name a file")
     scratch = ExitStack()
