@@ -379,6 +379,9 @@ class _Trial:
 
 
 def _said(outcome: Outcome) -> str:
-    """The last thing that a command said."""
+    """The last thing that a command said, with the reasons that it refers to."""
     lines = outcome.lines or outcome.error.strip().splitlines() or [""]
-    return f"exit code {outcome.code}, {lines[-1][:300]}"
+    said = f"exit code {outcome.code}, {lines[-1][:300]}"
+    if "printed above" in said:
+        said = "; ".join((said, *re.findall(r'"failed": "([^"]*)"', outcome.out)))
+    return said
