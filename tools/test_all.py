@@ -1,6 +1,7 @@
 """Run all tests there are and write what they found to records/test-all/output.txt.
 
     make test-all
+    python tools/test_all.py "long tests"     # these steps again; the others' results stay
 
 The steps are `make test`, the tests marked `long`, ten minutes of faults of all kinds (`chaos.py`),
 the tests of commands with a fresh interpreter for each command, and the tests of whatever depends
@@ -65,8 +66,8 @@ def steps() -> Iterator[Step]:
     yield Step("the newest libraries", [newest, *PYTEST, *LIBRARIES])
 
 
-def run(step: Step) -> tuple[bool, str]:
-    """Run a step, showing what it prints; whether it passed, and its last word in a line or two."""
+def run(step: Step) -> str:
+    """Run a step, showing what it prints; the verdict, the command and its last word."""
     began, last = time.monotonic(), ""
     shown = " ".join((*(f"{k}={v}" for k, v in step.environment.items()), *step.command))
     print(f"\n=== {step.name}: {shown}", flush=True)
@@ -87,10 +88,7 @@ def run(step: Step) -> tuple[bool, str]:
                 last = re.sub(r" in [\d.]+s.*", "", line).strip("= \n")
     minutes = (time.monotonic() - began) / 60
     verdict = "passed" if process.returncode == 0 else f"FAILED with {process.returncode}"
-    return (
-        process.returncode == 0,
-        f"{step.name}: {verdict}, {minutes:.1f} min\n  {shown}\n  {last}\n",
-    )
+    return f"{step.name}: {verdict}, {minutes:.1f} min, commit {commit()}\n  {shown}\n  {last}\n"
 
 
 def versions(python: str) -> str:
@@ -111,26 +109,34 @@ def commit() -> str:
     return head.stdout.strip()[:12] + (" with changes" if changed.returncode else "")
 
 
-def main() -> None:
-    began = datetime.now(UTC)
-    results = [run(step) for step in steps()]
+def before() -> dict[str, str]:
+    """What the steps found the last time they were run, by their names."""
+    text = OUTPUT.read_text("utf-8") if OUTPUT.exists() else ""
+    return {words.partition(": ")[0]: words + "\n" for words in text.split("\n\n")[1:]}
+
+
+def main(names: list[str]) -> None:
+    if unknown := set(names) - {step.name for step in steps()}:
+        sys.exit(f"no step {', '.join(unknown)}: {', '.join(step.name for step in steps())}")
+    found = before() if names else {}
+    for step in steps():
+        if not names or step.name in names:
+            found[step.name] = run(step)
+    results = [found[step.name].strip("\n") for step in steps() if step.name in found]
     lines = [
-        f"date      {began:%Y-%m-%d %H:%M} UTC",
-        f"commit    {commit()}",
+        f"date      {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         f"machine   {platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         f"python    {platform.python_version()}",
         *(
             f"{name:<10}{versions(f'.venv-{name}/bin/python')}"
             for name in ("test", "oldest", "newest")
         ),
-        "",
-        *(words for _, words in results),
     ]
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text("\n".join(lines), "utf-8")
+    OUTPUT.write_text("\n\n".join(("\n".join(lines), *results)) + "\n", "utf-8")
     print(f"\n{OUTPUT.read_text('utf-8')}\nwritten to {OUTPUT.relative_to(ROOT)}: commit it")
-    sys.exit(0 if all(passed for passed, _ in results) else 1)
+    sys.exit(1 if any(": FAILED" in words for words in results) else 0)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
