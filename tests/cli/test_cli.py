@@ -320,6 +320,7 @@ def test_an_interrupt_that_a_library_disguises_is_one_line() -> None:
 def test_a_disk_that_fails_anywhere_is_one_line() -> None:
     script = (
         "import errno, pathlib\n"
+        "import crammed.recipe\n"  # importing reads files of other packages
         "def fail(path, *_):\n"
         "    raise OSError(errno.EIO, 'Input/output error', str(path))\n"
         "pathlib.Path.read_text = fail\n"
