@@ -1,7 +1,7 @@
 """The obvious alternative: a ModernBERT that Hugging Face's Trainer trains for a given time.
 
-    python benchmarks/peer.py CORPUS --out DIR --seconds 600 [--layers 4] [--width 128] [--rate 2e-3]
-        [--batch 32] [--masks 0.25] [--warmup 0.06] [--seed 0] [--bf16] [--compile]
+    python benchmarks/peer.py CORPUS --out DIR --seconds 600 [--layers 4] [--width 128]
+        [--rate 2e-3] [--batch 32] [--masks 0.25] [--warmup 0.06] [--seed 0] [--bf16] [--compile]
 
 It reads the rows of a prepared corpus and writes a Hugging Face folder, and prints one JSON object.
 It needs `transformers` and `accelerate`. The settings are what a careful user would choose for rows
@@ -30,10 +30,12 @@ import numpy as np
 import torch
 import typer
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedTokenizerFast,
+    PrinterCallback,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -96,6 +98,7 @@ def main(
         data_collator=Masks(opened.vocab_size, specials, masks),
         callbacks=[clock],
     )
+    trainer.remove_callback(PrinterCallback)
     trainer.train()
     model.config.sparse_prediction = False  # fine-tuning sees an ordinary ModernBERT
     model.save_pretrained(out)
@@ -142,13 +145,14 @@ class Clock(TrainerCallback):
         control.should_training_stop = self.elapsed + last > self._seconds
 
 
-class ClockTrainer(Trainer):  # type: ignore[misc]
+class ClockTrainer(Trainer):
     """The Trainer with a learning rate that follows the clock."""
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         (clock,) = (c for c in self.callback_handler.callbacks if isinstance(c, Clock))
         chosen = optimizer or self.optimizer
-        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(chosen, clock.factor)
+        assert chosen is not None
+        self.lr_scheduler = LambdaLR(chosen, clock.factor)
         return self.lr_scheduler
 
 
@@ -173,7 +177,7 @@ class Masks:
         self._special = torch.zeros(vocab_size, dtype=torch.bool)
         self._special[list(specials.ids)] = True
 
-    def __call__(self, rows: Tensor) -> dict[str, Tensor]:
+    def __call__(self, rows: Any) -> dict[str, Tensor]:
         count = max(1, round(self._share * rows.shape[1]))
         scores = torch.rand(rows.shape).masked_fill_(self._special[rows], -1.0)
         chosen = scores.topk(count, sorted=False).indices
@@ -204,7 +208,6 @@ def _model(corpus: Corpus, specials: Specials, layers: int, width: int) -> Moder
         sep_token_id=specials.sep,
         bos_token_id=specials.cls,
         eos_token_id=specials.sep,
-        attn_implementation="sdpa",
     )
     return ModernBertForMaskedLM(config)
 
