@@ -267,6 +267,18 @@ class Contest:
         return result
 
 
+def core_numbers(text: str) -> list[int]:
+    """The numbers in the value of --cores.
+
+    Raises:
+        InputError: it is not a list of numbers.
+    """
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--cores: {text!r} is no list of numbers, such as 0,1") from error
+
+
 def pinned(cores: Sequence[int]) -> list[int]:
     """Keep this process, and all that it starts, on these cores.
 
@@ -303,6 +315,7 @@ def _shape(folder: Path) -> Json:
     return {
         "layers": config.model.layers,
         "width": config.model.width,
+        "head_dim": config.model.head_dim,
         "batch": config.batch.rows,
         "optim": config.optim.model_dump(mode="json"),
         "masking": config.masking.model_dump(mode="json"),

@@ -26,15 +26,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
 
 from common import Json, run_app
-from contest import HERE, Contest, Contestant, Plan, mean_loss
+from contest import HERE, Contest, Contestant, Plan, core_numbers, mean_loss
 from crammed.errors import InputError
 from crammed.files import read_json
 
@@ -132,12 +133,21 @@ def hour(
     rates: Annotated[str, typer.Option(help="Rates to try with crammed-2022.")] = "1e-3,2e-3,4e-3",
     rate_seconds: Annotated[float, typer.Option(help="Time to try each rate.")] = 600.0,
     tasks: str = TASKS,
+    tuning_seeds: Annotated[int, typer.Option(help="Fine-tuning seeds of each task.")] = 5,
     dry_run: DryOption = False,
 ) -> None:
     """Ours, the best peer, and the paper's recipe in our size."""
+    if not blimp.is_file() or not glue.is_dir():
+        raise InputError("--blimp must name a file of pairs, and --glue a folder of tasks")
     peer = _best_peer(_finished(out, "ten-minutes"))
     everything = ("heldout", "blimp", "glue")
-    with _contest("hour", corpus, heldout, out, cores, blimp, glue, tasks) as contest:
+    evaluate = [sys.executable, "-m", "crammed", "evaluate", "MODEL", "--json"]
+    suite = [*evaluate, "--suite", "glue", "--data", str(glue), "--into", "MODEL.glue"]
+    judges = {
+        "blimp": [*evaluate, "--suite", "blimp", "--data", str(blimp), "--into", "MODEL.blimp"],
+        "glue": [*suite, "--tasks", tasks, "--seeds", str(tuning_seeds), "--no-untrained"],
+    }
+    with _contest("hour", corpus, heldout, out, cores, judges) as contest:
         mine = Contestant(OURS, "ours", seconds, {"words": shlex.split(ours)}, everything)
         trials = [
             Contestant(f"crammed-2022 at {rate:g}", "ours", rate_seconds, wait_for=settings)
@@ -169,26 +179,13 @@ def _contest(
     heldout: Path,
     out: Path,
     cores: str,
-    blimp: Path | None = None,
-    glue: Path | None = None,
-    tasks: str = TASKS,
+    judges: Mapping[str, list[str]] = MappingProxyType({}),
 ) -> Contest:
-    for path in (heldout, *(each for each in (blimp, glue) if each is not None)):
-        if not path.exists():
-            raise InputError(f"{path} does not exist")
-    evaluate = [sys.executable, "-m", "crammed", "evaluate", "MODEL", "--json"]
+    if not heldout.is_file():
+        raise InputError(f"there is no file {heldout}: name the held-out text with --heldout")
     judge = [sys.executable, str(HERE / "heldout_masked_lm.py"), "MODEL", "--data", str(heldout)]
-    judges = {
-        "heldout": judge,
-        "blimp": [*evaluate, "--suite", "blimp", "--data", str(blimp), "--into", "MODEL.blimp"],
-        "glue": [*evaluate, "--suite", "glue", "--data", str(glue), "--into", "MODEL.glue"],
-    }
-    judges["glue"] += ["--tasks", tasks, "--no-untrained"]
-    try:
-        numbers = [int(each) for each in cores.split(",")]
-    except ValueError as error:
-        raise InputError(f"--cores: {cores!r} is no list of numbers, such as 0,1") from error
-    return Contest(out, name, corpus, heldout, numbers, judges, NOMINAL)
+    judges = {"heldout": judge, **judges}
+    return Contest(out, name, corpus, heldout, core_numbers(cores), judges, NOMINAL)
 
 
 def _point(text: str) -> Json:
@@ -238,7 +235,7 @@ def _best_peer(runs: list[Json]) -> Json:
 def _paper(contest: Contest, rate: float) -> Json:
     """`crammed-2022` with the size and the batch of our run, and this rate."""
     ours = contest.find(OURS)["train"]
-    shape = [f"model.{key}={ours[key]}" for key in ("layers", "width")]
+    shape = [f"model.{key}={ours[key]}" for key in ("layers", "width", "head_dim")]
     batch = [f"batch.rows={ours['batch']}", "batch.ramp=0.0"]
     return {"words": ["crammed-2022", *shape, *batch, f"optim.lr={rate:g}"]}
 
