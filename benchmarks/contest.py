@@ -13,7 +13,6 @@ import os
 import re
 import resource
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -98,7 +97,6 @@ class Contest:
         nominal: dict[str, float],
     ) -> None:
         self.corpus, self.cores = corpus, pinned(cores)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends its process
         self._lock = FolderLock(out)
         self._out, self._name, self._file = out, name, out / f"{name}.json"
         self._judges, self._nominal = judges, nominal
