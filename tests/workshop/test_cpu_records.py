@@ -169,6 +169,36 @@ def test_the_hour_tunes_the_paper_in_our_size(stage: Stage, tmp_path: Path) -> N
     assert "glue" not in runs[1]
 
 
+def test_tables_show_a_contest(
+    stage: Stage,
+    tmp_path: Path,
+    module: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = module("cpu_tables")
+    monkeypatch.setattr(tables, "RECORDS", tmp_path)
+    assert tables.contest_table(["out"]) == "Not measured yet.\n"
+    stage.do("sweep", point=["2x32:2e-3:8", "4x64:1e-3:8"])
+    assert "| 4 x 64 | 1.0e-03 | 8 | 20 | 5 k |" in tables.sweep_table(["out"])
+    runs = stage.do("ten_minutes", seeds=2)
+    made = {"ours": 3.5, "ours, a fifth of the time": 4.0, "ModernBERT 4x64, 15 % masks": 4.1}
+    for run in runs:
+        loss = made.get(run["name"], 4.3) + run["seed"] / 50
+        run["heldout"] |= {"loss@0.15": loss, "loss@0.25": loss - 0.2}
+    values = {**(read_json(stage.out / "ten-minutes.json") or {}), "runs": runs}
+    write_json(stage.out / "ten-minutes.json", values)
+    page = " ".join(tables.contest_table(["out"]).split())
+    assert "| ours | 10 | 2 x 32 | 30 k | 5 k | 2 | 3.510 ± 0.014 | 3.310 ± 0.014 |" in page
+    assert page.index("| ours, a fifth of the time | 2 |") < page.index("| ModernBERT 4x64, 15 %")
+    best = "the best peer is ModernBERT 4x64, 15 % masks; ours with a fifth of its time"
+    assert f"At 25 % masking, {best} differs from it by -0.100 nats, 95 % interval -0.1" in page
+    (tmp_path / "glue").mkdir()
+    stage.do("hour", blimp=stage.options["heldout"], glue=tmp_path / "glue", tasks="rte")
+    hour = tables.hour_table(["out"])
+    assert "| BLiMP | RTE |" in hour
+    assert "| 61.5 | 52.5 |" in hour
+
+
 def test_wrong_words_are_one_line(stage: Stage) -> None:
     with pytest.raises(InputError, match="run sweep with the same --out first"):
         stage.do("ten_minutes")
@@ -251,7 +281,9 @@ def test_the_peer_masks_exactly_and_follows_the_clock(
         assert clock.factor(0) == pytest.approx(factor), now
 
 
-def test_serving_times_every_model(tmp_path: Path) -> None:
+def test_serving_times_every_model(
+    tmp_path: Path, module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("transformers")
     models = {name: save_model(tmp_path / name, name) for name in ("bert", "modernbert")}
     words = [f"{name}={folder}" for name, folder in models.items()]
@@ -260,6 +292,10 @@ def test_serving_times_every_model(tmp_path: Path) -> None:
     done = python(BENCHMARKS / "serving.py", *words, *options)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
+    (tmp_path / "serving.json").write_text(done.stdout)
+    tables = module("cpu_tables")
+    monkeypatch.setattr(tables, "RECORDS", tmp_path.parent)
+    assert tables.serving_table([tmp_path.name]).count("\n| bert |") == 1
     for name, folder in models.items():
         found = result["models"][name]
         assert found["bytes"] == (folder / "model.safetensors").stat().st_size
