@@ -219,7 +219,10 @@ def seen(config: ModelConfig) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize(
+    "name",
+    [name for name in CHOICES if name != "decoder_bias_start"],  # which needs a corpus
+)
 def test_every_value_of_a_choice_changes_something(name: str) -> None:
     made = {value: seen(configuration(dropout=0.3, **{name: value})) for value in CHOICES[name]}
     same = [pair for pair in itertools.combinations(made, 2) if made[pair[0]] == made[pair[1]]]

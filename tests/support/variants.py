@@ -28,6 +28,7 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("final_norm", True): {"norm": "pre"},
     ("head_transform", False): {"classifier": "pooler"},
     ("classifier", "head-transform"): {"head_transform": True},
+    ("decoder_bias_start", "log-frequency"): {"decoder_bias": True},
 }
 """What else must be set for a value to be valid."""
 NUMBERS: list[dict[str, Any]] = [{"token_types": 2}, {"pooler_width": 48}, {"ffn_ratio": 3.0}]

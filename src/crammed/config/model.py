@@ -37,6 +37,9 @@ class ModelConfig(Section):
     head_transform: bool = False
     """Whether a dense layer, an activation and a norm come before the decoder."""
     decoder_bias: bool = False
+    decoder_bias_start: Literal["zero", "log-frequency"] = "zero"
+    """Where the decoder's biases begin: at 0, or at the logarithm of each token's share of the
+    corpus, so that an untrained model predicts frequencies."""
     dropout: OpenFraction = 0.0
     """Dropout in pretraining. Fine-tuning has its own, `finetune.dropout`."""
     ffn_dropout: Literal["residual", "hidden"] = "residual"
@@ -76,6 +79,8 @@ class ModelConfig(Section):
             raise ValueError(
                 f"ffn_ratio gives {self.ffn_width} features, and a gate needs an even number"
             )
+        if self.decoder_bias_start == "log-frequency" and not self.decoder_bias:
+            raise ValueError("decoder_bias_start log-frequency needs decoder_bias: true")
         if self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
         if self.classifier == "head-transform" and not self.head_transform:
