@@ -90,6 +90,8 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
         for head in range(width // dim):
             at = slice(head * dim, (head + 1) * dim)
             q, k, v = ([p[i][at] for p in parts] for i in range(3))
+            if config.qk_norm == "rms":
+                q, k = ([x / (x**2).mean().sqrt() for x in each] for each in (q, k))
             for i in range(len(xs)):
                 scores = torch.stack(
                     [turn(q[i], i) @ turn(k[j], j) / math.sqrt(dim) for j in range(len(xs))]

@@ -40,6 +40,8 @@ class ModelConfig(Section):
     decoder_bias_start: Literal["zero", "log-frequency"] = "zero"
     """Where the decoder's biases begin: at 0, or at the logarithm of each token's share of the
     corpus, so that an untrained model predicts frequencies."""
+    qk_norm: Literal["none", "rms"] = "none"
+    """Whether each head's queries and keys are brought to a root mean square of 1."""
     dropout: OpenFraction = 0.0
     """Dropout in pretraining. Fine-tuning has its own, `finetune.dropout`."""
     ffn_dropout: Literal["residual", "hidden"] = "residual"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from .blocks import Block, Config, Linear
+from .blocks import Block, Config, Linear, unit_rms
 from .positions import POSITIONS, Tables
 
 
@@ -20,6 +20,7 @@ class Attention(Block):
         self.width: int = config.width
         self.head_dim = config.head_dim
         self.dropout = config.dropout
+        self.norm_eps: float | None = None if config.qk_norm == "none" else config.norm_eps
         self.position_encoding = POSITIONS[config.positions](config)
         self.qkv = Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.out = Linear(config.width, config.width, bias=config.linear_bias)
@@ -33,6 +34,8 @@ class Attention(Block):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, keys and values [B, H, S, K], and the mask, with the places in them."""
         q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
+        if self.norm_eps is not None:
+            q, k = unit_rms(q, self.norm_eps), unit_rms(k, self.norm_eps)
         q, k, mask = self.position_encoding.attend(q, k, mask, tables)
         return q, k, v, mask
 

@@ -80,6 +80,12 @@ class Embedding(nn.Embedding):
         nn.init.normal_(self.weight, 0.0, std, generator=generator)
 
 
+def unit_rms(x: Tensor, eps: float) -> Tensor:
+    """x [..., D] over its root mean square, computed in float32 or more, without parameters."""
+    precise = x.to(torch.promote_types(x.dtype, torch.float32))
+    return F.rms_norm(precise, x.shape[-1:], eps=eps).to(x.dtype)
+
+
 class Norm(nn.Module):
     """Base of the norms over the last dimension: from and to the number format of its input.
 
