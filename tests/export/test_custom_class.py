@@ -28,7 +28,12 @@ MASK = (torch.arange(12) < torch.tensor([[12], [7], [3]])).long()
 VARIANTS: dict[str, dict[str, Any]] = {
     "crammed-2022": {"decoder_bias": True},
     "izsak": {"positions": "rotary"},
-    "crammed": {"positions": "sinusoidal", "classifier": "head-transform", "qk_norm": "rms"},
+    "crammed": {
+        "positions": "sinusoidal",
+        "classifier": "head-transform",
+        "qk_norm": "rms",
+        "logit_cap": 4.0,
+    },
 }
 
 

@@ -143,7 +143,8 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
         if config.head_transform:
             x = norm(ACTIVATIONS[config.activation].function(linear(x, "head.dense")), "head.norm")
         y = state["encoder.tokens.weight"] @ x
-        logits.append(y + state["decoder_bias"] if "decoder_bias" in state else y)
+        y = y + state["decoder_bias"] if "decoder_bias" in state else y
+        logits.append(cap * (y / cap).tanh() if (cap := config.logit_cap) else y)
     return torch.stack(logits)
 
 

@@ -42,6 +42,8 @@ class ModelConfig(Section):
     corpus, so that an untrained model predicts frequencies."""
     qk_norm: Literal["none", "rms"] = "none"
     """Whether each head's queries and keys are brought to a root mean square of 1."""
+    logit_cap: PositiveFloat | None = None
+    """Bound c of the decoder's logits, which become c tanh(logits / c); null leaves them alone."""
     dropout: OpenFraction = 0.0
     """Dropout in pretraining. Fine-tuning has its own, `finetune.dropout`."""
     ffn_dropout: Literal["residual", "hidden"] = "residual"

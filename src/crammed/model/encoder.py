@@ -190,7 +190,9 @@ class MaskedLM(nn.Module):
         """Hidden states [..., D] to logits [..., V]."""
         x = self.head(hidden)
         bias = None if self.decoder_bias is None else self.decoder_bias.to(x.dtype)
-        return F.linear(x, self.encoder.tokens.weight.to(x.dtype), bias)
+        logits = F.linear(x, self.encoder.tokens.weight.to(x.dtype), bias)
+        cap: float | None = self.encoder.config.logit_cap
+        return logits if cap is None else cap * (logits / cap).tanh()
 
     def forward(
         self,
