@@ -86,6 +86,10 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
 
     def attention(xs: list[Tensor], name: str) -> list[Tensor]:
         parts = [linear(x, f"{name}.qkv").chunk(3) for x in xs]
+        scale = state.get(f"{name.removesuffix('attention')}value_scale.weight")
+        if scale is not None:
+            table = state["encoder.values.weight"]
+            parts = [(q, k, v + scale * table[i]) for (q, k, v), i in zip(parts, ids, strict=True)]
         outputs = [torch.zeros(width, dtype=torch.float64) for _ in xs]
         for head in range(width // dim):
             at = slice(head * dim, (head + 1) * dim)

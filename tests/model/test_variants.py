@@ -148,7 +148,7 @@ def test_with_zero_outputs_a_layer_begins_as_the_identity(config: ModelConfig) -
     for layer in model.encoder.layers:
         assert isinstance(layer, Layer)
         expected = x if layer.pre else layer.ffn_norm(layer.attention_norm(x))
-        torch.testing.assert_close(layer(x, tables, None), expected)
+        torch.testing.assert_close(layer(x, tables, None, x.sin()), expected)
 
 
 def test_a_parameter_that_nobody_sets_is_refused() -> None:
@@ -273,7 +273,7 @@ def test_training_in_16_bits_is_near_and_every_activation_is_in_them(config: Mod
         for name, module in copy.named_modules():
             module.register_forward_hook(partial(note, name=name))
         near = copy(ids, places)
-        before = {"tokens", "positions", "types", "embedding_norm"}
+        before = {"tokens", "positions", "types", "values", "embedding_norm"}
         assert others <= {f"encoder.{name}" for name in before}
         assert (near.float() - exact).norm() < tolerance * exact.norm()
         model.zero_grad()

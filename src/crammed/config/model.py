@@ -42,6 +42,8 @@ class ModelConfig(Section):
     corpus, so that an untrained model predicts frequencies."""
     qk_norm: Literal["none", "rms"] = "none"
     """Whether each head's queries and keys are brought to a root mean square of 1."""
+    value_embeddings: bool = False
+    """Whether a second table of token embeddings is added to the values of every other layer."""
     logit_cap: PositiveFloat | None = None
     """Bound c of the decoder's logits, which become c tanh(logits / c); null leaves them alone."""
     dropout: OpenFraction = 0.0

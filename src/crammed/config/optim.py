@@ -22,7 +22,7 @@ class OptimizerConfig(Section):
     embedding_lr: PositiveFloat | None = None
     """Peak learning rate of the embedding tables; null takes `lr`."""
     weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
-    """Applied to everything except biases and norms."""
+    """Applied to everything except biases, norms and learned scales."""
     clip: PositiveFloat | None = 0.5
     """Largest L2 norm of the whole gradient; null never clips."""
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .attention import Attention
-from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Product, norm_of
+from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Product, Scales, norm_of
 from .feedforward import FeedForward
 from .positions import POSITIONS, Tables
 
@@ -36,6 +36,8 @@ class Layer(nn.Module):
         skip = index == 0 and not config.first_attention_norm  # ModernBERT has none in layer 0
         self.attention_norm = nn.Identity() if skip else norm_of(config)
         self.attention = Attention(config)
+        has_values = config.value_embeddings and (config.layers - index) % 2 == 1
+        self.value_scale = Scales(1.0) if has_values else None
         self.ffn_norm = norm_of(config)
         self.ffn = FeedForward(config)
         self.drop_attention = nn.Dropout(config.dropout)
@@ -60,23 +62,40 @@ class Layer(nn.Module):
                     "`products` of its Block"
                 )
 
-    def forward(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        """One layer of x [B, S, D]; `tables` and `mask` as in `Attention`."""
-        if self.recompute:
-            again: Tensor = checkpoint(self._add_blocks, x, tables, mask, use_reentrant=False)
-            return again
-        return self._add_blocks(x, tables, mask)
+    def forward(
+        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
+    ) -> Tensor:
+        """One layer of x [B, S, D].
 
-    def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor | None:
+        Args:
+            tables: as in `Attention`.
+            mask: as in `Attention`.
+            values: [B, S, D] the value embeddings; None in a model without them.
+        """
+        if self.recompute:
+            again: Tensor = checkpoint(
+                self._add_blocks, x, tables, mask, values, use_reentrant=False
+            )
+            return again
+        return self._add_blocks(x, tables, mask, values)
+
+    def probabilities(
+        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
+    ) -> Tensor | None:
         """What `Block.probabilities` says of the layer's input x [B, S, D]."""
         return self.attention.probabilities(self.attention_norm(x) if self.pre else x, tables, mask)
 
-    def _add_blocks(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+    def _add_blocks(
+        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None
+    ) -> Tensor:
+        more = () if self.value_scale is None else (self.value_scale(values),)
         if self.pre:
-            x = x + self.drop_attention(self.attention(self.attention_norm(x), tables, mask))
+            mixed = self.attention(self.attention_norm(x), tables, mask, *more)
+            x = x + self.drop_attention(mixed)
             x = x + self.drop_ffn(self.ffn(self.ffn_norm(x)))
         else:
-            x = self.attention_norm(x + self.drop_attention(self.attention(x, tables, mask)))
+            mixed = self.attention(x, tables, mask, *more)
+            x = self.attention_norm(x + self.drop_attention(mixed))
             x = self.ffn_norm(x + self.drop_ffn(self.ffn(x)))
         return x
 
@@ -98,6 +117,8 @@ class Encoder(nn.Module):
         self.position_encoding.register(self)
         if config.token_types:
             self.types = Embedding(config.token_types, config.width)
+        if config.value_embeddings:
+            self.values = Embedding(vocab_size, config.width)
         self.embedding_norm: nn.Module
         self.embedding_norm = norm_of(config) if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
@@ -128,16 +149,20 @@ class Encoder(nn.Module):
             mask: [B, S] bool, False at padding; None where there is none.
             types: token types, [B, S]; None means all 0. Ignored by a model without any.
         """
-        return self.through_layers(*self.prepare(self.tokens(ids), mask, types))
+        return self.through_layers(*self.prepare(self.tokens(ids), mask, types, ids))
 
     def prepare(
-        self, tokens: Tensor, mask: Tensor | None, types: Tensor | None
-    ) -> tuple[Tensor, Tables, Tensor | None]:
+        self, tokens: Tensor, mask: Tensor | None, types: Tensor | None, ids: Tensor | None
+    ) -> tuple[Tensor, Tables, Tensor | None, Tensor | None]:
         """What `through_layers` takes, from the vectors of tokens [B, S, D].
 
         Args:
             mask: as in `forward`.
             types: as in `forward`.
+            ids: as in `forward`; None if there are only vectors.
+
+        Raises:
+            ValueError: the model has value embeddings, and there are only vectors.
         """
         x = self.position_encoding.embed(self, tokens)
         if self.config.token_types:
@@ -148,12 +173,20 @@ class Encoder(nn.Module):
         tables = self._tables
         if tables is None:
             tables = self.position_encoding.tables(tokens.shape[1], tokens.device)
-        return self.drop(x), tables, None if mask is None else mask[:, None, None, :]
+        mask = None if mask is None else mask[:, None, None, :]
+        values = None
+        if self.config.value_embeddings:
+            if ids is None:
+                raise ValueError("a model with value embeddings needs token ids: give input_ids")
+            values = self.values(ids).to(x.dtype)
+        return self.drop(x), tables, mask, values
 
-    def through_layers(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        """Layers and final norm of x [B, S, D]; `tables` and `mask` as in `Attention`."""
+    def through_layers(
+        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
+    ) -> Tensor:
+        """Layers and final norm of x [B, S, D]; the rest as in `Layer`."""
         for layer in self.layers:
-            x = layer(x, tables, mask)
+            x = layer(x, tables, mask, values)
         hidden: Tensor = self.final_norm(x)
         return hidden
 

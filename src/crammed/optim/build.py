@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crammed.config import OptimConfig
-from crammed.model.blocks import Embedding, Norm
+from crammed.model.blocks import Embedding, Norm, Scales
 from crammed.model.encoder import products_of
 from crammed.optim import adam, muon
 from crammed.optim.parameters import Parameters
@@ -116,7 +116,7 @@ def _embeddings(model: nn.Module) -> list[str]:
 
 
 def _undecayed(model: nn.Module) -> set[str]:
-    """Names of the parameters without weight decay: biases and everything in a norm."""
-    norms = [(at, norm) for at, norm in model.named_modules() if isinstance(norm, Norm)]
+    """Names of the parameters without weight decay: biases, and all of norms and scales."""
+    norms = [(at, norm) for at, norm in model.named_modules() if isinstance(norm, Norm | Scales)]
     inside = {name for at, norm in norms for name, _ in norm.named_parameters(prefix=at)}
     return inside | {name for name, _ in model.named_parameters() if name.endswith("bias")}
