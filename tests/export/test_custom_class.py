@@ -27,7 +27,7 @@ IDS = torch.randint(5, 60, (3, 12), generator=torch.Generator().manual_seed(0))
 MASK = (torch.arange(12) < torch.tensor([[12], [7], [3]])).long()
 VARIANTS: dict[str, dict[str, Any]] = {
     "crammed-2022": {"decoder_bias": True},
-    "izsak": {"positions": "rotary"},
+    "izsak": {"positions": "rotary", "residual_scalars": True},
     "crammed": {
         "positions": "sinusoidal",
         "classifier": "head-transform",

@@ -131,8 +131,12 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
         if config.token_types:
             x = x + state["encoder.types.weight"][kind]
         xs.append(norm(x, "encoder.embedding_norm"))
+    firsts = xs
     for n in range(config.layers):
         name = f"encoder.layers.{n}"
+        if config.residual_scalars:
+            a, b = state[f"{name}.stream_scales.weight"]
+            xs = [a * x + b * x0 for x, x0 in zip(xs, firsts, strict=True)]
         if config.norm == "pre":
             inner = attention([norm(x, f"{name}.attention_norm") for x in xs], f"{name}.attention")
             xs = [x + y for x, y in zip(xs, inner, strict=True)]

@@ -148,7 +148,7 @@ def test_with_zero_outputs_a_layer_begins_as_the_identity(config: ModelConfig) -
     for layer in model.encoder.layers:
         assert isinstance(layer, Layer)
         expected = x if layer.pre else layer.ffn_norm(layer.attention_norm(x))
-        torch.testing.assert_close(layer(x, tables, None, x.sin()), expected)
+        torch.testing.assert_close(layer(x, tables, None, x.sin(), x.cos()), expected)
 
 
 def test_a_parameter_that_nobody_sets_is_refused() -> None:

@@ -44,6 +44,9 @@ class ModelConfig(Section):
     """Whether each head's queries and keys are brought to a root mean square of 1."""
     value_embeddings: bool = False
     """Whether a second table of token embeddings is added to the values of every other layer."""
+    residual_scalars: bool = False
+    """Whether each layer begins with a x + b x0, where x0 is what the first layer is given, and a
+    and b are learned; they begin at 1 and 0."""
     logit_cap: PositiveFloat | None = None
     """Bound c of the decoder's logits, which become c tanh(logits / c); null leaves them alone."""
     dropout: OpenFraction = 0.0

@@ -41,7 +41,7 @@ class FusedEncoder(Encoder):
             layer.ffn = FusedFeedForward(config)
 
     def through_layers(
-        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
+        self, x: Tensor, tables: Tables, mask: Tensor | None, *more: Tensor | None
     ) -> Tensor:
         branch: Tensor | None = None
         for layer in self.layers:
@@ -105,6 +105,8 @@ def _refusal(model: MaskedLM, device: torch.device) -> str | None:
             return f"they do not know {type(layer.ffn).__name__}"
         if layer.value_scale is not None:
             return "they do not know value embeddings"
+        if layer.stream_scales is not None:
+            return "they do not know residual scalars"
         if layer.drop_attention.p or layer.drop_ffn.p:
             return "they are for branches without dropout"
         norms += [layer.attention_norm, layer.ffn_norm]

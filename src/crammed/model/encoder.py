@@ -36,12 +36,13 @@ class Layer(nn.Module):
         skip = index == 0 and not config.first_attention_norm  # ModernBERT has none in layer 0
         self.attention_norm = nn.Identity() if skip else norm_of(config)
         self.attention = Attention(config)
-        has_values = config.value_embeddings and (config.layers - index) % 2 == 1
-        self.value_scale = Scales(1.0) if has_values else None
         self.ffn_norm = norm_of(config)
         self.ffn = FeedForward(config)
         self.drop_attention = nn.Dropout(config.dropout)
         self.drop_ffn = nn.Dropout(config.dropout if config.ffn_dropout == "residual" else 0.0)
+        has_values = config.value_embeddings and (config.layers - index) % 2 == 1  # the last does
+        self.value_scale = Scales(1.0) if has_values else None
+        self.stream_scales = Scales(1.0, 0.0) if config.residual_scalars else None
 
     def products(self, name: str = "") -> Iterator[Product]:
         """What the blocks declare, in a layer that has this dotted name.
@@ -63,31 +64,44 @@ class Layer(nn.Module):
                 )
 
     def forward(
-        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
+        self, x: Tensor, tables: Tables, mask: Tensor | None, *more: Tensor | None
     ) -> Tensor:
-        """One layer of x [B, S, D].
+        """One layer of x [B, S, D]; `tables` and `mask` as in `Attention`.
 
         Args:
-            tables: as in `Attention`.
-            mask: as in `Attention`.
-            values: [B, S, D] the value embeddings; None in a model without them.
+            more: two tensors [B, S, D]: the value embeddings, and what the first layer is given.
+                None, or nothing, in a model that does not need them.
         """
         if self.recompute:
             again: Tensor = checkpoint(
-                self._add_blocks, x, tables, mask, values, use_reentrant=False
+                self._add_blocks, x, tables, mask, *more, use_reentrant=False
             )
             return again
-        return self._add_blocks(x, tables, mask, values)
+        return self._add_blocks(x, tables, mask, *more)
 
     def probabilities(
-        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
+        self,
+        x: Tensor,
+        tables: Tables,
+        mask: Tensor | None,
+        values: Tensor | None = None,
+        first: Tensor | None = None,
     ) -> Tensor | None:
         """What `Block.probabilities` says of the layer's input x [B, S, D]."""
+        if self.stream_scales is not None:
+            x = self.stream_scales(x, first)
         return self.attention.probabilities(self.attention_norm(x) if self.pre else x, tables, mask)
 
     def _add_blocks(
-        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None
+        self,
+        x: Tensor,
+        tables: Tables,
+        mask: Tensor | None,
+        values: Tensor | None = None,
+        first: Tensor | None = None,
     ) -> Tensor:
+        if self.stream_scales is not None:
+            x = self.stream_scales(x, first)
         more = () if self.value_scale is None else (self.value_scale(values),)
         if self.pre:
             mixed = self.attention(self.attention_norm(x), tables, mask, *more)
@@ -153,7 +167,7 @@ class Encoder(nn.Module):
 
     def prepare(
         self, tokens: Tensor, mask: Tensor | None, types: Tensor | None, ids: Tensor | None
-    ) -> tuple[Tensor, Tables, Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor, Tables, Tensor | None, Tensor | None, Tensor | None]:
         """What `through_layers` takes, from the vectors of tokens [B, S, D].
 
         Args:
@@ -179,14 +193,15 @@ class Encoder(nn.Module):
             if ids is None:
                 raise ValueError("a model with value embeddings needs token ids: give input_ids")
             values = self.values(ids).to(x.dtype)
-        return self.drop(x), tables, mask, values
+        x = self.drop(x)
+        return x, tables, mask, values, x if self.config.residual_scalars else None
 
     def through_layers(
-        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
+        self, x: Tensor, tables: Tables, mask: Tensor | None, *more: Tensor | None
     ) -> Tensor:
         """Layers and final norm of x [B, S, D]; the rest as in `Layer`."""
         for layer in self.layers:
-            x = layer(x, tables, mask, values)
+            x = layer(x, tables, mask, *more)
         hidden: Tensor = self.final_norm(x)
         return hidden
 
