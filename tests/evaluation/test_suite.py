@@ -303,7 +303,8 @@ def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: 
         compare_models(one, tmp_path / "copy" / ".." / "scores", "glue")
     with pytest.raises(InputError, match="holds no evaluation"):
         compare_models(one, tmp_path / "cola", "glue")
-    with pytest.raises(InputError, match="no scores of swag"):
+    has = "no scores of swag, but it has scores of glue: add --suite glue, or evaluate that model"
+    with pytest.raises(InputError, match=has):
         compare_models(one, two, "swag")
 
 
