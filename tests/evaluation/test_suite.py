@@ -316,6 +316,7 @@ def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: A
     archive = tmp_path / "submission.zip"
     after = evaluate(ask(seeds=3, untrained=False, submission=archive), SILENT)
     assert tasks_of(before) == tasks_of(after)
+    assert (after["submission"], after["max_length"]) == (str(archive), 32)
     assert {"RTE.tsv", "AX.tsv", "CoLA.tsv (7 rows instead of 1063)"} <= set(after["missing"])
     seeds = tasks_of(after)["cola"]["seeds"]
     middle = seeds.index(sorted(seeds)[1])

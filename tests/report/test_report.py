@@ -103,6 +103,11 @@ BLIMP = {
     "phenomena": {"npi_licensing": 61.0, "ellipsis": 82.5},
     "paradigm": {"ellipsis_n_bar_1": 82.5},
 }
+HELDOUT = {
+    **{"rows": 2000, "length": 128, "tokens_per_character": 0.21},
+    **{"loss@0.15": 2.51234, "loss@0.25": 2.7},
+    **{"bits_per_character@0.15": 0.8, "bits_per_character@0.25": 0.85},
+}
 
 
 def evaluated(run: Path, **suites: Any) -> Path:
@@ -263,8 +268,7 @@ def test_a_run_without_its_corpus(moved: Path, tmp_path: Path) -> None:
 
 
 def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: Path) -> None:
-    heldout = {"loss@0.15": 2.51234, "rows": 2000}
-    suites = {"glue": GLUE, "blimp": BLIMP, "heldout": heldout}
+    suites = {"glue": GLUE, "blimp": BLIMP, "heldout": HELDOUT}
     page = write_report([evaluated(moved, **suites)], tmp_path / "report.html").read_text()
     checker = _Balanced()
     checker.feed(page)
@@ -273,8 +277,9 @@ def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: P
     for words in (
         "<b>88.1</b>",
         "85.1 to 91.1",
-        "3.0 of 5",
-        "accuracy 71.2; 3 of train truncated",
+        "3.0 (5 seeds)",
+        "<th>notes</th>",
+        "accuracy 71.2; cut to 128 tokens: 3 sequences of train",
         "3,668 of 363,846 + 408: partial",
         "failed: line 4: no column &lt;sentence&gt;",
         "mean of mrpc, rte, qqp (partial data; cola FAILED)",
@@ -282,7 +287,8 @@ def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: P
         "BERT-base, no pretraining",
         "npi licensing",
         "Warstadt et al. 2020",
-        "loss@0.15 2.512, rows 2000",
+        "2.512 nats per masked token with 15 % masked, 2.700 with 25 %<br>0.800 bits per char",
+        "measured on 2,000 rows of 128 tokens; 0.210 tokens per character",
     ):
         assert words in page, words
     beside = page[page.index("Published, by") :]
@@ -373,15 +379,15 @@ def _printed(parts: list[Printed], stream: io.StringIO) -> str:
 
 
 def test_a_table_in_a_file_is_plain_and_whole() -> None:
-    text = _printed([*score_tables("glue", GLUE, PAPERS), blimp_table(BLIMP)], io.StringIO())
+    text = _printed([*score_tables("glue", GLUE, PAPERS, 128), blimp_table(BLIMP)], io.StringIO())
     assert "\x1b" not in text
     line = next(line for line in text.splitlines() if line.startswith("qqp"))
     assert line.split("  ")[-1].strip() == "3,668 of 363,846 + 408: partial"
-    for words in ("77.0 to 83.0", "3.0 of 5", "40.5"):
+    for words in ("77.0 to 83.0", "3.0 (5 seeds)", "40.5"):
         assert words in line
     for words in (
         "cola FAILED: line 4: no column <sentence>",
-        "mrpc: accuracy 71.2; 3 of train truncated",
+        "mrpc: accuracy 71.2; cut to 128 tokens: 3 sequences of train",
         "GLUE-2",
         "RoBERTa-base",
         "76.0 to 76.6",
@@ -394,10 +400,10 @@ def test_a_table_in_a_file_is_plain_and_whole() -> None:
 def test_a_narrow_terminal_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "xterm")
-    text = _printed(score_tables("glue", GLUE, PAPERS), _Terminal())
+    text = _printed(score_tables("glue", GLUE, PAPERS, 128), _Terminal())
     assert "…" not in text
     plain = re.sub(r"\x1b\[[\d;]*m", "", text)
-    assert re.search(r"mrpc +f1 +88\.1 +85\.1 to 91\.1 +3\.0 of 5 +40\.5", plain)
+    assert re.search(r"mrpc +f1 +88\.1 +85\.1 to 91\.1 +3\.0 \(5 seeds\) +40\.5", plain)
 
 
 def test_a_comparison_says_what_could_not_be_compared() -> None:
@@ -427,10 +433,10 @@ def test_a_comparison_says_what_could_not_be_compared() -> None:
 def test_an_interval_that_no_seeds_were_drawn_for_says_so(tmp_path: Path) -> None:
     """Also in evaluations of versions that did not note it."""
     one = {"mrpc": score(88.1, seeds=[88.1], spread=0.0)}
-    text = _printed(score_tables("glue", {"tasks": one, "means": []}, PAPERS), io.StringIO())
+    text = _printed(score_tables("glue", {"tasks": one, "means": []}, PAPERS, 128), io.StringIO())
     assert "85.1 to 91.1, rows only" in text
     assert "nothing about another fine-tuning seed" in text
-    assert "rows only" not in _printed(score_tables("glue", GLUE, PAPERS), io.StringIO())
+    assert "rows only" not in _printed(score_tables("glue", GLUE, PAPERS, 128), io.StringIO())
 
 
 def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:

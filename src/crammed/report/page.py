@@ -19,7 +19,7 @@ from crammed.evaluation.folder import read_scores
 from crammed.evaluation.scores import table
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.files import read_json, write_text
-from crammed.quantity import beside_unigram, quantity
+from crammed.quantity import beside_unigram, counted, quantity
 from crammed.report import figures
 from crammed.rundir import read_config, read_events, read_metrics
 from crammed.summary import read_summary
@@ -53,9 +53,11 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     environment.filters["duration"] = format_seconds
     environment.filters["quantity"] = quantity
     environment.filters["beside_unigram"] = beside_unigram
+    environment.filters["counted"] = counted
     for name in (
         "also",
         "cut",
+        "heldout",
         "interval",
         "mean",
         "rows",
@@ -141,6 +143,7 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
             **suite,
             "figure": figures.scores_figure(suite["tasks"]),
             "published": published_beside(name, suite, protocol),
+            "longest": table.longest_sequence(protocol, scores.get("model", {})),
         }
         for name, suite in suites.items()
         if "tasks" in suite
