@@ -27,6 +27,7 @@ from crammed.files import read_json, write_json
 from crammed.pipeline import run_everything
 from crammed.progress import SILENT, Progress
 from crammed.quantity import beside_unigram, quantity
+from crammed.report.figures import loss_figure
 from crammed.report.page import write_report
 from crammed.rundir import RunDir
 from support.corpora import numbered_files, write_corpus
@@ -146,6 +147,10 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
         "Where the time went",
         "RoBERTa-base",
         "Filling gaps",
+        ">held-out, 15 % masked, on the way<",
+        ">held-out, 25 % masked, at the end<",
+        "Large marks are the held-out loss of the trained model",
+        "Small marks are on fewer rows",
     ):
         assert words in page
     assert "recipe: crammed-2022" in page
@@ -180,6 +185,7 @@ def test_several_runs_side_by_side(run: Path, tmp_path: Path) -> None:
     page = write_report([run, run], tmp_path / "reports/new/both.html").read_text()
     assert page.count("<svg") == 15
     assert "2 runs" in page
+    assert page.count("Small marks are on fewer rows") == 3
     assert "held-out text" not in page.split("<article>")[0]
 
 
@@ -473,3 +479,17 @@ def test_a_loss_is_below_or_above_the_unigram_model(
     summary |= {"heldout": {**summary["heldout"], "loss@0.15": loss}, "unigram_cross_entropy": 6.0}
     write_json(moved / "summary.json", summary)
     assert text in write_report([moved], tmp_path / "report.html").read_text()
+
+
+def test_the_loss_after_training_is_a_mark_of_its_own() -> None:
+    """Which no line joins to those on fewer rows; some runs have no others."""
+    point = {"u": 0.5, "loss": 4.0, "loss@0.15": 3.0, "loss@0.25": 3.5}
+    summary = {"u": 1.0, "heldout": point}
+    run: dict[str, Any] = {"metrics": [point], "unigram": 5.0, "summary": summary}
+    with_few, alone = (
+        loss_figure([{**run, "on_the_way": points}]) for points in ([point, point], [])
+    )
+    assert "masked, on the way" in with_few
+    assert "masked, on the way" not in alone
+    for figure in (with_few, alone):
+        assert figure.count("masked, at the end") == 2

@@ -110,7 +110,7 @@ def _load_run(path: Path) -> dict[str, Any]:
         "config": config,
         "summary": summary,
         "metrics": metrics,
-        "heldout": _heldout(events),
+        "on_the_way": _on_the_way(events, summary),
         "unigram": summary["unigram_cross_entropy"],
         "stages": _stages(events),
         "trouble": _trouble(events),
@@ -155,10 +155,13 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
     return {"suites": tasks, "blimp": blimp, "other_heldout": suites.get("heldout")}
 
 
-def _heldout(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Held-out losses by update, the last one where a resumed run measured again."""
+def _on_the_way(events: list[dict[str, Any]], summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Held-out losses during training by update, the last one where a resumed run measured again.
+
+    The one after training, which the summary holds, is on more rows.
+    """
     by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
-    return [by_update[update] for update in sorted(by_update)]
+    return [by_update[update] for update in sorted(by_update) if update < summary["updates"]]
 
 
 def _trouble(events: list[dict[str, Any]]) -> list[str]:
