@@ -129,6 +129,14 @@ def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None
     assert str(stage.out) not in runs[0]["command"]
 
 
+def test_a_sweep_has_our_shape_and_another(stage: Stage) -> None:
+    runs = stage.do("sweep", shape="2x128")
+    shapes = [(run["settings"]["layers"], run["settings"]["width"]) for run in runs]
+    assert [shapes.count(shape) for shape in ((2, 128), (4, 256))] == [9, 3]
+    rates = {(run["settings"]["rate"], run["settings"]["batch"]) for run in runs[:9]}
+    assert rates == {(rate, rows) for rate in (1e-3, 2e-3, 4e-3) for rows in (8, 16, 32)}
+
+
 def test_a_contest_continues_with_what_is_missing(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
