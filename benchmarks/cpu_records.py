@@ -9,8 +9,8 @@
 
 `sweep` gives the peer (peer.py) two minutes for each of twelve points LAYERSxWIDTH:RATE:ROWS, nine
 of our shape and three of 4 x 256, unless points are named; the best point of each shape stands for
-it from then on. `ten-minutes` measures ours, ours with a fifth of the time (a run with a schedule of
-its own), and the peer in each shape of the sweep with 15 % and 25 % masks. `hour` measures ours,
+it from then on. `ten-minutes` measures ours, ours with a fifth of the time (a run with a schedule
+of its own), and the peer in each shape of the sweep with 15 % and 25 % masks. `hour` measures ours,
 the best peer of `ten-minutes`, and `crammed-2022` in our size with the best of several rates, which
 are tried for ten minutes each.
 
