@@ -218,7 +218,9 @@ class Contest:
         words += ["--bf16"] if self._bf16 and not ours else []
         began, used, busy = time.perf_counter(), _cpu_seconds(), os.getloadavg()[0]
         printed = self._call(words, folder.name)
-        train = {key: printed[key] for key in KEPT if key in printed} if ours else printed
+        if ours:
+            printed |= read_json(folder / "summary.json") or {}
+            printed = {key: printed[key] for key in KEPT if key in printed} | _shape(folder)
         return {
             "name": contestant.name,
             "maker": contestant.maker,
@@ -230,7 +232,7 @@ class Contest:
             "load_before": busy,
             "wall_seconds": time.perf_counter() - began,
             "cpu_seconds": _cpu_seconds() - used,
-            "train": train | (_shape(folder) if ours else {}),
+            "train": printed,
         }
 
     def _shown(self, words: Sequence[str]) -> str:
