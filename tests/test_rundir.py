@@ -9,7 +9,14 @@ from safetensors import SafetensorError
 
 from crammed.errors import InputError
 from crammed.files import disk_faults, new_folder, write_json, write_text
-from crammed.rundir import RunDir, default_out, environment, read_config, read_metrics
+from crammed.rundir import (
+    RunDir,
+    as_begun,
+    default_out,
+    environment,
+    read_config,
+    read_metrics,
+)
 from support.text import tiny
 
 
@@ -54,6 +61,16 @@ def test_the_same_configuration_opens_again_and_another_is_refused(tmp_path: Pat
         pass
     with pytest.raises(InputError, match=r"seed: 0 there, 1 here.*another --out"):
         RunDir.open(tmp_path / "run", tiny("crammed", "seed=1"))
+
+
+def test_a_run_goes_on_with_the_kernels_that_it_began_with(tmp_path: Path) -> None:
+    begun = tiny("crammed", "compute.kernels=compiler")
+    with RunDir.open(tmp_path / "run", begun):
+        pass
+    assert as_begun(tiny("crammed"), tmp_path / "run").compute == begun.compute
+    asked = tiny("crammed", "compute.kernels=triton")
+    assert as_begun(asked, tmp_path / "run") == asked
+    assert as_begun(tiny("crammed"), tmp_path / "new") == tiny("crammed")
 
 
 def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from crammed.model.count import parameters
 from crammed.model.heldout import heldout_loss
 from crammed.model.trained import TrainedModel, check_trained, trained_model
 from crammed.progress import Progress
-from crammed.rundir import RunDir
+from crammed.rundir import RunDir, as_begun
 from crammed.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import Suite, load_suite
@@ -86,6 +86,7 @@ def run_everything(
     elif not (out / "corpus" / "manifest.json").exists():
         open_sources(config.data)
     given = _find_tasks(config.finetune.tasks, glue)
+    config = as_begun(config, out)
     device = choose_device(config.compute, seconds_a_shape(config))  # before hours of preparing
     run = RunDir.open(out, config)
     try:

@@ -209,6 +209,20 @@ def _ends_in_newline(file: Any) -> bool:
     return bool(file.read(1) == b"\n")
 
 
+def as_begun(config: RunConfig, path: Path) -> RunConfig:
+    """A run's configuration, where `auto` leaves the kernels to a run that `path` may hold.
+
+    Kernels differ by rounding, and a run that is resumed ends as one that was never stopped.
+
+    Raises:
+        InputError: `path` holds a run that this version cannot read.
+    """
+    if config.compute.kernels != "auto" or not (path / "config.json").exists():
+        return config
+    kept = {"kernels": read_config(path).compute.kernels}
+    return config.model_copy(update={"compute": config.compute.model_copy(update=kept)})
+
+
 def read_config(path: Path) -> RunConfig:
     """The configuration of the run in `path`, also where an older version saved it.
 

@@ -87,7 +87,7 @@ def pretrain(
     """Train an encoder on a corpus within a budget, and export it."""
     from crammed.device import choose_device
     from crammed.pipeline import result, train_and_export
-    from crammed.rundir import RunDir, default_out
+    from crammed.rundir import RunDir, as_begun, default_out
     from crammed.sizing import seconds_a_shape
     from crammed.training.distributed import (
         compare_folders,
@@ -103,8 +103,9 @@ def pretrain(
     assert opened is not None
     if out is None and world_size() > 1:
         raise InputError("several processes need a common run directory: --out RUN_DIR")
-    device = choose_device(config.compute, seconds_a_shape(config))
     out = out or default_out(config, corpus.name, "summary.json")
+    config = as_begun(config, out)
+    device = choose_device(config.compute, seconds_a_shape(config))
     with joined_group(device) as group:
         if group is not None:
             compare_setups(config, opened, device, group)
