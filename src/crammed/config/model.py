@@ -43,6 +43,9 @@ class ModelConfig(Section):
     attention_start: Literal["random", "neighbours"] = "random"
     """Where attention begins: with biases of queries and keys at 0, or with biases that make each
     head look at one of the neighbouring tokens."""
+    embedding_start: Literal["random", "cooccurrence"] = "random"
+    """Where token embeddings begin: at random numbers, or at vectors of tokens that are alike where
+    the same tokens stand beside them. The budget is charged for making these."""
     qk_norm: Literal["none", "rms"] = "none"
     """Whether each head's queries and keys are brought to a root mean square of 1."""
     value_embeddings: bool = False
