@@ -20,6 +20,11 @@ def quantity(value: float | None, unit: str = "") -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+def flops_text(value: float) -> str:
+    """A number of FLOPs with the unit in which it is short: ``12.3 TFLOP``, ``1.5 exaFLOP``."""
+    return quantity(value, "FLOP").replace("EFLOP", "exaFLOP")
+
+
 def progress_rate(done: int, unit: str, seconds: float) -> str:
     """What is done so far, and how fast: ``1,234,567 characters, 2.3 M per second``."""
     return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"
