@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from functools import partial
@@ -281,6 +282,8 @@ def test_the_speed_is_that_of_a_whole_update(
     whole = flops_per_token(config) * 32 * 4096
     assert whole / speed == pytest.approx(0.01 * 4096 + 0.5)
     assert clock.now < 100.0 + 9.0 + 4.0
+    compiled = dataclasses.replace(cpu, compile=True)
+    assert training_speed(config, compiled, clock) == pytest.approx(1.3 * speed)
 
 
 def test_a_real_device_is_measured_in_a_moment(corpus: Corpus, cpu: Device) -> None:

@@ -268,7 +268,7 @@ def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
         (
             "size",
-            f"{shape[0]} x {shape[1]} in updates of {values['chosen']['batch.rows']:,} rows, "
+            f"{shape[0]} x {shape[1]} in updates of {values['chosen']['batch.rows']:,} rows: "
             f"{values['reasons']}",
         ),
         ("updates", f"{values['updates']:,}"),
