@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,8 +59,11 @@ def prepare(
         corpus = prepare_corpus(
             config.data, config.tokenizer, out, progress, config.compute, work, choose
         )
-    following = f"crammed pretrain --corpus {out} --budget 1h"
-    print_result(corpus.manifest, as_json, [*describe_corpus(corpus), ("next", following)])
+    own = [word for word in words or [] if not re.match(r"(data|tokenizer|budget)[.=]", word)]
+    limit = config.budget.limit.text
+    following = ["crammed", "pretrain", *own, "--corpus", str(out), "--budget", limit]
+    lines = [*describe_corpus(corpus), ("next", shlex.join([*following, *["--fit"] * fit]))]
+    print_result(corpus.manifest, as_json, lines)
 
 
 def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerConfig]:

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from crammed.budget import Budget
 from crammed.choosing import Asked, values_of
@@ -35,7 +35,15 @@ from crammed.sizing import FOLLOWERS
 
 BASE = ""
 """The name of a study's base where arms have theirs."""
-Overrides = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+def _listed(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"must be a list such as [crammed, optim.lr=5e-4], not {value!r}")
+    return value
+
+
+Overrides = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(strict=False)]
 
 
 class Study(Section):
