@@ -13,9 +13,10 @@ import pytest
 
 from crammed.budget import Budget
 from crammed.choosing import Asked, shape_of
-from crammed.cli import studies, training
-from crammed.config import RunConfig
+from crammed.cli import corpora, studies, training
+from crammed.config import RunConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
+from crammed.data.preparation import prepare
 from crammed.device import Device
 from crammed.doctor import TINY
 from crammed.errors import InputError, Interrupted
@@ -96,6 +97,9 @@ def test_a_run_keeps_what_it_chose_under_another_load(tmp_path: Path, corpus: Co
     for name, config, speed in (("slow", slow, SLOW), ("fast", fast, FAST)):
         again = settled(wanted, tmp_path / name, corpus.rows, lambda _: pytest.fail("measured"))
         assert (again.config, again.choice.flops_per_second) == (config, speed)
+    (tmp_path / "slow" / "choice.json").unlink()  # as older versions left it
+    again = settled(wanted, tmp_path / "slow", corpus.rows, lambda _: pytest.fail("measured"))
+    assert (again.config, again.choice.flops_per_second) == (slow, None)
 
 
 def test_words_that_differ_are_named_and_nothing_else(tmp_path: Path, corpus: Corpus) -> None:
@@ -164,9 +168,9 @@ def test_plan_foretells_what_pretrain_chooses(
 # ---- text that is not prepared yet
 
 
-def of_text(folder: Path, count: int) -> Asked:
+def of_text(folder: Path, count: int, limit: str = "2s") -> Asked:
     text = write_jsonl(folder / f"{count}.jsonl", documents(count))
-    return ask("crammed", WORDS, {"data": {"sources": [str(text)]}, "budget": {"limit": "2s"}})
+    return ask("crammed", WORDS, {"data": {"sources": [str(text)]}, "budget": {"limit": limit}})
 
 
 def prepared(wanted: Asked, out: Path, until: str = "crammed.pipeline.train_and_export") -> None:
@@ -200,6 +204,58 @@ def test_a_run_that_was_stopped_while_it_prepared_keeps_its_choice(
     prepared(wanted, tmp_path / "run")
     assert read_config(tmp_path / "run") == config
     assert len(machine.asked) == measured
+
+
+def test_a_corpus_without_a_run_keeps_its_vocabulary_when_the_budget_changes(
+    tmp_path: Path, machine: Machine
+) -> None:
+    machine.speed = FAST
+    prepared(of_text(tmp_path, 600), tmp_path / "run")
+    before = read_config(tmp_path / "run")
+    prepared(of_text(tmp_path, 600, "0.001s"), tmp_path / "run")
+    after = read_config(tmp_path / "run")
+    assert after.model.width < before.model.width
+    assert after.tokenizer == before.tokenizer
+
+
+def test_a_corpus_has_the_vocabulary_that_suits_its_text(
+    tmp_path: Path, machine: Machine, capsys: Any
+) -> None:
+    machine.speed = FAST
+    for count, size in ((150, 128), (600, 256)):
+        text = write_jsonl(tmp_path / f"{count}.jsonl", documents(count))
+        corpora.prepare(WORDS, [str(text)], BUDGET, tmp_path / f"{count}", None, as_json=True)
+        assert json.loads(capsys.readouterr().out)["tokenizer"]["vocab_size"] == size
+
+
+def test_tokens_are_estimated_from_the_text_that_is_packed(tmp_path: Path) -> None:
+    for name, letter, bytes_of_it in (("latin", "a", 1), ("kana", "あ", 3)):
+        text = write_jsonl(tmp_path / f"{name}.jsonl", [letter * 200 + f" {n}" for n in range(600)])
+        config = of_text(tmp_path, 600).config
+        source = config.data.sources[0].model_copy(update={"path": str(text), "weight": 2.0})
+        data = config.data.model_copy(update={"sources": (source,)})
+        seen: list[float] = []
+
+        def choose(tokens: float, seen: list[float] = seen) -> TokenizerConfig:
+            seen.append(tokens)
+            return TokenizerConfig(vocab_size=64)
+
+        made = prepare(data, config.tokenizer, tmp_path / name, SILENT, choose=choose)
+        once = 600 * 200 - made.manifest["heldout"]["characters"]
+        assert seen == [pytest.approx(2 * once * bytes_of_it / 4, rel=0.05)]
+        assert made.vocab_size <= 64
+
+
+def test_the_plan_of_a_recipe_that_sets_its_size_names_the_flag(
+    corpus: Corpus, machine: Machine, capsys: Any
+) -> None:
+    words = ["crammed-2022", *OF_CORPUS, "model.layers=3", "model.width=32"]
+    training.plan(words, corpus.path, BUDGET, 0.01, False, False)
+    said = capsys.readouterr().out
+    assert "3 x 32 in updates of 8,192 rows: as set" in said
+    assert "--fit takes it" in said
+    training.plan(words[:1] + OF_CORPUS, corpus.path, BUDGET, 0.01, True, False)
+    assert "--fit" not in capsys.readouterr().out
 
 
 # ---- studies
