@@ -18,6 +18,7 @@ from crammed.quantity import quantity
 from crammed.sizing import (
     FOLLOWERS,
     MOST_EPOCHS,
+    SHAPES,
     best_shape,
     expected_tokens,
     flops_per_token,
@@ -166,4 +167,6 @@ def reasons(config: RunConfig, choice: Choice, rows: float | None) -> str:
     epochs = expected_tokens(config, speed) / config.data.row_length / rows
     if shape_of(endless) != shape_of(best) or epochs > MOST_EPOCHS:
         most, little = little, most
+    elif shape_of(best) == SHAPES[-1]:
+        most = "a larger model (model.layers, model.width)"
     return f"{why} ({spent}); {most} would help most, {little} would not"

@@ -1,7 +1,7 @@
 """The directory of a run: its configuration, what happened, and what came out.
 
-choice.json     which of its values followed from the budget, and the measured speed of the device
 config.json     the resolved configuration, saved before anything else is done
+choice.json     which of its values followed from the budget, and the measured speed of the device
 env.json        versions and machine
 corpus/         the corpus that `crammed run` prepared, unless it was told to use another
 metrics.jsonl   one object for each log point
@@ -46,10 +46,7 @@ from crammed.files import (
 )
 from crammed.summary import read_summary
 
-_BEFORE_CONFIG = (
-    *(".lock", "env.json", "choice.json"),
-    *(".env.json.tmp", ".choice.json.tmp", ".config.json.tmp"),
-)
+_BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
 """What a process leaves that ends before it has written which run this is."""
 
 _LONGEST = 1e11  # seconds, ten times the largest budget
@@ -116,14 +113,15 @@ class RunDir:
         return run
 
     def decide(self, config: RunConfig, choice: Choice | None) -> None:
-        """Save the configuration of the run, and how its values were chosen, if they were."""
-        if choice is None:
-            (self.path / "choice.json").unlink(missing_ok=True)
-        else:
-            write_json(self.path / "choice.json", choice.model_dump(mode="json"))
-        self.choice = choice or Choice()
+        """Save the configuration of the run, and then how its values were chosen, if they were.
+
+        A process that is killed in between leaves a configuration that may be chosen anew.
+        """
+        (self.path / "choice.json").unlink(missing_ok=True)
         write_json(self.path / "config.json", config.model_dump(mode="json"))
-        self.config = config
+        if choice is not None:
+            write_json(self.path / "choice.json", choice.model_dump(mode="json"))
+        self.config, self.choice = config, choice or Choice()
 
     def __enter__(self) -> RunDir:
         return self

@@ -20,6 +20,7 @@ from crammed.data.preparation import prepare
 from crammed.device import Device
 from crammed.doctor import TINY
 from crammed.errors import InputError, Interrupted
+from crammed.files import write_json
 from crammed.pipeline import run_everything
 from crammed.progress import SILENT
 from crammed.recipe import ask
@@ -204,6 +205,30 @@ def test_a_run_that_was_stopped_while_it_prepared_keeps_its_choice(
     prepared(wanted, tmp_path / "run")
     assert read_config(tmp_path / "run") == config
     assert len(machine.asked) == measured
+
+
+def test_a_run_that_was_killed_while_it_noted_its_choice_chooses(
+    tmp_path: Path, machine: Machine
+) -> None:
+    wanted, run, after = of_text(tmp_path, 600), tmp_path / "run", list[Path]()
+
+    def write(path: Path, values: Any) -> None:
+        after.extend([path] if machine.asked else [])
+        if len(after) == 2:  # the second file after measuring
+            raise Interrupted("stopped")
+        write_json(path, values)
+
+    machine.speed = FAST
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("crammed.rundir.write_json", write)
+        with pytest.raises(Interrupted):
+            run_everything(wanted, run, None, None, SILENT)
+    machine.speed = SLOW
+    prepared(wanted, run)
+    assert read_config(run).model.width == 16
+    choice = read_choice(run)
+    assert choice is not None
+    assert choice.flops_per_second == SLOW
 
 
 def test_a_corpus_without_a_run_keeps_its_vocabulary_when_the_budget_changes(

@@ -293,7 +293,8 @@ def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("memory", f"{values['memory'] / 2**30:.1f} GiB, {rows} rows at a time"))
     lines += [("note", note) for note in values["notes"]]
     if (best := values["best_size"]) is not None:
-        lines.append(("sizes", "\n".join(_size_lines(values["sizes"], best))))
+        if values["sizes"]:
+            lines.append(("sizes", "\n".join(_size_lines(values["sizes"], best))))
         if shape != (best["layers"], best["width"]):
             suits = f"{best['layers']} x {best['width']}: {best['why']}"
             how = "; --fit takes it, unless model.layers or model.width are typed"

@@ -57,8 +57,6 @@ def forecast(
     if budget.kind == "time":
         between = [round(work.tokens / speed.high), round(work.tokens / speed.low)]
         seconds = min(seconds, budget.limit)
-    if not work.tokens:
-        suited = None
     return {
         "updates": work.updates,
         "tokens": work.tokens,
@@ -73,7 +71,9 @@ def forecast(
         "tokens_per_parameter": work.tokens / size,
         "memory": speed.memory,
         "microbatch_rows": speed.microbatch_rows,
-        "sizes": candidates(config, vocab_size, rows, work.tokens, suited) if suited else [],
+        "sizes": candidates(config, vocab_size, rows, work.tokens, suited)
+        if suited and work.tokens
+        else [],
         "best_size": best_size(suited, rows) if suited else None,
         "notes": list(_notes(config, work, rows, epochs)),
     }
