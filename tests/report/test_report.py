@@ -450,8 +450,14 @@ def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
         pass
     with pytest.raises(InputError, match="is not a finished run"):
         write_report([tmp_path / "run"], tmp_path / "report.html")
-    with pytest.raises(InputError, match="is not a run"):
+    with pytest.raises(InputError, match="nowhere does not exist: name the folder of a run"):
         write_report([tmp_path / "nowhere"], tmp_path / "report.html")
+    write_json(tmp_path / "run" / "summary.json", {})
+    with pytest.raises(InputError, match=r"has runs in it: name those, such as .*/run$"):
+        write_report([tmp_path], tmp_path / "report.html")
+    write_json(tmp_path / "study.json", {})
+    with pytest.raises(InputError, match=r", or .*/\*-0 for the first seed of each arm"):
+        write_report([tmp_path], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 

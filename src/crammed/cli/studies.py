@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,8 +82,9 @@ def study(
     if as_json:
         print_result({**result, "compared": rows}, as_json, [])
     else:
-        reasons = "\n".join(f"{run} failed: {reason}" for run, reason in failed.items())
-        show([_table(rows, result["baseline"]), *([Text(reasons)] if failed else [])])
+        below = [f"{run} failed: {reason}" for run, reason in failed.items()]
+        below = below or [f"next  crammed report {shlex.quote(str(out))}/*-0"]
+        show([_table(rows, result["baseline"]), Text("\n".join(below))])
     if failed:
         raise TaskFailed(
             f"finished, but these runs failed: {'; '.join(failed)}; the reasons are printed above, "
