@@ -72,6 +72,14 @@ def test_a_budget_is_saved_as_it_was_typed(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "shown"),
+    [("60s", "1m"), ("1updates", "1 update"), ("1e6tok", "1e+06 tokens"), ("1flop", "1 FLOP")],
+)
+def test_a_budget_is_shown_in_words(typed: str, shown: str) -> None:
+    assert str(Budget.parse(typed)) == shown
+
+
+@pytest.mark.parametrize(
     ("kind", "expected"), [("time", 0.3), ("tokens", 0.5), ("updates", 0.02), ("flops", 0.7)]
 )
 def test_progress_counts_the_budget_s_own_unit(kind: str, expected: float) -> None:
@@ -147,7 +155,17 @@ def test_pace_plans_with_the_median_and_stops_by_the_slowest() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0.4s"), (2.0, "2s"), (61, "1m 1s"), (120, "2m"), (3600, "1h"), (93784, "26h 3m")],
+    [
+        (0.4, "0.4s"),
+        (2.0, "2s"),
+        (59.7, "1m"),
+        (9.97, "10s"),
+        (59.4, "59s"),
+        (61, "1m 1s"),
+        (120, "2m"),
+        (3600, "1h"),
+        (93784, "26h 3m"),
+    ],
 )
 def test_format_seconds(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text

@@ -131,7 +131,7 @@ def pretrain(
 
 def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """The result of a run as labelled lines."""
-    from crammed.quantity import beside_unigram
+    from crammed.quantity import beside_unigram, counted
 
     heldout, trust = result["heldout"], ""
     beside = beside_unigram(heldout["loss@0.15"], result["unigram_cross_entropy"])
@@ -145,7 +145,7 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "trained on",
-            f"{result['tokens']:,} tokens, {result['updates']:,} updates, "
+            f"{result['tokens']:,} tokens, {counted(result['updates'], 'update')}, "
             f"{100 * result['u']:.1f} % of {result['budget']}, {result['exaflop']:.3g} exaFLOP",
         ),
     ]
