@@ -73,12 +73,7 @@ def study(
     with shown_progress() as progress:
         result = run_study(loaded, opened, budget, seeds, out, jobs, progress)
     rows = compare_arms(result)
-    failed = {
-        f"{arm}, seed {seed}": run["failed"]
-        for arm, each in result["arms"].items()
-        for seed, run in each["runs"].items()
-        if "failed" in run
-    }
+    failed = _failed(result)
     if as_json:
         print_result({**result, "compared": rows}, as_json, [])
     else:
@@ -90,6 +85,16 @@ def study(
             f"finished, but these runs failed: {'; '.join(failed)}; the reasons are printed above, "
             "and the same command tries them again"
         )
+
+
+def _failed(result: dict[str, Any]) -> dict[str, str]:
+    """The runs that failed, and why."""
+    return {
+        f"{arm}, seed {seed}": run["failed"]
+        for arm, each in result["arms"].items()
+        for seed, run in each["runs"].items()
+        if "failed" in run
+    }
 
 
 def _list_studies(as_json: bool) -> None:
