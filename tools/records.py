@@ -8,7 +8,8 @@ A record is a folder. For each run it holds ``RUN.json`` (command, commit, hardw
 corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page names
 the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
 ``study: DATE-NAME`` shows a study, and ``sizes: BUDGET ...`` what the default recipe becomes at
-some budgets; ``prepare: FILE`` and the other keys of `MAKERS` show benchmark results
+some budgets; ``contest: DATE-NAME``, ``sweep``, ``hour`` and ``serving`` show records on a CPU
+(`cpu_tables`); ``prepare: FILE`` and the other keys of `MAKERS` show benchmark results
 (`benchmark_tables`).
 """
 
@@ -23,6 +24,7 @@ from typing import Annotated, Any
 import typer
 
 import benchmark_tables
+import cpu_tables
 from crammed.device import known_peak
 from crammed.errors import InputError
 from crammed.files import read_json, write_json, write_text
@@ -253,6 +255,10 @@ MAKERS = {
     "checkpoint": benchmark_tables.checkpoint_table,
     "end_to_end": benchmark_tables.end_to_end_table,
     "plan": benchmark_tables.plan_table,
+    "contest": cpu_tables.contest_table,
+    "sweep": cpu_tables.sweep_table,
+    "hour": cpu_tables.hour_table,
+    "serving": cpu_tables.serving_table,
 }
 
 
