@@ -32,7 +32,8 @@ from crammed.model.count import parameters
 from crammed.quantity import quantity
 from crammed.recipe import load_config
 from crammed.rundir import read_config, read_lines, read_metrics
-from crammed.sizing import CORE, SHARE_OF_PEAK, tokens
+from crammed.sizing import tokens
+from crammed.speed import CORE, SHARE_OF_PEAK
 from crammed.study.statistics import RATES, compare_arms
 
 ROOT = Path(__file__).resolve().parents[1]

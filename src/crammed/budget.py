@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from crammed.errors import InputError
+from crammed.quantity import flops_text
 
 Clock = Callable[[], float]
 BudgetKind = Literal["time", "tokens", "updates", "flops"]
@@ -102,8 +103,10 @@ class Budget:
     def __str__(self) -> str:
         if self.kind == "time":
             return format_seconds(self.limit)
-        unit = {"tokens": "token", "updates": "update", "flops": "FLOP"}[self.kind]
-        return f"{self.limit:.4g} {unit}{'' if self.limit == 1 else 's'}"
+        if self.kind == "flops":
+            return flops_text(self.limit)
+        unit = self.kind.removesuffix("s") if self.limit == 1 else self.kind
+        return f"{self.limit:.4g} {unit}"
 
 
 class Ledger:

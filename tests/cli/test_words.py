@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from crammed.budget import Budget
+from crammed.choosing import Asked
 from crammed.cli import corpora, machine, models
 from crammed.cli.models import _score_parts
 from crammed.cli.options import DataOption
@@ -141,6 +142,6 @@ def test_the_help_of_data_lists_every_format() -> None:
 def test_a_run_without_tasks_leaves_no_folder_of_scores(tmp_path: Path) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(300))
     config = tiny(budget={"limit": "1updates"}, data={"sources": [str(text)]})
-    result = run_everything(config, tmp_path / "run", None, None, SILENT)
+    result = run_everything(Asked(config), tmp_path / "run", None, None, SILENT)
     assert result["tasks"] == {}
     assert not (tmp_path / "run" / "evaluation").exists()
