@@ -180,7 +180,9 @@ def test_final_models_round_trip(tmp_path: Path, corpus: Corpus) -> None:
     assert again.config == final.config
     assert again.weights.keys() == final.weights.keys()
     assert all(torch.equal(again.weights[n], w) for n, w in final.weights.items())
-    with pytest.raises(InputError, match="no trained model"):
+    with pytest.raises(InputError, match="holds no trained model"):
+        load_trained(tmp_path / "final")
+    with pytest.raises(InputError, match="nowhere does not exist: name a run directory"):
         load_trained(tmp_path / "nowhere")
 
 
