@@ -55,7 +55,8 @@ class Attention(Block):
 
         Args:
             tables: what the positions prepared for rows of this length.
-            mask: [B, 1, 1, S], True where a token may be attended to; None where all may.
+            mask: [B, 1, 1, S], True where a token may be attended to; or [B, 1, S, S], which says
+                so for each token that attends; None where all may.
         """
         q, k, v, mask = self._parts(x, tables, mask)
         dropout = self.dropout if self.training else 0.0
