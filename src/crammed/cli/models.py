@@ -138,14 +138,14 @@ def _score_parts(values: dict[str, Any]) -> list[Printed]:
     """An evaluation as tables."""
     from rich.text import Text
 
-    from crammed.evaluation.scores.table import blimp_table, score_tables
+    from crammed.evaluation.scores.table import blimp_table, heldout_words, score_tables
 
     parts: list[Printed] = []
     for suite, scores in values["suites"].items():
         if suite == "blimp":
             parts.append(blimp_table(scores))
         elif suite == "heldout":
-            parts.append(Text("\n".join(f"{name}  {v:.4f}" for name, v in scores.items())))
+            parts.append(Text("\n".join(map("  ".join, heldout_words(scores)))))
         else:
             parts += score_tables(suite, scores, values["protocol"])
     if missing := values.get("missing"):

@@ -149,7 +149,8 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
     if blimp is not None:
         others = published()["blimp"] if blimp["official"] else {}
         blimp = {**blimp, "figure": figures.blimp_figure(blimp, others)}
-    return {"suites": tasks, "blimp": blimp, "other_heldout": suites.get("heldout")}
+    heldout = table.heldout_words(suites.get("heldout", {}))
+    return {"suites": tasks, "blimp": blimp, "other_heldout": heldout}
 
 
 def _heldout(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

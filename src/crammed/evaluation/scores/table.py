@@ -48,6 +48,19 @@ def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
         console.print(part)
 
 
+def heldout_words(scores: Json) -> list[tuple[str, str]]:
+    """The entries of suite ``heldout`` with their values in words; a list is one loss a part."""
+    return [(name, _in_words(value)) for name, value in scores.items()]
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_in_words, value))
+    if value is None:
+        return "unknown"
+    return f"{value:,.4f}" if isinstance(value, float) else str(value)
+
+
 def interval_text(interval: Sequence[float] | None, sign: str = "") -> str:
     """``[81.04, 84.96]`` -> ``81.0 to 85.0``."""
     if interval is None:
