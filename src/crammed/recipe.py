@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from crammed.config import RunConfig
+from crammed.config import ModelConfig, RunConfig
 from crammed.config.choice import overlaid
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
@@ -66,7 +66,8 @@ def load_config(
     """Resolve a recipe.
 
     Keys that the recipe lists under ``follows_budget``, and that nothing sets, follow from the
-    budget.
+    budget. A model takes rows as long as those of the data, unless ``model.max_length`` is set
+    beside the recipe.
 
     Args:
         overrides: ``key.path=value`` each.
@@ -77,8 +78,12 @@ def load_config(
     Raises:
         InputError: an unknown recipe, key or value; all faults at once, a line each.
     """
-    values = overlaid(_read_recipe(recipe), parse_overrides(overrides), RunConfig)
-    values = overlaid(values, fixed or {}, RunConfig)
+    given = (parse_overrides(overrides), fixed or {})
+    values = _read_recipe(recipe)
+    for each in given:
+        values = overlaid(values, each, RunConfig)
+    if not any(_is_set(each, "model.max_length") for each in given):
+        values = overlaid(values, _limit_of_rows(values), RunConfig)
     values.setdefault("recipe", Path(recipe).stem)
     following = values.pop("follows_budget", None) or []
     if not isinstance(following, list) or not all(isinstance(key, str) for key in following):
@@ -90,6 +95,18 @@ def load_config(
     return follow_budget(config, keys, speed or nominal_speed(config.compute), rows)
 
 
+def _limit_of_rows(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``model.max_length`` of a recipe, raised where rows are longer."""
+    data, model = (values.get(name) or {} for name in ("data", "model"))
+    if not (isinstance(data, Mapping) and isinstance(model, Mapping)):
+        return {}
+    lengths = [data.get("row_length"), model.get("max_length", ModelConfig().max_length)]
+    if not all(type(each) is int for each in lengths) or lengths[0] <= lengths[1]:
+        return {}
+    return {"model": {"max_length": lengths[0]}}
+
+
 def _is_set(values: Mapping[str, Any], key: str) -> bool:
     section, _, name = key.partition(".")
-    return name in values.get(section, {})
+    values = values.get(section) or {}
+    return isinstance(values, Mapping) and name in values
