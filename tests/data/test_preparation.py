@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import fcntl
 import gzip
-import itertools
 import io
+import itertools
 import json
 import math
 import signal
