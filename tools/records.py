@@ -7,8 +7,9 @@
 A record is a folder. For each run it holds ``RUN.json`` (command, commit, hardware, configuration,
 corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page names
 the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
-``study: DATE-NAME`` shows a study, and ``sizes: BUDGET ...`` what the default recipe becomes at
-some budgets; ``prepare: FILE`` and the other keys of `MAKERS` show benchmark results
+``study: DATE-NAME`` shows a study, ``documents: DATE-NAME`` one whose runs were scored on documents
+by themselves, ``positions: DATE-NAME`` runs by position in the row, and ``sizes: BUDGET ...`` what
+the default recipe becomes at some budgets; ``prepare: FILE`` and the other keys of `MAKERS` show benchmark results
 (`benchmark_tables`).
 """
 
@@ -31,11 +32,13 @@ from crammed.quantity import quantity
 from crammed.recipe import load_config
 from crammed.rundir import read_config, read_lines, read_metrics
 from crammed.sizing import CORE, SHARE_OF_PEAK, tokens
+from crammed.study.folder import run_folder
 from crammed.study.statistics import RATES, compare_arms
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 BLOCK = re.compile(r"(<!-- (\w+): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+ALONE = "document_loss@0.15"
 HEAD = (
     "| run | device | budget | text | model | training | held-out loss (unigram) "
     "| scores (untrained model) |",
@@ -94,10 +97,17 @@ def study(
     record: Path,
     command: Annotated[str, typer.Option(help="The command, with variables in place of folders.")],
 ) -> None:
-    """Keep the finished study FOLDER in the folder RECORD."""
+    """Keep the finished study FOLDER in the folder RECORD.
+
+    Runs that ``crammed evaluate --suite heldout`` has scored keep what it found.
+    """
     values = read_json(folder / "study.json")
     if values is None:
         raise InputError(f"{folder} holds no study")
+    for arm, entry in values["arms"].items():
+        for seed, run in entry["runs"].items():
+            scores = _scores_of(run_folder(folder, arm, int(seed))) or {"suites": {}}
+            run |= {k: v for k, v in scores["suites"].get("heldout", {}).items() if k not in run}
     record.mkdir(parents=True, exist_ok=True)
     write_json(record / "study.json", {"command": command, **values})
 
@@ -196,6 +206,45 @@ def study_table(names: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def documents_table(names: list[str]) -> str:
+    """The arms of a study on documents by themselves and on packed rows, at 15 % masking."""
+    (name,) = names
+    values = read_json(RECORDS / name / "study.json") or {}
+    lines = [
+        "| arm | seeds | documents by themselves | difference, 95 % interval | packed rows "
+        "| difference, 95 % interval |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in compare_arms(values, (ALONE, RATES[0])):
+        losses = [word(row[key]) for key in (ALONE, RATES[0]) for word in (_mean, _difference)]
+        lines.append(f"| {row['arm']} | {row['seeds']} | {' | '.join(losses)} |")
+    made = values["environment"]
+    lines += ["", f"Budget {values['budget']}, {made['cores']} cores, commit {made['commit']}."]
+    return "\n".join(lines) + "\n"
+
+
+def positions_table(names: list[str]) -> str:
+    """Runs with rows of several lengths: held-out loss in each eighth of a row."""
+    parts = [f"{number}/8" for number in range(1, 9)]
+    lines = [
+        f"| row length | tokens | seconds | held-out loss | {' | '.join(parts)} |",
+        "|---" * (4 + len(parts)) + "|",
+    ]
+    for file in sorted(file for name in names for file in (RECORDS / name).glob("*.json")):
+        run = read_json(file) or {}
+        scores = run["scores"]["suites"]["heldout"]
+        losses = [scores[RATES[0]], *scores[f"by_position@{RATES[0].partition('@')[2]}"]]
+        summary = run["summary"]
+        cells = (
+            f"{scores['length']:,}",
+            quantity(summary["tokens"]),
+            f"{summary['charged_seconds']:.0f}",
+            *(f"{loss:.3f}" for loss in losses),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def _mean(loss: dict[str, Any]) -> str:
     deviation = loss["deviation"]
     return f"{loss['mean']:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")
@@ -244,8 +293,11 @@ MAKERS = {
     "finetune": benchmark_tables.finetune_table,
     "coverage": benchmark_tables.coverage_table,
     "study": study_table,
+    "documents": documents_table,
+    "positions": positions_table,
     "sizes": sizes_table,
     "step": benchmark_tables.step_table,
+    "lengths": benchmark_tables.lengths_table,
     "floor": benchmark_tables.floor_table,
     "profile": benchmark_tables.profile_table,
     "optimizer": benchmark_tables.optimizer_table,
