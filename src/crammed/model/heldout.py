@@ -8,7 +8,8 @@ Loss is in nats per masked token; bits per character compare models with differe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from crammed.data.heldout import HeldoutRows
 from crammed.device import is_out_of_memory
@@ -25,6 +27,8 @@ BINS = 8
 """Parts of a row that `loss_by_position` tells apart."""
 _TOKENS = 8192
 """Tokens of one forward pass."""
+_UNCOUNTED = -1
+"""A label where there is nothing to predict."""
 
 SparseLogits = Callable[[Tensor, Tensor], Tensor]
 """(ids [B, S], positions [B, N]) -> logits [B, N, V]."""
@@ -44,15 +48,8 @@ def heldout_loss(
     batch = _rows_at_once(rows)
     for rate in RATES:
         positions = _masked_positions(rows, rate)
-
-        def summed(batch: int, positions: NDArray[np.int64] = positions) -> float:
-            total = 0.0
-            with torch.inference_mode():
-                for found in _batches(logits, rows.ids, positions, mask_id, device, batch):
-                    total += F.cross_entropy(*found, reduction="sum").item()
-            return total
-
-        total, batch = _fitting(summed, batch)
+        measure = partial(_summed, logits, rows.ids, positions, mask_id, device)
+        total, batch = _fitting(measure, batch)
         loss = total / positions.size
         result[f"loss@{rate}"] = loss
         result[f"bits_per_character@{rate}"] = loss * rows.tokens_per_character / math.log(2)
@@ -67,17 +64,8 @@ def loss_by_position(
     Rows and masks are those of `heldout_loss`. None where no position of a part is masked.
     """
     positions = _masked_positions(rows, RATES[0])
-
-    def each(batch: int) -> NDArray[np.float32]:
-        with torch.inference_mode():
-            parts = [
-                F.cross_entropy(*found, reduction="none").cpu()
-                for found in _batches(logits, rows.ids, positions, mask_id, device, batch)
-            ]
-        losses: NDArray[np.float32] = torch.cat(parts).numpy()
-        return losses
-
-    losses, _ = _fitting(each, _rows_at_once(rows))
+    measure = partial(_one_by_one, logits, rows.ids, positions, mask_id, device)
+    losses, _ = _fitting(measure, _rows_at_once(rows))
     part = positions.flatten() * BINS // rows.ids.shape[1]
     counts = np.bincount(part, minlength=BINS)
     sums = np.bincount(part, losses, minlength=BINS)
@@ -96,15 +84,7 @@ def document_loss(
     batch = _rows_at_once(rows)
     for rate in RATES:
         pieces = sorted(_pieces(rows, rate, mask_id, sep), key=lambda piece: len(piece.ids))
-
-        def summed(batch: int, pieces: list[_Piece] = pieces) -> float:
-            total = 0.0
-            with torch.inference_mode():
-                for start in range(0, len(pieces), batch):
-                    total += _summed_alone(logits, pieces[start : start + batch], device)
-            return total
-
-        total, batch = _fitting(summed, batch)
+        total, batch = _fitting(partial(_summed_alone, logits, pieces, device), batch)
         count = sum(len(piece.labels) for piece in pieces)
         result[f"document_loss@{rate}"] = total / count if count else None
     return result
@@ -147,6 +127,40 @@ def _batches(
         yield picked, labels.gather(1, where).flatten()
 
 
+@torch.inference_mode()
+def _summed(
+    logits: SparseLogits,
+    ids: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    mask_id: int,
+    device: torch.device,
+    batch: int,
+) -> float:
+    """Cross-entropy summed over all positions."""
+    total = 0.0
+    for found in _batches(logits, ids, positions, mask_id, device, batch):
+        total += F.cross_entropy(*found, reduction="sum").item()
+    return total
+
+
+@torch.inference_mode()
+def _one_by_one(
+    logits: SparseLogits,
+    ids: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    mask_id: int,
+    device: torch.device,
+    batch: int,
+) -> NDArray[np.float32]:
+    """Cross-entropy at each position, [R * N]."""
+    parts = [
+        F.cross_entropy(*found, reduction="none").cpu()
+        for found in _batches(logits, ids, positions, mask_id, device, batch)
+    ]
+    losses: NDArray[np.float32] = torch.cat(parts).numpy()
+    return losses
+
+
 class _Piece(NamedTuple):
     """A document's part of a row: its ids with masks [S], the masked positions [N] and labels."""
 
@@ -171,16 +185,24 @@ def _pieces(rows: HeldoutRows, rate: float, mask_id: int, sep: int) -> Iterator[
             begin = end
 
 
-def _summed_alone(logits: PaddedLogits, pieces: list[_Piece], device: torch.device) -> float:
-    """Cross-entropy summed over the masked positions of documents, padded to one length."""
+@torch.inference_mode()
+def _summed_alone(
+    logits: PaddedLogits, pieces: list[_Piece], device: torch.device, batch: int
+) -> float:
+    """Cross-entropy summed over the masked positions of documents, so many at a time."""
+    total = 0.0
+    for start in range(0, len(pieces), batch):
+        ids, where, labels = zip(*pieces[start : start + batch], strict=True)
+        lengths = torch.tensor([len(each) for each in ids], device=device)
+        padded = _padded(ids, 0, device)
+        mask = torch.arange(padded.shape[1], device=device) < lengths[:, None]
+        picked = logits(padded, _padded(where, 0, device), mask).float().flatten(0, 1)
+        wanted = _padded(labels, _UNCOUNTED, device).flatten()
+        total += F.cross_entropy(picked, wanted, ignore_index=_UNCOUNTED, reduction="sum").item()
+    return total
 
-    def padded(arrays: list[NDArray[np.int64]], filler: int) -> Tensor:
-        tensors = [torch.from_numpy(array) for array in arrays]
-        return torch.nn.utils.rnn.pad_sequence(tensors, True, filler).to(device)
 
-    ids, where = (padded([piece[part] for piece in pieces], 0) for part in (0, 1))
-    labels = padded([piece.labels for piece in pieces], -100)
-    lengths = torch.tensor([len(piece.ids) for piece in pieces], device=device)
-    mask = torch.arange(ids.shape[1], device=device) < lengths[:, None]
-    picked = logits(ids, where, mask).float().flatten(0, 1)
-    return F.cross_entropy(picked, labels.flatten(), reduction="sum").item()
+def _padded(arrays: Sequence[NDArray[np.int64]], filler: int, device: torch.device) -> Tensor:
+    """Arrays of several lengths as one tensor [B, longest]."""
+    tensors = [torch.from_numpy(array) for array in arrays]
+    return pad_sequence(tensors, batch_first=True, padding_value=filler).to(device)
