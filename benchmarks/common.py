@@ -135,6 +135,11 @@ def run(main: Callable[..., None]) -> None:
     """Let the command line call `main`; an error becomes one line and an exit code."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(main)
+    run_app(app)
+
+
+def run_app(app: typer.Typer) -> None:
+    """The same for several commands."""
     try:
         app()
     except CrammedError as error:

@@ -1,12 +1,14 @@
-"""What long work reports when there is no terminal."""
+"""What long work reports, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 
 import pytest
+from rich.console import Console
 
 from crammed.progress import Progress
 
@@ -33,6 +35,26 @@ def test_time_left_follows_the_rate_so_far() -> None:
 
 def test_time_left_counts_from_where_work_resumed() -> None:
     assert _lines([(0, 0.5), (20, 0.75)], 1.0)[0] == "work  75 %  20s left  detail"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("total", "said"), [(1.0, "work 75 % 25s left detail"), (None, "work 1m 15s so far detail")]
+)
+def test_a_bar_says_how_long_it_will_take(total: float | None, said: str) -> None:
+    clock = Clock()
+    with Progress(Terminal(), clock) as progress, progress.task("work", total) as task:
+        for done in (0.25, 0.5, 0.75):
+            clock.now += 25.0
+            task.update(done, "detail")
+        assert progress.bars is not None
+        with (console := Console(file=io.StringIO(), width=100)).capture() as shown:
+            console.print(progress.bars.get_renderable())
+    assert re.sub(r"[━╸╺]", "", shown.get()).split() == said.split()
 
 
 @pytest.mark.parametrize("total", [None, 1.0])

@@ -260,7 +260,8 @@ def _measure_heldout(
                 "--out, with a lower optim.lr"
             )
         task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
-    run.event("heldout", u=trained.u, update=work.updates, tokens=work.tokens, **heldout)
+    done = {"u": trained.u, "update": work.updates, "tokens": work.tokens}
+    run.event("heldout", **done, rows=len(rows.ids), **heldout)
     return heldout
 
 

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from typing import TextIO, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 from crammed.budget import Clock, format_seconds
 from crammed.quiet import silence
@@ -30,6 +31,15 @@ SECONDS_BETWEEN_LINES = 10.0
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         raise  # instead of ending the process; called while the error is handled
+
+
+class _Time(ProgressColumn):
+    """The time that is left, or how long the work has taken where that cannot be told."""
+
+    def render(self, task: Task) -> Text:
+        if task.total is None or task.time_remaining is None:
+            return Text(f"{format_seconds(int(task.elapsed or 0.0))} so far")
+        return Text(f"{format_seconds(task.time_remaining)} left")
 
 
 class ProgressTask:
@@ -96,12 +106,11 @@ class Progress:
             self.bars = Bars(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=30),
-                TextColumn("{task.percentage:>3.0f} %"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(elapsed_when_finished=True),
+                TaskProgressColumn("{task.percentage:>3.0f} %"),
+                _Time(),
                 TextColumn("[dim]{task.fields[detail]}"),
                 console=self._console,
+                get_time=self.clock,
                 transient=True,
             )
             self.bars.start()

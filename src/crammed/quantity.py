@@ -20,6 +20,11 @@ def quantity(value: float | None, unit: str = "") -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun, which takes an s unless there is one: ``1 task``, ``1,234 tasks``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def progress_rate(done: int, unit: str, seconds: float) -> str:
     """What is done so far, and how fast: ``1,234,567 characters, 2.3 M per second``."""
     return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"

@@ -126,7 +126,7 @@ def test_prepare_and_pretrain_share_a_corpus(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     prepared = crammed("prepare", "crammed", *SMALL, "--data", text, "--out", corpus)
     assert prepared.returncode == 0, prepared.stderr
-    assert f"crammed pretrain --corpus {corpus}" in prepared.stdout
+    assert f" --corpus {corpus} --budget 24h\n" in prepared.stdout
     assert prepared.stderr.startswith("budget  24h, that of recipe crammed; give another")
     (tmp_path / "mine.yaml").write_text("extends: crammed\nbudget: {limit: 4updates}\n")
     model: list[str] = [word for word in SMALL if word.startswith(("model", "batch", "finetune"))]

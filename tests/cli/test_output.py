@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from crammed.cli.training import run_lines
-from support.command import PATIENCE, dying, popen, python
+from crammed.doctor import TINY
+from support.command import PATIENCE, crammed, dying, popen, python
 from support.text import documents, write_jsonl
 
 RESULT: dict[str, Any] = {
@@ -66,14 +67,20 @@ def test_output_that_cannot_be_written_is_one_line(closed: bool, code: int) -> N
     )
 
 
-@pytest.mark.parametrize("by", ["SIGHUP", "SIGTERM"])
-def test_a_signal_outside_of_training_keeps_what_is_finished(tmp_path: Path, by: str) -> None:
-    text = write_jsonl(tmp_path / "text.jsonl", documents(50))
-    words = ["prepare", "--data", str(text), "--out", str(tmp_path / "corpus")]
+@pytest.mark.parametrize(("by", "work"), [("SIGHUP", ()), ("SIGTERM", ("--work", "work"))])
+def test_a_signal_outside_of_training_keeps_what_is_finished(
+    tmp_path: Path, by: str, work: tuple[str, ...]
+) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(300))
+    words = ["prepare", *TINY, "compute.workers=1", "--data", str(text), "--out", "corpus", *work]
     stopping = dying("crammed.data.preparation:select_documents", by=by)
-    done = python(*stopping, *words, "compute.workers=1")
+    done = python(*stopping, *words, cwd=tmp_path)
     assert done.returncode == 75, done.stderr
-    assert done.stderr.splitlines()[-1] == "error: interrupted; what is finished is kept"
+    kept = "what is finished is kept, and the same command goes on from there"
+    assert done.stderr.splitlines()[-1] == f"error: interrupted; {kept}"
+    again = crammed(*words, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "\nreading and cleaning  (" in again.stderr, "nothing is left to clean"
 
 
 @pytest.mark.parametrize("by", ["SIGTERM", "SIGINT", "SIGHUP"])

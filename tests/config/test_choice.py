@@ -68,13 +68,13 @@ def test_a_section_that_does_not_name_its_kind_has_that_of_the_default(tmp_path:
         (
             "optim.momentum=0.5",
             "optim.momentum: no such key with optim.name=adamw; "
-            "keys here: beta1, beta2, clip, eps, lr, name, weight_decay",
+            "keys here: beta1, beta2, clip, embedding_lr, eps, lr, name, weight_decay",
         ),
         (
             "optim.weightdecay=0.5",
             "optim.weightdecay: no such key with optim.name=adamw; "
             "did you mean optim.weight_decay? "
-            "keys here: beta1, beta2, clip, eps, lr, name, weight_decay",
+            "keys here: beta1, beta2, clip, embedding_lr, eps, lr, name, weight_decay",
         ),
         ("optim.name=sgd", f"optim.name: must be one of {OPTIMIZERS}, not 'sgd'"),
         ("optim.name=[1]", f"optim.name: must be one of {OPTIMIZERS}, not '[1]'"),
@@ -100,6 +100,6 @@ def test_a_fault_of_a_whole_section_names_the_section() -> None:
 def test_optim_is_what_its_kind_reads_and_nothing_else() -> None:
     saved: dict[str, Any] = load_config("crammed-2022").model_dump(mode="json")
     assert saved["optim"] == {
-        **{"name": "adamw", "lr": 1e-3, "weight_decay": 0.01, "clip": 0.5},
+        **{"name": "adamw", "lr": 1e-3, "embedding_lr": None, "weight_decay": 0.01, "clip": 0.5},
         **{"beta1": 0.9, "beta2": 0.98, "eps": 1e-12},
     }

@@ -78,6 +78,7 @@ def test_several_faults_are_reported_at_once_with_path_and_allowed_values() -> N
         ("schedule.shape=zigzag", "'one-cycle'"),
         ("schedule.warmup=0.1", "schedule.warmup: no such key"),
         ("batch.rows=0", "batch.rows: input should be greater than 0, not 0"),
+        ("data.orders=a", "data.orders: must be a list such as [one, two], not 'a'"),
         ("batch.rows=8.5", "batch.rows: input should be a valid integer"),
         ("budget.limit=soon", "budget.limit: 'soon' is not a budget"),
         ("masking.rate=0.95", "above 0.9"),

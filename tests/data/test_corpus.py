@@ -58,6 +58,14 @@ def test_rows_are_found_in_files_of_any_size(made: Corpus, indices: list[int]) -
     assert rows.tolist() == [[index] * 4 for index in indices]
 
 
+def test_tokens_are_counted_in_all_rows_or_in_some_that_lie_evenly(
+    made: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert made.token_counts().tolist() == [4] * ROWS
+    monkeypatch.setattr(corpus_module, "COUNTED_TOKENS", 4 * ROWS // 10)
+    assert np.flatnonzero(made.token_counts()).tolist() == list(range(0, ROWS, 10))
+
+
 def test_only_some_of_the_files_are_mapped_at_a_time(
     made: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

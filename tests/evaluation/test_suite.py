@@ -303,7 +303,8 @@ def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: 
         compare_models(one, tmp_path / "copy" / ".." / "scores", "glue")
     with pytest.raises(InputError, match="holds no evaluation"):
         compare_models(one, tmp_path / "cola", "glue")
-    with pytest.raises(InputError, match="no scores of swag"):
+    has = "no scores of swag, but it has scores of glue: add --suite glue, or evaluate that model"
+    with pytest.raises(InputError, match=has):
         compare_models(one, two, "swag")
 
 
@@ -315,6 +316,7 @@ def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: A
     archive = tmp_path / "submission.zip"
     after = evaluate(ask(seeds=3, untrained=False, submission=archive), SILENT)
     assert tasks_of(before) == tasks_of(after)
+    assert (after["submission"], after["max_length"]) == (str(archive), 32)
     assert {"RTE.tsv", "AX.tsv", "CoLA.tsv (7 rows instead of 1063)"} <= set(after["missing"])
     seeds = tasks_of(after)["cola"]["seeds"]
     middle = seeds.index(sorted(seeds)[1])

@@ -27,8 +27,13 @@ IDS = torch.randint(5, 60, (3, 12), generator=torch.Generator().manual_seed(0))
 MASK = (torch.arange(12) < torch.tensor([[12], [7], [3]])).long()
 VARIANTS: dict[str, dict[str, Any]] = {
     "crammed-2022": {"decoder_bias": True},
-    "izsak": {"positions": "rotary"},
-    "crammed": {"positions": "sinusoidal", "classifier": "head-transform"},
+    "izsak": {"positions": "rotary", "residual_scalars": True},
+    "crammed": {
+        "positions": "sinusoidal",
+        "classifier": "head-transform",
+        "qk_norm": "rms",
+        "logit_cap": 4.0,
+    },
 }
 
 
@@ -136,6 +141,25 @@ def test_the_vocabulary_can_grow_and_shrink(folder: Path, tmp_path: Path) -> Non
         cut = again(IDS, MASK).logits
     assert cut.shape[-1] == size - 3
     torch.testing.assert_close(cut, before[..., : size - 3], rtol=1e-5, atol=1e-5)
+
+
+def test_value_embeddings_grow_with_the_vocabulary_and_need_ids(tmp_path: Path) -> None:
+    config = configuration("crammed", dropout=0.0, value_embeddings=True)
+    done = export(untrained(word_pieces(), config), tmp_path / "export")
+    assert "not modernbert: model.value_embeddings is True, not False" in done.reasons
+    model = load(done.path, "ModelForMaskedLM")
+    size = model.config.vocab_size
+    with torch.inference_mode():
+        before = model(IDS, MASK).logits
+    model.resize_token_embeddings(size + 7)
+    model.save_pretrained(tmp_path / "grown")
+    again = load(tmp_path / "grown", "ModelForMaskedLM")
+    with torch.inference_mode():
+        torch.testing.assert_close(again(IDS, MASK).logits[..., :size], before)
+        again(torch.full((1, 4), size + 6))
+        with pytest.raises(ValueError, match="needs token ids: give input_ids"):
+            again(inputs_embeds=again.get_input_embeddings()(IDS))
+    assert (again.encoder.values.weight[size:] == 0).all()
 
 
 def test_new_embeddings_begin_as_the_others_did(folder: Path) -> None:

@@ -55,6 +55,9 @@ def test_a_fused_update_is_the_plain_one(cpu: Device, dtype: torch.dtype, tolera
             "pre-norm",
         ),
         (["model.dropout=0.1"], "without dropout"),
+        (["model.value_embeddings=true"], "do not know value embeddings"),
+        (["model.residual_scalars=true"], "do not know residual scalars"),
+        (["masking.z_loss=1e-4"], "does not know masking.z_loss"),
     ],
 )
 def test_what_the_kernels_do_not_cover_is_refused(

@@ -86,10 +86,16 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
 
     def attention(xs: list[Tensor], name: str) -> list[Tensor]:
         parts = [linear(x, f"{name}.qkv").chunk(3) for x in xs]
+        scale = state.get(f"{name.removesuffix('attention')}value_scale.weight")
+        if scale is not None:
+            table = state["encoder.values.weight"]
+            parts = [(q, k, v + scale * table[i]) for (q, k, v), i in zip(parts, ids, strict=True)]
         outputs = [torch.zeros(width, dtype=torch.float64) for _ in xs]
         for head in range(width // dim):
             at = slice(head * dim, (head + 1) * dim)
             q, k, v = ([p[i][at] for p in parts] for i in range(3))
+            if config.qk_norm == "rms":
+                q, k = ([x / (x**2).mean().sqrt() for x in each] for each in (q, k))
             for i in range(len(xs)):
                 scores = torch.stack(
                     [turn(q[i], i) @ turn(k[j], j) / math.sqrt(dim) for j in range(len(xs))]
@@ -125,8 +131,12 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
         if config.token_types:
             x = x + state["encoder.types.weight"][kind]
         xs.append(norm(x, "encoder.embedding_norm"))
+    firsts = xs
     for n in range(config.layers):
         name = f"encoder.layers.{n}"
+        if config.residual_scalars:
+            a, b = state[f"{name}.stream_scales.weight"]
+            xs = [a * x + b * x0 for x, x0 in zip(xs, firsts, strict=True)]
         if config.norm == "pre":
             inner = attention([norm(x, f"{name}.attention_norm") for x in xs], f"{name}.attention")
             xs = [x + y for x, y in zip(xs, inner, strict=True)]
@@ -141,7 +151,8 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
         if config.head_transform:
             x = norm(ACTIVATIONS[config.activation].function(linear(x, "head.dense")), "head.norm")
         y = state["encoder.tokens.weight"] @ x
-        logits.append(y + state["decoder_bias"] if "decoder_bias" in state else y)
+        y = y + state["decoder_bias"] if "decoder_bias" in state else y
+        logits.append(cap * (y / cap).tanh() if (cap := config.logit_cap) else y)
     return torch.stack(logits)
 
 

@@ -69,6 +69,20 @@ def test_the_schedule_multiplies_every_learning_rate(name: str, cpu: Device) -> 
 
 
 @every_optimizer
+def test_embeddings_may_have_a_peak_rate_of_their_own(name: str, cpu: Device) -> None:
+    step = build(config_with(name, "optim.embedding_lr=0.25"), 256, SPECIALS, cpu)
+    table = step.model.encoder.tokens.weight
+    rates = {}
+    for factor in (1.0, 0.5):
+        step.optimizer.set_factor(factor)
+        groups = [g for g in step.optimizer.param_groups if any(p is table for p in g["params"])]
+        rates[factor] = [(len(group["params"]), group["lr"]) for group in groups]
+    assert rates == {1.0: [(1, 0.25)], 0.5: [(1, 0.125)]}
+    others = [peak for peak in step.optimizer.peaks if peak != 0.25]
+    assert others == build(config_with(name), 256, SPECIALS, cpu).optimizer.peaks
+
+
+@every_optimizer
 def test_it_learns(name: str, cpu: Device) -> None:
     step = build(config_with(name), 256, SPECIALS, cpu)
     losses = []

@@ -27,6 +27,7 @@ from crammed.files import read_json, write_json
 from crammed.pipeline import run_everything
 from crammed.progress import SILENT, Progress
 from crammed.quantity import beside_unigram, quantity
+from crammed.report.figures import loss_figure
 from crammed.report.page import write_report
 from crammed.rundir import RunDir
 from support.corpora import numbered_files, write_corpus
@@ -103,6 +104,11 @@ BLIMP = {
     "phenomena": {"npi_licensing": 61.0, "ellipsis": 82.5},
     "paradigm": {"ellipsis_n_bar_1": 82.5},
 }
+HELDOUT = {
+    **{"rows": 2000, "length": 128, "tokens_per_character": 0.21},
+    **{"loss@0.15": 2.51234, "loss@0.25": 2.7},
+    **{"bits_per_character@0.15": 0.8, "bits_per_character@0.25": 0.85},
+}
 
 
 def evaluated(run: Path, **suites: Any) -> Path:
@@ -141,6 +147,10 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
         "Where the time went",
         "RoBERTa-base",
         "Filling gaps",
+        ">held-out, 15 % masked, on the way<",
+        ">held-out, 25 % masked, at the end<",
+        "Large marks are the held-out loss of the trained model",
+        "Small marks are on fewer rows",
     ):
         assert words in page
     assert "recipe: crammed-2022" in page
@@ -175,6 +185,7 @@ def test_several_runs_side_by_side(run: Path, tmp_path: Path) -> None:
     page = write_report([run, run], tmp_path / "reports/new/both.html").read_text()
     assert page.count("<svg") == 15
     assert "2 runs" in page
+    assert page.count("Small marks are on fewer rows") == 3
     assert "held-out text" not in page.split("<article>")[0]
 
 
@@ -263,8 +274,7 @@ def test_a_run_without_its_corpus(moved: Path, tmp_path: Path) -> None:
 
 
 def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: Path) -> None:
-    heldout = {"loss@0.15": 2.51234, "rows": 2000}
-    suites = {"glue": GLUE, "blimp": BLIMP, "heldout": heldout}
+    suites = {"glue": GLUE, "blimp": BLIMP, "heldout": HELDOUT}
     page = write_report([evaluated(moved, **suites)], tmp_path / "report.html").read_text()
     checker = _Balanced()
     checker.feed(page)
@@ -273,8 +283,9 @@ def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: P
     for words in (
         "<b>88.1</b>",
         "85.1 to 91.1",
-        "3.0 of 5",
-        "accuracy 71.2; 3 of train truncated",
+        "3.0 (5 seeds)",
+        "<th>notes</th>",
+        "accuracy 71.2; cut to 128 tokens: 3 sequences of train",
         "3,668 of 363,846 + 408: partial",
         "failed: line 4: no column &lt;sentence&gt;",
         "mean of mrpc, rte, qqp (partial data; cola FAILED)",
@@ -282,7 +293,8 @@ def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: P
         "BERT-base, no pretraining",
         "npi licensing",
         "Warstadt et al. 2020",
-        "loss@0.15 2.512, rows 2000",
+        "2.512 nats per masked token with 15 % masked, 2.700 with 25 %<br>0.800 bits per char",
+        "measured on 2,000 rows of 128 tokens; 0.210 tokens per character",
     ):
         assert words in page, words
     beside = page[page.index("Published, by") :]
@@ -373,15 +385,15 @@ def _printed(parts: list[Printed], stream: io.StringIO) -> str:
 
 
 def test_a_table_in_a_file_is_plain_and_whole() -> None:
-    text = _printed([*score_tables("glue", GLUE, PAPERS), blimp_table(BLIMP)], io.StringIO())
+    text = _printed([*score_tables("glue", GLUE, PAPERS, 128), blimp_table(BLIMP)], io.StringIO())
     assert "\x1b" not in text
     line = next(line for line in text.splitlines() if line.startswith("qqp"))
     assert line.split("  ")[-1].strip() == "3,668 of 363,846 + 408: partial"
-    for words in ("77.0 to 83.0", "3.0 of 5", "40.5"):
+    for words in ("77.0 to 83.0", "3.0 (5 seeds)", "40.5"):
         assert words in line
     for words in (
         "cola FAILED: line 4: no column <sentence>",
-        "mrpc: accuracy 71.2; 3 of train truncated",
+        "mrpc: accuracy 71.2; cut to 128 tokens: 3 sequences of train",
         "GLUE-2",
         "RoBERTa-base",
         "76.0 to 76.6",
@@ -394,10 +406,10 @@ def test_a_table_in_a_file_is_plain_and_whole() -> None:
 def test_a_narrow_terminal_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "xterm")
-    text = _printed(score_tables("glue", GLUE, PAPERS), _Terminal())
+    text = _printed(score_tables("glue", GLUE, PAPERS, 128), _Terminal())
     assert "…" not in text
     plain = re.sub(r"\x1b\[[\d;]*m", "", text)
-    assert re.search(r"mrpc +f1 +88\.1 +85\.1 to 91\.1 +3\.0 of 5 +40\.5", plain)
+    assert re.search(r"mrpc +f1 +88\.1 +85\.1 to 91\.1 +3\.0 \(5 seeds\) +40\.5", plain)
 
 
 def test_a_comparison_says_what_could_not_be_compared() -> None:
@@ -427,10 +439,10 @@ def test_a_comparison_says_what_could_not_be_compared() -> None:
 def test_an_interval_that_no_seeds_were_drawn_for_says_so(tmp_path: Path) -> None:
     """Also in evaluations of versions that did not note it."""
     one = {"mrpc": score(88.1, seeds=[88.1], spread=0.0)}
-    text = _printed(score_tables("glue", {"tasks": one, "means": []}, PAPERS), io.StringIO())
+    text = _printed(score_tables("glue", {"tasks": one, "means": []}, PAPERS, 128), io.StringIO())
     assert "85.1 to 91.1, rows only" in text
     assert "nothing about another fine-tuning seed" in text
-    assert "rows only" not in _printed(score_tables("glue", GLUE, PAPERS), io.StringIO())
+    assert "rows only" not in _printed(score_tables("glue", GLUE, PAPERS, 128), io.StringIO())
 
 
 def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
@@ -467,3 +479,17 @@ def test_a_loss_is_below_or_above_the_unigram_model(
     summary |= {"heldout": {**summary["heldout"], "loss@0.15": loss}, "unigram_cross_entropy": 6.0}
     write_json(moved / "summary.json", summary)
     assert text in write_report([moved], tmp_path / "report.html").read_text()
+
+
+def test_the_loss_after_training_is_a_mark_of_its_own() -> None:
+    """Which no line joins to those on fewer rows; some runs have no others."""
+    point = {"u": 0.5, "loss": 4.0, "loss@0.15": 3.0, "loss@0.25": 3.5}
+    summary = {"u": 1.0, "heldout": point}
+    run: dict[str, Any] = {"metrics": [point], "unigram": 5.0, "summary": summary}
+    with_few, alone = (
+        loss_figure([{**run, "on_the_way": points}]) for points in ([point, point], [])
+    )
+    assert "masked, on the way" in with_few
+    assert "masked, on the way" not in alone
+    for figure in (with_few, alone):
+        assert figure.count("masked, at the end") == 2

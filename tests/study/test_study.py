@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from crammed.budget import Budget
+from crammed.cli.studies import study as verb
+from crammed.config.yamlfile import load_yaml
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT, Progress
-from crammed.study.arms import load_study, study_names
+from crammed.study.arms import Study, load_study, study_names
 from crammed.study.runner import _Processes, _runs, run_study
 from crammed.study.statistics import compare_arms
 from support.command import PATIENCE, crammed, popen, wait_for
@@ -57,6 +59,9 @@ def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None
         ({"arms": {"plain": []}}, "arms"),
         ({"arms": {"plain": [], "x": ["optim.lrr=1"]}}, "arm x: .*did you mean optim.lr"),
         ({"bass": []}, "bass: no such key; did you mean base"),
+        ({"base": "crammed"}, r"base: must be a list such as \[crammed, optim.lr=5e-4\], not 'cr"),
+        ({"arms": {"plain": [], "x": None}}, r"arms.x: must be a list such as \[.*, not None"),
+        ({"arms": ["plain", "x"]}, r"arms: must be a section of keys, not \['plain', 'x'\]"),
     ],
 )
 def test_a_wrong_study_is_refused(
@@ -66,6 +71,12 @@ def test_a_wrong_study_is_refused(
         load_study(str(write(tmp_path / "s.yaml", **values)), corpus, BUDGET)
     with pytest.raises(InputError, match="cannot read study"):
         load_study(str(tmp_path / "none.yaml"), corpus, BUDGET)
+
+
+def test_the_help_shows_a_study_that_can_be_read() -> None:
+    shown = (verb.__doc__ or "").partition("\b")[2]
+    study = Study.model_validate(load_yaml(shown))
+    assert study.words("muon") == ["crammed", "model.layers=4", "optim.name=muon"]
 
 
 def test_a_study_runs_every_arm_and_goes_on(

@@ -7,14 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from crammed.tasks import task
 from crammed.tasks.task import load_suite
 from support.text import documents
-
-
-def built_in_suites() -> list[str]:
-    """Names of the suites that come with the package, sorted."""
-    return sorted(file.stem for file in (Path(task.__file__).parent / "suites").glob("*.yaml"))
 
 
 def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:

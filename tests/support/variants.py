@@ -28,9 +28,15 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("final_norm", True): {"norm": "pre"},
     ("head_transform", False): {"classifier": "pooler"},
     ("classifier", "head-transform"): {"head_transform": True},
+    ("decoder_bias_start", "log-frequency"): {"decoder_bias": True},
 }
 """What else must be set for a value to be valid."""
-NUMBERS: list[dict[str, Any]] = [{"token_types": 2}, {"pooler_width": 48}, {"ffn_ratio": 3.0}]
+NUMBERS: list[dict[str, Any]] = [
+    {"token_types": 2},
+    {"pooler_width": 48},
+    {"ffn_ratio": 3.0},
+    {"logit_cap": 4.0},
+]
 """Values of other fields that change what the model consists of."""
 
 
@@ -101,6 +107,7 @@ def any_model(draw: st.DrawFn) -> ModelConfig:
         "ffn_ratio": float(draw(st.sampled_from([2, 4]))),
         "max_length": LENGTH,
         "token_types": draw(st.integers(0, 2)),
+        "logit_cap": draw(st.sampled_from([None, 4.0])),
     }
     try:
         return ModelConfig.model_validate({**fields, **shape})

@@ -17,8 +17,7 @@ from crammed.errors import InputError
 from crammed.tasks.labels import class_number, in_order, name_of
 from crammed.tasks.read import read_task, splits_in, tasks_in
 from crammed.tasks.rows import TaskData
-from crammed.tasks.task import SplitSpec, Suite, load_suite, pieces
-from support.tasks import built_in_suites
+from crammed.tasks.task import SplitSpec, Suite, load_suite, pieces, suite_names
 
 Rows = Sequence[dict[str, Any]]
 
@@ -356,7 +355,7 @@ def test_a_truth_value_is_not_a_label_among_three() -> None:
         class_number(True, ("a", "b", "c"))
 
 
-@pytest.mark.parametrize("name", built_in_suites())
+@pytest.mark.parametrize("name", suite_names())
 def test_every_built_in_task_reads_rows_of_its_columns(tmp_path: Path, name: str) -> None:
     suite = load_suite(name)
     for task in suite.tasks.values():

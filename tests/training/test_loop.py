@@ -71,6 +71,9 @@ def test_loss_is_the_mean_over_predicted_tokens_of_the_dense_model(cpu: Device) 
     dense = new_model(config, 256, cpu.torch)(masked.ids)
     expected = F.cross_entropy(dense.flatten(0, 1), labels.flatten(), ignore_index=-100)
     assert loss == pytest.approx(expected.item(), rel=1e-5)
+    more, _ = gradients_with(tiny("crammed", "masking.z_loss=0.5"), cpu, 4, rows)
+    squares = dense.exp().sum(-1).log()[labels != -100] ** 2
+    assert more == pytest.approx(loss + 0.5 * squares.mean().item(), rel=1e-5)
 
 
 # Every shape is compiled: the longer case has two.

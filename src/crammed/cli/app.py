@@ -125,6 +125,10 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
+_GO_ON = ("run", "prepare", "pretrain", "evaluate", "study")
+"""Verbs that find what an earlier call of the same words has finished."""
+
+
 def main() -> None:
     """Run a verb; an error becomes one line on standard error and an exit code."""
     _open_closed_streams()
@@ -159,5 +163,5 @@ def main() -> None:
     except BaseException as error:
         if isinstance(error, SystemExit) or not _Interrupt.raised:
             raise  # libraries in C turn an interrupt into some error of their own
-        _say(SAID)
+        _say(f"{SAID}, and the same command goes on from there" if verb in _GO_ON else SAID)
         sys.exit(Interrupted.exit_code)

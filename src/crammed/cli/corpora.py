@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -45,8 +47,11 @@ def prepare(
     with shown_progress() as progress:
         show_budget(progress, config, budget, words)
         corpus = prepare_corpus(config.data, config.tokenizer, out, progress, config.compute, work)
-    following = f"crammed pretrain --corpus {out} --budget 1h"
-    print_result(corpus.manifest, as_json, [*describe_corpus(corpus), ("next", following)])
+    own = [word for word in words or [] if not re.match(r"(data|tokenizer|budget)[.=]", word)]
+    limit = config.budget.limit.text
+    following = ["crammed", "pretrain", *own, "--corpus", str(out), "--budget", limit]
+    lines = [*describe_corpus(corpus), ("next", shlex.join(following))]
+    print_result(corpus.manifest, as_json, lines)
 
 
 def data_show(

@@ -138,19 +138,23 @@ def _score_parts(values: dict[str, Any]) -> list[Printed]:
     """An evaluation as tables."""
     from rich.text import Text
 
-    from crammed.evaluation.scores.table import blimp_table, heldout_words, score_tables
+    from crammed.evaluation.scores.table import blimp_table, heldout_text, score_tables
 
     parts: list[Printed] = []
+    kept = "scores are in"
     for suite, scores in values["suites"].items():
         if suite == "blimp":
             parts.append(blimp_table(scores))
         elif suite == "heldout":
-            parts.append(Text("\n".join(map("  ".join, heldout_words(scores)))))
+            parts.append(Text(f"held-out loss\n{heldout_text(scores)}"))
         else:
-            parts += score_tables(suite, scores, values["protocol"])
-    if missing := values.get("missing"):
-        parts.append(Text(f"the leaderboard will miss {', '.join(missing)}"))
-    parts.append(Text(f"scores and predictions are in {values['folder']}"))
+            parts += score_tables(suite, scores, values["protocol"], values["max_length"])
+            kept = "scores and predictions are in"
+    if file := values.get("submission"):
+        missing = ", ".join(values["missing"])
+        lacks = f"; the leaderboard will miss {missing}" if missing else ""
+        parts.append(Text(f"the submission is in {file}{lacks}"))
+    parts.append(Text(f"{kept} {values['folder']}"))
     return parts
 
 

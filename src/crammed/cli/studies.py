@@ -27,8 +27,8 @@ def study(
         str | None,
         typer.Argument(
             metavar="STUDY",
-            help="A built-in study, or a .yaml file with base, baseline and arms. Without STUDY, "
-            "the built-in ones are listed.",
+            help="A built-in study, or a .yaml file of your own. Without STUDY, the built-in ones "
+            "are listed.",
         ),
     ] = None,
     words: RecipeWords = None,
@@ -41,7 +41,17 @@ def study(
     jobs: Annotated[int, typer.Option(min=1, max=4096, help="Runs at a time; 1 on a GPU.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Train variants with equal budgets, and compare their losses."""
+    """Train variants with equal budgets, and compare their losses.
+
+    A study of your own is a YAML file such as this one:
+
+    \b
+      base: [crammed, model.layers=4]   # recipe and overrides of every arm
+      baseline: adamw                   # the arm that the others are compared with
+      arms:
+        adamw: []                       # overrides of this arm
+        muon: [optim.name=muon]
+    """
     from rich.text import Text
 
     from crammed.data.corpus import Corpus

@@ -37,6 +37,18 @@ class ModelConfig(Section):
     head_transform: bool = False
     """Whether a dense layer, an activation and a norm come before the decoder."""
     decoder_bias: bool = False
+    decoder_bias_start: Literal["zero", "log-frequency"] = "zero"
+    """Where the decoder's biases begin: at 0, or at the logarithm of each token's share of the
+    corpus, so that an untrained model predicts frequencies."""
+    qk_norm: Literal["none", "rms"] = "none"
+    """Whether each head's queries and keys are brought to a root mean square of 1."""
+    value_embeddings: bool = False
+    """Whether a second table of token embeddings is added to the values of every other layer."""
+    residual_scalars: bool = False
+    """Whether each layer begins with a x + b x0, where x0 is what the first layer is given, and a
+    and b are learned; they begin at 1 and 0."""
+    logit_cap: PositiveFloat | None = None
+    """Bound c of the decoder's logits, which become c tanh(logits / c); null leaves them alone."""
     dropout: OpenFraction = 0.0
     """Dropout in pretraining. Fine-tuning has its own, `finetune.dropout`."""
     ffn_dropout: Literal["residual", "hidden"] = "residual"
@@ -76,6 +88,8 @@ class ModelConfig(Section):
             raise ValueError(
                 f"ffn_ratio gives {self.ffn_width} features, and a gate needs an even number"
             )
+        if self.decoder_bias_start == "log-frequency" and not self.decoder_bias:
+            raise ValueError("decoder_bias_start log-frequency needs decoder_bias: true")
         if self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
         if self.classifier == "head-transform" and not self.head_transform:

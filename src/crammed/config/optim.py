@@ -19,8 +19,10 @@ class OptimizerConfig(Section):
     name: str
     lr: PositiveFloat = 1e-3
     """Peak learning rate, which the schedule multiplies."""
+    embedding_lr: PositiveFloat | None = None
+    """Peak learning rate of the embedding tables; null takes `lr`."""
     weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
-    """Applied to everything except biases and norms."""
+    """Applied to everything except biases, norms and learned scales."""
     clip: PositiveFloat | None = 0.5
     """Largest L2 norm of the whole gradient; null never clips."""
 

@@ -50,6 +50,9 @@ class MaskingConfig(Section):
     """Rate at the end of the run, reached in `stages` steps; null keeps `rate`."""
     stages: Annotated[int, Field(ge=2, le=1000)] = 4
     corruption: Literal["80-10-10", "all-mask"] = "80-10-10"
+    z_loss: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
+    """Weight of the squared logarithm of the softmax's sum in the loss of training, which keeps
+    logits near 0 (Chowdhery et al. 2022). Held-out losses are without it."""
 
     @model_validator(mode="after")
     def _rates(self) -> MaskingConfig:

@@ -190,8 +190,10 @@ def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:
         context = fault["ctx"]
         path = f"{path}.{context['discriminator'].strip(chr(39))}"
         message = f"must be one of {context['expected_tags']}, not {context['tag']!r}"
-    elif fault["type"] in ("model_type", "model_attributes_type"):
+    elif fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = f"must be a section of keys, not {given!r}"
+    elif fault["type"] == "tuple_type":
+        message = f"must be a list such as [one, two], not {given!r}"
     elif fault["type"] == "missing":
         message = "is missing"
     elif fault["type"] in ("too_long", "too_short"):

@@ -33,6 +33,8 @@ from crammed.files import inside, sha256, write_array
 from crammed.keys import key
 
 Tokens = NDArray[np.unsignedinteger[Any]]
+COUNTED_TOKENS = 1 << 23
+"""About how many tokens of a large corpus `Corpus.token_counts` reads."""
 MOST_MAPPED = 20_000
 """Files of rows to map at a time; Linux allows a process 65,530 mappings."""
 
@@ -170,6 +172,12 @@ class Corpus:
         for number, at in zip(numbers.tolist(), np.split(by_file, begins[1:]), strict=False):
             rows[at] = self._mapped(number)[within[at]]
         return rows
+
+    def token_counts(self) -> NDArray[np.int64]:
+        """Occurrences of each token, [V]: in all rows, or in every n-th row of a large corpus."""
+        apart = max(1, self.rows * self.row_length // COUNTED_TOKENS)
+        tokens = self.read(np.arange(0, self.rows, apart)).ravel()
+        return np.bincount(tokens, minlength=self.vocab_size)
 
     def _map(self, number: int) -> Tokens:
         """The rows of a file, [rows in it, row_length]."""

@@ -114,8 +114,13 @@ def unigram_cross_entropy(counts: Counts, rows: NDArray[np.int64]) -> float:
     Returns:
         Nats per token.
     """
-    probabilities = (counts + 1) / (counts.sum() + len(counts))
-    return float(-np.log(probabilities[rows]).mean())
+    return float(-log_frequencies(counts)[rows].mean())
+
+
+def log_frequencies(counts: Counts) -> NDArray[np.float64]:
+    """Natural logarithms [V] of the shares of tokens that occur so often [V]; add-one smoothed."""
+    shares: NDArray[np.float64] = np.log((counts + 1) / (counts.sum() + len(counts)))
+    return shares
 
 
 def labelled_lengths(histogram: Sequence[int]) -> list[tuple[str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from crammed.evaluation.folder import read_gold, read_outputs, read_scores
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference
 from crammed.evaluation.scores.score import metrics_of
 from crammed.evaluation.scores.table import Printed, comparison_tables
-from crammed.tasks.task import Suite, Task, load_suite
+from crammed.tasks.task import Suite, Task, load_suite, suite_names
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
     stored = tuple(read_scores(folder) for folder in folders)
     for folder, scores in zip(folders, stored, strict=True):
         if loaded.name not in scores["suites"]:
-            raise InputError(
-                f"{folder} holds no scores of {loaded.name}: evaluate that model first (--data)"
-            )
+            raise InputError(_without(loaded.name, folder, scores["suites"]))
     tasks_a, tasks_b = (scores["suites"][loaded.name]["tasks"] for scores in stored)
     differences: dict[str, Difference] = {}
     reasons: dict[str, str] = {}
@@ -84,6 +82,18 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
         if other["protocol"].get(name) != value
     ]
     return Comparison(one["model"]["name"], other["model"]["name"], entries, notes)
+
+
+def _without(suite: str, folder: Path, there: Iterable[str]) -> str:
+    """A message that a folder has no scores of a suite, which names those that it has."""
+    others = [name for name in there if name not in WITHOUT_FINETUNING]
+    if not others:
+        return f"{folder} holds no scores of {suite}: evaluate that model first (--data)"
+    one = others[0] if others[0] in suite_names() else f"{others[0]}.yaml"
+    return (
+        f"{folder} holds no scores of {suite}, but it has scores of {', '.join(others)}: "
+        f"add --suite {one}, or evaluate that model on {suite} first (--data)"
+    )
 
 
 def _difference(

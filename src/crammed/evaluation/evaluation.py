@@ -65,8 +65,10 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     """Evaluate one model on one suite.
 
     Returns:
-        ``{"model", "folder", "protocol": hyperparameters, "suites": {name: scores}}``, and with a
-        submission ``"missing"``: the files that the leaderboard will miss.
+        ``{"model", "folder", "protocol": hyperparameters, "suites": {name: scores}}``. Of suites
+        that fine-tune, also ``"max_length"``: the tokens that sequences are cut to. With a
+        submission, also ``"submission"``: the file, and ``"missing"``: what the leaderboard will
+        miss in it.
 
     Raises:
         InputError: an unknown suite, protocol or task, a model or data that cannot be read, or a
@@ -104,8 +106,10 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
             test=request.submission is not None,
             jobs=request.jobs,
         )
+        result["max_length"] = evaluator.max_length
         scores = evaluator.evaluate(suite, [task.name for task in tasks], data)
         if request.submission is not None:
+            result["submission"] = str(request.submission)
             result["missing"] = submit(folder, suite, scores, request.submission)
     return {**result, "suites": {suite.name: scores}}
 

@@ -26,7 +26,7 @@ from transformers.modeling_outputs import (
 
 # Old versions of transformers copy only the files that this one imports itself.
 from .attention import Attention  # noqa: F401
-from .blocks import Block  # noqa: F401
+from .blocks import Embedding
 from .encoder import Encoder, MaskedLM, SequenceClassifier, TokenClassifier
 from .feedforward import FeedForward  # noqa: F401
 from .positions import Positions  # noqa: F401
@@ -87,6 +87,15 @@ class CrammedPreTrainedModel(PreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.encoder.tokens = value
 
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Module:
+        """As in transformers; the value embeddings of new tokens begin at 0."""
+        embeddings = super().resize_token_embeddings(*args, **options)
+        if self.config.value_embeddings:
+            old = self.encoder.values.weight
+            resized = F.pad(old.detach(), (0, 0, 0, embeddings.num_embeddings - len(old)))
+            self.encoder.values = Embedding.from_pretrained(resized, freeze=not old.requires_grad)
+        return embeddings
+
     def encode(
         self,
         given: tuple[Tensor | None, ...],
@@ -102,7 +111,8 @@ class CrammedPreTrainedModel(PreTrainedModel):
             given: token ids, mask and types [B, S], and embeddings [B, S, D].
 
         Raises:
-            ValueError: neither token ids nor embeddings are given, or both.
+            ValueError: neither token ids nor embeddings are given, or both; or a model with value
+                embeddings is given no ids.
         """
         input_ids, attention_mask, token_type_ids, inputs_embeds = given
         if (input_ids is None) == (inputs_embeds is None):
@@ -113,16 +123,16 @@ class CrammedPreTrainedModel(PreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         tokens = self.encoder.tokens(input_ids) if inputs_embeds is None else inputs_embeds
         mask = None if attention_mask is None else attention_mask.bool()
-        x, tables, mask = self.encoder.prepare(tokens, mask, token_type_ids)
+        x, *given = self.encoder.prepare(tokens, mask, token_type_ids, input_ids)
         states, attentions = [x], []
         for layer in self.encoder.layers:
-            shares = layer.probabilities(x, tables, mask) if output_attentions else None
+            shares = layer.probabilities(x, *given) if output_attentions else None
             if shares is not None:  # not every mixer is attention
                 attentions.append(shares)
             if self.gradient_checkpointing and self.training:
-                x = self._gradient_checkpointing_func(layer.__call__, x, tables, mask)
+                x = self._gradient_checkpointing_func(layer.__call__, x, *given)
             else:
-                x = layer(x, tables, mask)
+                x = layer(x, *given)
             states.append(x)
         states[-1] = x = self.encoder.final_norm(x)
         return BaseModelOutput(

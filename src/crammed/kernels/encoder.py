@@ -40,7 +40,9 @@ class FusedEncoder(Encoder):
             assert isinstance(layer, Layer)
             layer.ffn = FusedFeedForward(config)
 
-    def through_layers(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+    def through_layers(
+        self, x: Tensor, tables: Tables, mask: Tensor | None, *more: Tensor | None
+    ) -> Tensor:
         branch: Tensor | None = None
         for layer in self.layers:
             assert isinstance(layer, Layer)
@@ -101,6 +103,10 @@ def _refusal(model: MaskedLM, device: torch.device) -> str | None:
             return "they are for pre-norm layers"
         if type(layer.ffn) is not FeedForward:
             return f"they do not know {type(layer.ffn).__name__}"
+        if layer.value_scale is not None:
+            return "they do not know value embeddings"
+        if layer.stream_scales is not None:
+            return "they do not know residual scalars"
         if layer.drop_attention.p or layer.drop_ffn.p:
             return "they are for branches without dropout"
         norms += [layer.attention_norm, layer.ffn_norm]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from .blocks import Block, Config, Linear
+from .blocks import Block, Config, Linear, unit_rms
 from .positions import POSITIONS, Tables
 
 
@@ -20,6 +20,7 @@ class Attention(Block):
         self.width: int = config.width
         self.head_dim = config.head_dim
         self.dropout = config.dropout
+        self.norm_eps: float | None = None if config.qk_norm == "none" else config.norm_eps
         self.position_encoding = POSITIONS[config.positions](config)
         self.qkv = Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.out = Linear(config.width, config.width, bias=config.linear_bias)
@@ -29,10 +30,14 @@ class Attention(Block):
         return 2 * length * self.width
 
     def _parts(
-        self, x: Tensor, tables: Tables, mask: Tensor | None
+        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, keys and values [B, H, S, K], and the mask, with the places in them."""
         q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
+        if self.norm_eps is not None:
+            q, k = unit_rms(q, self.norm_eps), unit_rms(k, self.norm_eps)
+        if values is not None:
+            v = v + values.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         q, k, mask = self.position_encoding.attend(q, k, mask, tables)
         return q, k, v, mask
 
@@ -50,15 +55,18 @@ class Attention(Block):
         shares: Tensor = scores.softmax(-1)
         return shares
 
-    def forward(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
+    ) -> Tensor:
         """Mix.
 
         Args:
             tables: what the positions prepared for rows of this length.
             mask: [B, 1, 1, S], True where a token may be attended to; or [B, 1, S, S], which says
                 so for each token that attends; None where all may.
+            values: [B, S, D], added to the values of all heads side by side.
         """
-        q, k, v, mask = self._parts(x, tables, mask)
+        q, k, v, mask = self._parts(x, tables, mask, values)
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         output: Tensor = self.out(y.transpose(1, 2).flatten(-2))

@@ -80,6 +80,33 @@ class Embedding(nn.Embedding):
         nn.init.normal_(self.weight, 0.0, std, generator=generator)
 
 
+class Scales(nn.Module):
+    """Learned numbers that multiply whole streams [..., D]. Weight decay leaves them alone."""
+
+    def __init__(self, *starts: float) -> None:
+        super().__init__()
+        self.starts = starts
+        self.weight = nn.Parameter(torch.empty(len(starts)))
+
+    def start(self, std: float, generator: torch.Generator | None = None) -> None:
+        """Each at its own value."""
+        with torch.no_grad():
+            self.weight.copy_(torch.tensor(self.starts))
+
+    def forward(self, *streams: Tensor) -> Tensor:
+        """The weighted sum of as many streams as there are numbers."""
+        total = streams[0] * self.weight[0]  # a number without dimensions keeps their format
+        for stream, scale in zip(streams[1:], self.weight[1:], strict=True):
+            total = total + stream * scale
+        return total
+
+
+def unit_rms(x: Tensor, eps: float) -> Tensor:
+    """x [..., D] over its root mean square, computed in float32 or more, without parameters."""
+    precise = x.to(torch.promote_types(x.dtype, torch.float32))
+    return F.rms_norm(precise, x.shape[-1:], eps=eps).to(x.dtype)
+
+
 class Norm(nn.Module):
     """Base of the norms over the last dimension: from and to the number format of its input.
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .attention import Attention
-from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Product, norm_of
+from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Product, Scales, norm_of
 from .feedforward import FeedForward
 from .positions import POSITIONS, Tables
 
@@ -40,6 +40,9 @@ class Layer(nn.Module):
         self.ffn = FeedForward(config)
         self.drop_attention = nn.Dropout(config.dropout)
         self.drop_ffn = nn.Dropout(config.dropout if config.ffn_dropout == "residual" else 0.0)
+        has_values = config.value_embeddings and (config.layers - index) % 2 == 1  # the last does
+        self.value_scale = Scales(1.0) if has_values else None
+        self.stream_scales = Scales(1.0, 0.0) if config.residual_scalars else None
 
     def products(self, name: str = "") -> Iterator[Product]:
         """What the blocks declare, in a layer that has this dotted name.
@@ -60,23 +63,53 @@ class Layer(nn.Module):
                     "`products` of its Block"
                 )
 
-    def forward(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        """One layer of x [B, S, D]; `tables` and `mask` as in `Attention`."""
-        if self.recompute:
-            again: Tensor = checkpoint(self._add_blocks, x, tables, mask, use_reentrant=False)
-            return again
-        return self._add_blocks(x, tables, mask)
+    def forward(
+        self, x: Tensor, tables: Tables, mask: Tensor | None, *more: Tensor | None
+    ) -> Tensor:
+        """One layer of x [B, S, D]; `tables` and `mask` as in `Attention`.
 
-    def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor | None:
+        Args:
+            more: two tensors [B, S, D]: the value embeddings, and what the first layer is given.
+                None, or nothing, in a model that does not need them.
+        """
+        if self.recompute:
+            again: Tensor = checkpoint(
+                self._add_blocks, x, tables, mask, *more, use_reentrant=False
+            )
+            return again
+        return self._add_blocks(x, tables, mask, *more)
+
+    def probabilities(
+        self,
+        x: Tensor,
+        tables: Tables,
+        mask: Tensor | None,
+        values: Tensor | None = None,
+        first: Tensor | None = None,
+    ) -> Tensor | None:
         """What `Block.probabilities` says of the layer's input x [B, S, D]."""
+        if self.stream_scales is not None:
+            x = self.stream_scales(x, first)
         return self.attention.probabilities(self.attention_norm(x) if self.pre else x, tables, mask)
 
-    def _add_blocks(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+    def _add_blocks(
+        self,
+        x: Tensor,
+        tables: Tables,
+        mask: Tensor | None,
+        values: Tensor | None = None,
+        first: Tensor | None = None,
+    ) -> Tensor:
+        if self.stream_scales is not None:
+            x = self.stream_scales(x, first)
+        more = () if self.value_scale is None else (self.value_scale(values),)
         if self.pre:
-            x = x + self.drop_attention(self.attention(self.attention_norm(x), tables, mask))
+            mixed = self.attention(self.attention_norm(x), tables, mask, *more)
+            x = x + self.drop_attention(mixed)
             x = x + self.drop_ffn(self.ffn(self.ffn_norm(x)))
         else:
-            x = self.attention_norm(x + self.drop_attention(self.attention(x, tables, mask)))
+            mixed = self.attention(x, tables, mask, *more)
+            x = self.attention_norm(x + self.drop_attention(mixed))
             x = self.ffn_norm(x + self.drop_ffn(self.ffn(x)))
         return x
 
@@ -98,6 +131,8 @@ class Encoder(nn.Module):
         self.position_encoding.register(self)
         if config.token_types:
             self.types = Embedding(config.token_types, config.width)
+        if config.value_embeddings:
+            self.values = Embedding(vocab_size, config.width)
         self.embedding_norm: nn.Module
         self.embedding_norm = norm_of(config) if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
@@ -129,16 +164,20 @@ class Encoder(nn.Module):
                 second dimension may attend to that of the third; None where all may attend to all.
             types: token types, [B, S]; None means all 0. Ignored by a model without any.
         """
-        return self.through_layers(*self.prepare(self.tokens(ids), mask, types))
+        return self.through_layers(*self.prepare(self.tokens(ids), mask, types, ids))
 
     def prepare(
-        self, tokens: Tensor, mask: Tensor | None, types: Tensor | None
-    ) -> tuple[Tensor, Tables, Tensor | None]:
+        self, tokens: Tensor, mask: Tensor | None, types: Tensor | None, ids: Tensor | None
+    ) -> tuple[Tensor, Tables, Tensor | None, Tensor | None, Tensor | None]:
         """What `through_layers` takes, from the vectors of tokens [B, S, D].
 
         Args:
             mask: as in `forward`.
             types: as in `forward`.
+            ids: as in `forward`; None if there are only vectors.
+
+        Raises:
+            ValueError: the model has value embeddings, and there are only vectors.
         """
         x = self.position_encoding.embed(self, tokens)
         if self.config.token_types:
@@ -151,12 +190,20 @@ class Encoder(nn.Module):
             tables = self.position_encoding.tables(tokens.shape[1], tokens.device)
         if mask is not None:
             mask = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
-        return self.drop(x), tables, mask
+        values = None
+        if self.config.value_embeddings:
+            if ids is None:
+                raise ValueError("a model with value embeddings needs token ids: give input_ids")
+            values = self.values(ids).to(x.dtype)
+        x = self.drop(x)
+        return x, tables, mask, values, x if self.config.residual_scalars else None
 
-    def through_layers(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        """Layers and final norm of x [B, S, D]; `tables` and `mask` as in `Attention`."""
+    def through_layers(
+        self, x: Tensor, tables: Tables, mask: Tensor | None, *more: Tensor | None
+    ) -> Tensor:
+        """Layers and final norm of x [B, S, D]; the rest as in `Layer`."""
         for layer in self.layers:
-            x = layer(x, tables, mask)
+            x = layer(x, tables, mask, *more)
         hidden: Tensor = self.final_norm(x)
         return hidden
 
@@ -193,7 +240,9 @@ class MaskedLM(nn.Module):
         """Hidden states [..., D] to logits [..., V]."""
         x = self.head(hidden)
         bias = None if self.decoder_bias is None else self.decoder_bias.to(x.dtype)
-        return F.linear(x, self.encoder.tokens.weight.to(x.dtype), bias)
+        logits = F.linear(x, self.encoder.tokens.weight.to(x.dtype), bias)
+        cap: float | None = self.encoder.config.logit_cap
+        return logits if cap is None else cap * (logits / cap).tanh()
 
     def forward(
         self,

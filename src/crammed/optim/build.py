@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crammed.config import OptimConfig
-from crammed.model.blocks import Norm
+from crammed.model.blocks import Embedding, Norm, Scales
 from crammed.model.encoder import products_of
 from crammed.optim import adam, muon
 from crammed.optim.parameters import Parameters
@@ -94,7 +94,9 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
     """
     named = dict(model.named_parameters())
     decayed = named.keys() - _undecayed(model)
-    parameters = Parameters(named, decayed, _matrices(model))
+    lr = config.embedding_lr
+    rates = {} if lr is None else dict.fromkeys(_embeddings(model), lr)
+    parameters = Parameters(named, decayed, _matrices(model), rates)
     return Optimizers(*_BUILDERS[config.name](parameters, config))
 
 
@@ -107,8 +109,14 @@ def _matrices(model: nn.Module) -> dict[str, int]:
     return {f"{name}.weight": matrices for name, _, matrices in products_of(model)}
 
 
+def _embeddings(model: nn.Module) -> list[str]:
+    """Names of the embedding tables."""
+    named = model.named_modules()
+    return [f"{name}.weight" for name, module in named if isinstance(module, Embedding)]
+
+
 def _undecayed(model: nn.Module) -> set[str]:
-    """Names of the parameters without weight decay: biases and everything in a norm."""
-    norms = [(at, norm) for at, norm in model.named_modules() if isinstance(norm, Norm)]
+    """Names of the parameters without weight decay: biases, and all of norms and scales."""
+    norms = [(at, norm) for at, norm in model.named_modules() if isinstance(norm, Norm | Scales)]
     inside = {name for at, norm in norms for name, _ in norm.named_parameters(prefix=at)}
     return inside | {name for name, _ in model.named_parameters() if name.endswith("bias")}

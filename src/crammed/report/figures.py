@@ -86,7 +86,8 @@ def loss_figure(runs: Sequence[Point]) -> str:
     """Training and held-out loss over the budget; with one run, the unigram model's loss, too.
 
     Args:
-        runs: each with ``label``, ``metrics`` and ``heldout`` (lists of records), and ``unigram``.
+        runs: each with ``label``, ``metrics`` and ``on_the_way`` (lists of records), ``unigram``,
+            and its ``summary``, which has the held-out loss of the trained model.
     """
     with rc_context(_STYLE):
         figure, axes = _figure(7.2, 3.6)
@@ -97,17 +98,8 @@ def loss_figure(runs: Sequence[Point]) -> str:
             u = [100 * p["u"] for p in points]
             line = 1.1 if alone else 1.6
             axes.plot(u, [p["loss"] for p in points], color=colour, linewidth=line, label=label)
-            for rate, marker in ((0.15, "o"), (0.25, "s")) if alone else ((0.15, "o"),):
-                axes.plot(
-                    [100 * p["u"] for p in run["heldout"]],
-                    [p[f"loss@{rate}"] for p in run["heldout"]],
-                    marker=marker,
-                    markersize=4.5,
-                    linewidth=1.0,
-                    color=INK if alone else colour,
-                    markerfacecolor="white" if rate == 0.25 else None,
-                    label=f"held-out, {rate:.0%} masked" if alone else None,
-                )
+            for rate in (0.15, 0.25) if alone else (0.15,):
+                _heldout_points(axes, run, rate, INK if alone else colour, labelled=alone)
         if alone:
             axes.axhline(runs[0]["unigram"], color=COLOURS[4], linewidth=1.2, linestyle="--")
             axes.annotate(
@@ -123,6 +115,33 @@ def loss_figure(runs: Sequence[Point]) -> str:
         axes.set_ylabel("loss, nats per token")
         axes.legend(loc="upper right" if not alone else "best")
         return _svg(figure)
+
+
+def _heldout_points(axes: Axes, run: Point, rate: float, colour: str, *, labelled: bool) -> None:
+    """Held-out losses on the way as a line, and the one of the trained model as a large mark."""
+    name, summary = f"held-out, {100 * rate:.0f} % masked", run["summary"]
+    shape: dict[str, Any] = {"color": colour, "marker": "o" if rate == 0.15 else "s"}
+    if rate != 0.15:
+        shape["markerfacecolor"] = "white"
+    if run["on_the_way"]:
+        axes.plot(
+            [100 * p["u"] for p in run["on_the_way"]],
+            [p[f"loss@{rate}"] for p in run["on_the_way"]],
+            markersize=3.5,
+            linewidth=0.8,
+            label=f"{name}, on the way" if labelled else None,
+            **shape,
+        )
+    axes.plot(
+        [100 * min(1.0, summary["u"])],
+        [summary["heldout"][f"loss@{rate}"]],
+        markersize=7,
+        linestyle="none",
+        clip_on=False,
+        zorder=4 if rate == 0.15 else 3,
+        label=f"{name}, at the end" if labelled else None,
+        **shape,
+    )
 
 
 def learning_rate_figure(metrics: Sequence[Point]) -> str:

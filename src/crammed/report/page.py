@@ -19,7 +19,7 @@ from crammed.evaluation.folder import read_scores
 from crammed.evaluation.scores import table
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.files import read_json, write_text
-from crammed.quantity import beside_unigram, quantity
+from crammed.quantity import beside_unigram, counted, quantity
 from crammed.report import figures
 from crammed.rundir import read_config, read_events, read_metrics
 from crammed.summary import read_summary
@@ -53,9 +53,11 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     environment.filters["duration"] = format_seconds
     environment.filters["quantity"] = quantity
     environment.filters["beside_unigram"] = beside_unigram
+    environment.filters["counted"] = counted
     for name in (
         "also",
         "cut",
+        "heldout",
         "interval",
         "mean",
         "rows",
@@ -108,7 +110,7 @@ def _load_run(path: Path) -> dict[str, Any]:
         "config": config,
         "summary": summary,
         "metrics": metrics,
-        "heldout": _heldout(events),
+        "on_the_way": _on_the_way(events, summary),
         "unigram": summary["unigram_cross_entropy"],
         "stages": _stages(events),
         "trouble": _trouble(events),
@@ -141,6 +143,7 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
             **suite,
             "figure": figures.scores_figure(suite["tasks"]),
             "published": published_beside(name, suite, protocol),
+            "longest": table.longest_sequence(protocol, scores.get("model", {})),
         }
         for name, suite in suites.items()
         if "tasks" in suite
@@ -149,14 +152,16 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
     if blimp is not None:
         others = published()["blimp"] if blimp["official"] else {}
         blimp = {**blimp, "figure": figures.blimp_figure(blimp, others)}
-    heldout = table.heldout_words(suites.get("heldout", {}))
-    return {"suites": tasks, "blimp": blimp, "other_heldout": heldout}
+    return {"suites": tasks, "blimp": blimp, "other_heldout": suites.get("heldout")}
 
 
-def _heldout(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Held-out losses by update, the last one where a resumed run measured again."""
+def _on_the_way(events: list[dict[str, Any]], summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Held-out losses during training by update, the last one where a resumed run measured again.
+
+    The one after training, which the summary holds, is on more rows.
+    """
     by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
-    return [by_update[update] for update in sorted(by_update)]
+    return [by_update[update] for update in sorted(by_update) if update < summary["updates"]]
 
 
 def _trouble(events: list[dict[str, Any]]) -> list[str]:

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from crammed.budget import Budget
 from crammed.config import RunConfig, Section
@@ -32,7 +32,14 @@ from crammed.files import inside
 from crammed.recipe import load_config
 from crammed.sizing import FOLLOWERS
 
-Overrides = Annotated[tuple[str, ...], Field(strict=False)]
+
+def _listed(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"must be a list such as [crammed, optim.lr=5e-4], not {value!r}")
+    return value
+
+
+Overrides = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(strict=False)]
 
 
 class Study(Section):

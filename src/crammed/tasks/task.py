@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from crammed.config import PositiveInt, Section
-from crammed.config.yamlfile import read_section
+from crammed.config.yamlfile import names_in, read_section
 from crammed.errors import InputError
 from crammed.hints import did_you_mean
 
@@ -305,6 +305,11 @@ def load_suite(name: str) -> Suite:
         InputError: there is no such suite, or it has faults; names each on its own line.
     """
     return read_section("suite", name, _SUITES, Suite, {"name": Path(name).stem})
+
+
+def suite_names() -> list[str]:
+    """Names of the built-in suites, sorted."""
+    return names_in(_SUITES)
 
 
 _SUITES = resources.files("crammed") / "tasks" / "suites"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from crammed.config import RunConfig
+from crammed.data.corpus import Corpus
+from crammed.data.statistics import log_frequencies
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
 from crammed.keys import key
@@ -36,3 +38,17 @@ def build(config: RunConfig, vocab_size: int, specials: Specials, device: Device
     refuse_too_large(config.model, vocab_size, device.torch.type)
     model = new_model(config, vocab_size, device.torch)
     return TrainStep(model, build_optimizer(model, config.optim), config, specials, device)
+
+
+def build_for(config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
+    """What `build` makes, with what the model takes from its corpus before it learns.
+
+    Raises:
+        InputError: the model is too large for the device's memory.
+    """
+    step = build(config, corpus.vocab_size, Specials.of(corpus.tokenizer), device)
+    if config.model.decoder_bias_start == "log-frequency":
+        bias = step.model.get_parameter("decoder_bias")
+        with torch.no_grad():
+            bias.copy_(torch.from_numpy(log_frequencies(corpus.token_counts())))
+    return step

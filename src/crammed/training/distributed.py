@@ -26,14 +26,13 @@ from torch import Tensor, nn
 from crammed.budget import Ledger, Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
-from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
 from crammed.errors import PeerLost, RanksDiffer
 from crammed.files import sha256
 from crammed.progress import Progress
 from crammed.rundir import RunDir, read_events
 from crammed.training import watchdog
-from crammed.training.build import build
+from crammed.training.build import build_for
 from crammed.training.checkpoint import load_checkpoint
 from crammed.training.plan import Planner, Update
 from crammed.training.signals import noted_signals
@@ -312,7 +311,7 @@ def follow(
     Raises:
         RanksDiffer: the processes have different weights.
     """
-    step = build(config, corpus.vocab_size, Specials.of(corpus.tokenizer), device)
+    step = build_for(config, corpus, device)
     load_checkpoint(checkpoints, step, corpus.sha256)
     _compare_first_weights(step, group)
     stream = RowStream(corpus, config.seed, config.order)

@@ -59,4 +59,5 @@ class HeldoutMeter:
             self._model.train()
         if not all(map(math.isfinite, loss.values())):
             raise Diverged(f"the held-out loss is not finite after {work.updates} updates")
-        self._run.event("heldout", u=u, update=work.updates, tokens=work.tokens, **loss)
+        done = {"u": u, "update": work.updates, "tokens": work.tokens}
+        self._run.event("heldout", **done, rows=len(self._rows.ids), **loss)

@@ -16,13 +16,12 @@ import torch
 from crammed.budget import Clock, Ledger, Work, format_seconds
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
-from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
 from crammed.errors import Diverged, InputError
 from crammed.model.encoder import MaskedLM
 from crammed.progress import Progress
 from crammed.rundir import RunDir
-from crammed.training.build import build
+from crammed.training.build import build_for
 from crammed.training.checkpoint import End, TrainState, resume
 from crammed.training.distributed import (
     Group,
@@ -85,7 +84,7 @@ def pretrain(
     """
     _check_size(corpus, config.batch.rows)
     ledger = Ledger(config.budget.charge, clock)
-    alone = build(config, corpus.vocab_size, Specials.of(corpus.tokenizer), device)
+    alone = build_for(config, corpus, device)
     loaded = resume(run, alone, ledger, corpus.sha256)
     for words in loaded.damaged:
         progress.line(f"checkpoint  {words}: going on from {loaded.generation}")

@@ -20,6 +20,10 @@ MOST_SKIPPED = 30
 """Updates skipped in a row; by then the loss scale has fallen from 65,536 to below 1e-4."""
 USUAL = 100
 """Values that say what is usual, and by how much values differ."""
+LAST = 100
+"""The loss at the end of a run is the mean over so many updates."""
+SHARE_OF_LAST = 20
+"""But over no more than a share of all updates, one in so many."""
 FEWEST = 20
 """Nothing is a spike before there are so many values to compare it with."""
 FAR = 10.0
@@ -80,6 +84,7 @@ class Recorder:
     def forget(self) -> None:
         """Drop what is not written yet, as after going back to a checkpoint."""
         self._skipped = 0
+        self._recent: deque[float] = deque(maxlen=LAST)
         self._clear()
 
     def _clear(self) -> None:
@@ -123,8 +128,12 @@ class Recorder:
             if not math.isfinite(value := float(loss)):
                 raise Diverged(f"the loss is {value} after {work.updates} updates")
 
-    def log(self, work: Work, u: float) -> None:
+    def log(self, work: Work, u: float, *, ended: bool = False) -> None:
         """Write a log point, if there is news.
+
+        Args:
+            ended: training has ended, perhaps after too few updates for a mean that says much, so
+                the loss is averaged over some updates before them, too.
 
         Raises:
             Diverged: the loss is not finite.
@@ -136,7 +145,9 @@ class Recorder:
             self.check(work)
             losses = [float(loss) for loss in self._losses]
             norms = [float(norm) for norm in self._norms]
-            self.loss, norm = sum(losses) / len(losses), sum(norms) / len(norms)
+            self._recent.extend(losses)
+            averaged = self._at_the_end(losses, work.updates) if ended else losses
+            self.loss, norm = sum(averaged) / len(averaged), sum(norms) / len(norms)
             self._note_spikes("loss", losses)
             self._note_spikes("grad_norm", norms)
             seconds = max(1e-9, self._agenda.since_log())
@@ -165,6 +176,11 @@ class Recorder:
             self._run.heartbeat(self._ledger.charged())
             self._task.update(u, words)
         self._clear()
+
+    def _at_the_end(self, losses: list[float], updates: int) -> list[float]:
+        """The losses since the last log point, or those of more updates if they are too few."""
+        enough = min(LAST, updates // SHARE_OF_LAST)
+        return losses if len(losses) >= enough else list(self._recent)[-enough:]
 
     def _note_spikes(self, name: str, values: list[float]) -> None:
         """Write an event for each value that is far above those before this log point."""

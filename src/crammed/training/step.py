@@ -90,12 +90,13 @@ class TrainStep:
     ) -> None:
         if device.fp8:
             check_widths(model)
-        source = _fused(model, device) if device.fused else model
+        source = _fused(model, config, device) if device.fused else model
         self._copy = training_copy(source, device.dtype, fp8=device.fp8)
         self._copy.encoder.keep_tables(config.data.row_length)
         self.model = model
         self.optimizer = optimizer
         self._config = config
+        self._z_loss = config.masking.z_loss
         self._device = device
         self._sep = specials.sep
         self._mask = Masker(
@@ -122,7 +123,7 @@ class TrainStep:
             torch._dynamo.config.recompile_limit = max(limit, MOST_SHAPES)
 
     def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
-        """Summed cross-entropy of one microbatch [B, S] with `count` predictions in each row."""
+        """Summed loss of one microbatch [B, S] with `count` predictions in each row."""
         masked = self._mask(rows, numbers, count)
         attended = None
         if self._config.train.attention == "document":
@@ -131,7 +132,11 @@ class TrainStep:
         labels = masked.labels.flatten()
         if self._device.fused:
             return cross_entropy(logits, labels)
-        return F.cross_entropy(logits.float(), labels, reduction="sum")
+        logits = logits.float()
+        loss = F.cross_entropy(logits, labels, reduction="sum")
+        if weight := self._z_loss:
+            loss = loss + weight * logits.logsumexp(-1).square().sum()
+        return loss
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         """Get ready for the first update: fit the memory, compile every shape that will come.
@@ -341,8 +346,12 @@ class TrainStep:
             self._scale.restore(loss_scale)
 
 
-def _fused(model: MaskedLM, device: Device) -> MaskedLM:
+def _fused(model: MaskedLM, config: RunConfig, device: Device) -> MaskedLM:
     """The model with our kernels."""
+    if config.masking.z_loss:
+        raise InputError(
+            "compute.kernels=triton: its loss does not know masking.z_loss; leave it out"
+        )
     if device.recomputes:
         raise InputError(
             "compute.kernels=triton cannot recompute layers: set compute.recompute=off or leave "

@@ -128,7 +128,7 @@ class Upkeep:
             Diverged: the loss or a weight is not finite.
         """
         end = End(self._planner.charged, self._planner.progress(work))
-        self._recorder.log(work, end.u)
+        self._recorder.log(work, end.u, ended=True)
         self._compare()
         state = self._checkpoints.save_end(work, end)
         if self._signals:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crammed.evaluation.scores.published import published, published_beside
+from crammed.quantity import counted
 
 Json = Mapping[str, Any]
 Printed = Table | Text
@@ -48,19 +49,6 @@ def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
         console.print(part)
 
 
-def heldout_words(scores: Json) -> list[tuple[str, str]]:
-    """The entries of suite ``heldout`` with their values in words; a list is one loss a part."""
-    return [(name, _in_words(value)) for name, value in scores.items()]
-
-
-def _in_words(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_in_words, value))
-    if value is None:
-        return "unknown"
-    return f"{value:,.4f}" if isinstance(value, float) else str(value)
-
-
 def interval_text(interval: Sequence[float] | None, sign: str = "") -> str:
     """``[81.04, 84.96]`` -> ``81.0 to 85.0``."""
     if interval is None:
@@ -85,7 +73,7 @@ def is_over_rows(entry: Json) -> bool:
 def spread_text(score: Json) -> str:
     """Largest minus smallest seed, and how many seeds there are; one seed has no spread."""
     count = len(score["seeds"])
-    return f"{score['spread']:.1f} of {count}" if count > 1 else "one seed"
+    return f"{score['spread']:.1f} ({count} seeds)" if count > 1 else "one seed"
 
 
 def rows_text(score: Json) -> str:
@@ -114,10 +102,22 @@ def also_text(score: Json) -> str:
     )
 
 
-def cut_text(score: Json) -> str:
-    """``12 of train truncated``; empty if every sequence was short enough."""
-    cut = score["cut"].items()
-    return ", ".join(f"{count:,} of {split} truncated" for split, count in cut if count)
+def longest_sequence(protocol: Json, model: Json) -> int | None:
+    """Tokens that a sequence is cut to: the protocol's limit, or the model's if that is lower."""
+    limits = [each["max_length"] for each in (protocol, model) if "max_length" in each]
+    return min(limits, default=None)
+
+
+def cut_text(score: Json, length: int | None) -> str:
+    """``cut to 128 tokens: 12 sequences of train``; empty if every sequence was short enough."""
+    cut = [(split, count) for split, count in score["cut"].items() if count]
+    if not cut:
+        return ""
+    (split, count), *others = cut
+    words = [f"{counted(count, 'sequence')} of {split}"]
+    words += [f"{count:,} of {split}" for split, count in others]
+    to = "" if length is None else f" to {counted(length, 'token')}"
+    return f"cut{to}: {', '.join(words)}"
 
 
 def mean_text(mean: Json) -> str:
@@ -135,9 +135,32 @@ def p_text(p: float | None) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def score_tables(suite: str, scores: Json, protocol: Json) -> list[Printed]:
+def heldout_text(scores: Json) -> str:
+    """Held-out loss in nats and bits, and the rows it was measured on, a line each."""
+    lines = [
+        f"{scores['loss@0.15']:.3f} nats per masked token with 15 % masked, "
+        f"{scores['loss@0.25']:.3f} with 25 %",
+        f"{scores['bits_per_character@0.15']:.3f} bits per character with 15 % masked, "
+        f"{scores['bits_per_character@0.25']:.3f} with 25 %",
+        f"measured on {counted(scores['rows'], 'row')} of {scores['length']:,} tokens; "
+        f"{scores['tokens_per_character']:.3f} tokens per character",
+    ]
+    if (alone := scores.get("document_loss@0.15")) is not None:  # missing in older scores
+        many = scores["document_loss@0.25"]
+        lines.append(f"{alone:.3f} nats on documents by themselves, {many:.3f} with 25 %")
+    if parts := scores.get("by_position@0.15"):
+        shown = ("none" if part is None else f"{part:.3f}" for part in parts)
+        lines.append(f"in each eighth of a row: {', '.join(shown)}")
+    return "\n".join(lines)
+
+
+def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -> list[Printed]:
     """A suite's scores and means; then what a row has no room for, and published models if they are
-    comparable."""
+    comparable.
+
+    Args:
+        length: as from `longest_sequence`.
+    """
     table = _table(f"{suite}, in percent")
     _column(table, "task", widest=34)
     _column(table, "metric")
@@ -159,7 +182,7 @@ def score_tables(suite: str, scores: Json, protocol: Json) -> list[Printed]:
             untrained_text(score),
             rows_text(score),
         )
-        if words := "; ".join(filter(None, (also_text(score), cut_text(score)))):
+        if words := "; ".join(filter(None, (also_text(score), cut_text(score, length)))):
             notes.append(Text(f"{name}: {words}"))
     if scores["means"]:
         table.add_section()
@@ -221,7 +244,8 @@ def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
 def blimp_table(scores: Json) -> Table:
     """BLiMP over all paradigms, published models if all of it was scored, and each phenomenon."""
     partial = "" if scores["official"] else ": partial"
-    table = _table(f"BLiMP, {scores['paradigms']} paradigms, {scores['pairs']:,} pairs{partial}")
+    of = f"{counted(scores['paradigms'], 'paradigm')}, {counted(scores['pairs'], 'pair')}"
+    table = _table(f"BLiMP, {of}{partial}")
     _column(table, "")
     _column(table, "percent", numeric=True)
     _column(table, "95 % interval", numeric=True)

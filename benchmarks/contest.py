@@ -1,0 +1,357 @@
+"""Contests on a CPU: runs of equal time, one after the other on the same cores, judged alike.
+
+A contest is one JSON file of runs. Each run trains in a process of its own, pinned to the contest's
+cores and with a cold compiler cache, and is then judged by other processes. The file is written
+after every step, so a contest that was stopped goes on with the first step that is missing; a
+training that was stopped begins again, because what it spends must be one piece.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from common import Json
+from crammed.config import ComputeConfig
+from crammed.data.corpus import Corpus
+from crammed.device import choose_device
+from crammed.errors import CrammedError, InputError, Interrupted
+from crammed.files import FolderLock, read_json, sha256, write_json
+from crammed.rundir import environment, read_config
+
+HERE = Path(__file__).resolve().parent
+BETWEEN = 60.0
+"""Seconds that a run is taken to need besides training and judging, until one has been seen."""
+KEPT = (
+    "charged_seconds",
+    "accounts",
+    "updates",
+    "tokens",
+    "epochs",
+    "parameters",
+    "dtype",
+    "heldout",
+    "export",
+)
+"""What is kept of the summary of one of our runs."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One of those who train.
+
+    Attributes:
+        seconds: time to train.
+        settings: ``{"words": [recipe, overrides]}`` of ours, or the peer's options.
+        judges: names of the judges (see `Contest`), in order.
+        wait_for: gives settings that depend on runs of the contest before it.
+    """
+
+    name: str
+    maker: Literal["ours", "peer"]
+    seconds: float
+    settings: Json = field(default_factory=dict)
+    judges: tuple[str, ...] = ("heldout",)
+    wait_for: Callable[[], Json] | None = None
+
+    def decided(self) -> Json:
+        """Its settings, once they can be known."""
+        return self.wait_for() if self.wait_for is not None else self.settings
+
+
+Plan = Sequence[tuple[Contestant, int]]
+"""Contestants and seeds, in the order to run."""
+
+
+class Contest:
+    """The runs of one contest, and the file that keeps them.
+
+    Args:
+        heldout: the text that the models are judged by.
+        judges: ``{name: words}``, commands of judges; ``MODEL`` stands for the model's folder.
+        nominal: seconds that each judge is taken to need before one has been seen.
+
+    Raises:
+        InputError: the file belongs to another corpus, text or machine, or is in use.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        name: str,
+        corpus: Path,
+        heldout: Path,
+        cores: Sequence[int],
+        judges: dict[str, list[str]],
+        nominal: dict[str, float],
+    ) -> None:
+        self.corpus, self.cores = corpus, pinned(cores)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends its process
+        self._lock = FolderLock(out)
+        self._out, self._name, self._file = out, name, out / f"{name}.json"
+        self._judges, self._nominal = judges, nominal
+        device = choose_device(ComputeConfig(threads=len(self.cores)))
+        self._bf16 = str(device.dtype) == "torch.bfloat16"
+        opened = Corpus(corpus)
+        about = {
+            "name": name,
+            "device": device.name,
+            "cores": len(self.cores),
+            "corpus": {
+                "sha256": opened.sha256,
+                "sources": [source["name"] for source in opened.manifest["sources"]],
+                "tokens": opened.manifest["tokens"],
+                "vocab_size": opened.vocab_size,
+                "row_length": opened.row_length,
+            },
+            "heldout_sha256": sha256(heldout),
+        }
+        self.values: Json = read_json(self._file) or {**about, "runs": []}
+        for key, value in about.items():
+            if self.values[key] != value:
+                raise InputError(f"{self._file} has another {key}: choose another --out")
+
+    def __enter__(self) -> Contest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    @property
+    def runs(self) -> list[Json]:
+        """What has been measured; a run is complete once all of its judges are in it."""
+        runs: list[Json] = self.values["runs"]
+        return runs
+
+    def find(self, name: str, seed: int = 0) -> Json:
+        """A run that has been trained; an empty one if it has not."""
+        found = (each for each in self.runs if (each["name"], each["seed"]) == (name, seed))
+        return next(found, {})
+
+    def announce(self, plan: Plan) -> None:
+        """Print what is missing and what it will cost."""
+        missing = [(c, seed) for c, seed in plan if not self._complete(c, seed)]
+        seconds = self._left(missing)
+        numbers = ",".join(map(str, self.cores))
+        print(
+            f"{self._name}: {len(missing)} of {len(plan)} runs to go, about {_duration(seconds)} "
+            f"on cores {numbers} ({seconds / 3600 * len(self.cores):.1f} core-hours)",
+            flush=True,
+        )
+
+    def go(self, plan: Plan) -> Iterator[Json]:
+        """Do what is missing; yields every run of the plan, complete.
+
+        Raises:
+            InputError: a run in the file was made with other settings.
+            CrammedError: a training or a judge failed.
+        """
+        for number, (contestant, seed) in enumerate(plan, 1):
+            settings = contestant.decided()
+            found = self.find(contestant.name, seed)
+            asked = {"seconds": contestant.seconds, "settings": settings}
+            if any(found.get(key, value) != value for key, value in asked.items()):
+                raise InputError(
+                    f"{self._file}: {contestant.name!r}, seed {seed}, was made with other "
+                    "settings: choose another --out"
+                )
+            if not self._complete(contestant, seed):
+                found = self._run(contestant, seed, settings)
+                left = _duration(self._left(plan[number:]))
+                print(f"{number} of {len(plan)}  {_line(found)}; {left} left", flush=True)
+            yield found
+
+    def _complete(self, contestant: Contestant, seed: int) -> bool:
+        return all(judge in self.find(contestant.name, seed) for judge in contestant.judges)
+
+    def _left(self, plan: Plan) -> float:
+        """Seconds that the missing runs of a plan will take."""
+        extra = [run["wall_seconds"] - run["seconds"] for run in self.runs]
+        between = statistics.median(extra) if extra else BETWEEN
+        total = 0.0
+        for contestant, seed in plan:
+            found = self.find(contestant.name, seed)
+            total += 0.0 if found else contestant.seconds + between
+            total += sum(self._expected(j) for j in contestant.judges if j not in found)
+        return total
+
+    def _expected(self, judge: str) -> float:
+        seen = [run[judge]["wall_seconds"] for run in self.runs if judge in run]
+        return statistics.median(seen) if seen else self._nominal[judge]
+
+    def _run(self, contestant: Contestant, seed: int, settings: Json) -> Json:
+        name = f"{self._name}-{_slug(contestant.name)}-{seed}"
+        folder = self._out / "models" / name
+        run = self.find(contestant.name, seed)
+        if not run:
+            run = self._train(contestant, seed, settings, folder)
+            self.runs.append(run)
+            write_json(self._file, self.values)
+        model = folder / "export" if contestant.maker == "ours" else folder
+        for judge in contestant.judges:
+            if judge not in run:
+                words = [word.replace("MODEL", str(model)) for word in self._judges[judge]]
+                if run["train"].get("export", {}).get("format") == "custom":
+                    words.append("--trust-remote-code")
+                began = time.perf_counter()
+                printed = self._call(words, name)
+                run[judge] = {"wall_seconds": time.perf_counter() - began, **_scores(printed)}
+                write_json(self._file, self.values)
+        return run
+
+    def _train(self, contestant: Contestant, seed: int, settings: Json, folder: Path) -> Json:
+        if folder.exists():
+            shutil.rmtree(folder)
+        ours = contestant.maker == "ours"
+        make = _our_command if ours else _peer_command
+        words = make(settings, self.corpus, contestant.seconds, seed, folder)
+        words += ["--bf16"] if self._bf16 and not ours else []
+        began, used, busy = time.perf_counter(), _cpu_seconds(), os.getloadavg()[0]
+        printed = self._call(words, folder.name)
+        train = {key: printed[key] for key in KEPT if key in printed} if ours else printed
+        return {
+            "name": contestant.name,
+            "maker": contestant.maker,
+            "seed": seed,
+            "seconds": contestant.seconds,
+            "settings": settings,
+            "command": self._shown(words),
+            "environment": environment(),
+            "load_before": busy,
+            "wall_seconds": time.perf_counter() - began,
+            "cpu_seconds": _cpu_seconds() - used,
+            "train": train | (_shape(folder) if ours else {}),
+        }
+
+    def _shown(self, words: Sequence[str]) -> str:
+        """A command with variables in place of this machine's folders."""
+        shown = " ".join(words).replace(str(self.corpus), "$CORPUS").replace(str(self._out), "$OUT")
+        return shown.replace(sys.executable, "python").replace(f"{HERE}/", "benchmarks/")
+
+    def _call(self, words: Sequence[str], name: str) -> Json:
+        """Run a command on our cores; the JSON object that it prints last."""
+        log, cache = self._out / "logs" / f"{name}.txt", self._out / "models" / f"{name}.compiled"
+        log.parent.mkdir(exist_ok=True)
+        shutil.rmtree(cache, ignore_errors=True)
+        env = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(len(self.cores)),
+            "TORCHINDUCTOR_CACHE_DIR": str(cache.absolute()),
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        try:
+            with log.open("ab") as errors:
+                done = subprocess.run(words, stdout=subprocess.PIPE, stderr=errors, env=env)
+        except KeyboardInterrupt as error:
+            raise Interrupted(f"stopped at {name}; the same command continues") from error
+        shutil.rmtree(cache, ignore_errors=True)
+        if done.returncode:
+            said = log.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
+            raise CrammedError(
+                f"{name} ended with exit code {done.returncode}: {''.join(said)} (all of it: "
+                f"{log}); the same command tries again"
+            )
+        result: Json = json.loads(done.stdout.splitlines()[-1])
+        return result
+
+
+def core_numbers(text: str) -> list[int]:
+    """The numbers in the value of --cores.
+
+    Raises:
+        InputError: it is not a list of numbers.
+    """
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--cores: {text!r} is no list of numbers, such as 0,1") from error
+
+
+def pinned(cores: Sequence[int]) -> list[int]:
+    """Keep this process, and all that it starts, on these cores.
+
+    Raises:
+        InputError: there is no such core, or no core is named.
+    """
+    wanted, here = sorted(set(cores)), sorted(os.sched_getaffinity(0))
+    if not wanted or not set(wanted) <= set(here):
+        raise InputError(f"--cores: choose from {','.join(map(str, here))}")
+    os.sched_setaffinity(0, wanted)
+    os.environ["OMP_NUM_THREADS"] = str(len(wanted))
+    return wanted
+
+
+def _our_command(
+    settings: Json, corpus: Path, seconds: float, seed: int, folder: Path
+) -> list[str]:
+    words = [sys.executable, "-m", "crammed", "pretrain", *settings["words"]]
+    words += ["--corpus", str(corpus), "--budget", f"{seconds:g}s", "--seed", str(seed)]
+    return [*words, "--out", str(folder), "--json"]
+
+
+def _peer_command(
+    settings: Json, corpus: Path, seconds: float, seed: int, folder: Path
+) -> list[str]:
+    words = [sys.executable, str(HERE / "peer.py"), str(corpus), "--out", str(folder)]
+    words += ["--seconds", f"{seconds:g}", "--seed", str(seed)]
+    return words + [part for key, value in settings.items() for part in (f"--{key}", str(value))]
+
+
+def _shape(folder: Path) -> Json:
+    """What our recipe has become."""
+    config = read_config(folder)
+    return {
+        "layers": config.model.layers,
+        "width": config.model.width,
+        "head_dim": config.model.head_dim,
+        "batch": config.batch.rows,
+        "optim": config.optim.model_dump(mode="json"),
+        "masking": config.masking.model_dump(mode="json"),
+    }
+
+
+def _scores(printed: Json) -> Json:
+    """What a judge found, without where the model lay."""
+    if "suites" not in printed:
+        return printed
+    suites: Json = printed["suites"]
+    return {"suites": suites}
+
+
+def _cpu_seconds() -> float:
+    """Seconds of all cores that processes started here have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def mean_loss(run: Json) -> float:
+    """What contestants are ordered by: the mean of the losses at both mask rates."""
+    heldout = run["heldout"]
+    return float(heldout["loss@0.15"] + heldout["loss@0.25"]) / 2
+
+
+def _line(run: Json) -> str:
+    heldout = run["heldout"]
+    losses = f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %"
+    return f"{run['name']}, seed {run['seed']}: {losses}"
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

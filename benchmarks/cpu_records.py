@@ -1,0 +1,244 @@
+"""Records on a CPU: the default recipe against what a user would pick instead, at equal time.
+
+    python benchmarks/cpu_records.py sweep --corpus DIR --heldout FILE --out DIR --cores 0,1
+        [--point 4x128:2e-3:16 ...]
+    python benchmarks/cpu_records.py ten-minutes --corpus DIR --heldout FILE --out DIR --cores 0,1
+        [--ours "crammed optim.name=muon"] [--seeds 3]
+    python benchmarks/cpu_records.py hour --corpus DIR --heldout FILE --out DIR --cores 0,1
+        --blimp FILE --glue DIR [--ours ...] [--seeds 1]
+
+`sweep` gives the peer (peer.py) two minutes for each point LAYERSxWIDTH:RATE:ROWS; the best point
+of each shape stands for it from then on. `ten-minutes` measures ours, ours with a fifth of the time
+(a run with a schedule of its own), and the peer in each shape of the sweep with 15 % and 25 %
+masks. `hour` measures ours, the best peer of `ten-minutes`, and `crammed-2022` in our size with the
+best of several rates, which are tried for ten minutes each.
+
+Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
+docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one
+corpus and on the same cores, in turn: seed 0 of everyone, then seed 1. All are judged by
+heldout_masked_lm.py, and in `hour` by `crammed evaluate` on their Hugging Face folders.
+
+Results are written to DIR/CLASS.json after every step; the same command continues with what is
+missing. --dry-run only prints what that would cost.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated
+
+import typer
+
+from common import Json, run_app
+from contest import HERE, Contest, Contestant, Plan, core_numbers, mean_loss
+from crammed.errors import InputError
+from crammed.files import read_json
+
+POINTS = (
+    *(f"4x128:{rate}:{rows}" for rows in (8, 16, 32) for rate in ("1e-3", "2e-3", "4e-3")),
+    *(f"4x256:{rate}:16" for rate in ("5e-4", "1e-3", "2e-3")),
+)
+MASKS = (0.15, 0.25)
+SWEPT_MASKS = 0.25
+NOMINAL = {"heldout": 60.0, "blimp": 300.0, "glue": 900.0}
+TASKS = "cola,mrpc,rte"
+OURS, FIFTH = "ours", "ours, a fifth of the time"
+
+CorpusOption = Annotated[Path, typer.Option(help="Made by crammed prepare.")]
+HeldoutOption = Annotated[Path, typer.Option(help="JSON lines (.gz) with a field text.")]
+OutOption = Annotated[Path, typer.Option(help="Folder of results, logs and models.")]
+CoresOption = Annotated[str, typer.Option(help="Numbers of the cores to use, such as 0,1.")]
+SecondsOption = Annotated[float, typer.Option(help="Time to train, to try this in miniature.")]
+OursOption = Annotated[str, typer.Option(help="Recipe and overrides of ours.")]
+SeedsOption = Annotated[int, typer.Option(min=1)]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Only print the cost.")]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def sweep(
+    corpus: CorpusOption,
+    heldout: HeldoutOption,
+    out: OutOption,
+    cores: CoresOption,
+    point: Annotated[list[str] | None, typer.Option(help="LAYERSxWIDTH:RATE:ROWS")] = None,
+    seconds: SecondsOption = 120.0,
+    dry_run: DryOption = False,
+) -> None:
+    """Look for the peer's learning rate and batch."""
+    plan = [
+        (Contestant(text, "peer", seconds, {**_point(text), "masks": SWEPT_MASKS}), 0)
+        for text in point or POINTS
+    ]
+    with _contest("sweep", corpus, heldout, out, cores) as contest:
+        contest.announce(plan)
+        if not dry_run:
+            list(contest.go(plan))
+
+
+@app.command()
+def ten_minutes(
+    corpus: CorpusOption,
+    heldout: HeldoutOption,
+    out: OutOption,
+    cores: CoresOption,
+    ours: OursOption = "crammed",
+    seeds: SeedsOption = 3,
+    seconds: SecondsOption = 600.0,
+    dry_run: DryOption = False,
+) -> None:
+    """Ours, ours in a fifth of the time, and the peer."""
+    words = {"words": shlex.split(ours)}
+    best = best_points(_finished(out, "sweep"))
+    contestants = [
+        Contestant(OURS, "ours", seconds, words),
+        Contestant(FIFTH, "ours", seconds / 5, words),
+        *(
+            Contestant(f"ModernBERT {shape}, {100 * masks:.0f} % masks", "peer", seconds, settings)
+            for shape, point in best.items()
+            for masks in MASKS
+            for settings in [{**point, "masks": masks}]
+        ),
+    ]
+    plan = [(contestant, seed) for seed in range(seeds) for contestant in contestants]
+    with _contest("ten-minutes", corpus, heldout, out, cores) as contest:
+        contest.announce(plan)
+        if dry_run:
+            return
+        for run in contest.go(plan):
+            if run["name"] == OURS and (shape := _shape(run["train"])) not in best:
+                raise InputError(
+                    f"ours has chosen {shape}, and the sweep has {', '.join(best)}: add "
+                    f"--point {shape}:RATE:ROWS to the sweep, then repeat this command"
+                )
+
+
+@app.command()
+def hour(
+    corpus: CorpusOption,
+    heldout: HeldoutOption,
+    out: OutOption,
+    cores: CoresOption,
+    blimp: Annotated[Path, typer.Option(help="Pairs, JSON lines.")],
+    glue: Annotated[Path, typer.Option(help="Folder of tasks.")],
+    ours: OursOption = "crammed",
+    seeds: SeedsOption = 1,
+    seconds: SecondsOption = 3600.0,
+    rates: Annotated[str, typer.Option(help="Rates to try with crammed-2022.")] = "1e-3,2e-3,4e-3",
+    rate_seconds: Annotated[float, typer.Option(help="Time to try each rate.")] = 600.0,
+    tasks: str = TASKS,
+    tuning_seeds: Annotated[int, typer.Option(help="Fine-tuning seeds of each task.")] = 5,
+    dry_run: DryOption = False,
+) -> None:
+    """Ours, the best peer, and the paper's recipe in our size."""
+    if not blimp.is_file() or not glue.is_dir():
+        raise InputError("--blimp must name a file of pairs, and --glue a folder of tasks")
+    peer = _best_peer(_finished(out, "ten-minutes"))
+    everything = ("heldout", "blimp", "glue")
+    evaluate = [sys.executable, "-m", "crammed", "evaluate", "MODEL", "--json"]
+    suite = [*evaluate, "--suite", "glue", "--data", str(glue), "--into", "MODEL.glue"]
+    judges = {
+        "blimp": [*evaluate, "--suite", "blimp", "--data", str(blimp), "--into", "MODEL.blimp"],
+        "glue": [*suite, "--tasks", tasks, "--seeds", str(tuning_seeds), "--no-untrained"],
+    }
+    with _contest("hour", corpus, heldout, out, cores, judges) as contest:
+        mine = Contestant(OURS, "ours", seconds, {"words": shlex.split(ours)}, everything)
+        trials = [
+            Contestant(f"crammed-2022 at {rate:g}", "ours", rate_seconds, wait_for=settings)
+            for rate in map(float, rates.split(","))
+            for settings in [partial(_paper, contest, rate)]
+        ]
+        others = [
+            Contestant(peer["name"], "peer", seconds, peer["settings"], everything),
+            Contestant(
+                "crammed-2022, re-tuned",
+                "ours",
+                seconds,
+                judges=everything,
+                wait_for=lambda: min((contest.find(t.name) for t in trials), key=mean_loss)[
+                    "settings"
+                ],
+            ),
+        ]
+        plan: Plan = [(each, 0) for each in (mine, *trials, *others)]
+        plan = [*plan, *((each, s) for s in range(1, seeds) for each in (mine, *others))]
+        contest.announce(plan)
+        if not dry_run:
+            list(contest.go(plan))
+
+
+def _contest(
+    name: str,
+    corpus: Path,
+    heldout: Path,
+    out: Path,
+    cores: str,
+    judges: Mapping[str, list[str]] = MappingProxyType({}),
+) -> Contest:
+    if not heldout.is_file():
+        raise InputError(f"there is no file {heldout}: name the held-out text with --heldout")
+    judge = [sys.executable, str(HERE / "heldout_masked_lm.py"), "MODEL", "--data", str(heldout)]
+    judges = {"heldout": judge, **judges}
+    return Contest(out, name, corpus, heldout, core_numbers(cores), judges, NOMINAL)
+
+
+def _point(text: str) -> Json:
+    """The options of peer.py for a point of the sweep."""
+    try:
+        shape, rate, rows = text.split(":")
+        layers, width = (int(each) for each in shape.split("x"))
+        return {"layers": layers, "width": width, "rate": float(rate), "batch": int(rows)}
+    except ValueError as error:
+        raise InputError(f"--point: {text!r} is not LAYERSxWIDTH:RATE:ROWS") from error
+
+
+def _finished(out: Path, name: str) -> list[Json]:
+    """The runs of another contest in the same folder that have been judged."""
+    values = read_json(out / f"{name}.json") or {"runs": []}
+    runs = [run for run in values["runs"] if "heldout" in run]
+    if not runs:
+        raise InputError(f"{out} has no {name}.json yet: run {name} with the same --out first")
+    return runs
+
+
+def best_points(runs: Iterable[Json]) -> dict[str, Json]:
+    """The best layers, width, rate and batch of a sweep for each shape."""
+    best: dict[str, Json] = {}
+    for run in sorted(runs, key=mean_loss):
+        settings = {key: value for key, value in run["settings"].items() if key != "masks"}
+        best.setdefault(_shape(settings), settings)
+    return best
+
+
+def _shape(settings: Json) -> str:
+    return f"{settings['layers']}x{settings['width']}"
+
+
+def _best_peer(runs: list[Json]) -> Json:
+    """A run of the peer whose mean over seeds is the best."""
+    peers = [run for run in runs if run["maker"] == "peer"]
+    losses: dict[str, list[float]] = {}
+    for run in peers:
+        losses.setdefault(run["name"], []).append(mean_loss(run))
+    if not losses:
+        raise InputError("ten-minutes.json has no peer yet: let ten-minutes finish first")
+    name = min(losses, key=lambda each: sum(losses[each]) / len(losses[each]))
+    return next(run for run in peers if run["name"] == name)
+
+
+def _paper(contest: Contest, rate: float) -> Json:
+    """`crammed-2022` with the size and the batch of our run, and this rate."""
+    ours = contest.find(OURS)["train"]
+    shape = [f"model.{key}={ours[key]}" for key in ("layers", "width", "head_dim")]
+    batch = [f"batch.rows={ours['batch']}", "batch.ramp=0.0"]
+    return {"words": ["crammed-2022", *shape, *batch, f"optim.lr={rate:g}"]}
+
+
+if __name__ == "__main__":
+    run_app(app)

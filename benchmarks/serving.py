@@ -1,0 +1,121 @@
+"""What it costs to use an encoder on a CPU: latency, throughput and size of Hugging Face folders.
+
+    python benchmarks/serving.py NAME=MODEL_DIR [NAME=MODEL_DIR ...] --cores 0,1
+        [--lengths 64,128] [--threads 1,2] [--rounds 9] [--out RESULT.json]
+
+Encoders are loaded by `transformers` without their heads, in float32, and read random tokens: one
+sentence at a time (latency) and 32 (throughput). Tokenizing is not timed. The models take turns in
+one process; each figure is the median of the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from common import Json, finish, run, seconds_of, summary
+from contest import core_numbers, pinned
+from crammed.config import ComputeConfig
+from crammed.device import Device, choose_device
+from crammed.errors import InputError
+from crammed.quiet import quiet_transformers
+from crammed.rundir import environment
+
+BATCHES = (1, 32)
+LEAST_SECONDS = 0.2
+"""One timing repeats what is timed for at least this long."""
+
+
+def main(
+    models: Annotated[list[str], typer.Argument(help="NAME=MODEL_DIR")],
+    cores: Annotated[str, typer.Option(help="Numbers of the cores to use, such as 0,1.")],
+    lengths: Annotated[str, typer.Option(help="Tokens in a sentence.")] = "64,128",
+    threads: str = "1,2",
+    rounds: int = 9,
+    out: Path | None = None,
+) -> None:
+    pinned(core_numbers(cores))
+    device = choose_device(ComputeConfig(device="cpu"))
+    folders = dict(_named(word) for word in models)
+    loaded = {name: _load(folder) for name, folder in folders.items()}
+    result: Json = {
+        "name": "serving",
+        "environment": environment(),
+        "device": device.name,
+        "models": {
+            name: {
+                "bytes": sum(file.stat().st_size for file in folders[name].glob("*.safetensors")),
+                "parameters": sum(each.numel() for each in model.parameters()),
+                "times": [],
+            }
+            for name, model in loaded.items()
+        },
+    }
+    for count in _numbers(threads):
+        torch.set_num_threads(count)
+        for length in _numbers(lengths):
+            for batch in BATCHES:
+                about = {"threads": count, "length": length, "batch": batch}
+                for name, times in _times(loaded, device, length, batch, rounds).items():
+                    result["models"][name]["times"].append({**about, **summary(times)})
+    finish(result, out)
+
+
+def _named(word: str) -> tuple[str, Path]:
+    name, _, folder = word.partition("=")
+    if not (Path(folder) / "config.json").is_file():
+        raise InputError(f"{word!r}: name a model and its folder, as NAME=MODEL_DIR")
+    return name, Path(folder)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
+def _load(folder: Path) -> Any:
+    from transformers import AutoModel
+
+    with quiet_transformers():
+        return AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@torch.inference_mode()
+def _times(
+    models: dict[str, Any], device: Device, length: int, batch: int, rounds: int
+) -> dict[str, list[float]]:
+    """Seconds that each model takes for one batch, round by round."""
+    calls = {}
+    for name, model in models.items():
+        calls[name] = _call(model, batch, length)
+        calls[name]()
+    repeats = {
+        name: max(1, round(LEAST_SECONDS / seconds_of(device, call)))
+        for name, call in calls.items()
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            whole = seconds_of(device, partial(_repeat, call, repeats[name]))
+            seconds[name].append(whole / repeats[name])
+    return seconds
+
+
+def _repeat(call: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+def _call(model: Any, batch: int, length: int) -> Callable[[], object]:
+    """A function that encodes one batch of random tokens."""
+    ids = torch.randint(5, model.config.vocab_size, (batch, length))
+    mask = torch.ones_like(ids)
+    return lambda: model(input_ids=ids, attention_mask=mask)
+
+
+if __name__ == "__main__":
+    run(main)

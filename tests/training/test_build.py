@@ -1,0 +1,47 @@
+"""What a model takes from its corpus before it learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from crammed.data.corpus import Corpus
+from crammed.device import Device
+from crammed.errors import InputError
+from crammed.progress import SILENT
+from crammed.rundir import RunDir
+from crammed.training.build import new_model
+from crammed.training.loop import pretrain
+from support.text import tiny
+
+
+def test_biases_may_begin_at_the_frequencies_of_the_corpus(
+    tmp_path: Path, corpus: Corpus, cpu: Device
+) -> None:
+    words = ("optim.lr=1e-30", "optim.clip=null", "optim.weight_decay=0.0")
+    config = tiny(
+        "crammed",
+        *words,
+        "model.decoder_bias_start=log-frequency",
+        budget={"limit": "1updates"},
+    )
+    with RunDir.open(tmp_path / "run", config) as run:
+        found = dict(pretrain(config, corpus, run, cpu, SILENT).model.named_parameters())
+    bias = found.pop("decoder_bias").detach().double()
+    assert bias.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    rows = corpus.read(np.arange(corpus.rows))
+    for token in (int(rows[0, 5]), int(rows[3, 0]), 4):  # the last is [MASK], which no text holds
+        share = (np.count_nonzero(rows == token) + 1) / (rows.size + corpus.vocab_size)
+        assert bias[token].item() == pytest.approx(np.log(share), abs=1e-5)
+    usual = dict(new_model(config, corpus.vocab_size, cpu.torch).named_parameters())
+    assert usual.pop("decoder_bias").count_nonzero() == 0
+    for name, parameter in usual.items():  # random draws are those of any other model
+        torch.testing.assert_close(found[name], parameter, rtol=0.0, atol=1e-20)
+
+
+def test_a_model_without_biases_cannot_begin_with_them() -> None:
+    with pytest.raises(InputError, match="log-frequency needs decoder_bias: true"):
+        tiny("crammed-2022", "model.decoder_bias_start=log-frequency")

@@ -1,0 +1,55 @@
+"""What log points say of the updates since the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from crammed.budget import Ledger, Work
+from crammed.config import TrainConfig
+from crammed.device import Device
+from crammed.progress import SILENT
+from crammed.rundir import RunDir, read_metrics
+from crammed.training.agenda import Agenda
+from crammed.training.plan import Update
+from crammed.training.recorder import Recorder
+from support.text import tiny
+
+COST = Work(1, 1, 32, 1.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunDir]:
+    with RunDir.open(tmp_path / "run", tiny()) as opened:
+        yield opened
+
+
+def logged(run: RunDir, device: Device, *points: list[float]) -> list[float]:
+    """The losses of log points, the last of them at the end, after updates of these losses."""
+    ledger = Ledger(("step",))
+    agenda = Agenda(TrainConfig(), ledger, lambda seconds: True)
+    work = Work()
+    with SILENT.task("") as task:
+        recorder = Recorder(run, agenda, ledger, device, task)
+        for number, losses in enumerate(points, 1):
+            for loss in losses:
+                update = Update(work.updates, work.rows, 1, 1.0, 0.25, COST)
+                recorder.add(update, torch.tensor(loss), torch.tensor(1.0))
+                work += COST
+            recorder.log(work, 0.5, ended=number == len(points))
+    return [record["loss"] for record in read_metrics(run.path)]
+
+
+def test_the_last_loss_is_a_mean_over_a_share_of_all_updates(run: RunDir, cpu: Device) -> None:
+    assert logged(run, cpu, [4.0] * 190, [2.0] * 9, [8.0]) == [4.0, 2.0, (9 * 2.0 + 8.0) / 10]
+
+
+def test_the_last_loss_is_a_mean_over_no_more_than_that(run: RunDir, cpu: Device) -> None:
+    assert logged(run, cpu, [9.0] * 1900, [3.0] * 60, [5.0] * 40)[-1] == 0.6 * 3.0 + 0.4 * 5.0
+
+
+def test_the_last_loss_is_a_mean_over_all_since_the_point_before(run: RunDir, cpu: Device) -> None:
+    assert logged(run, cpu, [9.0] * 100, [3.0, 5.0] * 80)[-1] == 4.0
