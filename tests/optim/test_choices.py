@@ -115,7 +115,7 @@ def test_every_option_is_read(name: str, option: str, cpu: Device) -> None:
     """An option that does nothing is none."""
     usual = trained(build(config_with(name), 256, SPECIALS, cpu), range(3))
     # Two limits that every gradient exceeds would be the same to an optimizer that ignores scale.
-    other = "null" if option == "clip" else "0.3"
+    other = {"clip": "null", "cautious_decay": "true"}.get(option, "0.3")
     config = config_with(name, f"optim.{option}={other}")
     assert getattr(config.optim, option) != getattr(config_with(name).optim, option)
     changed = trained(build(config, 256, SPECIALS, cpu), range(3))

@@ -82,6 +82,21 @@ def test_matrices_of_one_shape_go_together_and_change_nothing() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_cautious_decay_is_for_weights_that_move_towards_zero() -> None:
+    start = torch.tensor([[3.0, -3.0], [-3.0, 3.0]])
+    moved = {}
+    for decay, cautious in ((0.0, False), (0.5, False), (0.5, True)):
+        weight = torch.nn.Parameter(start.clone())
+        weight.grad = torch.tensor([[1.0, 1.0], [0.5, -1.0]])
+        Muon([{"params": [weight]}], 0.1, 0.9, decay, cautious).step()
+        moved[decay, cautious] = weight.detach()
+    still = moved[0.0, False]
+    inwards = (still - start) * start < 0
+    assert set(inwards.flatten().tolist()) == {True, False}
+    torch.testing.assert_close(moved[0.5, False], still - 0.05 * start)
+    torch.testing.assert_close(moved[0.5, True], still - 0.05 * start * inwards)
+
+
 def test_queries_keys_and_values_are_three_matrices() -> None:
     stacked = torch.nn.Parameter(torch.ones(12, 4))
     parts = [torch.nn.Parameter(torch.ones(4, 4)) for _ in range(3)]

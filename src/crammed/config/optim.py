@@ -53,6 +53,8 @@ class MuonConfig(_Moments):
     name: Literal["muon"] = "muon"
     matrix_lr: PositiveFloat = 1e-2
     """Peak learning rate of Muon; `lr` is AdamW's."""
+    cautious_decay: bool = False
+    """Whether Muon's weight decay spares the weights that an update moves away from 0."""
     momentum: Beta = 0.95
     """Momentum of Muon's updates."""
 

@@ -50,7 +50,8 @@ def muon(parameters: Parameters, config: MuonConfig) -> list[torch.optim.Optimiz
     groups = parameters.by_decay(config.weight_decay, matrices=False)
     made: list[torch.optim.Optimizer] = [adamw_of(groups, config)]
     if stacks := parameters.stacks():
-        made.append(Muon(stacks, config.matrix_lr, config.momentum, config.weight_decay))
+        options = (config.momentum, config.weight_decay, config.cautious_decay)
+        made.append(Muon(stacks, config.matrix_lr, *options))
     return made
 
 
@@ -61,6 +62,7 @@ class Muon(torch.optim.Optimizer):
         parameters: groups whose parameters are matrices. ``parts`` of a group says how many
             matrices of equal size lie stacked in each (3 where queries, keys and values share one).
         lr: learning rate; it multiplies updates with a root mean square of about 0.2, as AdamW's.
+        cautious: decay only weights that the update moves towards 0 (Chen et al. 2025).
     """
 
     def __init__(
@@ -69,9 +71,11 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
+        cautious: bool = False,
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "parts": 1}
         super().__init__(parameters, defaults)
+        self._cautious = cautious
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -98,8 +102,13 @@ class Muon(torch.optim.Optimizer):
                 for (parameter, _), update in zip(batch, parts, strict=True):
                     made[parameter] = update.flatten(0, 1).to(parameter.dtype)
         for group, parameters in groups:  # a few launches, not a few for each matrix
-            torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(parameters, [made[p] for p in parameters], alpha=-group["lr"])
+            updates, decay = [made[p] for p in parameters], group["lr"] * group["weight_decay"]
+            if self._cautious:
+                signs = torch._foreach_mul(parameters, updates)
+                torch._foreach_mul_(parameters, [1.0 - decay * (sign > 0) for sign in signs])
+            else:
+                torch._foreach_mul_(parameters, 1.0 - decay)
+            torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
     def _with_momentum(self, parameters: list[Tensor], momentum: float) -> Sequence[Tensor]:
         """Nesterov's average of every gradient."""
