@@ -182,10 +182,7 @@ def _score(name: str, entry: dict[str, Any]) -> str:
 
 def study_table(names: list[str]) -> str:
     """The arms of a study, best first, compared with its baseline."""
-    (name,) = names
-    values = read_json(RECORDS / name / "study.json")
-    if values is None:
-        raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
+    values = _study_of(names)
     base = values["baseline"]
     lines = [
         "| arm | seeds | held-out loss at 15 % masking | at 25 % masking "
@@ -208,8 +205,7 @@ def study_table(names: list[str]) -> str:
 
 def documents_table(names: list[str]) -> str:
     """The arms of a study on documents by themselves and on packed rows, at 15 % masking."""
-    (name,) = names
-    values = read_json(RECORDS / name / "study.json") or {}
+    values = _study_of(names)
     lines = [
         "| arm | seeds | documents by themselves | difference, 95 % interval | packed rows "
         "| difference, 95 % interval |",
@@ -243,6 +239,15 @@ def positions_table(names: list[str]) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _study_of(names: list[str]) -> dict[str, Any]:
+    """The study of the one record that a page names."""
+    (name,) = names
+    values = read_json(RECORDS / name / "study.json")
+    if values is None:
+        raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
+    return values
 
 
 def _mean(loss: dict[str, Any]) -> str:
