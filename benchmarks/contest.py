@@ -13,7 +13,6 @@ import os
 import re
 import resource
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -98,7 +97,6 @@ class Contest:
         nominal: dict[str, float],
     ) -> None:
         self.corpus, self.cores = corpus, pinned(cores)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends its process
         self._lock = FolderLock(out)
         self._out, self._name, self._file = out, name, out / f"{name}.json"
         self._judges, self._nominal = judges, nominal
@@ -220,7 +218,9 @@ class Contest:
         words += ["--bf16"] if self._bf16 and not ours else []
         began, used, busy = time.perf_counter(), _cpu_seconds(), os.getloadavg()[0]
         printed = self._call(words, folder.name)
-        train = {key: printed[key] for key in KEPT if key in printed} if ours else printed
+        if ours:
+            printed |= read_json(folder / "summary.json") or {}
+            printed = {key: printed[key] for key in KEPT if key in printed} | _shape(folder)
         return {
             "name": contestant.name,
             "maker": contestant.maker,
@@ -232,7 +232,7 @@ class Contest:
             "load_before": busy,
             "wall_seconds": time.perf_counter() - began,
             "cpu_seconds": _cpu_seconds() - used,
-            "train": train | (_shape(folder) if ours else {}),
+            "train": printed,
         }
 
     def _shown(self, words: Sequence[str]) -> str:

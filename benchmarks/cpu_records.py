@@ -1,17 +1,18 @@
 """Records on a CPU: the default recipe against what a user would pick instead, at equal time.
 
     python benchmarks/cpu_records.py sweep --corpus DIR --heldout FILE --out DIR --cores 0,1
-        [--point 4x128:2e-3:16 ...]
+        [--shape 4x128] [--point 4x128:2e-3:16 ...]
     python benchmarks/cpu_records.py ten-minutes --corpus DIR --heldout FILE --out DIR --cores 0,1
         [--ours "crammed optim.name=muon"] [--seeds 3]
     python benchmarks/cpu_records.py hour --corpus DIR --heldout FILE --out DIR --cores 0,1
         --blimp FILE --glue DIR [--ours ...] [--seeds 1]
 
-`sweep` gives the peer (peer.py) two minutes for each point LAYERSxWIDTH:RATE:ROWS; the best point
-of each shape stands for it from then on. `ten-minutes` measures ours, ours with a fifth of the time
-(a run with a schedule of its own), and the peer in each shape of the sweep with 15 % and 25 %
-masks. `hour` measures ours, the best peer of `ten-minutes`, and `crammed-2022` in our size with the
-best of several rates, which are tried for ten minutes each.
+`sweep` gives the peer (peer.py) two minutes for each of twelve points LAYERSxWIDTH:RATE:ROWS, nine
+of our shape and three of 4 x 256, unless points are named; the best point of each shape stands for
+it from then on. `ten-minutes` measures ours, ours with a fifth of the time (a run with a schedule
+of its own), and the peer in each shape of the sweep with 15 % and 25 % masks. `hour` measures ours,
+the best peer of `ten-minutes`, and `crammed-2022` in our size with the best of several rates, which
+are tried for ten minutes each.
 
 Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
 docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one
@@ -25,6 +26,7 @@ missing. --dry-run only prints what that would cost.
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -39,10 +41,7 @@ from contest import HERE, Contest, Contestant, Plan, core_numbers, mean_loss
 from crammed.errors import InputError
 from crammed.files import read_json
 
-POINTS = (
-    *(f"4x128:{rate}:{rows}" for rows in (8, 16, 32) for rate in ("1e-3", "2e-3", "4e-3")),
-    *(f"4x256:{rate}:16" for rate in ("5e-4", "1e-3", "2e-3")),
-)
+OTHER_SHAPE = "4x256"
 MASKS = (0.15, 0.25)
 SWEPT_MASKS = 0.25
 NOMINAL = {"heldout": 60.0, "blimp": 300.0, "glue": 900.0}
@@ -67,6 +66,7 @@ def sweep(
     heldout: HeldoutOption,
     out: OutOption,
     cores: CoresOption,
+    shape: Annotated[str, typer.Option(help="Layers and width that ours will choose.")] = "4x128",
     point: Annotated[list[str] | None, typer.Option(help="LAYERSxWIDTH:RATE:ROWS")] = None,
     seconds: SecondsOption = 120.0,
     dry_run: DryOption = False,
@@ -74,7 +74,7 @@ def sweep(
     """Look for the peer's learning rate and batch."""
     plan = [
         (Contestant(text, "peer", seconds, {**_point(text), "masks": SWEPT_MASKS}), 0)
-        for text in point or POINTS
+        for text in point or _points(shape)
     ]
     with _contest("sweep", corpus, heldout, out, cores) as contest:
         contest.announce(plan)
@@ -114,8 +114,8 @@ def ten_minutes(
         for run in contest.go(plan):
             if run["name"] == OURS and (shape := _shape(run["train"])) not in best:
                 raise InputError(
-                    f"ours has chosen {shape}, and the sweep has {', '.join(best)}: add "
-                    f"--point {shape}:RATE:ROWS to the sweep, then repeat this command"
+                    f"ours has chosen {shape}, and the sweep has {', '.join(best)}: run sweep "
+                    f"with --shape {shape}, then repeat this command"
                 )
 
 
@@ -188,6 +188,13 @@ def _contest(
     return Contest(out, name, corpus, heldout, core_numbers(cores), judges, NOMINAL)
 
 
+def _points(shape: str) -> list[str]:
+    """Rates and batches of our shape, and fewer of the other."""
+    points = [f"{shape}:{rate}:{rows}" for rows in (8, 16, 32) for rate in ("1e-3", "2e-3", "4e-3")]
+    points += [f"{OTHER_SHAPE}:{rate}:16" for rate in ("5e-4", "1e-3", "2e-3")]
+    return list(dict.fromkeys(points))
+
+
 def _point(text: str) -> Json:
     """The options of peer.py for a point of the sweep."""
     try:
@@ -241,4 +248,5 @@ def _paper(contest: Contest, rate: float) -> Json:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what it started ends, too
     run_app(app)

@@ -21,7 +21,6 @@ are not charged, which is generous: the budget of `crammed pretrain` pays for co
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,8 +40,10 @@ from transformers import (
     TrainingArguments,
 )
 
+from common import run
 from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.extras import import_extra
 from crammed.workers import cores
 
 HEAD = 64
@@ -65,6 +66,7 @@ def main(
     bf16: Annotated[bool, typer.Option("--bf16")] = False,
     compile: Annotated[bool, typer.Option("--compile")] = False,
 ) -> None:
+    import_extra("accelerate", "exports", "the Trainer of transformers")
     torch.set_num_threads(cores())
     opened = Corpus(corpus)
     specials = Specials.of(opened.tokenizer)
@@ -224,5 +226,4 @@ def _tokenizer(corpus: Corpus, specials: Specials) -> PreTrainedTokenizerFast:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    typer.run(main)
+    run(main)

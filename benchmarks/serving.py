@@ -39,8 +39,8 @@ def main(
     rounds: int = 9,
     out: Path | None = None,
 ) -> None:
-    pinned(core_numbers(cores))
-    device = choose_device(ComputeConfig(device="cpu"))
+    used = pinned(core_numbers(cores))
+    device = choose_device(ComputeConfig(device="cpu", threads=len(used)))
     folders = dict(_named(word) for word in models)
     loaded = {name: _load(folder) for name, folder in folders.items()}
     result: Json = {

@@ -33,6 +33,21 @@ def test_parse(text: str, kind: str, limit: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("90m", "1h 30m"),
+        ("2e9tok", "2e+09 tokens"),
+        ("500updates", "500 updates"),
+        ("3e12flop", "3 TFLOP"),
+        ("2.5e15flop", "2.5 PFLOP"),
+        ("2e18flop", "2 exaFLOP"),
+    ],
+)
+def test_a_budget_is_said_in_units_that_suit_it(text: str, said: str) -> None:
+    assert str(Budget.parse(text)) == said
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "1e300tok",

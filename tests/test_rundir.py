@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
+from crammed.choosing import Asked
 from crammed.errors import InputError
 from crammed.files import disk_faults, new_folder, write_json, write_text
-from crammed.rundir import RunDir, default_out, environment, read_config, read_metrics
+from crammed.resuming import default_out
+from crammed.rundir import RunDir, environment, read_config, read_metrics
 from support.text import tiny
 
 
@@ -155,11 +157,11 @@ def test_metrics_survive_a_line_cut_short_and_a_resume(tmp_path: Path) -> None:
 
 def test_default_names_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    first = default_out(tiny("demo"), "my.jsonl.zst", "summary.json")
+    first = default_out(Asked(tiny("demo")), "my.jsonl.zst", "summary.json")
     assert first.name.startswith("demo-my-")
     first.mkdir(parents=True)
-    assert default_out(tiny("demo"), "my.jsonl.zst", "summary.json") != first
-    assert "*" not in default_out(tiny("demo"), "*.txt", "summary.json").name
+    assert default_out(Asked(tiny("demo")), "my.jsonl.zst", "summary.json") != first
+    assert "*" not in default_out(Asked(tiny("demo")), "*.txt", "summary.json").name
 
 
 def test_a_run_that_was_stopped_is_found_again(
@@ -167,16 +169,16 @@ def test_a_run_that_was_stopped_is_found_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = tiny("demo")
-    path = default_out(config, "my.txt", "summary.json")
+    path = default_out(Asked(config), "my.txt", "summary.json")
     with RunDir.open(path, config):
         pass
-    assert default_out(config, "my.txt", "summary.json") == path
-    assert default_out(tiny("demo", "compute.threads=3"), "my.txt", "summary.json") == path
-    assert default_out(tiny("demo", "seed=1"), "my.txt", "summary.json") != path
-    assert default_out(config, "other.txt", "summary.json") != path
+    assert default_out(Asked(config), "my.txt", "summary.json") == path
+    assert default_out(Asked(tiny("demo", "compute.threads=3")), "my.txt", "summary.json") == path
+    assert default_out(Asked(tiny("demo", "seed=1")), "my.txt", "summary.json") != path
+    assert default_out(Asked(config), "other.txt", "summary.json") != path
     (path / "summary.json").touch()
-    assert default_out(config, "my.txt", "summary.json") != path
-    assert default_out(config, "my.txt", "report.html") == path
+    assert default_out(Asked(config), "my.txt", "summary.json") != path
+    assert default_out(Asked(config), "my.txt", "report.html") == path
 
 
 def test_files_are_replaced_at_once_or_not_at_all(

@@ -38,7 +38,7 @@ def _benchmark(name: str) -> dict[str, Any]:
     return benchmark
 
 
-def _wrapped(*sentences: str) -> str:
+def wrapped(*sentences: str) -> str:
     """A paragraph as pages wrap it."""
     return textwrap.fill(" ".join(sentences), PAGE_WIDTH, break_on_hyphens=False)
 
@@ -71,14 +71,14 @@ def prepare_table(names: list[str]) -> str:
     given = runs["all, tokenizer given"]
     hours = PILE_BYTES / 1e6 / given["megabytes_per_second"] / 3600
     tokens = PILE_BYTES / 1e6 / given["megabytes"] * given["tokens"]
-    pile = _wrapped(
+    pile = wrapped(
         "At the rate with a given tokenizer, the Pile (825 GiB) would take "
         f"{hours:.0f} hours on {made['cores']} cores and become {tokens / 1e9:.0f} billion tokens, "
         f"{2 * tokens / 1e9:.0f} GB. Shards are independent, so 32 cores would take "
         f"{hours * made['cores'] / 32:.1f} hours if a single process can read fast enough to keep "
         "them busy; that has not been tried."
     )
-    lines += ["", _wrapped(*words), "", pile]
+    lines += ["", wrapped(*words), "", pile]
     return "\n".join(lines) + "\n"
 
 
@@ -127,7 +127,7 @@ def finetune_table(names: list[str]) -> str:
         f"(`benchmarks/results/{name}`)."
         for task, name in zip(longer, names[1:], strict=True)
     ]
-    return "\n".join([*lines, "", _wrapped(*words)]) + "\n"
+    return "\n".join([*lines, "", wrapped(*words)]) + "\n"
 
 
 def _welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
@@ -160,7 +160,7 @@ def coverage_table(names: list[str]) -> str:
         f"models of equal quality (`benchmarks/coverage.py`, commit "
         f"{benchmark['environment']['commit']})."
     )
-    return "\n".join([*lines, "", _wrapped(words)]) + "\n"
+    return "\n".join([*lines, "", wrapped(words)]) + "\n"
 
 
 def _there(names: list[str]) -> list[dict[str, Any]]:
@@ -187,7 +187,7 @@ def _shape(result: dict[str, Any]) -> str:
     return f"{_words(result)}, length {result['row_length']}, {_size(result)}"
 
 
-def _source(results: list[dict[str, Any]]) -> str:
+def source(results: list[dict[str, Any]]) -> str:
     """The devices, PyTorch versions and commits behind these results."""
     devices = sorted({result["device"] for result in results})
     commits = sorted({str(result["environment"]["commit"]) for result in results})
@@ -195,9 +195,11 @@ def _source(results: list[dict[str, Any]]) -> str:
     return f"{', '.join(devices)}; PyTorch {', '.join(torch)}; commit {', '.join(commits)}."
 
 
-def _tabled(head: str, rows: list[str], results: list[dict[str, Any]]) -> str:
+def tabled(head: str, rows: list[str], results: list[dict[str, Any]], *words: str) -> str:
+    """A table, sentences about it if there are any, and where it comes from."""
     rule = "|".join(["", *["---"] * (head.count("|") - 1), ""])
-    return "\n".join([head, rule, *rows, "", _source(results)]) + "\n"
+    below = wrapped(*words, source(results)) if words else source(results)
+    return "\n".join([head, rule, *rows, "", below]) + "\n"
 
 
 def step_table(names: list[str]) -> str:
@@ -225,7 +227,7 @@ def step_table(names: list[str]) -> str:
         "| shape | loop | rows | tokens/s | time relative to ours | MFU | peak memory "
         "| energy per 1 M tokens |"
     )
-    return _tabled(head, rows, results)
+    return tabled(head, rows, results)
 
 
 def lengths_table(names: list[str]) -> str:
@@ -270,7 +272,7 @@ def floor_table(names: list[str]) -> str:
         "| shape | format | tokens | products and attention | memory traffic "
         "| tokens/s without traffic | tokens/s with traffic |"
     )
-    return _tabled(head, rows, results)
+    return tabled(head, rows, results)
 
 
 def profile_table(names: list[str]) -> str:
@@ -285,7 +287,7 @@ def profile_table(names: list[str]) -> str:
         times = f"{1000 * result['seconds']:.1f} ms"
         idle = f"{100 * result['idle_seconds'] / result['seconds']:.0f} %"
         rows.append(f"| {_shape(result)} | {tokens:,} | {times} | {idle} | {', '.join(shares)} |")
-    return _tabled("| shape | tokens | time | idle | share of kernel time |", rows, results)
+    return tabled("| shape | tokens | time | idle | share of kernel time |", rows, results)
 
 
 def optimizer_table(names: list[str]) -> str:
@@ -298,7 +300,7 @@ def optimizer_table(names: list[str]) -> str:
         for result in results
         for name, way in result["ways"].items()
     ]
-    return _tabled("| shape | method | time | share of an update |", rows, results)
+    return tabled("| shape | method | time | share of an update |", rows, results)
 
 
 def loader_table(names: list[str]) -> str:
@@ -311,7 +313,7 @@ def loader_table(names: list[str]) -> str:
         for what, entry in (*rates, ("mask", result["mask"]), ("train", result["training"])):
             rate = f"{quantity(entry['rows_per_second'])} | {quantity(entry['tokens_per_second'])}"
             rows.append(f"| {_shape(result)} | {what} | {rate} |")
-    return _tabled("| shape | operation | rows/s | tokens/s |", rows, results)
+    return tabled("| shape | operation | rows/s | tokens/s |", rows, results)
 
 
 def checkpoint_table(names: list[str]) -> str:
@@ -329,7 +331,7 @@ def checkpoint_table(names: list[str]) -> str:
                 f"| {_shape(result)} | {what} | {entry['seconds']:.2f} ({spread}) | "
                 f"{share if verb == 'save' else ''} |"
             )
-    return _tabled("| shape | operation | seconds | share of a run |", rows, results)
+    return tabled("| shape | operation | seconds | share of a run |", rows, results)
 
 
 CHECKPOINT_PARTS = {
@@ -353,7 +355,7 @@ def end_to_end_table(names: list[str]) -> str:
         wall = f"{result['wall_seconds']:.0f}"
         rows.append(f"| {' | '.join(cells)} | {wall} | {accounts} |")
     head = "| shape | text | budget | tokens | total seconds | breakdown in seconds |"
-    return _tabled(head, rows, results)
+    return tabled(head, rows, results)
 
 
 def plan_table(names: list[str]) -> str:
@@ -368,7 +370,7 @@ def plan_table(names: list[str]) -> str:
             ratio = "" if entry["ratio"] is None else f"{entry['ratio']:.3f}"
             cells = (_shape(result), entry["budget"], predicted, quantity(entry["tokens"]), ratio)
             rows.append(f"| {' | '.join(cells)} |")
-    return _tabled(
+    return tabled(
         "| shape | budget | predicted tokens (range) | tokens read | read / predicted |",
         rows,
         results,

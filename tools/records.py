@@ -9,8 +9,9 @@ corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.js
 the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
 ``study: DATE-NAME`` shows a study, ``documents: DATE-NAME`` one whose runs were scored on documents
 by themselves, ``positions: DATE-NAME`` runs by position in the row, and ``sizes: BUDGET ...`` what
-the default recipe becomes at some budgets; ``prepare: FILE`` and the other keys of `MAKERS` show
-benchmark results (`benchmark_tables`).
+the default recipe becomes at some budgets; ``contest: DATE-NAME``, ``sweep``, ``hour`` and ``serving`` show records on a CPU
+(`cpu_tables`); ``prepare: FILE`` and the other keys of `MAKERS` show benchmark results
+(`benchmark_tables`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Annotated, Any
 import typer
 
 import benchmark_tables
+import cpu_tables
 from crammed.device import known_peak
 from crammed.errors import InputError
 from crammed.files import read_json, write_json, write_text
@@ -31,7 +33,8 @@ from crammed.model.count import parameters
 from crammed.quantity import quantity
 from crammed.recipe import load_config
 from crammed.rundir import read_config, read_lines, read_metrics
-from crammed.sizing import CORE, SHARE_OF_PEAK, tokens
+from crammed.sizing import tokens
+from crammed.speed import CORE, SHARE_OF_PEAK
 from crammed.study.folder import run_folder
 from crammed.study.statistics import RATES, compare_arms
 
@@ -310,6 +313,10 @@ MAKERS = {
     "checkpoint": benchmark_tables.checkpoint_table,
     "end_to_end": benchmark_tables.end_to_end_table,
     "plan": benchmark_tables.plan_table,
+    "contest": cpu_tables.contest_table,
+    "sweep": cpu_tables.sweep_table,
+    "hour": cpu_tables.hour_table,
+    "serving": cpu_tables.serving_table,
 }
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from crammed.errors import InputError
+from crammed.quantity import flops_text
 
 Clock = Callable[[], float]
 BudgetKind = Literal["time", "tokens", "updates", "flops"]
@@ -102,8 +103,9 @@ class Budget:
     def __str__(self) -> str:
         if self.kind == "time":
             return format_seconds(self.limit)
-        unit = {"tokens": "tokens", "updates": "updates", "flops": "FLOPs"}[self.kind]
-        return f"{self.limit:.4g} {unit}"
+        if self.kind == "flops":
+            return flops_text(self.limit)
+        return f"{self.limit:.4g} {self.kind}"
 
 
 class Ledger:

@@ -20,6 +20,11 @@ def quantity(value: float | None, unit: str = "") -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+def flops_text(value: float) -> str:
+    """A number of FLOPs with the unit in which it is short: ``12.3 TFLOP``, ``1.5 exaFLOP``."""
+    return quantity(value, "FLOP").replace("EFLOP", "exaFLOP")
+
+
 def counted(count: int, noun: str) -> str:
     """A number with its noun, which takes an s unless there is one: ``1 task``, ``1,234 tasks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

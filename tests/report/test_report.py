@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crammed.choosing import Asked
 from crammed.data.statistics import Statistics
 from crammed.errors import InputError
 from crammed.evaluation.protocol import load_protocol
@@ -130,7 +131,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         budget={"limit": "12updates"},
         data={"sources": [str(text)]},
     )
-    run_everything(config, folder / "run", None, None, SILENT)
+    run_everything(Asked(config), folder / "run", None, None, SILENT)
     return folder / "run"
 
 
@@ -169,7 +170,7 @@ def test_folders_of_sources_are_not_shown(tmp_path: Path) -> None:
             budget={"limit": "2updates"},
             data={"sources": [str(private / "texts")]},
         )
-        run_everything(config, tmp_path / "run", None, None, progress)
+        run_everything(Asked(config), tmp_path / "run", None, None, progress)
     assert "skipped  broken.jsonl.gz: texts/broken.jsonl.gz cannot be read" in said.getvalue()
     assert "private-folder" not in said.getvalue()
     telling = [

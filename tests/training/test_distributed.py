@@ -19,7 +19,7 @@ from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.doctor import TINY
 from crammed.progress import Progress
-from crammed.rundir import RunDir, read_lines, read_metrics
+from crammed.rundir import RunDir, read_choice, read_lines, read_metrics
 from crammed.training.distributed import Group, note_processes
 from support.command import PATIENCE, crammed, dying, prepared, started
 from support.text import tiny
@@ -43,11 +43,13 @@ def group(
     commands: Sequence[list[str]],
     *words: str,
     last: Sequence[str] = (),
+    model: Sequence[str] = MODEL,
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """The command as ``torchrun`` starts it, once for each of `commands`.
 
     Args:
         last: words that the last process alone gets.
+        model: words that all get first.
     """
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -59,7 +61,7 @@ def group(
         members = []
         for rank, command in enumerate(commands):
             own = last if rank == len(commands) - 1 else ()
-            given = {word.partition("=")[0]: word for word in (*MODEL, *always, *words, *own)}
+            given = {word.partition("=")[0]: word for word in (*model, *always, *words, *own)}
             env = {**several, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             member = started(*command, "pretrain", "crammed", *given.values(), env=env)
             members.append(opened.enter_context(member))
@@ -110,6 +112,27 @@ def test_several_processes_go_back_together(tmp_path: Path, corpus: Corpus) -> N
     )
     for name, weight in one.items():
         assert (weight - two[name]).norm() <= 1e-4 * weight.norm() + 1e-4, name
+
+
+MEASURED = """
+import crammed.training.settling as settling
+def measured(config, device):
+    speed = {speed}
+    assert speed, "measured by a process that does not lead"
+    return speed
+settling.training_speed = measured
+"""
+
+
+def test_one_process_measures_for_all(tmp_path: Path, corpus: Corpus) -> None:
+    model = [word for word in MODEL if not word.startswith("batch.rows")]
+    commands = [prepared(MEASURED.format(speed=speed)) for speed in (1e9, None)]
+    with group(corpus, tmp_path / "run", commands, "--budget=1s", model=model) as members:
+        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
+        assert [member.returncode for member in members] == [0, 0], errors
+    choice = read_choice(tmp_path / "run")
+    assert choice is not None
+    assert (choice.follows, choice.flops_per_second) == (("batch.rows",), 1e9)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -57,7 +57,8 @@ def study(
     from crammed.data.corpus import Corpus
     from crammed.evaluation.scores.table import show
     from crammed.study.arms import load_study, read_study
-    from crammed.study.runner import run_study
+    from crammed.study.folder import Chooser
+    from crammed.study.runner import run_study, threads_of
     from crammed.study.statistics import compare_arms
 
     if name is None:
@@ -68,9 +69,10 @@ def study(
         raise InputError("a study needs --corpus CORPUS_DIR, --budget BUDGET and --out DIR")
     refuse_twice([w for w in words or [] if "=" in w], "--budget", "budget.limit", given=True)
     opened = Corpus(corpus)
-    loaded = load_study(name, opened, budget, words or [])
     with shown_progress() as progress:
-        result = run_study(loaded, opened, budget, seeds, out, jobs, progress)
+        chooser = Chooser(opened, out, threads_of(jobs), progress)
+        loaded = load_study(name, opened, budget, words or [], chooser)
+        result = run_study(loaded, opened, budget, seeds, out, jobs, progress, chooser.chosen)
     rows = compare_arms(result)
     failed = {
         f"{arm}, seed {seed}": run["failed"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,15 +39,19 @@ def run_study(
     out: Path,
     jobs: int,
     progress: Progress,
+    chosen: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train every arm with every seed, `jobs` runs at a time, which share the CPU's cores.
 
     The folder may hold other arms and seeds of the same study: what has finished there stays in
     the result.
 
+    Args:
+        chosen: what a `Chooser` has chosen for the study, which the folder keeps.
+
     Returns:
         what ``OUT/study.json`` holds: ``{"environment", "corpus", "budget", "jobs", "baseline",
-        "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is ``{"loss@0.15",
+        "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is ``{"loss@0.15",
         "loss@0.25", "tokens", "updates", "parameters", "seconds"}``, or ``{"failed": reason}``.
 
     Raises:
@@ -55,7 +59,7 @@ def run_study(
     """
     refuse_another(study, corpus, budget, seeds, out)
     with FolderLock(out):
-        return _run_all(study, corpus, budget, seeds, out, jobs, progress)
+        return _run_all(study, corpus, budget, seeds, out, jobs, progress, chosen or {})
 
 
 def _run_all(
@@ -66,6 +70,7 @@ def _run_all(
     out: Path,
     jobs: int,
     progress: Progress,
+    chosen: Mapping[str, Any],
 ) -> dict[str, Any]:
     begun: dict[str, dict[str, Any]] = {
         arm: {"words": study.words(arm), "runs": {}} for arm in study.arms
@@ -78,8 +83,10 @@ def _run_all(
         "budget": budget.text,
         "jobs": jobs,
         "baseline": study.baseline,
+        "chosen": chosen,
         "arms": begun,
     }
+    write_json(out / RESULT, result)  # a call that goes on takes from here what was chosen
     listed = list(_runs(study, corpus, budget, seeds, out, jobs))
     with progress.task("study", len(listed)) as bar, ThreadPoolExecutor(jobs) as pool:
         processes = _Processes()
@@ -98,11 +105,16 @@ def _run_all(
     return result
 
 
+def threads_of(jobs: int) -> int:
+    """CPU threads of each of so many runs at a time."""
+    return max(1, cores() // jobs)
+
+
 def _runs(
     study: Study, corpus: Corpus, budget: Budget, seeds: int, out: Path, jobs: int
 ) -> Iterator[_Run]:
     """Seeds are the outer loop, so that a study that is cut short has complete seeds."""
-    threads = f"compute.threads={max(1, cores() // jobs)}"
+    threads = f"compute.threads={threads_of(jobs)}"
     for seed in range(seeds):
         for arm in study.arms:
             words = merged((threads, *study.words(arm)))

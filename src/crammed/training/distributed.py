@@ -76,6 +76,16 @@ class Group:
             dist.broadcast(command, 0)
         return [float(value) for value in command.tolist()]
 
+    def tell(self, text: str | None) -> str:
+        """Give a text of the leader's, which the others call this without, to all processes."""
+        content = (text or "").encode()
+        size = torch.tensor(len(content))
+        with _together():
+            dist.broadcast(size, 0)
+            sent = torch.tensor(list(content.ljust(int(size))), dtype=torch.uint8)
+            dist.broadcast(sent, 0)
+        return bytes(sent.tolist()).decode()
+
     def share(self, rows: int) -> slice:
         """Which of so many rows of an update this process works on."""
         bounds = [rows * n // self.size for n in (self.rank, self.rank + 1)]

@@ -1,0 +1,313 @@
+"""Records on a CPU: who takes part, in which order, what is kept, and how the tables read it."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from crammed.data.corpus import Corpus
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.doctor import TINY
+from crammed.errors import CrammedError, InputError
+from crammed.files import read_json, write_json
+from support.command import crammed, python
+from support.models import save_model
+from support.text import documents, tiny
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+OWN = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
+
+
+@pytest.fixture
+def heldout(tmp_path: Path) -> Path:
+    path = tmp_path / "heldout.jsonl.gz"
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in documents(150, seed=7))
+    return path
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """A module of benchmarks/ or tools/."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return importlib.import_module
+
+
+class Stage:
+    """`cpu_records` with processes that are played.
+
+    Attributes:
+        calls: what was started.
+        fails: whether the next process fails.
+    """
+
+    def __init__(self, folder: Path, corpus: Corpus, heldout: Path, module: ModuleType) -> None:
+        self.out, self.module = folder / "out", module
+        self.calls: list[list[str]] = []
+        self.fails = False
+        self.options: dict[str, Any] = {
+            "corpus": corpus.path,
+            "heldout": heldout,
+            "out": self.out,
+            "cores": "0",
+        }
+
+    def play(self, _: object, words: list[str], name: str) -> dict[str, Any]:
+        """What a process with these words prints."""
+        self.calls.append(words)
+        if self.fails:
+            raise CrammedError(f"{name} ended with exit code 1")
+        if "--suite" in words:
+            suite = words[words.index("--suite") + 1]
+            tasks = {"rte": {"metric": "accuracy", "median": 52.5}}
+            found = {"blimp": 61.5} if suite == "blimp" else {"tasks": tasks}
+            return {"model": "where it lay", "suites": {suite: found}}
+        if words[1].endswith("heldout_masked_lm.py"):
+            loss = 4.0 + len(self.calls) / 100
+            return {"loss@0.15": loss, "loss@0.25": loss + 0.1}
+        folder = Path(words[words.index("--out") + 1])
+        folder.mkdir(parents=True)
+        if "pretrain" in words:
+            write_json(folder / "config.json", tiny().model_dump(mode="json"))
+        return {"tokens": 5000, "updates": 20, "parameters": 30_000, "secret": folder.name}
+
+    def do(self, contest: str, **options: Any) -> list[dict[str, Any]]:
+        """Run a contest; the runs in its file."""
+        getattr(self.module, contest)(**self.options, **options)
+        values = read_json(self.out / f"{contest.replace('_', '-')}.json") or {"runs": []}
+        runs: list[dict[str, Any]] = values["runs"]
+        return runs
+
+
+@pytest.fixture
+def stage(
+    tmp_path: Path,
+    corpus: Corpus,
+    heldout: Path,
+    module: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Stage]:
+    played = Stage(tmp_path, corpus, heldout, module("cpu_records"))
+    contest = module("contest")
+    monkeypatch.setattr(contest.Contest, "_call", lambda *words: played.play(*words))
+    monkeypatch.setattr(contest, "pinned", list)
+    threads = torch.get_num_threads()
+    yield played
+    torch.set_num_threads(threads)
+
+
+def names(runs: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(run["name"], run["seed"]) for run in runs]
+
+
+def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None:
+    points = ["2x32:2e-3:8", "2x32:1e-3:8", "4x64:1e-3:4"]
+    swept = stage.do("sweep", point=points)  # later runs have higher losses here
+    assert [run["settings"]["masks"] for run in swept] == [0.25] * 3
+    runs = stage.do("ten_minutes", seeds=2)
+    turn = ["ours", "ours, a fifth of the time"]
+    turn += [f"ModernBERT {shape}, {m} % masks" for shape in ("2x32", "4x64") for m in (15, 25)]
+    assert names(runs) == [(name, seed) for seed in (0, 1) for name in turn]
+    assert [run["seconds"] for run in runs[:3]] == [600, 120, 600]
+    peer = runs[2]["settings"]
+    assert peer == {"layers": 2, "width": 32, "rate": 2e-3, "batch": 8, "masks": 0.15}
+    assert "--budget 600s --seed 0" in runs[0]["command"]
+    assert "--rate 0.002 --batch 8 --masks 0.15" in runs[2]["command"]
+    assert runs[0]["train"]["layers"] == 2
+    assert "secret" not in runs[0]["train"]
+    assert str(stage.out) not in runs[0]["command"]
+
+
+def test_a_sweep_has_our_shape_and_another(stage: Stage) -> None:
+    runs = stage.do("sweep", shape="2x128")
+    shapes = [(run["settings"]["layers"], run["settings"]["width"]) for run in runs]
+    assert [shapes.count(shape) for shape in ((2, 128), (4, 256))] == [9, 3]
+    rates = {(run["settings"]["rate"], run["settings"]["batch"]) for run in runs[:9]}
+    assert rates == {(rate, rows) for rate in (1e-3, 2e-3, 4e-3) for rows in (8, 16, 32)}
+
+
+def test_a_contest_continues_with_what_is_missing(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = ["2x32:2e-3:8", "2x32:1e-3:8"]
+    assert stage.do("sweep", point=points, dry_run=True) == []
+    assert "2 of 2 runs to go, about 8 min on cores 0 (0.1 core-hours)" in capsys.readouterr().out
+    stage.do("sweep", point=points[:1])
+    stage.fails = True
+    with pytest.raises(CrammedError, match="2x32-1e-3-8-0 ended"):
+        stage.do("sweep", point=points)
+    stage.fails = False
+    before = len(stage.calls)
+    first = stage.do("sweep", point=points)
+    assert len(stage.calls) == before + 2  # a training and a judge
+    del first[1]["heldout"]
+    values = read_json(stage.out / "sweep.json")
+    write_json(stage.out / "sweep.json", {**(values or {}), "runs": first})
+    again = stage.do("sweep", point=points)
+    assert len(stage.calls) == before + 3
+    assert {**again[1], "heldout": None} == {**first[1], "heldout": None}
+
+
+def test_the_hour_tunes_the_paper_in_our_size(stage: Stage, tmp_path: Path) -> None:
+    stage.do("sweep", point=["2x32:2e-3:8"])
+    stage.do("ten_minutes", seeds=1)
+    (tmp_path / "glue").mkdir()
+    data = {"blimp": stage.options["heldout"], "glue": tmp_path / "glue"}
+    runs = stage.do("hour", **data, rates="1e-3,4e-3", tasks="rte", seeds=2)
+    peer = "ModernBERT 2x32, 15 % masks"
+    last = [(name, 1) for name in ("ours", peer, "crammed-2022, re-tuned")]
+    first = ["ours", "crammed-2022 at 0.001", "crammed-2022 at 0.004", peer, last[-1][0]]
+    assert names(runs) == [*((name, 0) for name in first), *last]
+    words = runs[4]["settings"]["words"]
+    assert words[:4] == ["crammed-2022", "model.layers=2", "model.width=32", "model.head_dim=16"]
+    assert "optim.lr=0.001" in words
+    assert runs[3]["blimp"]["suites"]["blimp"]["blimp"] == 61.5
+    assert "where it lay" not in json.dumps(runs)
+    assert "glue" not in runs[1]
+
+
+def test_tables_show_a_contest(
+    stage: Stage,
+    tmp_path: Path,
+    module: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = module("cpu_tables")
+    monkeypatch.setattr(tables, "RECORDS", tmp_path)
+    assert tables.contest_table(["out"]) == "Not measured yet.\n"
+    stage.do("sweep", point=["2x32:2e-3:8", "4x64:1e-3:8"])
+    assert "| 4 x 64 | 1.0e-03 | 8 | 20 | 5 k |" in tables.sweep_table(["out"])
+    runs = stage.do("ten_minutes", seeds=2)
+    made = {"ours": 3.5, "ours, a fifth of the time": 4.0, "ModernBERT 4x64, 15 % masks": 4.1}
+    for run in runs:
+        loss = made.get(run["name"], 4.3) + run["seed"] / 50
+        run["heldout"] |= {"loss@0.15": loss, "loss@0.25": loss - 0.2}
+    values = {**(read_json(stage.out / "ten-minutes.json") or {}), "runs": runs}
+    write_json(stage.out / "ten-minutes.json", values)
+    page = " ".join(tables.contest_table(["out"]).split())
+    assert "| ours | 10 | 2 x 32 | 30 k | 5 k | 2 | 3.510 ± 0.014 | 3.310 ± 0.014 |" in page
+    assert page.index("| ours, a fifth of the time | 2 |") < page.index("| ModernBERT 4x64, 15 %")
+    best = "the best peer is ModernBERT 4x64, 15 % masks; ours with a fifth of its time"
+    assert f"At 25 % masking, {best} differs from it by -0.100 nats, 95 % interval -0.1" in page
+    (tmp_path / "glue").mkdir()
+    stage.do("hour", blimp=stage.options["heldout"], glue=tmp_path / "glue", tasks="rte")
+    hour = tables.hour_table(["out"])
+    assert "| BLiMP | RTE |" in hour
+    assert "| 61.5 | 52.5 |" in hour
+
+
+def test_wrong_words_are_one_line(stage: Stage) -> None:
+    with pytest.raises(InputError, match="run sweep with the same --out first"):
+        stage.do("ten_minutes")
+    with pytest.raises(InputError, match="LAYERSxWIDTH:RATE:ROWS"):
+        stage.do("sweep", point=["2x32"])
+    stage.do("sweep", point=["4x64:1e-3:4"])
+    with pytest.raises(InputError, match="ours has chosen 2x32, and the sweep has 4x64"):
+        stage.do("ten_minutes")
+    with pytest.raises(InputError, match="'ours', seed 0, was made with other settings"):
+        stage.do("ten_minutes", ours="crammed optim.name=muon")
+    stage.options["heldout"] = stage.options["corpus"] / "heldout.jsonl.gz"
+    with pytest.raises(InputError, match="another heldout_sha256: choose another --out"):
+        stage.do("sweep", point=["4x64:1e-3:4"])
+
+
+def test_ours_is_trained_and_judged_in_processes_of_its_own(
+    tmp_path: Path, corpus: Corpus, heldout: Path
+) -> None:
+    pytest.importorskip("transformers")
+    out, core = tmp_path / "out", min(os.sched_getaffinity(0))
+    out.mkdir()
+    point = {"layers": 2, "width": 32, "rate": 1e-3, "batch": 8, "masks": 0.25}
+    swept = {"settings": point, "heldout": {"loss@0.15": 4.0, "loss@0.25": 4.1}}
+    write_json(out / "sweep.json", {"runs": [swept]})
+    words: list[str | Path] = ["ten-minutes", "--corpus", corpus.path]
+    words += ["--heldout", heldout, "--out", out]
+    words += ["--ours", " ".join(["crammed", *OWN]), "--seeds", "1", "--seconds", "1"]
+    refused = python(BENCHMARKS / "cpu_records.py", *words, "--cores", "99")
+    assert (refused.returncode, "--cores: choose from" in refused.stderr) == (2, True)
+    done = python(BENCHMARKS / "cpu_records.py", *words, "--cores", str(core))
+    values = read_json(out / "ten-minutes.json")
+    assert values is not None, done.stderr
+    ours = values["runs"][0]
+    assert values["cores"] == 1
+    assert ours["train"]["heldout"].keys() <= ours["heldout"].keys()
+    assert ours["train"]["charged_seconds"] <= 1
+    assert ours["train"]["accounts"]["step"] > 0
+    assert ours["heldout"]["loss@0.15"] == pytest.approx(ours["heldout"]["loss@0.25"], abs=0.3)
+    assert not list((out / "models").glob("*.compiled"))
+    if importlib.util.find_spec("accelerate") is None:
+        assert done.returncode == 1
+        assert "needs accelerate: pip install 'crammed[exports]'" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert values["runs"][2]["train"]["train_seconds"] <= 1
+
+
+def test_the_judge_agrees_with_crammed_evaluate(tmp_path: Path, heldout: Path) -> None:
+    pytest.importorskip("transformers")
+    model = save_model(tmp_path / "modernbert", "modernbert")
+    judge = BENCHMARKS / "heldout_masked_lm.py"
+    printed = python(judge, model, "--data", heldout, "--length", "40")
+    theirs = json.loads(printed.stdout)
+    options = ("--suite", "heldout", "--data", heldout, "--into", tmp_path / "scores", "--json")
+    ours = json.loads(crammed("evaluate", model, *options).stdout)["suites"]["heldout"]
+    assert theirs["rows"] == ours["rows"] > 100
+    for rate in ("loss@0.15", "loss@0.25", "bits_per_character@0.15"):
+        assert theirs[rate] == pytest.approx(ours[rate], abs=1e-4)
+
+
+def test_the_peer_masks_exactly_and_follows_the_clock(
+    corpus: Corpus, module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    peer = module("peer")
+    specials = Specials.of(corpus.tokenizer)
+    rows = peer.Rows(corpus).__getitems__(list(range(200)))
+    batch = peer.Masks(corpus.vocab_size, specials, 0.25)(rows)
+    chosen = batch["labels"] != peer.IGNORED
+    assert chosen.sum(1).unique().tolist() == [8]
+    assert torch.equal(rows[chosen], batch["labels"][chosen])
+    assert torch.equal(rows[~chosen], batch["input_ids"][~chosen])
+    assert not torch.isin(rows[chosen], torch.tensor(specials.ids)).any()
+    masked = (batch["input_ids"][chosen] == specials.mask).float().mean()
+    assert 0.75 < masked < 0.85
+    now = 0.0
+    monkeypatch.setattr(peer.time, "perf_counter", lambda: now)
+    clock = peer.Clock(seconds=100.0, warmup=0.1)
+    clock.on_train_begin()
+    for now, factor in ((0.0, 0.01), (5.0, 0.51), (10.0, 1.0), (55.0, 0.5), (100.0, 0.0)):
+        assert clock.factor(0) == pytest.approx(factor), now
+
+
+def test_serving_times_every_model(
+    tmp_path: Path, module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    models = {name: save_model(tmp_path / name, name) for name in ("bert", "modernbert")}
+    words = [f"{name}={folder}" for name, folder in models.items()]
+    core = str(min(os.sched_getaffinity(0)))
+    options = ["--cores", core, "--lengths", "8,16", "--threads", "1", "--rounds", "1"]
+    done = python(BENCHMARKS / "serving.py", *words, *options)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (tmp_path / "serving.json").write_text(done.stdout)
+    tables = module("cpu_tables")
+    monkeypatch.setattr(tables, "RECORDS", tmp_path.parent)
+    assert tables.serving_table([tmp_path.name]).count("\n| bert |") == 1
+    for name, folder in models.items():
+        found = result["models"][name]
+        assert found["bytes"] == (folder / "model.safetensors").stat().st_size
+        timed = [(time["length"], time["batch"]) for time in found["times"]]
+        assert timed == [(8, 1), (8, 32), (16, 1), (16, 32)]
+        assert all(time["seconds"] > 0 for time in found["times"])

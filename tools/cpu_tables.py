@@ -1,0 +1,192 @@
+"""Tables of the records on a CPU, from the files that ``benchmarks/cpu_records.py`` writes.
+
+Each function takes the name of a record, a folder of ``records/``, and returns Markdown. What has
+not been measured yet is no error, and the table says so.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmark_tables import NOT_YET, tabled
+from crammed.files import read_json
+from crammed.quantity import quantity
+from crammed.study.statistics import RATES, compare_arms
+
+RECORDS = Path(__file__).resolve().parents[1] / "records"
+FIFTH = "ours, a fifth of the time"
+JUDGES = ("heldout", "blimp", "glue")
+
+Run = dict[str, Any]
+
+
+def contest_table(names: list[str]) -> str:
+    """Who trained for ten minutes, ordered by loss, and how ours did with a fifth of the time."""
+    runs = _runs(names, "ten-minutes")
+    peers = [run for run in runs if run["maker"] == "peer"]
+    if not runs or not peers:
+        return NOT_YET
+    best = {rate: _best(peers, rate) for rate in RATES}
+    compared = {rate: _compared(runs, best[rate]) for rate in RATES}
+    rows = []
+    for row in compared[RATES[0]].values():
+        of = [run for run in runs if run["name"] == row["arm"]]
+        losses = [_mean(compared[rate][row["arm"]][rate]) for rate in RATES]
+        cells = (row["arm"], _minutes(of[0]), *_size(of), str(len(of)), *losses)
+        rows.append(f"| {' | '.join(cells)} |")
+    head = (
+        "| contestant | minutes | layers x width | parameters | tokens | seeds "
+        "| held-out loss at 15 % masking | at 25 % masking |"
+    )
+    words = [_against(compared[rate], rate, best[rate]) for rate in RATES]
+    return tabled(head, rows, runs, *(each for each in words if each), _cost(runs))
+
+
+def sweep_table(names: list[str]) -> str:
+    """The peer's learning rates and batches, best first."""
+    runs = sorted(_runs(names, "sweep"), key=_both)
+    if not runs:
+        return NOT_YET
+    rows = []
+    for run in runs:
+        chosen = run["settings"]
+        cells = (
+            f"{chosen['layers']} x {chosen['width']}",
+            f"{chosen['rate']:.1e}",
+            str(chosen["batch"]),
+            f"{run['train']['updates']:,}",
+            quantity(run["train"]["tokens"]),
+            *(f"{run['heldout'][rate]:.3f}" for rate in RATES),
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    head = (
+        "| layers x width | learning rate | rows per update | updates | tokens "
+        "| held-out loss at 15 % masking | at 25 % masking |"
+    )
+    minutes = f"{_minutes(runs[0])} minutes each, {100 * chosen['masks']:.0f} % masks."
+    return tabled(head, rows, runs, minutes, _cost(runs))
+
+
+def hour_table(names: list[str]) -> str:
+    """Held-out loss, BLiMP and fine-tuning of those who trained for an hour."""
+    runs = _runs(names, "hour")
+    if not runs:
+        return NOT_YET
+    tasks = list(next((_tasks(run) for run in runs if "glue" in run), {}))
+    rows = []
+    for name in dict.fromkeys(run["name"] for run in sorted(runs, key=_both)):
+        of = [run for run in runs if run["name"] == name]
+        losses = [_average([run["heldout"][rate] for run in of], ".3f") for rate in RATES]
+        blimp = _average([r["blimp"]["suites"]["blimp"]["blimp"] for r in of if "blimp" in r])
+        scores = [_average([_tasks(r)[t]["median"] for r in of if "glue" in r]) for t in tasks]
+        cells = (name, _minutes(of[0]), *_size(of), str(len(of)), *losses, blimp, *scores)
+        rows.append(f"| {' | '.join(cells)} |")
+    metrics = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE"}
+    head = (
+        "| contestant | minutes | layers x width | parameters | tokens | seeds "
+        "| held-out loss at 15 % masking | at 25 % masking | BLiMP "
+        f"{''.join(f'| {metrics.get(task, task)} ' for task in tasks)}|"
+    )
+    return tabled(head, rows, runs, _cost(runs))
+
+
+def serving_table(names: list[str]) -> str:
+    """Latency, throughput and size of encoders, model by model."""
+    (name,) = names
+    result = read_json(RECORDS / name / "serving.json")
+    if result is None:
+        return NOT_YET
+    lengths = sorted({time["length"] for m in result["models"].values() for time in m["times"]})
+    rows = []
+    for model, found in result["models"].items():
+        times = {(t["threads"], t["length"], t["batch"]): t["seconds"] for t in found["times"]}
+        size = (quantity(found["parameters"]), f"{found['bytes'] / 1e6:.1f} MB")
+        for threads in sorted({threads for threads, _, _ in times}):
+            cells = [model, *size, str(threads)]
+            cells += [f"{1000 * times[threads, length, 1]:.1f}" for length in lengths]
+            cells += [f"{32 / times[threads, length, 32]:,.0f}" for length in lengths]
+            rows.append(f"| {' | '.join(cells)} |")
+    one = [f"ms per sentence of {length} tokens" for length in lengths]
+    many = [f"sentences/s of {length} tokens, 32 at a time" for length in lengths]
+    head = f"| model | parameters | file | threads | {' | '.join([*one, *many])} |"
+    return tabled(head, rows, [result])
+
+
+def _runs(names: list[str], contest: str) -> list[Run]:
+    """The judged runs of a contest, each with the machine it ran on."""
+    (name,) = names
+    values = read_json(RECORDS / name / f"{contest}.json") or {"runs": []}
+    machine = {key: values.get(key) for key in ("device", "cores")}
+    return [{**run, **machine} for run in values["runs"] if "heldout" in run]
+
+
+def _compared(runs: list[Run], base: str) -> dict[str, dict[str, Any]]:
+    """A row for every contestant, best first, compared with one of them."""
+    arms: dict[str, Any] = {}
+    for run in runs:
+        losses = {rate: run["heldout"][rate] for rate in RATES}
+        kept = {**losses, "tokens": run["train"]["tokens"], "seconds": run["seconds"]}
+        arms.setdefault(run["name"], {"runs": {}})["runs"][str(run["seed"])] = kept
+    return {row["arm"]: row for row in compare_arms({"baseline": base, "arms": arms})}
+
+
+def _against(rows: dict[str, dict[str, Any]], rate: str, best: str) -> str:
+    """How ours with a fifth of the time compares with the best peer."""
+    if FIFTH not in rows:
+        return ""
+    loss = rows[FIFTH][rate]
+    between = loss["interval"]
+    words = f", 95 % interval {between[0]:+.3f} to {between[1]:+.3f}" if between else ""
+    share = f"{100 * float(rate.partition('@')[2]):.0f} %"
+    return (
+        f"At {share} masking, the best peer is {best}; ours with a fifth of its time differs from "
+        f"it by {loss['difference']:+.3f} nats{words}."
+    )
+
+
+def _best(runs: list[Run], rate: str) -> str:
+    """The contestant with the lowest mean loss."""
+    losses: dict[str, list[float]] = {}
+    for run in runs:
+        losses.setdefault(run["name"], []).append(run["heldout"][rate])
+    return min(losses, key=lambda name: statistics.fmean(losses[name]))
+
+
+def _both(run: Run) -> float:
+    return statistics.fmean(run["heldout"][rate] for rate in RATES)
+
+
+def _tasks(run: Run) -> dict[str, Any]:
+    tasks: dict[str, Any] = run["glue"]["suites"]["glue"]["tasks"]
+    return tasks
+
+
+def _size(runs: list[Run]) -> tuple[str, str, str]:
+    """Layers and width, parameters, and tokens, which differ a little from seed to seed."""
+    first = runs[0]
+    shape = {**first["settings"], **first["train"]}
+    tokens = statistics.fmean(run["train"]["tokens"] for run in runs)
+    size = quantity(first["train"]["parameters"])
+    return f"{shape['layers']} x {shape['width']}", size, quantity(tokens)
+
+
+def _minutes(run: Run) -> str:
+    return f"{run['seconds'] / 60:.3g}"
+
+
+def _mean(loss: dict[str, Any]) -> str:
+    deviation = loss["deviation"]
+    return f"{loss['mean']:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")
+
+
+def _average(values: list[float], form: str = ".1f") -> str:
+    return format(statistics.fmean(values), form) if values else ""
+
+
+def _cost(runs: list[Run]) -> str:
+    """What the runs cost, training and judging."""
+    judged = [run[judge]["wall_seconds"] for run in runs for judge in JUDGES if judge in run]
+    seconds = sum(judged) + sum(run["wall_seconds"] for run in runs)
+    return f"Training and judging took {seconds * runs[0]['cores'] / 3600:.1f} core-hours."
