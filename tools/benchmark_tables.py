@@ -251,7 +251,7 @@ def lengths_table(names: list[str]) -> str:
         "| model | row length | attention | tokens/s | time per token, relative "
         "| FLOPs per token, relative | peak memory |"
     )
-    return _tabled(head, rows, results)
+    return tabled(head, rows, results)
 
 
 def floor_table(names: list[str]) -> str:

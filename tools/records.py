@@ -9,9 +9,9 @@ corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.js
 the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
 ``study: DATE-NAME`` shows a study, ``documents: DATE-NAME`` one whose runs were scored on documents
 by themselves, ``positions: DATE-NAME`` runs by position in the row, and ``sizes: BUDGET ...`` what
-the default recipe becomes at some budgets; ``contest: DATE-NAME``, ``sweep``, ``hour`` and ``serving`` show records on a CPU
-(`cpu_tables`); ``prepare: FILE`` and the other keys of `MAKERS` show benchmark results
-(`benchmark_tables`).
+the default recipe becomes at some budgets; ``contest: DATE-NAME``, ``sweep``, ``hour`` and
+``serving`` show records on a CPU (`cpu_tables`); ``prepare: FILE`` and the other keys of `MAKERS`
+show benchmark results (`benchmark_tables`).
 """
 
 from __future__ import annotations
