@@ -226,20 +226,15 @@ def positions_table(names: list[str]) -> str:
     """Runs with rows of several lengths: held-out loss in each eighth of a row."""
     parts = [f"{number}/8" for number in range(1, 9)]
     lines = [
-        f"| row length | tokens | seconds | held-out loss | {' | '.join(parts)} |",
-        "|---" * (4 + len(parts)) + "|",
+        f"| row length | tokens | held-out loss | {' | '.join(parts)} |",
+        "|---" * (3 + len(parts)) + "|",
     ]
     for file in sorted(file for name in names for file in (RECORDS / name).glob("*.json")):
         run = read_json(file) or {}
         scores = run["scores"]["suites"]["heldout"]
         losses = [scores[RATES[0]], *scores[f"by_position@{RATES[0].partition('@')[2]}"]]
-        summary = run["summary"]
-        cells = (
-            f"{scores['length']:,}",
-            quantity(summary["tokens"]),
-            f"{summary['charged_seconds']:.0f}",
-            *(f"{loss:.3f}" for loss in losses),
-        )
+        shown = [f"{loss:.3f}" for loss in losses]
+        cells = (f"{scores['length']:,}", quantity(run["summary"]["tokens"]), *shown)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
