@@ -114,6 +114,21 @@ def test_several_processes_go_back_together(tmp_path: Path, corpus: Corpus) -> N
         assert (weight - two[name]).norm() <= 1e-4 * weight.norm() + 1e-4, name
 
 
+def test_all_begin_with_the_leader_s_embeddings(tmp_path: Path, corpus: Corpus) -> None:
+    """Which the others do not compute: on another machine they might differ in a bit."""
+    words = ("model.embedding_start=cooccurrence", "optim.lr=1e-30", "--budget=3updates")
+    train(corpus, tmp_path / "one", 1, *words)
+    unable = prepared("import crammed.training.start as s; s.begin_with_neighbours = None")
+    with group(corpus, tmp_path / "two", [CRAMMED, unable], *words) as members:
+        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
+    assert [member.returncode for member in members] == [0, 0], errors
+    one, two = (
+        load_file(tmp_path / name / "final" / "model.safetensors")["encoder.tokens.weight"]
+        for name in ("one", "two")
+    )
+    torch.testing.assert_close(two, one, rtol=0.0, atol=1e-7)
+
+
 MEASURED = """
 import crammed.training.settling as settling
 def measured(config, device):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import Attention
+from .attention import Attention, look_at_neighbours
 from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Product, Scales, norm_of
 from .feedforward import FeedForward
 from .positions import POSITIONS, Tables
@@ -331,6 +331,7 @@ def initialise(
     generator: torch.Generator | None = None,
     *,
     zero_outputs: bool = False,
+    neighbours: bool = False,
 ) -> None:
     """Set all parameters in place, module by module, as each module's `start` says.
 
@@ -339,6 +340,7 @@ def initialise(
     Args:
         std: standard deviation of matrices and embeddings.
         zero_outputs: set the last product of each block to zero.
+        neighbours: let attention begin with neighbouring tokens, by biases; this draws nothing.
 
     Raises:
         TypeError: a parameter that no `start` sets.
@@ -355,3 +357,5 @@ def initialise(
         for module in model.modules():
             if isinstance(module, Block) and module.products:
                 nn.init.zeros_(module.get_submodule([*module.products][-1]).get_parameter("weight"))
+    if neighbours:
+        look_at_neighbours(model)

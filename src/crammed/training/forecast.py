@@ -95,7 +95,7 @@ def _play(config: RunConfig, vocab_size: int, speed: Speed) -> tuple[Ledger, Wor
     ledger, work = Ledger(config.budget.charge, clock), Work()
     planner = Planner(config, vocab_size, ledger, lambda: None)
     with ledger.account("compile"):
-        clock.now += speed.compile
+        clock.now += speed.start + speed.compile
     agenda = Agenda(config.train, ledger, planner.room_for)
     seconds = {"log": speed.log, "heldout": speed.evaluate, "checkpoint": speed.checkpoint}
     with ledger.account("step"):

@@ -20,6 +20,7 @@ from crammed.data.corpus import Corpus, RowStream
 from crammed.data.masking import predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
+from crammed.model.cooccurrence import begin_with_neighbours
 from crammed.progress import SILENT, Progress
 from crammed.rundir import RunDir
 from crammed.sizing import flops_per_token
@@ -30,6 +31,7 @@ from crammed.training.checkpoint import Checkpoints
 from crammed.training.heldout import HeldoutMeter
 from crammed.training.plan import Planner, Update
 from crammed.training.recorder import Recorder
+from crammed.training.start import MOST_TOKENS, rows_to_count
 from crammed.training.step import TrainStep
 
 _FIRST_IDS = Specials(0, 1, 2, 3, 4)
@@ -64,6 +66,7 @@ class Speed:
         log: a log point.
         checkpoint: a checkpoint; 0 if the budget ends before the first.
         evaluate: a held-out measurement during training; 0 if it is not charged.
+        start: what comes before compiling: embeddings that begin with the text.
         low, high: the 10th and 90th percentiles of the blocks, as multiples of the mean.
     """
 
@@ -80,6 +83,7 @@ class Speed:
     evaluate: float = 0.0
     low: float = 1.0
     high: float = 1.0
+    start: float = 0.0
 
     def seconds(self, rows: int, predicted: int = 0) -> float:
         """Seconds of an update of `rows` rows with `predicted` positions predicted in each."""
@@ -145,6 +149,8 @@ def measure_speed(
         vocab_size, specials = corpus.vocab_size, Specials.of(corpus.tokenizer)
     step = build(config, vocab_size, specials, device)
     with progress.task("measuring", seconds) as task:
+        source = _source(config, corpus, vocab_size)
+        start = _start(config, corpus, step, source, clock)
         took = first = _prepare(config, step, vocab_size, device, clock)
         if device.compile:  # a run that follows finds on disk what the compiler made
             torch._dynamo.reset()
@@ -152,7 +158,7 @@ def measure_speed(
                 torch.cuda.empty_cache()  # the run will find that memory free as well
             step = build(config, vocab_size, specials, device)  # as a run begins
             took = _prepare(config, step, vocab_size, device, clock)
-        timer = _Timer(config, step, _source(config, corpus, vocab_size), device, clock)
+        timer = _Timer(config, step, source, device, clock)
         updates = timer.measure(seconds, task.update)
         between = _between_updates(config, corpus, step, device, clock)
     memory = None
@@ -165,7 +171,26 @@ def measure_speed(
         first_compile=first,
         memory=memory,
         microbatch_rows=step.microbatch_rows,
+        start=start,
     )
+
+
+def _start(
+    config: RunConfig,
+    corpus: Corpus | None,
+    step: TrainStep,
+    source: Callable[[int], NDArray[np.int64]],
+    clock: Clock,
+) -> float:
+    """Begin as `crammed.training.start` does; return the seconds it took."""
+    if config.model.embedding_start == "random":
+        return 0.0
+    table = step.model.encoder.tokens.weight
+    planner = Planner(config, len(table), Ledger(()), lambda: None)
+    count = rows_to_count(config, MOST_TOKENS if corpus is None else corpus.rows, planner)
+    began = clock()
+    begin_with_neighbours(table, source(count), config.model.init_std, config.seed)
+    return clock() - began
 
 
 def _prepare(
