@@ -66,6 +66,11 @@ def test_scores_without_fine_tuning_have_words_for_names_and_no_predictions() ->
         "measured on 1 row of 128 tokens; 0.210 tokens per character\n"
     )
     assert "BLiMP, 1 paradigm, 1 pair: partial" in said
+    alone = {"document_loss@0.15": 3.25, "document_loss@0.25": 3.75}
+    parts = {"by_position@0.15": [3.5, None, *[3.0] * 6]}
+    said = evaluated(suites={"heldout": {**HELDOUT, **alone, **parts}})
+    assert "3.250 nats on documents by themselves, 3.750 with 25 %\n" in said
+    assert "in each eighth of a row: 3.500, none, 3.000, " in said
     assert said.endswith("\nscores are in scores\n")
     assert evaluated(suites={"glue": {"tasks": {}, "means": []}}).endswith(
         "\nscores and predictions are in scores\n"

@@ -72,7 +72,8 @@ class Attention(Block):
 
         Args:
             tables: what the positions prepared for rows of this length.
-            mask: [B, 1, 1, S], True where a token may be attended to; None where all may.
+            mask: [B, 1, 1, S], True where a token may be attended to; or [B, 1, S, S], which says
+                so for each token that attends; None where all may.
             values: [B, S, D], added to the values of all heads side by side.
         """
         q, k, v, mask = self._parts(x, tables, mask, values)
