@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
+from crammed.choosing import Asked
 from crammed.errors import InputError
 from crammed.files import disk_faults, new_folder, write_json, write_text
-from crammed.rundir import (
-    RunDir,
-    as_begun,
-    default_out,
-    environment,
-    read_config,
-    read_metrics,
-)
+from crammed.resuming import as_begun, default_out
+from crammed.rundir import RunDir, environment, read_config, read_metrics
 from support.text import tiny
 
 
@@ -67,10 +62,12 @@ def test_a_run_goes_on_with_the_kernels_that_it_began_with(tmp_path: Path) -> No
     begun = tiny("crammed", "compute.kernels=compiler")
     with RunDir.open(tmp_path / "run", begun):
         pass
-    assert as_begun(tiny("crammed"), tmp_path / "run").compute == begun.compute
-    asked = tiny("crammed", "compute.kernels=triton")
-    assert as_begun(asked, tmp_path / "run") == asked
-    assert as_begun(tiny("crammed"), tmp_path / "new") == tiny("crammed")
+    asked = Asked(tiny("crammed"), ("model.layers",))
+    again = as_begun(tmp_path / "run", asked)
+    assert (again.config.compute, again.open) == (begun.compute, asked.open)
+    assert as_begun(tmp_path / "new", asked) is asked
+    other = Asked(tiny("crammed", "compute.kernels=triton"), ())
+    assert as_begun(tmp_path / "run", other) is other
 
 
 def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path) -> None:
@@ -172,11 +169,11 @@ def test_metrics_survive_a_line_cut_short_and_a_resume(tmp_path: Path) -> None:
 
 def test_default_names_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    first = default_out(tiny("demo"), "my.jsonl.zst", "summary.json")
+    first = default_out(Asked(tiny("demo")), "my.jsonl.zst", "summary.json")
     assert first.name.startswith("demo-my-")
     first.mkdir(parents=True)
-    assert default_out(tiny("demo"), "my.jsonl.zst", "summary.json") != first
-    assert "*" not in default_out(tiny("demo"), "*.txt", "summary.json").name
+    assert default_out(Asked(tiny("demo")), "my.jsonl.zst", "summary.json") != first
+    assert "*" not in default_out(Asked(tiny("demo")), "*.txt", "summary.json").name
 
 
 def test_a_run_that_was_stopped_is_found_again(
@@ -184,16 +181,16 @@ def test_a_run_that_was_stopped_is_found_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = tiny("demo")
-    path = default_out(config, "my.txt", "summary.json")
+    path = default_out(Asked(config), "my.txt", "summary.json")
     with RunDir.open(path, config):
         pass
-    assert default_out(config, "my.txt", "summary.json") == path
-    assert default_out(tiny("demo", "compute.threads=3"), "my.txt", "summary.json") == path
-    assert default_out(tiny("demo", "seed=1"), "my.txt", "summary.json") != path
-    assert default_out(config, "other.txt", "summary.json") != path
+    assert default_out(Asked(config), "my.txt", "summary.json") == path
+    assert default_out(Asked(tiny("demo", "compute.threads=3")), "my.txt", "summary.json") == path
+    assert default_out(Asked(tiny("demo", "seed=1")), "my.txt", "summary.json") != path
+    assert default_out(Asked(config), "other.txt", "summary.json") != path
     (path / "summary.json").touch()
-    assert default_out(config, "my.txt", "summary.json") != path
-    assert default_out(config, "my.txt", "report.html") == path
+    assert default_out(Asked(config), "my.txt", "summary.json") != path
+    assert default_out(Asked(config), "my.txt", "report.html") == path
 
 
 def test_files_are_replaced_at_once_or_not_at_all(

@@ -10,7 +10,7 @@ from typing import Any
 from crammed.device import choose_device
 from crammed.pipeline import run_everything
 from crammed.progress import SILENT, Progress
-from crammed.recipe import load_config
+from crammed.recipe import ask, load_config
 from crammed.rundir import environment
 
 TINY = (
@@ -69,4 +69,4 @@ def _self_test(folder: Path) -> dict[str, Any]:
     )
     text.write_text("\n".join(lines), "utf-8")
     fixed = {"data": {"sources": [str(text)], "documents": "line"}, "budget": {"limit": "3updates"}}
-    return run_everything(load_config("crammed", TINY, fixed), folder / "run", None, None, SILENT)
+    return run_everything(ask("crammed", TINY, fixed), folder / "run", None, None, SILENT)

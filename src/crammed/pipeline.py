@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crammed.config import RunConfig
+from crammed.choosing import Asked
+from crammed.config import RunConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.demo_tasks import write_tasks
 from crammed.data.heldout import heldout_rows
@@ -21,7 +22,7 @@ from crammed.data.sources import open_sources
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once
 from crammed.data.workfolder import remove_left_overs
-from crammed.device import Device, choose_device
+from crammed.device import Device
 from crammed.errors import Diverged, InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.fill_mask import fill_mask_examples
@@ -34,13 +35,16 @@ from crammed.model.count import parameters
 from crammed.model.heldout import heldout_loss
 from crammed.model.trained import TrainedModel, check_trained, trained_model
 from crammed.progress import Progress
-from crammed.rundir import RunDir, as_begun
-from crammed.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape
+from crammed.quantity import logits_text
+from crammed.resuming import as_begun, chosen_before
+from crammed.rundir import RunDir
+from crammed.sizing import MOST_EPOCHS
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import Suite, load_suite
 from crammed.training.agenda import TRAINING
 from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
+from crammed.training.settling import announce, device_of, measuring, settled
 
 EXA = 1e18
 MADE_HERE = "docs"
@@ -57,20 +61,20 @@ class _Tasks:
 
 
 def run_everything(
-    config: RunConfig,
+    asked: Asked,
     out: Path,
     corpus_dir: Path | None,
     glue: Path | None,
     progress: Progress,
-    suited: Callable[[Path], RunConfig] | None = None,
 ) -> dict[str, Any]:
     """Turn text and a budget into a trained, evaluated and exported encoder, and a report.
 
     Args:
+        asked: what it leaves open is chosen once the amount of text is known, which is before the
+            tokenizer is trained.
         out: the run directory.
-        corpus_dir: a prepared corpus; None prepares ``config.data.sources`` in the run directory.
-        glue: folder of GLUE tasks; None if ``config.finetune.tasks`` names none of them.
-        suited: what ``config`` would be if it were made for a corpus that is prepared already.
+        corpus_dir: a prepared corpus; None prepares ``data.sources`` in the run directory.
+        glue: folder of GLUE tasks; None if ``finetune.tasks`` names none of them.
 
     Returns:
         the result as ``--json`` prints it.
@@ -81,21 +85,17 @@ def run_everything(
     """
     from crammed.report.page import write_report
 
-    if corpus_dir is not None:
-        Corpus(corpus_dir)
-    elif not (out / "corpus" / "manifest.json").exists():
-        open_sources(config.data)
-    given = _find_tasks(config.finetune.tasks, glue)
-    config = as_begun(config, out)
-    device = choose_device(config.compute, seconds_a_shape(config))  # before hours of preparing
-    run = RunDir.open(out, config)
+    asked = as_begun(out, asked)
+    if corpus_dir is None and not (out / "corpus" / "manifest.json").exists():
+        open_sources(asked.config.data)
+    given = _find_tasks(asked.config.finetune.tasks, glue)
+    run, choose = _opened(asked, out, corpus_dir, progress)
     try:
         with run:
             with _stage(run, "prepare"):
-                corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress)
+                corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress, choose)
                 tasks = [*_generated_tasks(run), *given]  # before training, in case this fails
-            if corpus_dir is None and suited is not None:
-                announce_suited_size(config, suited(corpus.path), corpus.path, progress)
+            device = device_of(run.config)
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):
@@ -108,6 +108,32 @@ def run_everything(
         raise
     raise_for_failed_tasks(run.scores())
     return result(run)
+
+
+def _opened(
+    asked: Asked, out: Path, corpus_dir: Path | None, progress: Progress
+) -> tuple[RunDir, Callable[[float], TokenizerConfig] | None]:
+    """The run directory, and what decides about the run once its text is cleaned.
+
+    That is None where all is decided: nothing is open, or there is a corpus.
+    """
+    before, own = chosen_before(out, asked), out / "corpus"
+    if corpus_dir is None and (own / "manifest.json").exists():
+        corpus_dir = own
+    text = Corpus(corpus_dir) if corpus_dir is not None else None
+    rough = before.config if before is not None else asked.nominally(text.rows if text else None)
+    measure = measuring(device_of(rough), progress)  # a device that is wrong ends the run here
+    if text is not None or not asked.open:
+        chosen = settled(asked, out, text.rows if text is not None else None, measure)
+        return RunDir.open(out, chosen.config, chosen.choice), None
+    run = RunDir.open(out, rough, before.choice if before is not None else None)
+
+    def choose(tokens: float) -> TokenizerConfig:
+        chosen = settled(asked, out, tokens / asked.config.data.row_length, measure)
+        run.decide(chosen.config, chosen.choice)
+        return chosen.config.tokenizer
+
+    return run, choose
 
 
 def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
@@ -132,7 +158,9 @@ def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
     return [_Tasks(suite, wanted, folder)]
 
 
-def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
+def _corpus_of(
+    run: RunDir, progress: Progress, choose: Callable[[float], TokenizerConfig] | None = None
+) -> Corpus:
     """The run's own corpus, prepared if need be.
 
     Raises:
@@ -147,7 +175,8 @@ def _corpus_of(run: RunDir, progress: Progress) -> Corpus:
                 f"{', '.join(changed)} changed since {path} was prepared: choose another --out"
             )
         return corpus
-    return prepare(config.data, config.tokenizer, path, progress, config.compute)
+    compute = config.compute
+    return prepare(config.data, config.tokenizer, path, progress, compute, choose=choose)
 
 
 def _generated_tasks(run: RunDir) -> list[_Tasks]:
@@ -195,7 +224,7 @@ def train_and_export(
     if config.corpus is not None and config.corpus != corpus.sha256:
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
     verify_once(corpus, progress)
-    announce(config, corpus, device, progress)
+    announce(config, run.choice, corpus, device, progress)
     # Everything below follows from the last checkpoint, which is kept until all of it is written.
     trained = pretrain(config, corpus, run, device, progress, group=group)
     if (epochs := trained.work.rows / corpus.rows) > MOST_EPOCHS:
@@ -210,35 +239,6 @@ def train_and_export(
     write_json(run.path / "summary.json", summary)
     shutil.rmtree(run.checkpoints, ignore_errors=True)  # there is nothing left to resume
     return summary
-
-
-def announce_suited_size(
-    config: RunConfig, suited: RunConfig, corpus: Path, progress: Progress
-) -> None:
-    """Say so where the size, chosen before the text was known, is not what suits the text."""
-    own, other = (f"{each.model.layers} x {each.model.width}" for each in (config, suited))
-    if own != other:
-        progress.line(
-            f"model  {own} follows from the budget alone; {other} suits this text better, and "
-            f"crammed pretrain --corpus {corpus} trains that"
-        )
-
-
-def announce(config: RunConfig, corpus: Corpus, device: Device, progress: Progress) -> None:
-    """Say what is about to be trained, and on what."""
-    for reason in device.reasons:
-        progress.line(f"device  {reason}")
-    epochs = expected_tokens(config) / corpus.row_length / corpus.rows
-    if epochs > MOST_EPOCHS:
-        words = f"will be read about {epochs:.1f} times"
-        if config.budget.limit.kind == "time":  # the speed is a nominal one
-            words = f"may be read many times (crammed plan --corpus {corpus.path} measures it)"
-        progress.line(f"corpus  {words}: add text, or lower the budget")
-    size = parameters(config.model, corpus.vocab_size)
-    progress.line(
-        f"model  {config.model.layers} x {config.model.width}, {size:,} parameters; "
-        f"updates of {config.batch.rows:,} rows, learning rate {config.optim.lr:.1e}"
-    )
 
 
 def _measure_heldout(
@@ -273,10 +273,7 @@ def _export(
     with progress.task("export") as task:
         shutil.rmtree(run.export, ignore_errors=True)  # a process may have ended halfway
         exported = export(final, run.export, "auto", summary)
-        checked = "not checked: transformers is not installed"
-        if exported.difference is not None:
-            checked = f"logits within {exported.difference:.1e} of ours in transformers"
-        task.update(1, f"{exported.format}, {checked}")
+        task.update(1, f"{exported.format}; {logits_text(exported.difference)}")
     return {
         "format": exported.format,
         "reasons": list(exported.reasons),
@@ -331,6 +328,8 @@ def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
 
 def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress) -> None:
     """Fine-tune the run's model on its tasks, and keep the scores in the run directory."""
+    if not tasks:
+        return
     protocol = run.config.finetune
     spec = BackboneSpec(str(run.path), protocol.dropout)
     backbone = spec.load()

@@ -20,6 +20,11 @@ def quantity(value: float | None, unit: str = "") -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+def flops_text(value: float) -> str:
+    """A number of FLOPs with the unit in which it is short: ``12.3 TFLOP``, ``1.5 exaFLOP``."""
+    return quantity(value, "FLOP").replace("EFLOP", "exaFLOP")
+
+
 def counted(count: int, noun: str) -> str:
     """A number with its noun, which takes an s unless there is one: ``1 task``, ``1,234 tasks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -28,6 +33,14 @@ def counted(count: int, noun: str) -> str:
 def progress_rate(done: int, unit: str, seconds: float) -> str:
     """What is done so far, and how fast: ``1,234,567 characters, 2.3 M per second``."""
     return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"
+
+
+def logits_text(difference: float | None) -> str:
+    """How an export's logits in transformers compare with ours, by their largest difference."""
+    if difference is None:
+        return "not checked, because transformers is not installed"
+    apart = f" to within {difference:.1e}" if difference else ""
+    return f"transformers computes the same logits{apart}"
 
 
 def beside_unigram(loss: float, unigram: float) -> str:

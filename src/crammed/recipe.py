@@ -7,11 +7,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from crammed.config import RunConfig
+from crammed.choosing import Asked
+from crammed.config import ModelConfig, RunConfig
 from crammed.config.choice import overlaid
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
-from crammed.sizing import follow_budget, nominal_speed
+from crammed.sizing import FOLLOWERS, follow_budget
 
 
 def recipe_names() -> list[str]:
@@ -56,6 +57,42 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return nested
 
 
+def ask(
+    recipe: str,
+    overrides: Sequence[str] = (),
+    fixed: Mapping[str, Any] | None = None,
+    *,
+    fit: bool = False,
+) -> Asked:
+    """Read a recipe, and find out what it leaves to the budget.
+
+    A model takes rows as long as those of the data, unless ``model.max_length`` is set beside the
+    recipe.
+
+    Args:
+        overrides: ``key.path=value`` each.
+        fixed: values by section that the options of the command line set.
+        fit: leave every key to the budget that has a rule, also where the recipe sets it; what
+            `overrides` and `fixed` set stays.
+
+    Raises:
+        InputError: an unknown recipe, key or value; all faults at once, a line each.
+    """
+    given = overlaid(parse_overrides(overrides), fixed or {}, RunConfig)
+    values = overlaid(_read_recipe(recipe), given, RunConfig)
+    if not _is_set(given, "model.max_length"):
+        values = overlaid(values, _limit_of_rows(values), RunConfig)
+    values.setdefault("recipe", Path(recipe).stem)
+    following = values.pop("follows_budget", None) or []
+    if not isinstance(following, list) or not all(isinstance(key, str) for key in following):
+        raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
+    config = validated(RunConfig, values, f"recipe {recipe}")
+    asked = Asked(config, tuple(key for key in following if not _is_set(values, key)))
+    if fit:
+        asked = asked.wide_open(but=[key for key in FOLLOWERS if _is_set(given, key)])
+    return asked
+
+
 def load_config(
     recipe: str,
     overrides: Sequence[str] = (),
@@ -63,33 +100,34 @@ def load_config(
     speed: float | None = None,
     rows: int | None = None,
 ) -> RunConfig:
-    """Resolve a recipe.
-
-    Keys that the recipe lists under ``follows_budget``, and that nothing sets, follow from the
-    budget.
+    """Resolve a recipe as for a device of a named speed.
 
     Args:
-        overrides: ``key.path=value`` each.
-        fixed: values by section that the options of the command line set.
-        speed: FLOP/s of the device that follows; None asks this machine.
+        overrides, fixed: as in `ask`.
+        speed: FLOP/s of the device; None takes the nominal speed of this machine's.
         rows: number of rows in the corpus; None if there is no corpus yet.
 
     Raises:
-        InputError: an unknown recipe, key or value; all faults at once, a line each.
+        InputError: as `ask`.
     """
-    values = overlaid(_read_recipe(recipe), parse_overrides(overrides), RunConfig)
-    values = overlaid(values, fixed or {}, RunConfig)
-    values.setdefault("recipe", Path(recipe).stem)
-    following = values.pop("follows_budget", None) or []
-    if not isinstance(following, list) or not all(isinstance(key, str) for key in following):
-        raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
-    config = validated(RunConfig, values, f"recipe {recipe}")
-    keys = [key for key in following if not _is_set(values, key)]
-    if not keys:
-        return config
-    return follow_budget(config, keys, speed or nominal_speed(config.compute), rows)
+    asked = ask(recipe, overrides, fixed)
+    if not asked.open or speed is None:
+        return asked.nominally(rows)
+    return follow_budget(asked.config, asked.open, speed, rows)
+
+
+def _limit_of_rows(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``model.max_length`` of a recipe, raised where rows are longer."""
+    data, model = (values.get(name) or {} for name in ("data", "model"))
+    if not (isinstance(data, Mapping) and isinstance(model, Mapping)):
+        return {}
+    lengths = [data.get("row_length"), model.get("max_length", ModelConfig().max_length)]
+    if not all(type(each) is int for each in lengths) or lengths[0] <= lengths[1]:
+        return {}
+    return {"model": {"max_length": lengths[0]}}
 
 
 def _is_set(values: Mapping[str, Any], key: str) -> bool:
     section, _, name = key.partition(".")
-    return name in values.get(section, {})
+    values = values.get(section) or {}
+    return isinstance(values, Mapping) and name in values

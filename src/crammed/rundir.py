@@ -1,6 +1,7 @@
 """The directory of a run: its configuration, what happened, and what came out.
 
-config.json     the resolved configuration, saved before anything else
+config.json     the resolved configuration, saved before anything else is done
+choice.json     which of its values followed from the budget, and the measured speed of the device
 env.json        versions and machine
 corpus/         the corpus that `crammed run` prepared, unless it was told to use another
 metrics.jsonl   one object for each log point
@@ -16,11 +17,9 @@ report.html
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import crammed
+from crammed.choosing import Choice
 from crammed.config import RunConfig
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
@@ -46,34 +46,6 @@ from crammed.files import (
 )
 from crammed.summary import read_summary
 
-
-def default_out(config: RunConfig, data_name: str, last: str) -> Path:
-    """An unfinished run of this configuration, or else a folder that does not exist yet.
-
-    Its name is ``runs/RECIPE-DATA-DATE-NUMBER``.
-
-    Args:
-        last: name of the file that only a finished run has.
-    """
-    data = re.sub(r"[^\w-]+", "-", data_name.split(".")[0]).strip("-") or "corpus"
-    stem = f"{config.recipe}-{data}"
-    for path in sorted(Path("runs").glob(f"{glob.escape(stem)}-????????-*"), reverse=True):
-        if not (path / last).exists() and _is_of(path, config):
-            return path
-    today = f"{stem}-{datetime.now().strftime('%Y%m%d')}"
-    number = 1
-    while (path := Path("runs") / f"{today}-{number:02d}").exists():
-        number += 1
-    return path
-
-
-def _is_of(path: Path, config: RunConfig) -> bool:
-    try:
-        return read_config(path).identity() == config.identity()
-    except InputError:  # not a run, or one that this version cannot read
-        return False
-
-
 _BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
 """What a process leaves that ends before it has written which run this is."""
 
@@ -81,11 +53,16 @@ _LONGEST = 1e11  # seconds, ten times the largest budget
 
 
 class RunDir:
-    """An open run directory, locked against a second process."""
+    """An open run directory, locked against a second process.
+
+    Attributes:
+        choice: what is known of how its values were chosen; empty in runs of older versions.
+    """
 
     def __init__(self, path: Path, config: RunConfig, *, created: bool) -> None:
         self.path = path
         self.config = config
+        self.choice = Choice()
         self._created = created
         self._made = missing_folders(path)
         self._lock = FolderLock(path)
@@ -93,11 +70,14 @@ class RunDir:
             half_written.unlink()
 
     @classmethod
-    def open(cls, path: Path, config: RunConfig) -> RunDir:
+    def open(cls, path: Path, config: RunConfig, choice: Choice | None = None) -> RunDir:
         """Make a new run directory, or open one that holds the same configuration.
 
         A directory that holds nothing but a corpus so far also takes another configuration, if
         that one prepares the same corpus. What to do about divergence may always change.
+
+        Args:
+            choice: how the values were chosen; None if they still may be (`decide`).
 
         Raises:
             InputError: it holds another configuration or something else, or is in use.
@@ -108,14 +88,17 @@ class RunDir:
         if saved.exists():
             found = read_config(path)
             another = found.identity() != config.identity()
-            if another and not _only_prepared(path, found, config):
+            if another and not takes_another(path, found, config):
                 changes = ", ".join(differences(found, config)[:3])
                 raise InputError(
                     f"{path} holds a run with another configuration ({changes}): choose another "
                     "--out, or the same configuration to resume it"
                 )
             run = cls(path, config, created=False)
-            if another or found.train.divergence != config.train.divergence:
+            run.choice = read_choice(path) or run.choice
+            if another:
+                run.decide(config, choice)
+            elif found.train.divergence != config.train.divergence:
                 write_json(saved, config.model_dump(mode="json"))
             return run
         if path.exists() and any(each.name not in _BEFORE_CONFIG for each in path.iterdir()):
@@ -123,11 +106,22 @@ class RunDir:
         run = cls(path, config, created=True)
         try:
             write_json(path / "env.json", environment())
-            write_json(saved, config.model_dump(mode="json"))
+            run.decide(config, choice)
         except InputError:
             run.discard_if_new()
             raise
         return run
+
+    def decide(self, config: RunConfig, choice: Choice | None) -> None:
+        """Save the configuration of the run, and then how its values were chosen, if they were.
+
+        A process that is killed in between leaves a configuration that may be chosen anew.
+        """
+        (self.path / "choice.json").unlink(missing_ok=True)
+        write_json(self.path / "config.json", config.model_dump(mode="json"))
+        if choice is not None:
+            write_json(self.path / "choice.json", choice.model_dump(mode="json"))
+        self.config, self.choice = config, choice or Choice()
 
     def __enter__(self) -> RunDir:
         return self
@@ -209,20 +203,6 @@ def _ends_in_newline(file: Any) -> bool:
     return bool(file.read(1) == b"\n")
 
 
-def as_begun(config: RunConfig, path: Path) -> RunConfig:
-    """A run's configuration, where `auto` leaves the kernels to a run that `path` may hold.
-
-    Kernels differ by rounding, and a run that is resumed ends as one that was never stopped.
-
-    Raises:
-        InputError: `path` holds a run that this version cannot read.
-    """
-    if config.compute.kernels != "auto" or not (path / "config.json").exists():
-        return config
-    kept = {"kernels": read_config(path).compute.kernels}
-    return config.model_copy(update={"compute": config.compute.model_copy(update=kept)})
-
-
 def read_config(path: Path) -> RunConfig:
     """The configuration of the run in `path`, also where an older version saved it.
 
@@ -233,11 +213,33 @@ def read_config(path: Path) -> RunConfig:
     try:
         values = migrate(json.loads(file.read_text("utf-8")))
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not a run: it has no readable config.json; name another folder, or "
-            "restore that file from a copy"
-        ) from error
+        raise InputError(_not_a_run(path)) from error
     return validated(RunConfig, values, str(file))
+
+
+def _not_a_run(path: Path) -> str:
+    """Why a folder cannot be read as a run, and what to name instead."""
+    if not path.exists():
+        return f"{path} does not exist: name the folder of a run"
+    if runs := sorted(file.parent for file in path.glob("*/summary.json")):
+        words = f"{path} is not a run, but has runs in it: name those, such as {runs[0]}"
+        study = (path / "study.json").exists()
+        return f"{words}, or {path}/*-0 for the first seed of each arm" if study else words
+    return (
+        f"{path} is not a run: it has no readable config.json; name another folder, or restore "
+        "that file from a copy"
+    )
+
+
+def read_choice(path: Path) -> Choice | None:
+    """How the values of the run in `path` were chosen; None if it has not noted that.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    file = path / "choice.json"
+    values = read_json(file)
+    return None if values is None else validated(Choice, values, str(file))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -313,7 +315,7 @@ def _unexpected(file: Path, place: int, fault: str) -> InputError:
     )
 
 
-def _only_prepared(path: Path, old: RunConfig, new: RunConfig) -> bool:
+def takes_another(path: Path, old: RunConfig, new: RunConfig) -> bool:
     """Whether the directory holds a corpus that suits `new` and no training yet, or less."""
     if any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json")):
         return False

@@ -4,8 +4,7 @@ One dial turns all of them. The budget and the device say how many tokens a mode
 be trained on, and from the tokens follow the size, the batch and the learning rate. A recipe lists
 the keys under `follows_budget`; a value that the recipe or the command line sets stays as it is.
 
-The device counts with a nominal speed, not a measured one, so that the same command gives the same
-model every time. A speed that is wrong by a factor of two changes the batch by half.
+The speed of the device is a number here; `crammed.choosing` says where it comes from.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from crammed.config import ComputeConfig, RunConfig
+from crammed.config import RunConfig
 from crammed.config.choice import overlaid
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters, train_flops_per_token
+from crammed.speed import nominal_speed
 
 SHAPES = (
     (2, 128),
@@ -53,12 +53,6 @@ LARGEST_BATCH = 1_048_576
 SMALLEST_BATCH = 512
 RATE = 1e-3
 RATE_WIDTH = 768
-CORE = 80e9
-MULTIPROCESSOR = 0.5e12
-APPLE = 2e12
-"""Nominal FLOP/s of training on a CPU core, on a CUDA multiprocessor and on an Apple GPU."""
-SHARE_OF_PEAK = 0.5
-"""Share of its peak that training nominally reaches on a GPU whose peak is known."""
 
 
 def learning_rate(config: RunConfig) -> float:
@@ -69,32 +63,8 @@ def learning_rate(config: RunConfig) -> float:
 FOLLOWERS = ("model.layers", "model.width", "tokenizer.vocab_size", "batch.rows", "optim.lr")
 
 
-def nominal_speed(compute: ComputeConfig) -> float:
-    """FLOP/s that training is taken to reach on the device that `compute` chooses.
-
-    Several processes that train together count with all of their GPUs.
-
-    Raises:
-        InputError: this machine has no such device.
-    """
-    import torch
-
-    from crammed.device import choose_kind, known_peak
-    from crammed.workers import cores, world_size
-
-    kind = choose_kind(compute, [])
-    if kind == "cpu":
-        return CORE * (compute.threads or cores())
-    if kind == "mps":
-        return APPLE
-    peak = known_peak(torch.cuda.get_device_name())
-    if peak is not None:
-        return world_size() * SHARE_OF_PEAK * peak
-    return world_size() * MULTIPROCESSOR * torch.cuda.get_device_properties().multi_processor_count
-
-
 def follow_budget(
-    config: RunConfig, keys: Collection[str], speed: float, rows: int | None = None
+    config: RunConfig, keys: Collection[str], speed: float, rows: float | None = None
 ) -> RunConfig:
     """`config` with the values of some keys replaced by what its budget and `speed` give.
 
@@ -111,6 +81,23 @@ def follow_budget(
             f"follows_budget: there is no rule for {', '.join(unknown)}; the keys with a rule are "
             f"{', '.join(FOLLOWERS)}"
         )
+    config, _ = best_shape(config, keys, speed, rows)
+    if "batch.rows" in keys:
+        wanted = batch_tokens(tokens(config, speed)) / config.data.row_length
+        config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
+    if "optim.lr" in keys:
+        config = with_values(config, {"optim.lr": learning_rate(config)})
+    return config
+
+
+def best_shape(
+    config: RunConfig, keys: Collection[str], speed: float, rows: float | None = None
+) -> tuple[RunConfig, str]:
+    """`config` in the size to train, as far as `keys` allow another, and why.
+
+    Raises:
+        InputError: no size suits the rest of the configuration.
+    """
     tried = [_in_shape(config, keys, layers, width) for layers, width in SHAPES]
     shapes = [shape for shape in tried if shape is not None]
     if not shapes:
@@ -118,14 +105,8 @@ def follow_budget(
             f"no width that follows from the budget suits model.head_dim={config.model.head_dim} "
             f"and model.ffn_ratio={config.model.ffn_ratio:g}: set model.layers and model.width"
         )
-    place, _ = best_of([Size.of(shape, tokens(shape, speed), rows) for shape in shapes])
-    config = shapes[place]
-    if "batch.rows" in keys:
-        wanted = batch_tokens(tokens(config, speed)) / config.data.row_length
-        config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
-    if "optim.lr" in keys:
-        config = with_values(config, {"optim.lr": learning_rate(config)})
-    return config
+    place, why = best_of([Size.of(shape, tokens(shape, speed), rows) for shape in shapes])
+    return shapes[place], why
 
 
 @dataclass(frozen=True)
@@ -150,7 +131,7 @@ class Size:
         return min(1.0, MOST_EPOCHS / self.epochs) * self.tokens
 
     @classmethod
-    def of(cls, config: RunConfig, tokens: float, rows: int | None) -> Size:
+    def of(cls, config: RunConfig, tokens: float, rows: float | None) -> Size:
         """The size of a configuration that reads so many tokens of a corpus with so many rows."""
         epochs = tokens / config.data.row_length / rows if rows is not None else None
         return cls(block_matrix_parameters(config.model), tokens, epochs)
@@ -199,17 +180,21 @@ def tokens(config: RunConfig, speed: float) -> float:
         whole: float = (budget.limit * a_million) ** (1.0 / (1.0 - BATCH_POWER))
         return whole
     flops = budget.limit * (speed if budget.kind == "time" else 1.0)
-    return flops / _flops_per_token(config)
+    return flops / flops_per_token(config)
 
 
-def _flops_per_token(config: RunConfig) -> float:
+def flops_per_token(config: RunConfig) -> float:
+    """Training FLOPs for each token of a run, counted at its first mask rate."""
     length = config.data.row_length
     predicted = predicted_positions(config.masking.rate, length)
     return train_flops_per_token(config.model, config.tokenizer.vocab_size, length, predicted)
 
 
-def expected_tokens(config: RunConfig) -> float:
-    """How many tokens a run will read at the nominal speed of its device.
+def expected_tokens(config: RunConfig, speed: float | None = None) -> float:
+    """How many tokens a run will read.
+
+    Args:
+        speed: measured FLOP/s; None takes the nominal speed of the device.
 
     Raises:
         InputError: this machine has no such device.
@@ -217,11 +202,11 @@ def expected_tokens(config: RunConfig) -> float:
     budget = config.budget.limit
     if budget.kind == "updates":
         return budget.limit * config.batch.rows * config.data.row_length
-    return tokens(config, nominal_speed(config.compute))
+    return tokens(config, speed or nominal_speed(config.compute))
 
 
 def expected_seconds(config: RunConfig) -> float:
-    """How many seconds a run will take at that speed; a budget of time is spent whole.
+    """How many seconds a run will take at the nominal speed; one of time spends it whole.
 
     Raises:
         InputError: this machine has no such device.
@@ -229,7 +214,7 @@ def expected_seconds(config: RunConfig) -> float:
     budget = config.budget.limit
     if budget.kind == "time":
         return budget.limit
-    return expected_tokens(config) * _flops_per_token(config) / nominal_speed(config.compute)
+    return expected_tokens(config) * flops_per_token(config) / nominal_speed(config.compute)
 
 
 def seconds_a_shape(config: RunConfig) -> float:

@@ -3,46 +3,70 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 
+from crammed.choosing import Asked, Choice, choose, reasons
+from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.device import Device
-from crammed.pipeline import announce, announce_suited_size
 from crammed.progress import Progress
-from crammed.sizing import with_values
+from crammed.sizing import FOLLOWERS, SHAPES, with_values
+from crammed.training.settling import announce
 from support.text import tiny
 
+LAPTOP = 1.6e11
 
-def announced(corpus: Corpus, cpu: Device, budget: str) -> str:
+
+def announced(corpus: Corpus, cpu: Device, budget: str, speed: float | None = None) -> str:
     said = io.StringIO()
-    announce(tiny(budget={"limit": budget}), corpus, cpu, Progress(said))
+    choice = Choice(flops_per_second=speed)
+    announce(tiny(budget={"limit": budget}), choice, corpus, cpu, Progress(said))
     return said.getvalue()
 
 
 def test_epochs_are_counted_where_the_budget_says_how_many(corpus: Corpus, cpu: Device) -> None:
     tokens = corpus.rows * corpus.row_length
     assert "will be read about 12.0 times" in announced(corpus, cpu, f"{12 * tokens}tok")
-    assert "times" not in announced(corpus, cpu, f"{2 * tokens}tok")
+    assert "times" not in announced(corpus, cpu, f"{2 * tokens}tok").partition("model")[0]
 
 
-def test_a_budget_of_time_names_the_measurement_and_no_number(
+def test_a_budget_of_time_counts_them_where_the_speed_was_measured(
     corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crammed.sizing.nominal_speed", lambda compute: 1e14)
     words = announced(corpus, cpu, "1h")
     assert f"crammed plan --corpus {corpus.path} measures it" in words
     assert "read about" not in words
+    slow, fast = (announced(corpus, cpu, "1h", speed) for speed in (1e7, 1e9))
+    times = [float(words.split("read about ")[1].split()[0]) for words in (slow, fast)]
+    assert times[1] == pytest.approx(100 * times[0], rel=0.01)
 
 
-def test_a_size_chosen_before_the_text_was_known_is_compared() -> None:
-    said = io.StringIO()
-    large = with_values(tiny(), {"model.layers": 4, "model.width": 256})
-    announce_suited_size(large, tiny(), Path("run/corpus"), Progress(said))
-    assert said.getvalue().strip().split("model  ")[1] == (
-        "4 x 256 follows from the budget alone; 2 x 32 suits this text better, and "
-        "crammed pretrain --corpus run/corpus trains that"
-    )
-    announce_suited_size(large, large, Path("run/corpus"), Progress(nothing := io.StringIO()))
-    assert nothing.getvalue() == ""
+def why(budget: str, rows: float | None, speed: float = LAPTOP, **fixed: object) -> str:
+    asked = Asked(with_values(RunConfig(recipe="any"), {"budget.limit": budget, **fixed}))
+    if not fixed:
+        asked = Asked(asked.config, FOLLOWERS)
+    chosen = choose(asked, rows, lambda config: speed)
+    return reasons(chosen.config, chosen.choice, rows)
+
+
+def test_what_would_help_most_follows_from_the_rule() -> None:
+    time = why("1h", 10**9)
+    assert time.startswith("the largest that gets 20 tokens per parameter of its layers (1h at ")
+    assert "tokens/s, measured); more time would help most, more text would not" in time
+    assert why("30d", 10_000).endswith("more text would help most, more time would not")
+    assert why("1e14flop", 10).endswith("more text would help most, a larger budget would not")
+    assert why("1e14flop", 10**9).endswith("a larger budget would help most, more text would not")
+    largest = why("1e24flop", 10**13)
+    assert "a larger model (model.layers, model.width) would help most, more text would" in largest
+    assert why("1h", None).endswith("more time would help most, with text to read")
+
+
+def test_a_size_that_was_set_is_compared_with_the_rule() -> None:
+    layers, width = SHAPES[0]
+    small = {"model.layers": layers, "model.width": width}
+    assert "as set, where 16 x 768 is the largest" in why("2e18flop", 10**9, **small)
+    odd = {"model.width": 56, "model.head_dim": 56}
+    assert why("2e18flop", 10**9, **odd) == "as set (2 exaFLOP)"
+    assert why("1h", 10**9, **small) == "as set; crammed plan measures what suits 1h"

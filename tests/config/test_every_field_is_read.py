@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from crammed import config as config_module
 from crammed import schedule
+from crammed.choosing import Asked
 from crammed.config import Section
 from crammed.config.optim import OptimizerConfig
 from crammed.pipeline import run_everything
@@ -102,7 +103,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
         # What validation read does not count: a field must be read by what runs.
         built |= reads
         reads.clear()
-        run_everything(config, tmp_path / f"run{number}", None, glue, SILENT)
+        run_everything(Asked(config), tmp_path / f"run{number}", None, glue, SILENT)
         built |= {("run", f"{c}.{f}") for c, f in reads}
     used = {tuple(entry[1].split(".")) for entry in built if entry[0] == "run"}
     fields = {

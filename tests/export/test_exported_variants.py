@@ -90,7 +90,8 @@ def test_the_copied_code_is_complete_and_needs_nothing_else(
         text = files[name].read_text("utf-8")
         assert text == (CODE / "model" / f"{name}.py").read_text("utf-8")
         outside = set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE))
-        assert outside <= {"__future__", "collections", "dataclasses", "math", "torch", "typing"}
+        library = {"__future__", "collections", "dataclasses", "itertools", "math", "typing"}
+        assert outside <= {*library, "torch"}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

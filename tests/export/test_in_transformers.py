@@ -16,18 +16,10 @@ from torch import Tensor
 
 from crammed.export.huggingface import export
 from crammed.recipe import recipe_names
-from support.models import untrained, word_pieces
+from support.models import HEADS, untrained, word_pieces
 from support.text import sentences
 from support.variants import configuration
 
-HEADS = (
-    "Model",
-    "ModelForMaskedLM",
-    "ModelForSequenceClassification",
-    "ModelForTokenClassification",
-    "ModelForQuestionAnswering",
-    "ModelForMultipleChoice",
-)
 TEXTS = ["The red fox counts seven lanterns.", "Two boats at night."]
 NEEDED = "{} is not installed: pip install 'crammed[exports]', or make test-all"
 
@@ -110,6 +102,29 @@ def test_what_is_saved_loads_again(tmp_path: Path, recipe: Recipe, head: str) ->
         # A product may round otherwise where a weight lies elsewhere in memory.
         close(outputs(model, recipe.batch(head)), expected)
     assert same(recipe.load("Model", folder), recipe.load("Model").state_dict(), but="pooler")
+
+
+def test_biases_in_attention_alone_are_modernbert_s(tmp_path: Path) -> None:
+    """Which has one behind attention, too; for every head that transformers puts on it."""
+    import transformers
+
+    config = configuration("crammed", attention_start="neighbours")
+    assert not config.linear_bias
+    final = untrained(word_pieces(), config)
+    done = export(final, tmp_path / "export")
+    assert (done.format, done.difference is not None and done.difference < 1e-5) == (
+        "modernbert",
+        True,
+    )
+    made = Recipe(done.path, done.format, {})
+    ours = final.weights["encoder.layers.1.attention.qkv.bias"]
+    for head in filter(made.has, HEADS):
+        loader = getattr(transformers, f"Auto{head}")
+        model, info = loader.from_pretrained(done.path, output_loading_info=True)
+        assert all("classifier" in key or "qa" in key for key in info["missing_keys"]), head
+        layer = model.base_model.layers[1].attn
+        assert torch.equal(layer.Wqkv.bias, ours)
+        assert not layer.Wo.bias.any()
 
 
 TASKS = {

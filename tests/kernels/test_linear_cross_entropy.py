@@ -84,14 +84,17 @@ def gradients_of(config: RunConfig, device: Device) -> tuple[Tensor, Tensor]:
     step = TrainStep(model, optimizer, config, Specials(0, 1, 2, 3, 4), device)
     draw = torch.Generator().manual_seed(0)
     rows = torch.randint(5, 256, (8, config.data.row_length), generator=draw)
+    rows[:, 9] = 3  # where a document ends
     loss = step.gradients(rows, Update(0, 0, 8, 1.0, 0.25, Work()))
     return loss, torch.cat([p.grad.flatten() for p in step.parameters if p.grad is not None])
 
 
-@pytest.mark.parametrize("head", [[], ["model.decoder_bias=false", "model.head_transform=false"]])
-def test_an_update_with_it_is_the_plain_one(cpu: Device, head: list[str]) -> None:
-    classifier = ["model.classifier=pooler"] if head else []
-    config = tiny("crammed", *head, *classifier)
+BARE = ["model.decoder_bias=false", "model.head_transform=false", "model.classifier=pooler"]
+
+
+@pytest.mark.parametrize("overrides", [[], BARE, ["train.attention=document"]])
+def test_an_update_with_it_is_the_plain_one(cpu: Device, overrides: list[str]) -> None:
+    config = tiny("crammed", *overrides)
     loss, gradients = gradients_of(config, cpu)
     plain_loss, plain = gradients_of(config, dataclasses.replace(cpu, kernels="compiler"))
     assert loss.item() == pytest.approx(plain_loss.item(), rel=1e-6)

@@ -29,6 +29,11 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("head_transform", False): {"classifier": "pooler"},
     ("classifier", "head-transform"): {"head_transform": True},
     ("decoder_bias_start", "log-frequency"): {"decoder_bias": True},
+    ("attention_start", "neighbours"): {
+        "positions": "rotary",
+        "qkv_bias": True,
+        "qk_norm": "none",
+    },
 }
 """What else must be set for a value to be valid."""
 NUMBERS: list[dict[str, Any]] = [
@@ -59,14 +64,19 @@ def _values(annotation: Any) -> Iterator[Any]:
 CHOICES = choices(ModelConfig)
 
 
-def configuration(recipe: str = "crammed", **fields: Any) -> ModelConfig:
-    """The model of a tiny recipe with these values, and what they need beside them."""
-    base = tiny(recipe).model.model_dump()
+def needed_beside(fields: dict[str, Any]) -> dict[str, Any]:
+    """What `COMPANIONS` say of these values."""
     needed: dict[str, Any] = {}
     for pair in fields.items():
         needed |= COMPANIONS.get(pair, {}) if isinstance(pair[1], str | bool) else {}
+    return needed
+
+
+def configuration(recipe: str = "crammed", **fields: Any) -> ModelConfig:
+    """The model of a tiny recipe with these values, and what they need beside them."""
+    base = tiny(recipe).model.model_dump()
     try:
-        return ModelConfig.model_validate({**base, **needed, **fields})
+        return ModelConfig.model_validate({**base, **needed_beside(fields), **fields})
     except ValidationError as error:
         raise AssertionError(f"name in COMPANIONS what {fields} needs: {error}") from error
 
@@ -110,7 +120,7 @@ def any_model(draw: st.DrawFn) -> ModelConfig:
         "logit_cap": draw(st.sampled_from([None, 4.0])),
     }
     try:
-        return ModelConfig.model_validate({**fields, **shape})
+        return ModelConfig.model_validate({**fields, **needed_beside(fields), **shape})
     except ValidationError:
         reject()
 

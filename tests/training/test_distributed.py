@@ -19,7 +19,7 @@ from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.doctor import TINY
 from crammed.progress import Progress
-from crammed.rundir import RunDir, read_lines, read_metrics
+from crammed.rundir import RunDir, read_choice, read_lines, read_metrics
 from crammed.training.distributed import Group, note_processes
 from support.command import PATIENCE, crammed, dying, prepared, started
 from support.text import tiny
@@ -43,11 +43,13 @@ def group(
     commands: Sequence[list[str]],
     *words: str,
     last: Sequence[str] = (),
+    model: Sequence[str] = MODEL,
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """The command as ``torchrun`` starts it, once for each of `commands`.
 
     Args:
         last: words that the last process alone gets.
+        model: words that all get first.
     """
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -59,7 +61,7 @@ def group(
         members = []
         for rank, command in enumerate(commands):
             own = last if rank == len(commands) - 1 else ()
-            given = {word.partition("=")[0]: word for word in (*MODEL, *always, *words, *own)}
+            given = {word.partition("=")[0]: word for word in (*model, *always, *words, *own)}
             env = {**several, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             member = started(*command, "pretrain", "crammed", *given.values(), env=env)
             members.append(opened.enter_context(member))
@@ -83,7 +85,7 @@ def test_two_processes_train_what_one_does(
 ) -> None:
     # Seven rows an update: the processes have different shares.
     words = [f"optim.name={optimizer}", "batch.rows=7", "train.log_seconds=0.001"]
-    words += [f"compute.dtype={dtype}", "--budget=12updates"]
+    words += [f"compute.dtype={dtype}", "train.attention=document", "--budget=12updates"]
     for name, count in (("one", 1), ("two", 2)):
         train(corpus, tmp_path / name, count, *words)
     train(corpus, tmp_path / "two", 2, *words)  # a finished run is shown by both
@@ -110,6 +112,42 @@ def test_several_processes_go_back_together(tmp_path: Path, corpus: Corpus) -> N
     )
     for name, weight in one.items():
         assert (weight - two[name]).norm() <= 1e-4 * weight.norm() + 1e-4, name
+
+
+def test_all_begin_with_the_leader_s_embeddings(tmp_path: Path, corpus: Corpus) -> None:
+    """Which the others do not compute: on another machine they might differ in a bit."""
+    words = ("model.embedding_start=cooccurrence", "optim.lr=1e-30", "--budget=3updates")
+    train(corpus, tmp_path / "one", 1, *words)
+    unable = prepared("import crammed.training.start as s; s.begin_with_neighbours = None")
+    with group(corpus, tmp_path / "two", [CRAMMED, unable], *words) as members:
+        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
+    assert [member.returncode for member in members] == [0, 0], errors
+    one, two = (
+        load_file(tmp_path / name / "final" / "model.safetensors")["encoder.tokens.weight"]
+        for name in ("one", "two")
+    )
+    torch.testing.assert_close(two, one, rtol=0.0, atol=1e-7)
+
+
+MEASURED = """
+import crammed.training.settling as settling
+def measured(config, device):
+    speed = {speed}
+    assert speed, "measured by a process that does not lead"
+    return speed
+settling.training_speed = measured
+"""
+
+
+def test_one_process_measures_for_all(tmp_path: Path, corpus: Corpus) -> None:
+    model = [word for word in MODEL if not word.startswith("batch.rows")]
+    commands = [prepared(MEASURED.format(speed=speed)) for speed in (1e9, None)]
+    with group(corpus, tmp_path / "run", commands, "--budget=1s", model=model) as members:
+        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
+        assert [member.returncode for member in members] == [0, 0], errors
+    choice = read_choice(tmp_path / "run")
+    assert choice is not None
+    assert (choice.follows, choice.flops_per_second) == (("batch.rows",), 1e9)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -11,13 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crammed.choosing import Choice, Chosen, choose
+from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.doctor import TINY
 from crammed.model.count import train_flops_per_token
 from crammed.progress import SILENT
-from crammed.recipe import load_config
+from crammed.recipe import ask
 from crammed.rundir import RunDir
+from crammed.sizing import tokens, with_values
 from crammed.training.forecast import best_size, candidates, forecast
 from crammed.training.loop import pretrain
 from crammed.training.measure import Speed
@@ -112,7 +115,8 @@ def test_the_forecast_is_what_the_loop_does(
 
 def test_other_sizes_by_their_flops() -> None:
     asked = config("model.head_dim=16", budget="1h")
-    sizes = candidates(asked, 256, 1000, 1_000_000)
+    suited = sized(asked, 4, 192)
+    sizes = candidates(asked, 256, 1000, 1_000_000, suited)
     costs = [
         train_flops_per_token(
             asked.model.model_copy(update={k: size[k] for k in ("layers", "width")}), 256, 32, 8
@@ -125,32 +129,40 @@ def test_other_sizes_by_their_flops() -> None:
     total = [cost * size["tokens"] for cost, size in zip(costs, sizes, strict=True)]
     assert total == pytest.approx([total[0]] * len(sizes), rel=1e-2)
     counted = config("model.head_dim=16", budget="1e6tok")
-    assert {size["tokens"] for size in candidates(counted, 256, 1000, 1_000_000)} == {1_000_000}
-    wide = candidates(config("model.head_dim=32", budget="1h"), 256, None, 1_000_000)
-    assert {size["epochs"] for size in wide} == {None}
+    found = candidates(counted, 256, 1000, 1_000_000, sized(counted, 4, 192))
+    assert {size["tokens"] for size in found} == {1_000_000}
+    wide = config("model.head_dim=32", budget="1h")
+    assert {size["epochs"] for size in candidates(wide, 256, None, 1_000_000, suited)} == {None}
 
 
-@given(
-    flops=st.floats(15, 20),
-    rows=st.one_of(st.none(), st.integers(1_000, 10**9)),
-)
-def test_the_best_size_keeps_its_rule(flops: float, rows: int | None) -> None:
-    asked = load_config("crammed-2022", [], {"budget": {"limit": "24h"}})
-    tokens = round(10**flops / 0.623e9)
-    sizes = candidates(asked, 32768, rows, tokens)
-    best = best_size(sizes)
-    (chosen,) = (s for s in sizes if (s["layers"], s["width"]) == (best["layers"], best["width"]))
-    fed = [
-        s
-        for s in sizes
-        if min(s["tokens"], 4 * 128 * (rows or 10**12)) >= 20 * s["layer_parameters"]
-    ]
-    assert chosen == (fed[-1] if fed else sizes[0])
+def sized(config: RunConfig, layers: int, width: int, speed: float | None = None) -> Chosen:
+    shape = {"model.layers": layers, "model.width": width}
+    choice = Choice(follows=tuple(shape), flops_per_second=speed)
+    return Chosen(with_values(config, shape), choice)
+
+
+def test_sizes_far_too_large_are_not_listed() -> None:
+    asked = config("model.head_dim=16", budget="1h")
+    for layers, width, last in ((2, 128, (4, 192)), (4, 192, (6, 320))):
+        sizes = candidates(asked, 256, None, 1_000_000, sized(asked, layers, width))
+        assert (sizes[-1]["layers"], sizes[-1]["width"]) == last
+    large = with_values(asked, {"model.layers": 22, "model.width": 768})
+    sizes = candidates(large, 256, None, 1_000, sized(asked, 2, 128))
+    assert [size["measured"] for size in sizes[-3:]] == [True, False, False]  # own, two beyond
+
+
+def test_a_size_that_was_measured_counts_with_its_own_speed() -> None:
+    asked = config("model.head_dim=16", budget="1h")
+    suited = sized(asked, 2, 128, speed=1e9)
+    found = candidates(asked, 256, None, 1_000_000, suited)
+    (size,) = (each for each in found if each["width"] == 128 and each["layers"] == 2)
+    assert size["measured"]
+    assert size["tokens"] == round(tokens(suited.config, 1e9))
 
 
 def test_the_papers_day_buys_a_model_near_the_papers_size() -> None:
-    asked = load_config("crammed-2022", [], {"budget": {"limit": "24h"}})
-    best = best_size(candidates(asked, 32768, None, 9_000_000_000))
+    asked = ask("crammed-2022", [], {"budget": {"limit": "5.6e18flop"}}, fit=True)
+    best = best_size(choose(asked, None, lambda config: pytest.fail("measured")), None)
     assert (best["layers"], best["width"]) == (22, 768)
     assert "20 tokens per parameter of its layers" in best["why"]
 

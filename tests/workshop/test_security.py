@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import crammed
+from crammed.choosing import Asked
 from crammed.pipeline import run_everything
 from crammed.progress import SILENT
 from support.text import documents, tiny, write_jsonl
@@ -66,5 +67,5 @@ def test_a_run_opens_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(socket.socket, name, refuse)
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     config = tiny(budget={"limit": "2updates"}, data={"sources": [str(text)]})
-    run_everything(config, tmp_path / "run", None, None, SILENT)
+    run_everything(Asked(config), tmp_path / "run", None, None, SILENT)
     assert (tmp_path / "run" / "report.html").exists()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from crammed.cli.options import (
     BudgetOption,
     DataOption,
+    FitOption,
     JsonOption,
     RecipeWords,
     configure,
@@ -20,6 +22,11 @@ from crammed.cli.options import (
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError
+
+if TYPE_CHECKING:
+    from crammed.choosing import Asked
+    from crammed.config import TokenizerConfig
+    from crammed.progress import Progress
 
 CorpusArgument = Annotated[
     Path, typer.Argument(metavar="CORPUS_DIR", help="A corpus directory made by crammed prepare.")
@@ -35,23 +42,45 @@ def prepare(
         Path | None,
         typer.Option(help="Keep cleaned text in this folder; later preparations reuse it."),
     ] = None,
+    fit: FitOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Turn text into a corpus: cleaned, tokenized, packed into rows."""
     from crammed.data.preparation import prepare as prepare_corpus
     from crammed.data.show import describe_corpus
 
-    config, _ = configure(words, {}, budget, None, data, None)
+    asked, _ = configure(words, {}, budget, None, data, None, fit=fit)
     if out is None:
         raise InputError("name the corpus directory to create: --out CORPUS_DIR")
+    config = asked.config
     with shown_progress() as progress:
         show_budget(progress, config, budget, words)
-        corpus = prepare_corpus(config.data, config.tokenizer, out, progress, config.compute, work)
+        choose = _chooser(asked, progress) if "tokenizer.vocab_size" in asked.open else None
+        corpus = prepare_corpus(
+            config.data, config.tokenizer, out, progress, config.compute, work, choose
+        )
     own = [word for word in words or [] if not re.match(r"(data|tokenizer|budget)[.=]", word)]
     limit = config.budget.limit.text
     following = ["crammed", "pretrain", *own, "--corpus", str(out), "--budget", limit]
-    lines = [*describe_corpus(corpus), ("next", shlex.join(following))]
+    lines = [*describe_corpus(corpus), ("next", shlex.join([*following, *["--fit"] * fit]))]
     print_result(corpus.manifest, as_json, lines)
+
+
+def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerConfig]:
+    """What chooses the vocabulary for a number of tokens: that of the model that suits them."""
+    from crammed.choosing import choose, shape_of
+    from crammed.training.settling import device_of, measuring
+
+    measure = measuring(device_of(asked.nominally()), progress)
+
+    def chosen(tokens: float) -> TokenizerConfig:
+        config = choose(asked, tokens / asked.config.data.row_length, measure).config
+        layers, width = shape_of(config)
+        tokenizer = config.tokenizer
+        progress.line(f"vocabulary  {tokenizer.vocab_size:,}, which suits {layers} x {width}")
+        return tokenizer
+
+    return chosen
 
 
 def data_show(

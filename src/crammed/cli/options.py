@@ -12,6 +12,7 @@ from crammed.budget import Budget
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
+    from crammed.choosing import Asked
     from crammed.config import ComputeConfig, RunConfig
     from crammed.data.corpus import Corpus
     from crammed.progress import Progress
@@ -28,8 +29,8 @@ DataOption = Annotated[
     typer.Option(
         "--data",
         metavar="PATH|NAME...",
-        help="Files (.txt .jsonl .csv .tsv .parquet .arrow, plain or .gz .bz2 .xz .zst), folders, "
-        "globs, - for standard input, python-docs, or hub:NAME.",
+        help="Files (.txt .jsonl .ndjson .json .csv .tsv .parquet .arrow; text also as .gz .bz2 "
+        ".xz .zst), folders, globs, - for standard input, python-docs, or hub:NAME.",
     ),
 ]
 BudgetOption = Annotated[
@@ -45,6 +46,14 @@ SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of all rand
 CorpusOption = Annotated[
     Path | None, typer.Option("--corpus", help="A corpus directory made by crammed prepare.")
 ]
+FitOption = Annotated[
+    bool,
+    typer.Option(
+        "--fit",
+        help="Let size, vocabulary, batch and learning rate follow from the budget, also where the "
+        "recipe sets them.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
@@ -56,20 +65,22 @@ def configure(
     data: list[str] | None,
     corpus_dir: Path | None,
     *,
+    fit: bool = False,
     needs_data: bool = True,
-) -> tuple[RunConfig, Corpus | None]:
-    """Resolve the configuration, and open the corpus if a prepared one is given.
+) -> tuple[Asked, Corpus | None]:
+    """Read what a command asks for, and open the corpus if a prepared one is given.
 
     Args:
         words: a recipe and overrides.
         fixed: sections of the configuration that options decide.
+        fit: leave all that has a rule to the budget, unless `words` set it.
         needs_data: refuse a configuration without any data.
 
     Raises:
         InputError: options or overrides are invalid or contradict each other.
     """
     from crammed.data.corpus import Corpus
-    from crammed.recipe import load_config
+    from crammed.recipe import ask
 
     recipe, overrides = _recipe_and_overrides(words or [])
     refuse_twice(overrides, "--budget", "budget.limit", budget is not None)
@@ -92,11 +103,10 @@ def configure(
         fixed |= corpus.settings()
     elif data:
         fixed["data"] = {"sources": [_absolute(name) for name in data]}
-    rows = corpus.rows if corpus is not None else None
-    config = load_config(recipe, overrides, fixed, rows=rows)
-    if needs_data and corpus is None and not config.data.sources:
+    asked = ask(recipe, overrides, fixed, fit=fit)
+    if needs_data and corpus is None and not asked.config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
-    return config, corpus
+    return asked, corpus
 
 
 def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> None:

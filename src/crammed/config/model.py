@@ -40,6 +40,12 @@ class ModelConfig(Section):
     decoder_bias_start: Literal["zero", "log-frequency"] = "zero"
     """Where the decoder's biases begin: at 0, or at the logarithm of each token's share of the
     corpus, so that an untrained model predicts frequencies."""
+    attention_start: Literal["random", "neighbours"] = "random"
+    """Where attention begins: with biases of queries and keys at 0, or with biases that make each
+    head look at one of the neighbouring tokens."""
+    embedding_start: Literal["random", "cooccurrence"] = "random"
+    """Where token embeddings begin: at random numbers, or at vectors of tokens that are alike where
+    the same tokens stand beside them. The budget is charged for making these."""
     qk_norm: Literal["none", "rms"] = "none"
     """Whether each head's queries and keys are brought to a root mean square of 1."""
     value_embeddings: bool = False
@@ -90,6 +96,13 @@ class ModelConfig(Section):
             )
         if self.decoder_bias_start == "log-frequency" and not self.decoder_bias:
             raise ValueError("decoder_bias_start log-frequency needs decoder_bias: true")
+        if self.attention_start == "neighbours" and not (
+            self.qkv_bias and self.positions == "rotary" and self.qk_norm == "none"
+        ):
+            raise ValueError(
+                "attention_start neighbours needs qkv_bias: true, positions: rotary and "
+                "qk_norm: none"
+            )
         if self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
         if self.classifier == "head-transform" and not self.head_transform:

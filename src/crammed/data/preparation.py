@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +30,7 @@ from crammed.data.heldout_copies import without_copies, write_heldout_runs
 from crammed.data.ingest import CleanedText, Shard, read_and_clean
 from crammed.data.manifest import SCHEMA, StageResults, write_manifest
 from crammed.data.search import ignored_files
-from crammed.data.selection import Selection, select_documents
+from crammed.data.selection import Selection, expected_tokens, select_documents
 from crammed.data.shard_packing import (
     Packed,
     PackJob,
@@ -87,6 +87,7 @@ def prepare(
     progress: Progress,
     compute: ComputeConfig | None = None,
     work: Path | None = None,
+    choose: Callable[[float], TokenizerConfig] | None = None,
 ) -> Corpus:
     """Make the corpus `out` and open it.
 
@@ -95,6 +96,8 @@ def prepare(
         work: folder in which to keep intermediate results, so that a later preparation of the same
             text, alone or with more, need not read it again. With None they are beside `out` and
             are removed in the end.
+        choose: gives the tokenizer's settings in place of `tokenizer`, once the text is cleaned;
+            called with about how many tokens there will be to train on.
 
     Raises:
         InputError: there is too little data or some is unreadable, `out` exists already, or
@@ -110,7 +113,7 @@ def prepare(
         listed = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
         progress.line(f"sources  ignoring files of other formats: {listed}")
     with work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
-        _Preparation(data, tokenizer, folder, engine, progress).run(sources, out)
+        _Preparation(data, tokenizer, folder, engine, progress, choose).run(sources, out)
     return Corpus(out)
 
 
@@ -161,6 +164,7 @@ class _Preparation:
     folder: Path
     engine: Engine
     progress: Progress
+    choose: Callable[[float], TokenizerConfig] | None
 
     def run(self, sources: Sequence[Source], out: Path) -> None:
         """Make the corpus and let it appear at `out`."""
@@ -173,13 +177,21 @@ class _Preparation:
         text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress)
         with refusals_of(text):
             text.require_documents()
-            self._make(text, supplied, chunked, out)
+            selection, chosen = select_documents(text.shards, self.data), self
+            if self.choose is not None:
+                tokens = expected_tokens(text.shards, selection)
+                chosen = replace(self, tokenizer_config=self.choose(tokens))
+            chosen._make(text, selection, supplied, chunked, out)
 
     def _make(
-        self, text: CleanedText, supplied: Tokenizer | None, chunked: bool, out: Path
+        self,
+        text: CleanedText,
+        selection: Selection,
+        supplied: Tokenizer | None,
+        chunked: bool,
+        out: Path,
     ) -> None:
         """Make the corpus of cleaned text."""
-        selection = select_documents(text.shards, self.data)
         self.progress.line(f"held out  {selection.describe_heldout()}")
         made = self.folder / f"made-{self._identity(text, supplied)}"
         corpus, publishing = made / "corpus", made / "publishing"

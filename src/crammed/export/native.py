@@ -55,6 +55,8 @@ MODERNBERT: Holds = {
     "head_transform": (True,),
     "decoder_bias": BOTH,
     "decoder_bias_start": ("zero", "log-frequency"),
+    "embedding_start": ("random", "cooccurrence"),
+    "attention_start": ("random", "neighbours"),
     "ffn_dropout": ("hidden",),
     "zero_outputs": BOTH,
     "classifier": ("head-transform",),
@@ -77,6 +79,7 @@ BERT: Holds = {
     "head_transform": (True,),
     "decoder_bias": (True,),
     "decoder_bias_start": ("zero", "log-frequency"),
+    "embedding_start": ("random", "cooccurrence"),
     "ffn_dropout": ("residual",),
     "zero_outputs": BOTH,
     "classifier": ("pooler",),
@@ -98,8 +101,8 @@ def _unmet(config: ModelConfig, holds: Holds) -> list[str]:
 def modernbert_obstacles(config: ModelConfig) -> list[str]:
     """Why ModernBERT cannot hold the model; empty where it can."""
     obstacles = _unmet(config, MODERNBERT)
-    if config.qkv_bias != config.linear_bias:
-        obstacles.append(f"model.qkv_bias is {config.qkv_bias}, not {config.linear_bias}")
+    if config.linear_bias and not config.qkv_bias:
+        obstacles.append("model.qkv_bias is False, and model.linear_bias is True")
     return obstacles
 
 
@@ -141,7 +144,11 @@ def modernbert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
 
 
 def modernbert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Our parameters under ModernBERT's names."""
+    """Our parameters under ModernBERT's names.
+
+    There, biases of queries, keys and values come with one of the product after them: zeros, where
+    ours has none.
+    """
     renamed = {
         "encoder.tokens.": "model.embeddings.tok_embeddings.",
         "encoder.embedding_norm.": "model.embeddings.norm.",
@@ -157,6 +164,8 @@ def modernbert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[
         renamed[f"{ours}ffn_norm."] = f"{theirs}mlp_norm."
         renamed[f"{ours}ffn.up."] = f"{theirs}mlp.Wi."
         renamed[f"{ours}ffn.down."] = f"{theirs}mlp.Wo."
+        if config.qkv_bias and not config.linear_bias:
+            weights = {**weights, f"{ours}attention.out.bias": torch.zeros(config.width)}
     return _rename(weights, renamed)
 
 

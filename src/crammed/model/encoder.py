@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import Attention
+from .attention import Attention, look_at_neighbours
 from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Product, Scales, norm_of
 from .feedforward import FeedForward
 from .positions import POSITIONS, Tables
@@ -160,7 +160,8 @@ class Encoder(nn.Module):
 
         Args:
             ids: token ids, [B, S].
-            mask: [B, S] bool, False at padding; None where there is none.
+            mask: [B, S] bool, False at padding; or [B, S, S] bool, True where the token of the
+                second dimension may attend to that of the third; None where all may attend to all.
             types: token types, [B, S]; None means all 0. Ignored by a model without any.
         """
         return self.through_layers(*self.prepare(self.tokens(ids), mask, types, ids))
@@ -187,7 +188,8 @@ class Encoder(nn.Module):
         tables = self._tables
         if tables is None:
             tables = self.position_encoding.tables(tokens.shape[1], tokens.device)
-        mask = None if mask is None else mask[:, None, None, :]
+        if mask is not None:
+            mask = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
         values = None
         if self.config.value_embeddings:
             if ids is None:
@@ -329,6 +331,7 @@ def initialise(
     generator: torch.Generator | None = None,
     *,
     zero_outputs: bool = False,
+    neighbours: bool = False,
 ) -> None:
     """Set all parameters in place, module by module, as each module's `start` says.
 
@@ -337,6 +340,7 @@ def initialise(
     Args:
         std: standard deviation of matrices and embeddings.
         zero_outputs: set the last product of each block to zero.
+        neighbours: let attention begin with neighbouring tokens, by biases; this draws nothing.
 
     Raises:
         TypeError: a parameter that no `start` sets.
@@ -353,3 +357,5 @@ def initialise(
         for module in model.modules():
             if isinstance(module, Block) and module.products:
                 nn.init.zeros_(module.get_submodule([*module.products][-1]).get_parameter("weight"))
+    if neighbours:
+        look_at_neighbours(model)

@@ -130,6 +130,14 @@ class RotaryPositions(Positions):
     def tables(self, length: int, device: torch.device) -> Tables:
         return rotary_table(length, self._head_dim, self._theta, device)
 
+    def query_for(self, key: Tensor, distance: int) -> Tensor:
+        """The query [K] that scores highest with the same key [K] everywhere `distance` tokens on.
+
+        Positions turn both, so their score depends on nothing but how far apart they are.
+        """
+        cos, sin = (table[-1] for table in self.tables(abs(distance) + 1, key.device))
+        return rotate(key, (cos, sin if distance > 0 else -sin))
+
     def attend(
         self, q: Tensor, k: Tensor, mask: Tensor | None, tables: Tables
     ) -> tuple[Tensor, Tensor, Tensor | None]:

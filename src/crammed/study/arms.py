@@ -15,7 +15,7 @@ size, batch and learning rates, unless they set their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -24,13 +24,17 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from crammed.budget import Budget
+from crammed.choosing import Asked, values_of
 from crammed.config import RunConfig, Section
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import inside
-from crammed.recipe import load_config
+from crammed.recipe import ask
 from crammed.sizing import FOLLOWERS
+
+BASE = ""
+"""The name of a study's base where arms have theirs."""
 
 
 def _listed(value: Any) -> Any:
@@ -74,11 +78,20 @@ def read_study(name: str) -> Study:
     return study
 
 
-def load_study(name: str, corpus: Corpus, budget: Budget, words: Sequence[str] = ()) -> Study:
+def load_study(
+    name: str,
+    corpus: Corpus,
+    budget: Budget,
+    words: Sequence[str] = (),
+    choose: Callable[[str, Asked], RunConfig] | None = None,
+) -> Study:
     """Read a study, and check every arm against the corpus and the budget of the study.
 
     Args:
         words: a recipe or overrides, which replace those of the study's base.
+        choose: gives the values of what the base leaves open, or an arm with another recipe; called
+            once for each with its name, which is empty for the base. None takes the nominal speed
+            of this machine.
 
     Returns:
         the study with `words` in its base; arms also set what follows from the budget.
@@ -88,37 +101,39 @@ def load_study(name: str, corpus: Corpus, budget: Budget, words: Sequence[str] =
     """
     study = read_study(name)
     fixed = {**corpus.settings(), "budget": {"limit": budget}}
+    choose = choose or (lambda _, asked: asked.nominally(corpus.rows))
     recipe, *overrides = merged((*study.base, *words))
-    base = load_config(recipe, overrides, fixed, rows=corpus.rows)
-    followed = _followed(base)
-    arms = {
-        arm: own if any("=" not in word for word in own) else (*followed, *own)
-        for arm, own in study.arms.items()
-    }
-    study = study.model_copy(update={"base": (recipe, *overrides), "arms": arms})
-    for arm in study.arms:
+    base = choose(BASE, ask(recipe, overrides, fixed))
+    study = study.model_copy(update={"base": (recipe, *overrides)})
+    arms = {}
+    for arm, own in study.arms.items():
         recipe, *overrides = study.words(arm)
         if taken := [word for word in overrides if word.startswith(("data.", "tokenizer."))]:
             raise InputError(
                 f"study {name}, arm {arm}: {taken[0]} is a property of the corpus, which all arms "
                 "share: prepare another corpus"
             )
+        followed = _followed(base, FOLLOWERS)
         try:
-            load_config(recipe, overrides, fixed)
+            if any("=" not in word for word in own):  # a recipe of its own
+                asked = ask(recipe, overrides, fixed)
+                followed = _followed(choose(arm, asked), asked.open)
+            arms[arm] = (*followed, *own)
+            recipe, *overrides = merged((*study.base, *arms[arm]))
+            ask(recipe, overrides, fixed)
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
-    return study
+    return study.model_copy(update={"arms": arms})
 
 
 def _folder() -> Traversable:
     return resources.files("crammed") / "study" / "studies"
 
 
-def _followed(config: RunConfig) -> list[str]:
-    """Overrides with the values that may follow from the budget, without the tokenizer's."""
-    values = config.model_dump(mode="json")
-    keys = [key.split(".") for key in FOLLOWERS if not key.startswith("tokenizer.")]
-    return [f"{section}.{name}={values[section][name]}" for section, name in keys]
+def _followed(config: RunConfig, keys: Iterable[str]) -> list[str]:
+    """Overrides with the values of what may follow from the budget, without the tokenizer's."""
+    values = values_of(config, [key for key in keys if not key.startswith("tokenizer.")])
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 def merged(words: Iterable[str]) -> list[str]:

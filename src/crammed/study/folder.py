@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from crammed.budget import Budget
+from crammed.choosing import Asked, choose
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import read_json
+from crammed.progress import Progress
 from crammed.recipe import load_config
 from crammed.rundir import differences, read_config
+from crammed.sizing import with_values
 from crammed.study.arms import Study
+from crammed.training.settling import device_of, measuring
 
 RESULT = "study.json"
 
@@ -39,10 +43,54 @@ def finished_runs(out: Path) -> dict[str, dict[str, Any]]:
             if runs:
                 finished[arm] = {"words": list(entry["words"]), "runs": runs}
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{out / RESULT} does not hold the results of a study: choose another --out"
-        ) from error
+        raise _no_results(out) from error
     return finished
+
+
+class Chooser:
+    """Chooses once what the base of a study leaves open, or an arm with a recipe of its own.
+
+    A study that goes on takes its values from its folder.
+
+    Args:
+        threads: CPU threads of each run, where the recipe does not say.
+
+    Attributes:
+        chosen: for ``study.json``, by name of the arm or `BASE`: ``values`` by key, the measured
+            ``flops_per_second`` (None where none was needed), and the ``identity`` of the rest of
+            the configuration that they were chosen for.
+    """
+
+    def __init__(self, corpus: Corpus, out: Path, threads: int, progress: Progress) -> None:
+        self.chosen: dict[str, dict[str, Any]] = {}
+        self._corpus = corpus
+        self._threads = threads
+        self._progress = progress
+        self._out = out
+        self._before = (read_json(out / RESULT) or {}).get("chosen", {})
+
+    def __call__(self, arm: str, asked: Asked) -> RunConfig:
+        """The configuration with what it leaves open."""
+        if not asked.open:
+            return asked.config
+        wanted = asked.config.identity()  # what is open has the values of the recipe there
+        try:
+            before = self._before.get(arm)
+            if before is not None and before["identity"] == wanted:
+                self.chosen[arm] = before
+                return with_values(asked.config, before["values"])
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise _no_results(self._out) from error
+        threads = asked.config.compute.threads or self._threads
+        own = Asked(with_values(asked.config, {"compute.threads": threads}), asked.open)
+        measure = measuring(device_of(own.nominally(self._corpus.rows)), self._progress)
+        made = choose(own, self._corpus.rows, measure)
+        self.chosen[arm] = {
+            "identity": wanted,
+            "values": made.values,
+            "flops_per_second": made.choice.flops_per_second,
+        }
+        return made.config
 
 
 def refuse_another(study: Study, corpus: Corpus, budget: Budget, seeds: int, out: Path) -> None:
@@ -95,6 +143,10 @@ def _compare_words(old: list[str], new: list[str], arm: str, out: Path) -> None:
     if there != here:
         lists = (" ".join(sorted(words)) or "nothing" for words in (there - here, here - there))
         raise _another(out, "arm {}, {} there, {} here".format(arm, *lists))
+
+
+def _no_results(out: Path) -> InputError:
+    return InputError(f"{out / RESULT} does not hold the results of a study: choose another --out")
 
 
 def _another(out: Path, difference: str) -> InputError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,51 +39,58 @@ def run_study(
     out: Path,
     jobs: int,
     progress: Progress,
+    chosen: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train every arm with every seed, `jobs` runs at a time, which share the CPU's cores.
 
     The folder may hold other arms and seeds of the same study: what has finished there stays in
     the result.
 
+    Args:
+        chosen: what a `Chooser` has chosen for the study, which the folder keeps.
+
     Returns:
         what ``OUT/study.json`` holds: ``{"environment", "corpus", "budget", "jobs", "baseline",
-        "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is ``{"loss@0.15",
+        "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is ``{"loss@0.15",
         "loss@0.25", "tokens", "updates", "parameters", "seconds"}``, or ``{"failed": reason}``.
 
     Raises:
         InputError: the folder holds another study, is in use, or cannot be written to.
     """
     refuse_another(study, corpus, budget, seeds, out)
+    runs = list(_runs(study, corpus, budget, seeds, out, jobs))
     with FolderLock(out):
-        return _run_all(study, corpus, budget, seeds, out, jobs, progress)
+        result: dict[str, Any] = {
+            "environment": environment(),
+            "corpus": corpus.sha256,
+            "budget": budget.text,
+            "jobs": jobs,
+            "baseline": study.baseline,
+            "chosen": chosen or {},
+            "arms": _begun(study, out),
+        }
+        write_json(out / RESULT, result)  # a call that goes on takes from here what was chosen
+        _train_all(runs, result, out, jobs, progress)
+    return result
 
 
-def _run_all(
-    study: Study,
-    corpus: Corpus,
-    budget: Budget,
-    seeds: int,
-    out: Path,
-    jobs: int,
-    progress: Progress,
-) -> dict[str, Any]:
+def _begun(study: Study, out: Path) -> dict[str, dict[str, Any]]:
+    """The arms of the study, and of the folder, with the runs that have finished."""
     begun: dict[str, dict[str, Any]] = {
         arm: {"words": study.words(arm), "runs": {}} for arm in study.arms
     }
     for arm, entry in finished_runs(out).items():
         begun.setdefault(arm, entry)["runs"] = entry["runs"]
-    result: dict[str, Any] = {
-        "environment": environment(),
-        "corpus": corpus.sha256,
-        "budget": budget.text,
-        "jobs": jobs,
-        "baseline": study.baseline,
-        "arms": begun,
-    }
-    listed = list(_runs(study, corpus, budget, seeds, out, jobs))
-    with progress.task("study", len(listed)) as bar, ThreadPoolExecutor(jobs) as pool:
+    return begun
+
+
+def _train_all(
+    runs: list[_Run], result: dict[str, Any], out: Path, jobs: int, progress: Progress
+) -> None:
+    """Train, and add what each run gives to the result and its file."""
+    with progress.task("study", len(runs)) as bar, ThreadPoolExecutor(jobs) as pool:
         processes = _Processes()
-        futures = {pool.submit(_train, run, processes): run for run in listed}
+        futures = {pool.submit(_train, run, processes): run for run in runs}
         try:
             for done, future in enumerate(as_completed(futures), 1):
                 run = futures[future]
@@ -95,14 +102,18 @@ def _run_all(
             processes.stop()
             pool.shutdown(wait=True)
             raise
-    return result
+
+
+def threads_of(jobs: int) -> int:
+    """CPU threads of each of so many runs at a time."""
+    return max(1, cores() // jobs)
 
 
 def _runs(
     study: Study, corpus: Corpus, budget: Budget, seeds: int, out: Path, jobs: int
 ) -> Iterator[_Run]:
     """Seeds are the outer loop, so that a study that is cut short has complete seeds."""
-    threads = f"compute.threads={max(1, cores() // jobs)}"
+    threads = f"compute.threads={threads_of(jobs)}"
     for seed in range(seeds):
         for arm in study.arms:
             words = merged((threads, *study.words(arm)))

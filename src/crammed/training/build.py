@@ -21,7 +21,8 @@ def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> Maske
     model = MaskedLM(config.model, vocab_size)
     generator = torch.Generator().manual_seed(key(config.seed, "initialise"))
     std, zero = config.model.init_std, config.model.zero_outputs
-    initialise(model, std, generator, zero_outputs=zero)
+    neighbours = config.model.attention_start == "neighbours"
+    initialise(model, std, generator, zero_outputs=zero, neighbours=neighbours)
     return model.to(device)
 
 

@@ -76,6 +76,16 @@ class Group:
             dist.broadcast(command, 0)
         return [float(value) for value in command.tolist()]
 
+    def tell(self, text: str | None) -> str:
+        """Give a text of the leader's, which the others call this without, to all processes."""
+        content = (text or "").encode()
+        size = torch.tensor(len(content))
+        with _together():
+            dist.broadcast(size, 0)
+            sent = torch.tensor(list(content.ljust(int(size))), dtype=torch.uint8)
+            dist.broadcast(sent, 0)
+        return bytes(sent.tolist()).decode()
+
     def share(self, rows: int) -> slice:
         """Which of so many rows of an update this process works on."""
         bounds = [rows * n // self.size for n in (self.rank, self.rank + 1)]
@@ -222,6 +232,16 @@ def _hash(tensors: Iterable[Tensor]) -> str:
     return found.hexdigest()
 
 
+def share_start(step: TrainStep, group: Group | None) -> None:
+    """Give all processes the leader's embeddings, if it took them from the text; all call this.
+
+    So one of them counts, and what it computes need not be the same on all machines.
+    """
+    if group is not None and step.model.encoder.config.embedding_start == "cooccurrence":
+        with _together():
+            dist.broadcast(step.model.encoder.tokens.weight.data, 0)
+
+
 def note_processes(run: RunDir, group: Group | None, progress: Progress, *, resumed: bool) -> None:
     """Record how many processes train, and say so if a resumed run had another number."""
     count, before = 1 if group is None else group.size, None
@@ -312,7 +332,8 @@ def follow(
         RanksDiffer: the processes have different weights.
     """
     step = build_for(config, corpus, device)
-    load_checkpoint(checkpoints, step, corpus.sha256)
+    if load_checkpoint(checkpoints, step, corpus.sha256).generation is None:
+        share_start(step, group)
     _compare_first_weights(step, group)
     stream = RowStream(corpus, config.seed, config.order)
     planner = Planner(config, corpus.vocab_size, Ledger(()), device.synchronize)

@@ -9,19 +9,28 @@ from collections.abc import Iterator
 from typing import Any
 
 from crammed.budget import Ledger, Work
+from crammed.choosing import Chosen, shape_of, why_size
 from crammed.config import ModelConfig, RunConfig
 from crammed.data.masking import predicted_positions
 from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
-from crammed.sizing import MOST_EPOCHS, SHAPES, Size, best_of
+from crammed.sizing import MOST_EPOCHS, SHAPES, expected_tokens
 from crammed.training.agenda import TRAINING, Agenda
 from crammed.training.measure import Speed
 from crammed.training.memory import BYTES_PER_PARAMETER
 from crammed.training.plan import Planner
 
 FEW_UPDATES = 200
+BEYOND = 2
+"""Sizes to show that are larger than what is trained and what should be."""
 
 
-def forecast(config: RunConfig, vocab_size: int, rows: int | None, speed: Speed) -> dict[str, Any]:
+def forecast(
+    config: RunConfig,
+    vocab_size: int,
+    rows: int | None,
+    speed: Speed,
+    suited: Chosen | None = None,
+) -> dict[str, Any]:
     """Play the whole run through at a measured speed.
 
     The forecast sees what is charged: compiling, every update with its rows and its mask rate, log
@@ -29,14 +38,16 @@ def forecast(config: RunConfig, vocab_size: int, rows: int | None, speed: Speed)
 
     Args:
         rows: number of rows in the corpus; None if there is no corpus yet.
+        suited: the recipe in the size that suits budget and text, as it was chosen; None leaves
+            out other sizes.
 
     Returns:
         ``updates``, ``tokens``, ``tokens_between`` (at the speeds of the slowest and the fastest
         tenth of the blocks measured), ``seconds`` (charged), ``compile_seconds``,
         ``first_compile_seconds``, ``exaflop``, ``epochs`` (None without a corpus),
         ``tokens_per_second``, ``parameters``, ``tokens_per_parameter``, ``memory`` (bytes),
-        ``microbatch_rows``, ``sizes`` (see `candidates`), ``best_size`` and ``notes`` on what will
-        go wrong.
+        ``microbatch_rows``, ``sizes`` (see `candidates`), ``best_size`` (``layers``, ``width`` and
+        ``why``) and ``notes`` on what will go wrong.
     """
     ledger, work = _play(config, vocab_size, speed)
     training = sum(ledger.seconds[name] for name in TRAINING)
@@ -46,7 +57,6 @@ def forecast(config: RunConfig, vocab_size: int, rows: int | None, speed: Speed)
     if budget.kind == "time":
         between = [round(work.tokens / speed.high), round(work.tokens / speed.low)]
         seconds = min(seconds, budget.limit)
-    sizes = candidates(config, vocab_size, rows, work.tokens)
     return {
         "updates": work.updates,
         "tokens": work.tokens,
@@ -61,8 +71,10 @@ def forecast(config: RunConfig, vocab_size: int, rows: int | None, speed: Speed)
         "tokens_per_parameter": work.tokens / size,
         "memory": speed.memory,
         "microbatch_rows": speed.microbatch_rows,
-        "sizes": sizes,
-        "best_size": best_size(sizes) if work.tokens else None,
+        "sizes": candidates(config, vocab_size, rows, work.tokens, suited)
+        if suited and work.tokens
+        else [],
+        "best_size": best_size(suited, rows) if suited else None,
         "notes": list(_notes(config, work, rows, epochs)),
     }
 
@@ -83,7 +95,7 @@ def _play(config: RunConfig, vocab_size: int, speed: Speed) -> tuple[Ledger, Wor
     ledger, work = Ledger(config.budget.charge, clock), Work()
     planner = Planner(config, vocab_size, ledger, lambda: None)
     with ledger.account("compile"):
-        clock.now += speed.compile
+        clock.now += speed.start + speed.compile
     agenda = Agenda(config.train, ledger, planner.room_for)
     seconds = {"log": speed.log, "heldout": speed.evaluate, "checkpoint": speed.checkpoint}
     with ledger.account("step"):
@@ -104,25 +116,23 @@ def _play(config: RunConfig, vocab_size: int, speed: Speed) -> tuple[Ledger, Wor
 
 
 def candidates(
-    config: RunConfig, vocab_size: int, rows: int | None, tokens: int
+    config: RunConfig, vocab_size: int, rows: int | None, tokens: int, suited: Chosen
 ) -> list[dict[str, Any]]:
-    """This recipe in other sizes, the cheapest first.
+    """This recipe in other sizes, the cheapest first, up to two beyond its own and the suited one.
 
-    Every size is taken to reach the FLOP/s of the measured one; smaller ones will be somewhat
-    slower than that, and larger ones faster.
+    Every size is taken to reach the FLOP/s of the measured one, unless it was measured as well;
+    smaller ones will be somewhat slower than that, and larger ones faster.
 
     Args:
         rows: number of rows in the corpus; None if there is no corpus yet.
         tokens: how many tokens the recipe's own size will read.
 
     Returns:
-        for each size ``layers``, ``width``, ``measured`` (whether it is the recipe's own),
-        ``parameters``, ``layer_parameters`` (those of the layers' products), ``tokens``,
-        ``tokens_per_layer_parameter``, ``epochs`` (None without a corpus) and ``held_memory``
-        (bytes of weights, gradients and moments).
+        for each size ``layers``, ``width``, ``measured``, ``parameters``, ``layer_parameters``
+        (those of the layers' products), ``tokens``, ``tokens_per_layer_parameter``, ``epochs``
+        (None without a corpus) and ``held_memory`` (bytes of weights, gradients and moments).
     """
     length, own = config.data.row_length, config.model
-    work_decides = config.budget.limit.kind in ("tokens", "updates")
     rates = (config.masking.rate, config.masking.final_rate or config.masking.rate)
     predicted = predicted_positions(sum(rates) / 2, length)
 
@@ -130,37 +140,44 @@ def candidates(
         return train_flops_per_token(model, vocab_size, length, predicted)
 
     shapes = {(layers, width) for layers, width in SHAPES if width % own.head_dim == 0}
-    models = [
-        own.model_copy(update={"layers": layers, "width": width})
-        for layers, width in shapes | {(own.layers, own.width)}
-    ]
+    ours, theirs = shape_of(config), shape_of(suited.config)
+    read = {ours: tokens}
+    if theirs != ours and suited.choice.flops_per_second is not None:
+        read[theirs] = round(expected_tokens(suited.config, suited.choice.flops_per_second))
+    models = sorted(
+        (
+            own.model_copy(update={"layers": layers, "width": width})
+            for layers, width in shapes | {ours, theirs}
+        ),
+        key=cost,
+    )
+    last = max(n for n, each in enumerate(models) if (each.layers, each.width) in (ours, theirs))
     found = []
-    for model in sorted(models, key=cost):
-        layers, width = model.layers, model.width
-        size = parameters(model, vocab_size)
-        read = tokens if work_decides else round(tokens * cost(own) / cost(model))
+    for model in models[: last + 1 + BEYOND]:
+        shape, size = (model.layers, model.width), parameters(model, vocab_size)
+        layer_size = block_matrix_parameters(model)
+        by_work = config.budget.limit.kind in ("tokens", "updates")
+        count = tokens if by_work else read.get(shape, round(tokens * cost(own) / cost(model)))
         found.append(
             {
-                "layers": layers,
-                "width": width,
-                "measured": (layers, width) == (own.layers, own.width),
+                "layers": model.layers,
+                "width": model.width,
+                "measured": shape in read,
                 "parameters": size,
-                "layer_parameters": block_matrix_parameters(model),
-                "tokens": read,
-                "tokens_per_layer_parameter": read / block_matrix_parameters(model),
-                "epochs": read / length / rows if rows is not None else None,
+                "layer_parameters": layer_size,
+                "tokens": count,
+                "tokens_per_layer_parameter": count / layer_size,
+                "epochs": count / length / rows if rows is not None else None,
                 "held_memory": BYTES_PER_PARAMETER * size,
             }
         )
     return found
 
 
-def best_size(sizes: list[dict[str, Any]]) -> dict[str, Any]:
-    """The size to train by the rule of `best_of`: ``layers``, ``width`` and ``why``."""
-    place, why = best_of(
-        [Size(size["layer_parameters"], size["tokens"], size["epochs"]) for size in sizes]
-    )
-    return {"layers": sizes[place]["layers"], "width": sizes[place]["width"], "why": why}
+def best_size(suited: Chosen, rows: int | None) -> dict[str, Any]:
+    """The size that suits budget and text: ``layers``, ``width`` and ``why``."""
+    layers, width = shape_of(suited.config)
+    return {"layers": layers, "width": width, "why": why_size(suited, rows)}
 
 
 def _notes(config: RunConfig, work: Work, rows: int | None, epochs: float | None) -> Iterator[str]:

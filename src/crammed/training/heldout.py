@@ -16,6 +16,7 @@ from crammed.device import Device
 from crammed.errors import Diverged
 from crammed.model.encoder import MaskedLM
 from crammed.model.heldout import heldout_loss
+from crammed.quantity import counted
 from crammed.rundir import RunDir
 from crammed.sizing import expected_tokens
 from crammed.training.agenda import Agenda
@@ -25,12 +26,16 @@ FEWEST_ROWS = 32
 MOST_ROWS = 512
 
 
-def rows_on_the_way(config: RunConfig) -> int:
+def rows_on_the_way(config: RunConfig, speed: float | None = None) -> int:
     """Number of held-out rows for a measurement during training, few if the run is short.
 
-    It follows from the configuration and the device, so all points of a curve use the same rows.
+    It follows from what the run directory keeps, or else the device, so all points of a curve use
+    the same rows.
+
+    Args:
+        speed: FLOP/s that were measured when the run began; None if none were.
     """
-    rows_read = expected_tokens(config) / config.data.row_length
+    rows_read = expected_tokens(config, speed) / config.data.row_length
     wanted = min(max(round(rows_read / ROWS_READ_FOR_EACH_HELD_OUT), FEWEST_ROWS), MOST_ROWS)
     return min(wanted, config.data.heldout_rows)
 
@@ -39,7 +44,7 @@ class HeldoutMeter:
     """Measures the held-out loss of the model that is being trained."""
 
     def __init__(self, run: RunDir, corpus: Corpus, model: MaskedLM, device: Device) -> None:
-        most = rows_on_the_way(run.config)
+        most = rows_on_the_way(run.config, run.choice.flops_per_second)
         self._rows = heldout_rows(corpus.tokenizer, corpus.heldout, most, corpus.row_length)
         self._mask = Specials.of(corpus.tokenizer).mask
         self._model = model
@@ -58,6 +63,8 @@ class HeldoutMeter:
             loss = heldout_loss(self._model, self._rows, self._mask, self._device.torch)
             self._model.train()
         if not all(map(math.isfinite, loss.values())):
-            raise Diverged(f"the held-out loss is not finite after {work.updates} updates")
+            raise Diverged(
+                f"the held-out loss is not finite after {counted(work.updates, 'update')}"
+            )
         done = {"u": u, "update": work.updates, "tokens": work.tokens}
         self._run.event("heldout", **done, rows=len(self._rows.ids), **loss)

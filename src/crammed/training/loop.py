@@ -29,9 +29,11 @@ from crammed.training.distributed import (
     leading,
     note_processes,
     reload_followers,
+    share_start,
 )
 from crammed.training.plan import Planner
 from crammed.training.signals import UpdateLeft, noted_signals
+from crammed.training.start import start_embeddings
 from crammed.training.step import TrainStep
 from crammed.training.upkeep import Upkeep
 
@@ -91,6 +93,10 @@ def pretrain(
     note_processes(run, group, progress, resumed=loaded.state.work.updates > 0)
     planner = Planner(config, corpus.vocab_size, ledger, device.synchronize)
     stream, work = RowStream(corpus, config.seed, config.order), loaded.state.work
+    if loaded.generation is None:
+        with ledger.account("compile"):
+            start_embeddings(config, alone.model, stream, corpus.rows, planner, progress)
+            share_start(alone, group)
     with (
         progress.task("pretraining", 1.0) as task,
         noted_signals() as signals,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from crammed.budget import Ledger, Pace, Work
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
+from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import train_flops_per_token
 from crammed.schedule import batch_rows, mask_rate
 
@@ -63,18 +64,22 @@ class Planner:
         self._vocab_size = vocab_size
         self._ledger = ledger
         self._synchronize = synchronize
+        self._start = Work()
+        """What is spent before the first update, besides time."""
+        if config.model.embedding_start == "cooccurrence":
+            self._start = Work(flops=factorisation_flops(vocab_size, config.model.width))
         self._pace = Pace()
         self._began = 0.0
         self._exact = False
 
     def progress(self, work: Work) -> float:
         """The share of the budget that was spent when the last update was finished, u."""
-        return self.budget.progress(work, self.charged)
+        return self.budget.progress(self._start + work, self.charged)
 
     def next(self, work: Work) -> Update | None:
         """The update that follows `work`, or None if none fits into what is left of the budget."""
         self._began = self._ledger.charged()
-        u = self.budget.progress(work, self._began)
+        u = self.budget.progress(self._start + work, self._began)
         rows, rate = self.rows(u), self.mask_rate(u)
         cost = self._cost(rows, rate)
         if self.budget.kind == "time":
@@ -87,7 +92,7 @@ class Planner:
                 return None
             end = u + self._pace.typical(rows) / self.budget.limit
         else:
-            end = self.budget.progress(work + cost, 0.0)
+            end = self.budget.progress(self._start + work + cost, 0.0)
             if end > 1.0:
                 return None
         factor = self.rate * self._config.schedule((u + end) / 2.0)
@@ -111,6 +116,13 @@ class Planner:
             self._synchronize()
         self.charged = self._ledger.charged()
         self._pace.record(self.charged - self._began, update.rows)
+
+    def rows_of_run(self, most: int) -> int:
+        """Rows that a whole run reads on a budget other than time, or `most` if it reads more."""
+        work = Work()
+        while work.rows < most and (update := self.next(work)) is not None:
+            work += update.cost
+        return min(most, work.rows)
 
     def rows(self, u: float) -> int:
         """Rows of an update that begins at u."""

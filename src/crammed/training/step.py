@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.config import RunConfig
+from crammed.data.borders import same_document
 from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device, is_out_of_memory
@@ -100,6 +101,7 @@ class TrainStep:
         self._device = device
         plain_loss = config.model.logit_cap is None and not self._z_loss
         self._in_place = device.in_place and plain_loss
+        self._sep = specials.sep
         self._mask = Masker(
             config.seed,
             config.masking.corruption,
@@ -126,14 +128,17 @@ class TrainStep:
     def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """Summed loss of one microbatch [B, S] with `count` predictions in each row."""
         masked = self._mask(rows, numbers, count)
+        attended = None
+        if self._config.train.attention == "document":
+            attended = same_document(rows, self._sep)
         labels = masked.labels.flatten()
         if self._in_place:
             model = self._copy
-            hidden = model.encoder(masked.ids)
+            hidden = model.encoder(masked.ids, attended)
             hidden = hidden.gather(1, masked.positions[..., None].expand(-1, -1, hidden.shape[-1]))
             head = (model.encoder.tokens.weight, model.decoder_bias)
             return linear_cross_entropy(model.head(hidden).flatten(0, 1), *head, labels)
-        logits = self._copy(masked.ids, masked.positions).flatten(0, 1)
+        logits = self._copy(masked.ids, masked.positions, attended).flatten(0, 1)
         if self._device.fused:
             return cross_entropy(logits, labels)
         logits = logits.float()

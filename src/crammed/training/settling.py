@@ -1,0 +1,91 @@
+"""Settles what a run trains: as it began, or by measuring this device, the same in all processes.
+
+`crammed plan`, `prepare`, `pretrain`, `run` and `study` choose with the same functions.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from crammed.choosing import Asked, Choice, Chosen, Measure, choose, reasons
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus
+from crammed.device import Device, choose_device
+from crammed.model.count import parameters
+from crammed.progress import Progress
+from crammed.quantity import quantity
+from crammed.resuming import asked_of_corpus, chosen_before
+from crammed.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape, with_values
+from crammed.training.distributed import Group
+from crammed.training.measure import training_speed
+
+
+def device_of(config: RunConfig) -> Device:
+    """The device of a run.
+
+    Raises:
+        InputError: this machine lacks the device or the format that the configuration asks for.
+    """
+    return choose_device(config.compute, seconds_a_shape(config))
+
+
+def measuring(device: Device, progress: Progress, group: Group | None = None) -> Measure:
+    """Measures the speed of all processes of a run together, on the device of this one."""
+    several = group.size if group is not None and device.torch.type == "cuda" else 1
+
+    def measure(config: RunConfig) -> float:
+        with progress.task("measuring") as task:
+            speed = several * training_speed(config, device)
+            layers, width = config.model.layers, config.model.width
+            task.update(1, f"{layers} x {width} trains with {quantity(speed, 'FLOP/s')}")
+        return speed
+
+    return measure
+
+
+def settled(asked: Asked, out: Path, rows: float | None, measure: Measure) -> Chosen:
+    """What the run in `out` trains: what it has begun with, or what is chosen now.
+
+    Args:
+        rows: how many rows of text there are; None if that is not known.
+
+    Raises:
+        InputError: a file of the run is damaged, or nothing suits what is asked for.
+    """
+    if (before := chosen_before(out, asked)) is not None:
+        return before
+    chosen = choose(asked_of_corpus(out, asked), rows, measure)
+    return Chosen(chosen.config, chosen.choice.model_copy(update={"follows": asked.open}))
+
+
+def tell(chosen: Chosen, group: Group) -> None:
+    """Tell the other processes what this one has settled."""
+    group.tell(json.dumps({"values": chosen.values, "choice": chosen.choice.model_dump()}))
+
+
+def told(asked: Asked, group: Group) -> Chosen:
+    """What the leading process has settled."""
+    said = json.loads(group.tell(None))
+    return Chosen(with_values(asked.config, said["values"]), Choice.model_validate(said["choice"]))
+
+
+def announce(
+    config: RunConfig, choice: Choice, corpus: Corpus, device: Device, progress: Progress
+) -> None:
+    """Say what is about to be trained, on what, and why."""
+    for reason in device.reasons:
+        progress.line(f"device  {reason}")
+    speed = choice.flops_per_second
+    epochs = expected_tokens(config, speed) / corpus.row_length / corpus.rows
+    if epochs > MOST_EPOCHS:
+        words = f"will be read about {epochs:.1f} times"
+        if config.budget.limit.kind == "time" and speed is None:  # by the nominal speed
+            words = f"may be read many times (crammed plan --corpus {corpus.path} measures it)"
+        progress.line(f"corpus  {words}: add text, or lower the budget")
+    size = quantity(parameters(config.model, corpus.vocab_size))
+    progress.line(
+        f"model  {config.model.layers} x {config.model.width} ({size} parameters), updates of "
+        f"{config.batch.rows:,} rows, learning rate {config.optim.lr:.1e}: "
+        f"{reasons(config, choice, corpus.rows)}"
+    )

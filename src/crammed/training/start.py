@@ -1,0 +1,51 @@
+"""What a run does before its first update, on its budget: embeddings that begin with its text."""
+
+from __future__ import annotations
+
+from crammed.config import RunConfig
+from crammed.data.corpus import RowStream
+from crammed.model.cooccurrence import begin_with_neighbours
+from crammed.model.encoder import MaskedLM
+from crammed.progress import Progress
+from crammed.training.plan import Planner
+
+MOST_TOKENS = 16_000_000
+"""Tokens to count at most, some seconds of work; float32 counts exactly up to 16.7 million."""
+TOKENS_A_SECOND = 50_000
+"""Tokens to count for each second of a budget of time: a twentieth of what any core can count in
+one, which leaves the rest of the time to training."""
+
+
+def start_embeddings(
+    config: RunConfig,
+    model: MaskedLM,
+    stream: RowStream,
+    corpus_rows: int,
+    planner: Planner,
+    progress: Progress,
+) -> None:
+    """Set the embeddings of a new model as `model.embedding_start` says.
+
+    Args:
+        stream: the rows of the run, the first of which are counted.
+        corpus_rows: number of rows in the corpus.
+    """
+    if config.model.embedding_start == "random":
+        return
+    with progress.task("embeddings") as task:
+        rows = stream.read(0, rows_to_count(config, corpus_rows, planner))
+        table = model.encoder.tokens.weight
+        begin_with_neighbours(table, rows, config.model.init_std, config.seed)
+        task.update(1.0, f"begin with what stands together in {rows.size:,} tokens of text")
+
+
+def rows_to_count(config: RunConfig, corpus_rows: int, planner: Planner) -> int:
+    """How many rows of the text decide where embeddings begin.
+
+    No more than the run is going to read, as far as that is known, and each once.
+    """
+    length, budget = config.data.row_length, config.budget.limit
+    most = min(corpus_rows, MOST_TOKENS // length)
+    if budget.kind == "time":
+        return min(most, int(budget.limit * TOKENS_A_SECOND) // length)
+    return planner.rows_of_run(most)

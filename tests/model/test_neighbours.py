@@ -1,0 +1,96 @@
+"""Attention that begins with the neighbouring tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from crammed.errors import InputError
+from crammed.model.attention import NEIGHBOURS, Attention
+from crammed.model.encoder import initialise
+from crammed.training.build import new_model
+from support.text import tiny
+from support.variants import configuration
+
+CPU = torch.device("cpu")
+
+
+def without_content(attention: Attention, length: int = 24) -> Tensor:
+    """How much each of so many equal tokens attends to each, [H, S, S]."""
+    x = torch.zeros(1, length, attention.width)
+    found = attention.probabilities(x, attention.position_encoding.tables(length, x.device), None)
+    return found[0]
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 32), st.floats(10.0, 1e6), st.lists(st.integers(-6, 6), min_size=1, max_size=3)
+)
+def test_a_new_head_looks_most_at_its_distance(
+    half: int, theta: float, distances: list[int]
+) -> None:
+    shape: dict[str, Any] = {"head_dim": 2 * half, "width": 2 * half * len(distances)}
+    config = configuration(attention_start="neighbours", rotary_theta=theta, **shape)
+    attention = Attention(config)
+    initialise(attention, 0.02)
+    attention.look_at(distances)
+    places = torch.arange(6, 18)  # tokens that have another one at each of the distances
+    for shares, distance in zip(without_content(attention), distances, strict=True):
+        assert shares[places].argmax(-1).tolist() == (places + distance).tolist()
+
+
+def test_heads_take_turns_over_all_layers() -> None:
+    one = configuration(attention_start="neighbours", layers=4, width=192, head_dim=64)
+    config = tiny("crammed").model_copy(update={"model": one})
+    model = new_model(config, 256, CPU)
+    blocks = [each for each in model.modules() if isinstance(each, Attention)]
+    shares = torch.cat([without_content(block) for block in blocks])
+    assert len(shares) == 12
+    for head, each in enumerate(shares):
+        distance = NEIGHBOURS[head % len(NEIGHBOURS)]
+        neighbours = each.diagonal(distance)[3:-3]
+        assert (neighbours > 0.9).all(), (head, distance)
+
+
+def test_the_token_after_is_at_distance_one() -> None:
+    attention = Attention(configuration(attention_start="neighbours"))
+    initialise(attention, 0.02)
+    attention.look_at([1] * (attention.width // attention.head_dim))
+    value = attention.width * 2
+    with torch.no_grad():  # values and output are the tokens themselves
+        attention.qkv.weight.zero_()
+        attention.qkv.weight[value:] = torch.eye(attention.width)
+        attention.out.weight.copy_(torch.eye(attention.width))
+    x = torch.zeros(1, 8, attention.width)
+    x[0, 5] = 1.0
+    mixed = attention(x, attention.position_encoding.tables(8, x.device), None)
+    assert mixed[0].sum(-1).argmax() == 4
+
+
+def test_nothing_else_begins_otherwise() -> None:
+    one, other = (
+        dict(new_model(tiny("crammed", "model.qkv_bias=true", *more), 256, CPU).named_parameters())
+        for more in ((), ("model.attention_start=neighbours",))
+    )
+    for name, parameter in one.items():
+        if name.endswith("qkv.bias"):
+            assert not parameter.any()
+            queries, keys, values = other[name].chunk(3)
+            assert queries.any()
+            assert keys.any()
+            assert not values.any()
+        else:
+            assert torch.equal(parameter, other[name]), name
+
+
+@pytest.mark.parametrize("lacks", ["qkv_bias=false", "positions=none", "qk_norm=rms"])
+def test_a_model_that_cannot_begin_so_is_refused(lacks: str) -> None:
+    wanted = "needs qkv_bias: true, positions: rotary and qk_norm: none"
+    words = ("model.attention_start=neighbours", "model.qkv_bias=true", f"model.{lacks}")
+    with pytest.raises(InputError, match=wanted):
+        tiny("crammed", *words)

@@ -1,0 +1,179 @@
+"""What a run does on its budget before the first update."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from crammed.budget import Ledger
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus, RowStream
+from crammed.device import Device
+from crammed.model import cooccurrence
+from crammed.model.cooccurrence import factorisation_flops
+from crammed.model.count import train_flops_per_token
+from crammed.progress import SILENT, Progress
+from crammed.rundir import RunDir
+from crammed.training import measure, start
+from crammed.training.build import new_model
+from crammed.training.forecast import forecast
+from crammed.training.loop import Trained, pretrain
+from crammed.training.measure import Speed, measure_speed
+from crammed.training.plan import Planner
+from crammed.training.start import rows_to_count
+from crammed.training.step import TrainStep
+from support.costs import play_costs
+from support.text import FakeClock, tiny
+
+START = "model.embedding_start=cooccurrence"
+ROW = 32
+
+
+def asked(limit: str, *more: str) -> RunConfig:
+    return tiny("crammed", START, *more, budget={"limit": limit})
+
+
+def train(config: RunConfig, corpus: Corpus, out: Path, device: Device, *more: Any) -> Trained:
+    with RunDir.open(out, config) as run:
+        return pretrain(config, corpus, run, device, *(more or (SILENT,)))
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray[Any, Any]]:
+    """The rows that are counted, each time that a run or a plan counts some."""
+    rows: list[np.ndarray[Any, Any]] = []
+    count = cooccurrence.neighbour_counts
+
+    def note(ids: np.ndarray[Any, Any], vocab_size: int) -> np.ndarray[Any, Any]:
+        rows.append(ids)
+        return count(ids, vocab_size)
+
+    monkeypatch.setattr(cooccurrence, "neighbour_counts", note)
+    return rows
+
+
+def first_weights(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+    """The weights at the first update of each run."""
+    seen: list[dict[str, Tensor]] = []
+    prepare = TrainStep.prepare
+
+    def look(step: TrainStep, *arguments: Any) -> None:
+        seen.append({name: p.detach().clone() for name, p in step.model.named_parameters()})
+        prepare(step, *arguments)
+
+    monkeypatch.setattr(TrainStep, "prepare", look)
+    return seen
+
+
+def test_a_run_begins_with_its_first_rows_and_says_so(
+    tmp_path: Path,
+    corpus: Corpus,
+    cpu: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    noted: list[np.ndarray[Any, Any]],
+) -> None:
+    seen, said = first_weights(monkeypatch), io.StringIO()
+    config = asked("4updates")
+    train(config, corpus, tmp_path / "run", cpu, Progress(said))
+    assert "embeddings  begin with what stands together in 1,024 tokens of text  (" in (
+        said.getvalue()
+    )
+    np.testing.assert_array_equal(noted[0], RowStream(corpus, 0, config.order).read(0, 4 * 8))
+    before = dict(new_model(config, corpus.vocab_size, cpu.torch).named_parameters())
+    table, random = seen[0].pop("encoder.tokens.weight"), before.pop("encoder.tokens.weight")
+    assert all(torch.equal(seen[0][name], weight) for name, weight in before.items())
+    known = torch.zeros(corpus.vocab_size, dtype=torch.bool)
+    known[noted[0].ravel()] = True
+    assert torch.equal(table[~known], random[~known])
+    assert not torch.isclose(table[known], random[known]).all(1).any()
+    assert table[known].square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-4)
+    train(config, corpus, tmp_path / "again", cpu)
+    assert torch.equal(seen[1]["encoder.tokens.weight"], table)
+
+
+@pytest.mark.parametrize(
+    ("limit", "tokens"),
+    [
+        ("5updates", 5 * 8 * ROW),
+        ("1000tok", 3 * 8 * ROW),
+        ("1e9tok", 200 * ROW),  # each row once
+        ("100s", 5_000_000 // ROW * ROW),
+        ("0.01s", 480),
+        ("24h", 16_000_000),
+    ],
+)
+def test_no_more_is_counted_than_the_run_reads(limit: str, tokens: int) -> None:
+    config = asked(limit)
+    rows = 200 if limit == "1e9tok" else 10**7
+    planner = Planner(config, 256, Ledger(()), lambda: None)
+    assert rows_to_count(config, rows, planner) * ROW == tokens
+
+
+def test_a_budget_of_time_pays_for_the_start(
+    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, speed = FakeClock(), Speed(0.5, 0.0, 2.0, None, 8)
+    play_costs(monkeypatch, clock, speed)
+
+    def lasting(*_: object) -> None:
+        clock.now += 7.0
+
+    monkeypatch.setattr(start, "begin_with_neighbours", lasting)
+    monkeypatch.setattr(measure, "begin_with_neighbours", lasting)
+    config = asked("60s", "batch.rows=8", "train.heldout_every=null")
+    trained = train(config, corpus, tmp_path / "run", cpu, SILENT, clock)
+    assert trained.accounts["compile"] == 9.0
+    assert trained.work.updates == (60 - 9) / 0.5 - 1  # the last would end on the limit itself
+    measured = measure_speed(config, corpus, cpu, 5.0, SILENT, clock)
+    assert (measured.start, measured.compile) == (7.0, 2.0)
+    assert measure_speed(config, None, cpu, 5.0, SILENT, clock).start == 7.0
+    planned = forecast(config, corpus.vocab_size, corpus.rows, measured)
+    assert abs(planned["updates"] - trained.work.updates) <= 1
+
+
+def test_a_budget_of_flops_pays_for_the_products(
+    tmp_path: Path, corpus: Corpus, cpu: Device
+) -> None:
+    plain = tiny("crammed", "batch.rows=8")
+    one = 8 * ROW * train_flops_per_token(plain.model, corpus.vocab_size, ROW, 8)
+    before = factorisation_flops(corpus.vocab_size, plain.model.width)
+    config = asked(f"{before + 3.5 * one}flop", "batch.rows=8")
+    trained = train(config, corpus, tmp_path / "run", cpu)
+    assert trained.work.updates == 3
+    assert trained.u == pytest.approx((before + 3 * one) / (before + 3.5 * one))
+
+
+def test_a_resumed_run_does_not_begin_again(
+    tmp_path: Path,
+    corpus: Corpus,
+    cpu: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    noted: list[np.ndarray[Any, Any]],
+) -> None:
+    config = asked("6updates", "train.checkpoint_seconds=1e-9", "model.dropout=0.1")
+    whole = train(config, corpus, tmp_path / "whole", cpu).model.state_dict()
+    assert len(noted) == 1
+    apply: Callable[[TrainStep, float], Tensor | None] = TrainStep.apply
+    calls = 0
+
+    def dying(step: TrainStep, factor: float) -> Tensor | None:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+        return apply(step, factor)
+
+    monkeypatch.setattr(TrainStep, "apply", dying)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, corpus, tmp_path / "run", cpu)
+    assert len(noted) == 2
+    resumed = train(config, corpus, tmp_path / "run", cpu).model.state_dict()
+    assert len(noted) == 2
+    assert all(torch.equal(weight, whole[name]) for name, weight in resumed.items())
