@@ -43,7 +43,7 @@ def test_everything_in_the_manifest_is_described(corpus: Corpus) -> None:
     words = dict(describe_corpus(corpus))
     assert words["sources"].splitlines() == [
         "web: 3 documents, 3 k characters (75.0 %)",
-        "wiki: 1 documents, 1 k characters (25.0 %)",
+        "wiki: 1 document, 1 k characters (25.0 %)",
     ]
     assert words["skipped"] == "b.txt: b.txt is not UTF-8 text"
     assert words["dropped"] == "c4: 2 documents (25.0 %), 1.2 k characters"
@@ -79,7 +79,7 @@ def test_a_corpus_of_an_older_version_is_described(tmp_path: Path) -> None:
     steps = [{"step": "empty", "kept": 9, "dropped": 1}]
     old = write_corpus(tmp_path / "corpus", numbered_files([3]), steps=steps)
     words = dict(describe_corpus(old))
-    assert words["dropped"] == "empty: 1 documents (10.0 %)"
+    assert words["dropped"] == "empty: 1 document (10.0 %)"
     assert words["vocabulary"] == "17"
     assert not {"lengths", "skipped"} & words.keys()
     assert dropped_samples(old) == []

@@ -13,7 +13,7 @@ from crammed.data.samples import Sample, first_of_each_step
 from crammed.data.statistics import labelled_lengths, share_beyond
 from crammed.errors import InputError
 from crammed.formats.lines import open_text
-from crammed.quantity import quantity
+from crammed.quantity import counted, quantity
 
 _BAR = 32
 _SHOWN_CHARACTERS = 160
@@ -66,7 +66,8 @@ def _described(corpus: Corpus) -> list[tuple[str, str]]:
         (
             "tokens",
             [
-                f"{quantity(manifest['tokens'])} in {corpus.rows:,} rows of {corpus.row_length}; "
+                f"{quantity(manifest['tokens'])} in {counted(corpus.rows, 'row')} of "
+                f"{corpus.row_length}; "
                 f"{manifest['tokens'] / packed:.3f} per character"
             ],
         ),
@@ -116,7 +117,7 @@ def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
     sources = manifest["sources"]
     total = max(1, sum(source["characters"] for source in sources))
     return [
-        f"{source['name']}: {source['documents']:,} documents, "
+        f"{source['name']}: {counted(source['documents'], 'document')}, "
         f"{quantity(source['characters'])} characters ({100 * source['characters'] / total:.1f} %)"
         for source in sources
     ]
@@ -138,7 +139,7 @@ def describe_dropped(step: Mapping[str, Any]) -> str:
     words = []
     if step["dropped"]:
         share = step["dropped"] / (step["kept"] + step["dropped"])
-        words.append(f"{step['dropped']:,} documents ({100 * share:.1f} %)")
+        words.append(f"{counted(step['dropped'], 'document')} ({100 * share:.1f} %)")
     if step.get("characters"):  # missing in corpora of older versions
         words.append(f"{quantity(step['characters'])} characters")
     return ", ".join(words)

@@ -16,7 +16,7 @@ NEIGHBOURS = (-1, 1)
 """Where heads look that begin with their neighbours, in turn: at the token before, at the next."""
 NEIGHBOUR_KEY = 5.0
 """What the biases of their keys begin with, for each rotary angle. With 64 dimensions a head of a
-new model then gives its neighbour 94 % of its attention, and training can still move it away."""
+new model then gives its neighbour 94 % of its attention, as far as positions decide."""
 
 
 class Attention(Block):
