@@ -30,7 +30,7 @@ GROUPS = (
     # The first match counts. Names of attention kernels contain words of products as well, and the
     # compiler names a kernel after all operators in it, even those that it only feeds.
     ("attention", r"^(?!triton_).*(flash|fmha|attention|sdpa|mha_)"),
-    ("loss", r"softmax|nll_loss|cross_entropy"),
+    ("loss", r"softmax|nll_loss|cross_entropy|^aten::(amax|exp_)$"),
     (
         "matrix products",
         r"^triton_tem_|^(?!triton_).*(gemm|nvjet|cutlass|cublas|xmma|splitk|scaled_mm)"
