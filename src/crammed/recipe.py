@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from crammed.choosing import Asked, values_of
+from crammed.choosing import Asked
 from crammed.config import RunConfig
 from crammed.config.choice import overlaid
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
@@ -82,9 +82,7 @@ def ask(
     if not isinstance(following, list) or not all(isinstance(key, str) for key in following):
         raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
     config = validated(RunConfig, values, f"recipe {recipe}")
-    missing = [key for key in following if not _is_set(values, key)]
-    has = values_of(config, missing)  # not every optimizer has a rate for matrices
-    asked = Asked(config, tuple(key for key in missing if key in has or key not in FOLLOWERS))
+    asked = Asked(config, tuple(key for key in following if not _is_set(values, key)))
     if fit:
         asked = asked.wide_open(but=[key for key in FOLLOWERS if _is_set(given, key)])
     return asked

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from crammed.config import RunConfig
 from crammed.config.choice import overlaid
+from crammed.config.optim import MuonConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters, train_flops_per_token
@@ -108,7 +109,7 @@ def follow_budget(
         config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
     if "optim.lr" in keys:
         config = with_values(config, {"optim.lr": learning_rate(config)})
-    if "optim.matrix_lr" in keys:
+    if "optim.matrix_lr" in keys and isinstance(config.optim, MuonConfig):
         config = with_values(config, {"optim.matrix_lr": MATRIX_RATE * config.optim.lr})
     return config
 
