@@ -23,8 +23,11 @@ from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparation import prepare
 from crammed.device import Device, choose_device
+from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.progress import SILENT
 from support import command
+from support.backbones import RECIPES, Load
+from support.models import FAMILIES, save_model, untrained
 from support.text import documents, tiny, write_jsonl
 
 torch.set_num_threads(1)
@@ -81,3 +84,19 @@ def make_corpus(tmp_path: Path) -> Callable[..., Corpus]:
         return prepare(config.data, config.tokenizer, tmp_path / "made", SILENT)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def model_folders(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> dict[str, Path]:
+    """Runs of our recipes and models of transformers."""
+    place = tmp_path_factory.mktemp("models")
+    for recipe in RECIPES:
+        untrained(corpus.tokenizer, tiny(recipe).model).save(place / recipe / "final")
+    for family in FAMILIES:
+        save_model(place / family, family)
+    return {name: place / name for name in (*RECIPES, *FAMILIES)}
+
+
+@pytest.fixture(scope="session")
+def load_model(model_folders: dict[str, Path]) -> Load:
+    return lambda name: BackboneSpec(str(model_folders[name]), 0.1).load()

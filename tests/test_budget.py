@@ -36,6 +36,8 @@ def test_parse(text: str, kind: str, limit: float) -> None:
     ("text", "said"),
     [
         ("90m", "1h 30m"),
+        ("60s", "1m"),
+        ("1updates", "1 update"),
         ("2e9tok", "2e+09 tokens"),
         ("500updates", "500 updates"),
         ("3e12flop", "3 TFLOP"),
@@ -162,7 +164,17 @@ def test_pace_plans_with_the_median_and_stops_by_the_slowest() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0.4s"), (2.0, "2s"), (61, "1m 1s"), (120, "2m"), (3600, "1h"), (93784, "26h 3m")],
+    [
+        (0.4, "0.4s"),
+        (2.0, "2s"),
+        (59.7, "1m"),
+        (9.97, "10s"),
+        (59.4, "59s"),
+        (61, "1m 1s"),
+        (120, "2m"),
+        (3600, "1h"),
+        (93784, "26h 3m"),
+    ],
 )
 def test_format_seconds(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text

@@ -71,7 +71,7 @@ def test_a_gpu_gets_the_16_bits_that_it_has(
     assert device.fits_microbatch
     assert device.recomputes is None
     name = str(expected).removeprefix("torch.")
-    assert any(reason.startswith(f"{name}: the device supports it") for reason in device.reasons)
+    assert any(reason.startswith(f"{name}: the hardware has it") for reason in device.reasons)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_8_bits_need_a_gpu_that_has_them(
 @pytest.mark.parametrize(
     ("asked", "seconds", "compiler", "compiled", "why"),
     [
-        ("auto", None, True, False, "the default on cpu"),
+        ("auto", None, True, False, "it pays off in long runs only"),
         ("auto", COMPILE_SECONDS_ON_CPU - 1, True, False, "too short"),
         ("auto", COMPILE_SECONDS_ON_CPU, True, True, "long enough"),
         ("auto", COMPILE_SECONDS_ON_CPU, False, False, "python3-dev"),

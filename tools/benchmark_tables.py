@@ -168,16 +168,23 @@ def _there(names: list[str]) -> list[dict[str, Any]]:
     return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]
 
 
-def _shape(result: dict[str, Any]) -> str:
-    """What was run: recipe, overrides, row length, size, number format."""
+def _words(result: dict[str, Any]) -> str:
+    """What was run: the recipe, and the overrides that have no column of their own."""
     changed = [
         word
         for word in result["overrides"]
         if not word.startswith(("data.row_length", "model.max_length", "tokenizer.vocab_size"))
     ]
-    words = " ".join([result["recipe"], *changed])
-    size = quantity(result["parameters"])
-    return f"{words}, length {result['row_length']}, {size} parameters, {result['dtype']}"
+    return " ".join([result["recipe"], *changed])
+
+
+def _size(result: dict[str, Any]) -> str:
+    return f"{quantity(result['parameters'])} parameters, {result['dtype']}"
+
+
+def _shape(result: dict[str, Any]) -> str:
+    """What was run: recipe, overrides, row length, size, number format."""
+    return f"{_words(result)}, length {result['row_length']}, {_size(result)}"
 
 
 def source(results: list[dict[str, Any]]) -> str:
@@ -219,6 +226,30 @@ def step_table(names: list[str]) -> str:
     head = (
         "| shape | loop | rows | tokens/s | time relative to ours | MFU | peak memory "
         "| energy per 1 M tokens |"
+    )
+    return tabled(head, rows, results)
+
+
+def lengths_table(names: list[str]) -> str:
+    """What rows of several lengths cost, at equal numbers of tokens per update."""
+    if not (results := _there(names)):
+        return NOT_YET
+    rows = []
+    for result in results:
+        shortest = result["cases"][0]
+        for case in result["cases"]:
+            cells = (
+                f"{case['row_length']:,}",
+                case["attention"],
+                f"{case['tokens_per_second']:,.0f}",
+                f"{case['seconds'] / shortest['seconds']:.2f}",
+                f"{case['flops_per_token'] / shortest['flops_per_token']:.2f}",
+                f"{case['peak_memory'] / 2**30:.2f} GiB",
+            )
+            rows.append(f"| {_words(result)}, {_size(result)} | {' | '.join(cells)} |")
+    head = (
+        "| model | row length | attention | tokens/s | time per token, relative "
+        "| FLOPs per token, relative | peak memory |"
     )
     return tabled(head, rows, results)
 

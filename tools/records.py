@@ -7,10 +7,11 @@
 A record is a folder. For each run it holds ``RUN.json`` (command, commit, hardware, configuration,
 corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page names
 the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
-``study: DATE-NAME`` shows a study, and ``sizes: BUDGET ...`` what the default recipe becomes at
-some budgets; ``contest: DATE-NAME``, ``sweep``, ``hour`` and ``serving`` show records on a CPU
-(`cpu_tables`); ``prepare: FILE`` and the other keys of `MAKERS` show benchmark results
-(`benchmark_tables`).
+``study: DATE-NAME`` shows a study, ``documents: DATE-NAME`` one whose runs were scored on documents
+by themselves, ``positions: DATE-NAME`` runs by position in the row, and ``sizes: BUDGET ...`` what
+the default recipe becomes at some budgets; ``contest: DATE-NAME``, ``sweep``, ``hour`` and
+``serving`` show records on a CPU (`cpu_tables`); ``prepare: FILE`` and the other keys of `MAKERS`
+show benchmark results (`benchmark_tables`).
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ from crammed.recipe import load_config
 from crammed.rundir import read_config, read_lines, read_metrics
 from crammed.sizing import tokens
 from crammed.speed import CORE, SHARE_OF_PEAK
+from crammed.study.folder import run_folder
 from crammed.study.statistics import RATES, compare_arms
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 BLOCK = re.compile(r"(<!-- (\w+): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+ALONE = "document_loss@0.15"
 HEAD = (
     "| run | device | budget | text | model | training | held-out loss (unigram) "
     "| scores (untrained model) |",
@@ -97,10 +100,17 @@ def study(
     record: Path,
     command: Annotated[str, typer.Option(help="The command, with variables in place of folders.")],
 ) -> None:
-    """Keep the finished study FOLDER in the folder RECORD."""
+    """Keep the finished study FOLDER in the folder RECORD.
+
+    Runs that ``crammed evaluate --suite heldout`` has scored keep what it found.
+    """
     values = read_json(folder / "study.json")
     if values is None:
         raise InputError(f"{folder} holds no study")
+    for arm, entry in values["arms"].items():
+        for seed, run in entry["runs"].items():
+            scores = _scores_of(run_folder(folder, arm, int(seed))) or {"suites": {}}
+            run |= {k: v for k, v in scores["suites"].get("heldout", {}).items() if k not in run}
     record.mkdir(parents=True, exist_ok=True)
     write_json(record / "study.json", {"command": command, **values})
 
@@ -175,10 +185,7 @@ def _score(name: str, entry: dict[str, Any]) -> str:
 
 def study_table(names: list[str]) -> str:
     """The arms of a study, best first, compared with its baseline."""
-    (name,) = names
-    values = read_json(RECORDS / name / "study.json")
-    if values is None:
-        raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
+    values = _study_of(names)
     base = values["baseline"]
     lines = [
         "| arm | seeds | held-out loss at 15 % masking | at 25 % masking "
@@ -197,6 +204,48 @@ def study_table(names: list[str]) -> str:
     made = values["environment"]
     lines += ["", f"Budget {values['budget']}, {made['cores']} cores, commit {made['commit']}."]
     return "\n".join(lines) + "\n"
+
+
+def documents_table(names: list[str]) -> str:
+    """The arms of a study on documents by themselves and on packed rows, at 15 % masking."""
+    values = _study_of(names)
+    lines = [
+        "| arm | seeds | documents by themselves | difference, 95 % interval | packed rows "
+        "| difference, 95 % interval |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in compare_arms(values, (ALONE, RATES[0])):
+        losses = [word(row[key]) for key in (ALONE, RATES[0]) for word in (_mean, _difference)]
+        lines.append(f"| {row['arm']} | {row['seeds']} | {' | '.join(losses)} |")
+    made = values["environment"]
+    lines += ["", f"Budget {values['budget']}, {made['cores']} cores, commit {made['commit']}."]
+    return "\n".join(lines) + "\n"
+
+
+def positions_table(names: list[str]) -> str:
+    """Runs with rows of several lengths: held-out loss in each eighth of a row."""
+    parts = [f"{number}/8" for number in range(1, 9)]
+    lines = [
+        f"| row length | tokens | held-out loss | {' | '.join(parts)} |",
+        "|---" * (3 + len(parts)) + "|",
+    ]
+    for file in sorted(file for name in names for file in (RECORDS / name).glob("*.json")):
+        run = read_json(file) or {}
+        scores = run["scores"]["suites"]["heldout"]
+        losses = [scores[RATES[0]], *scores[f"by_position@{RATES[0].partition('@')[2]}"]]
+        shown = [f"{loss:.3f}" for loss in losses]
+        cells = (f"{scores['length']:,}", quantity(run["summary"]["tokens"]), *shown)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _study_of(names: list[str]) -> dict[str, Any]:
+    """The study of the one record that a page names."""
+    (name,) = names
+    values = read_json(RECORDS / name / "study.json")
+    if values is None:
+        raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
+    return values
 
 
 def _mean(loss: dict[str, Any]) -> str:
@@ -247,8 +296,11 @@ MAKERS = {
     "finetune": benchmark_tables.finetune_table,
     "coverage": benchmark_tables.coverage_table,
     "study": study_table,
+    "documents": documents_table,
+    "positions": positions_table,
     "sizes": sizes_table,
     "step": benchmark_tables.step_table,
+    "lengths": benchmark_tables.lengths_table,
     "floor": benchmark_tables.floor_table,
     "profile": benchmark_tables.profile_table,
     "optimizer": benchmark_tables.optimizer_table,

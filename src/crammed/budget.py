@@ -105,7 +105,8 @@ class Budget:
             return format_seconds(self.limit)
         if self.kind == "flops":
             return flops_text(self.limit)
-        return f"{self.limit:.4g} {self.kind}"
+        unit = self.kind.removesuffix("s") if self.limit == 1 else self.kind
+        return f"{self.limit:.4g} {unit}"
 
 
 class Ledger:
@@ -197,8 +198,10 @@ class Pace:
 
 def format_seconds(seconds: float) -> str:
     """``93784.0`` becomes ``26h 3m``; two units at most."""
-    if seconds < 60:
-        return f"{seconds:.0f}s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f}s"
+    if seconds < 59.5:  # which is rounded to a minute
+        return (
+            f"{seconds:.0f}s" if seconds >= 9.95 or seconds == int(seconds) else f"{seconds:.1f}s"
+        )
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}m {rest}s" if rest else f"{minutes}m"

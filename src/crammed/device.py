@@ -203,12 +203,12 @@ def _choose_dtypes(
         return dtype, torch.float32 if dtype == torch.float16 else dtype
     half = native_half(device)
     if half is None:
-        reasons.append("float32: no native bfloat16")
+        reasons.append("float32: the hardware has no bfloat16")
         return torch.float32, torch.float32
     name = str(half).removeprefix("torch.")
     tuning = half if device.type == "cuda" and half == torch.bfloat16 else torch.float32
     exception = "" if tuning == half else "; float32 for fine-tuning"
-    reasons.append(f"{name}: the device supports it{exception}")
+    reasons.append(f"{name}: the hardware has it{exception}")
     return half, tuning
 
 
@@ -224,8 +224,10 @@ def _choose_compile(
             if compiled
             else "it needs gcc and Python's headers (on Debian: gcc python3-dev); slower without"
         )
-    elif kind != "cpu" or seconds is None:
+    elif kind != "cpu":
         compiled, why = False, f"the default on {kind}"
+    elif seconds is None:
+        compiled, why = False, "it pays off in long runs only, which turn it on"
     elif seconds < COMPILE_SECONDS_ON_CPU:
         compiled, why = False, "the run is too short for it to pay off"
     else:

@@ -35,6 +35,7 @@ from crammed.model.count import parameters
 from crammed.model.heldout import heldout_loss
 from crammed.model.trained import TrainedModel, check_trained, trained_model
 from crammed.progress import Progress
+from crammed.quantity import logits_text
 from crammed.resuming import chosen_before
 from crammed.rundir import RunDir
 from crammed.sizing import MOST_EPOCHS
@@ -271,10 +272,7 @@ def _export(
     with progress.task("export") as task:
         shutil.rmtree(run.export, ignore_errors=True)  # a process may have ended halfway
         exported = export(final, run.export, "auto", summary)
-        checked = "not checked: transformers is not installed"
-        if exported.difference is not None:
-            checked = f"logits within {exported.difference:.1e} of ours in transformers"
-        task.update(1, f"{exported.format}, {checked}")
+        task.update(1, f"{exported.format}; {logits_text(exported.difference)}")
     return {
         "format": exported.format,
         "reasons": list(exported.reasons),
@@ -329,6 +327,8 @@ def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
 
 def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress) -> None:
     """Fine-tune the run's model on its tasks, and keep the scores in the run directory."""
+    if not tasks:
+        return
     protocol = run.config.finetune
     spec = BackboneSpec(str(run.path), protocol.dropout)
     backbone = spec.load()

@@ -21,6 +21,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from crammed.budget import Clock, format_seconds
+from crammed.quantity import counted
 from crammed.quiet import silence
 
 T = TypeVar("T")
@@ -165,7 +166,7 @@ class Progress:
             for item in items:
                 yield item
                 done += size(item)
-                task.update(done, f"{done:,.0f} {unit}")
+                task.update(done, counted(int(done), unit) if unit else f"{done:,.0f}")
 
 
 SILENT = Progress(None)

@@ -35,6 +35,14 @@ def progress_rate(done: int, unit: str, seconds: float) -> str:
     return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"
 
 
+def logits_text(difference: float | None) -> str:
+    """How an export's logits in transformers compare with ours, by their largest difference."""
+    if difference is None:
+        return "not checked, because transformers is not installed"
+    apart = f" to within {difference:.1e}" if difference else ""
+    return f"transformers computes the same logits{apart}"
+
+
 def beside_unigram(loss: float, unigram: float) -> str:
     """A loss compared with the unigram model's: ``0.42 nats below the unigram model``."""
     difference = f"{abs(loss - unigram):.2f}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.choosing import Asked
-from crammed.config import RunConfig
+from crammed.config import ModelConfig, RunConfig
 from crammed.config.choice import overlaid
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
@@ -66,6 +66,9 @@ def ask(
 ) -> Asked:
     """Read a recipe, and find out what it leaves to the budget.
 
+    A model takes rows as long as those of the data, unless ``model.max_length`` is set beside the
+    recipe.
+
     Args:
         overrides: ``key.path=value`` each.
         fixed: values by section that the options of the command line set.
@@ -77,6 +80,8 @@ def ask(
     """
     given = overlaid(parse_overrides(overrides), fixed or {}, RunConfig)
     values = overlaid(_read_recipe(recipe), given, RunConfig)
+    if not _is_set(given, "model.max_length"):
+        values = overlaid(values, _limit_of_rows(values), RunConfig)
     values.setdefault("recipe", Path(recipe).stem)
     following = values.pop("follows_budget", None) or []
     if not isinstance(following, list) or not all(isinstance(key, str) for key in following):
@@ -111,6 +116,18 @@ def load_config(
     return follow_budget(asked.config, asked.open, speed, rows)
 
 
+def _limit_of_rows(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``model.max_length`` of a recipe, raised where rows are longer."""
+    data, model = (values.get(name) or {} for name in ("data", "model"))
+    if not (isinstance(data, Mapping) and isinstance(model, Mapping)):
+        return {}
+    lengths = [data.get("row_length"), model.get("max_length", ModelConfig().max_length)]
+    if not all(type(each) is int for each in lengths) or lengths[0] <= lengths[1]:
+        return {}
+    return {"model": {"max_length": lengths[0]}}
+
+
 def _is_set(values: Mapping[str, Any], key: str) -> bool:
     section, _, name = key.partition(".")
-    return name in values.get(section, {})
+    values = values.get(section) or {}
+    return isinstance(values, Mapping) and name in values

@@ -213,11 +213,22 @@ def read_config(path: Path) -> RunConfig:
     try:
         values = migrate(json.loads(file.read_text("utf-8")))
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not a run: it has no readable config.json; name another folder, or "
-            "restore that file from a copy"
-        ) from error
+        raise InputError(_not_a_run(path)) from error
     return validated(RunConfig, values, str(file))
+
+
+def _not_a_run(path: Path) -> str:
+    """Why a folder cannot be read as a run, and what to name instead."""
+    if not path.exists():
+        return f"{path} does not exist: name the folder of a run"
+    if runs := sorted(file.parent for file in path.glob("*/summary.json")):
+        words = f"{path} is not a run, but has runs in it: name those, such as {runs[0]}"
+        study = (path / "study.json").exists()
+        return f"{words}, or {path}/*-0 for the first seed of each arm" if study else words
+    return (
+        f"{path} is not a run: it has no readable config.json; name another folder, or restore "
+        "that file from a copy"
+    )
 
 
 def read_choice(path: Path) -> Choice | None:

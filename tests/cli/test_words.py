@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from crammed.budget import Budget
-from crammed.cli import corpora
+from crammed.choosing import Asked
+from crammed.cli import corpora, machine, models
 from crammed.cli.models import _score_parts
+from crammed.cli.options import DataOption
+from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.evaluation.scores.table import cut_text, longest_sequence, show
-from support.text import documents, write_jsonl
+from crammed.formats.documents import READERS
+from crammed.pipeline import run_everything
+from crammed.progress import SILENT, Progress
+from crammed.quantity import counted, logits_text
+from support.models import untrained
+from support.scores import BLIMP, HELDOUT
+from support.text import documents, tiny, write_jsonl
 
 
 @pytest.mark.parametrize(
@@ -40,14 +49,6 @@ def test_after_preparing_the_next_command_has_the_same_recipe_and_budget(
     assert capsys.readouterr().out.splitlines()[-1].split() == ["next", *expected.split()]
 
 
-HELDOUT = {
-    **{"rows": 1, "length": 128, "tokens_per_character": 0.25},
-    **{"loss@0.15": 3.0, "loss@0.25": 3.5},
-    **{"bits_per_character@0.15": 1.08, "bits_per_character@0.25": 1.26},
-}
-BLIMP = {"paradigms": 1, "pairs": 1, "official": False, "blimp": 50.0, "interval": [0.0, 100.0]}
-
-
 def evaluated(**values: Any) -> str:
     """What `crammed evaluate` prints."""
     stream = io.StringIO()
@@ -56,14 +57,20 @@ def evaluated(**values: Any) -> str:
 
 
 def test_scores_without_fine_tuning_have_words_for_names_and_no_predictions() -> None:
-    said = evaluated(suites={"heldout": HELDOUT, "blimp": {**BLIMP, "phenomena": {}}})
+    few = {"pairs": 1, "paradigms": 1, "official": False}
+    said = evaluated(suites={"heldout": {**HELDOUT, "rows": 1}, "blimp": {**BLIMP, **few}})
     assert said.startswith(
         "held-out loss\n"
-        "3.000 nats per masked token with 15 % masked, 3.500 with 25 %\n"
-        "1.080 bits per character with 15 % masked, 1.260 with 25 %\n"
-        "measured on 1 row of 128 tokens; 0.250 tokens per character\n"
+        "2.512 nats per masked token with 15 % masked, 2.700 with 25 %\n"
+        "0.800 bits per character with 15 % masked, 0.850 with 25 %\n"
+        "measured on 1 row of 128 tokens; 0.210 tokens per character\n"
     )
     assert "BLiMP, 1 paradigm, 1 pair: partial" in said
+    alone = {"document_loss@0.15": 3.25, "document_loss@0.25": 3.75}
+    parts = {"by_position@0.15": [3.5, None, *[3.0] * 6]}
+    said = evaluated(suites={"heldout": {**HELDOUT, **alone, **parts}})
+    assert "3.250 nats on documents by themselves, 3.750 with 25 %\n" in said
+    assert "in each eighth of a row: 3.500, none, 3.000, " in said
     assert said.endswith("\nscores are in scores\n")
     assert evaluated(suites={"glue": {"tasks": {}, "means": []}}).endswith(
         "\nscores and predictions are in scores\n"
@@ -84,3 +91,62 @@ def test_sequences_that_were_cut_are_counted_with_the_length_they_were_cut_to() 
     assert cut_text(cut, 64) == "cut to 64 tokens: 3 sequences of train, 1,000 of reviews"
     assert cut_text({"cut": {"train": 1}}, None) == "cut: 1 sequence of train"
     assert cut_text({"cut": {"train": 0}}, 64) == ""
+
+
+def test_one_of_a_thing_is_not_many() -> None:
+    assert [counted(n, "task") for n in (0, 1, 2, 1000)] == [
+        "0 tasks",
+        "1 task",
+        "2 tasks",
+        "1,000 tasks",
+    ]
+    with Progress(stream := io.StringIO()) as progress:
+        list(progress.track("scoring", ["rte"], 1, unit="task"))
+    assert stream.getvalue().startswith("scoring  1 task  (")
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        (0.0, "transformers computes the same logits"),
+        (1.24e-6, "transformers computes the same logits to within 1.2e-06"),
+        (None, "not checked, because transformers is not installed"),
+    ],
+)
+def test_logits_that_are_equal_are_said_to_be(difference: float | None, words: str) -> None:
+    assert logits_text(difference) == words
+
+
+def test_an_export_is_described_in_words(
+    tmp_path: Path, corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    untrained(corpus.tokenizer, tiny("crammed-2022").model).save(tmp_path / "final")
+    models.export(tmp_path, tmp_path / "out")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"model   {tmp_path / 'out'}"
+    assert lines[1] == "format  custom"
+    assert lines[2].startswith("        not modernbert: ")
+    assert lines[-1].startswith("check   transformers computes the same logits")
+
+
+def test_the_doctor_says_what_was_chosen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = {"device": "a CPU", "because": ["cpu: there is no GPU", "float32: as configured"]}
+    monkeypatch.setattr("crammed.doctor.examine", lambda progress: seen)
+    machine.doctor()
+    said = "device  a CPU\nchosen  cpu: there is no GPU\n        float32: as configured\n"
+    assert capsys.readouterr().out == said
+
+
+def test_the_help_of_data_lists_every_format() -> None:
+    listed = get_args(DataOption)[1].help.split(";")[0].split()
+    assert set(READERS) <= {word.strip("(),") for word in listed}
+
+
+def test_a_run_without_tasks_leaves_no_folder_of_scores(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(300))
+    config = tiny(budget={"limit": "1updates"}, data={"sources": [str(text)]})
+    result = run_everything(Asked(config), tmp_path / "run", None, None, SILENT)
+    assert result["tasks"] == {}
+    assert not (tmp_path / "run" / "evaluation").exists()

@@ -81,7 +81,6 @@ def test_several_faults_are_reported_at_once_with_path_and_allowed_values() -> N
         ("data.orders=a", "data.orders: must be a list such as [one, two], not 'a'"),
         ("batch.rows=8.5", "batch.rows: input should be a valid integer"),
         ("budget.limit=soon", "budget.limit: 'soon' is not a budget"),
-        ("data.row_length=256", "longer than model.max_length"),
         ("masking.rate=0.95", "above 0.9"),
         ("model=3", "model: must be a section"),
         ("seed=-1", "seed: input should be greater than or equal to 0"),
@@ -93,6 +92,20 @@ def test_a_wrong_value_is_one_clear_line(override: str, words: str) -> None:
     text = refused("crammed-2022", override)
     assert words in text
     assert "\n" not in text
+
+
+def test_a_model_takes_rows_as_long_as_the_data_s() -> None:
+    for fixed in ({}, {"data": {"row_length": 512}}):  # typed, or that of a corpus
+        words = [] if fixed else ["data.row_length=512"]
+        config = load_config("crammed-2022", words, fixed)
+        assert (config.data.row_length, config.model.max_length) == (512, 512)
+    assert load_config("crammed-2022", ["data.row_length=64"]).model.max_length == 128
+    words = ["data.row_length=512", "model.max_length=1024"]
+    assert load_config("crammed-2022", words).model.max_length == 1024
+    words[1] = "model.max_length=256"
+    assert "longer than model.max_length 256: set model.max_length=512" in refused(
+        "crammed-2022", *words
+    )
 
 
 def test_unknown_recipes_and_unreadable_files(tmp_path: Path) -> None:

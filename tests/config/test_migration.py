@@ -72,6 +72,7 @@ def test_runs_of_older_versions_stop_when_they_diverge(name: str) -> None:
     config = read_config(FIXTURES / name)
     assert "divergence" not in json.loads((FIXTURES / name / "config.json").read_text())["train"]
     assert config.train.divergence.then == "stop"
+    assert config.train.attention == "row"
 
 
 def test_recipes_are_not_migrated(tmp_path: Path) -> None:

@@ -198,3 +198,24 @@ def test_the_share_is_said(tmp_path: Path, count: int) -> None:
     assert line.endswith(words)
     assert ("the end of a document" in line) == (count == 1)
     assert dict(describe_corpus(corpus))["documents"].endswith(f"held out {words}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "by", "hint"),
+    [
+        ("a.csv", "text\nOne and only.\n", "blank-line", ""),
+        ("a.txt", "One and\nonly.\n", "line", ""),
+        ("a.txt", "One and only.\n", "file", "; if each line of a .txt file is a document, set "),
+    ],
+)
+def test_lines_are_named_where_text_is_plain(
+    tmp_path: Path, name: str, content: str, by: str, hint: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    config = tiny("crammed", f"data.documents={by}", data={"sources": [str(tmp_path / name)]})
+    with pytest.raises(InputError) as caught:
+        preparation.prepare(config.data, config.tokenizer, tmp_path / "corpus", SILENT)
+    count = "2 documents of 12" if by == "line" else "1 document of 13"
+    said = f"too little text: {count} characters in all, too few to train on some and hold out oth"
+    assert str(caught.value).startswith(said)
+    assert str(caught.value).partition("others")[2] == (hint and f"{hint}data.documents=line")

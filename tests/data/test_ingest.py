@@ -90,18 +90,26 @@ def _meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     monkeypatch.setattr(FilePart, "documents", documents_of)
 
 
+def _change_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, file: Path, content: bytes, work: Path, **changes: Any
+) -> None:
+    """Read a file that gets other content on the way, and then its own back."""
+    own = file.read_bytes()
+    with monkeypatch.context() as patch:
+        _meddle(patch, lambda: file.write_bytes(content))
+        with pytest.raises(SourceChanged, match=rf"^{file.name} changed while it was read: wait"):
+            _read(file, work, **changes)
+    file.write_bytes(own)
+
+
 @pytest.mark.parametrize("unreadable", ["stop", "skip"])
 @pytest.mark.parametrize("more", ['{"text": "One more."}\n', '{"text": "half a li'])
 def test_a_file_that_grows_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unreadable: str, more: str
 ) -> None:
     file = write_jsonl(tmp_path / "log.jsonl", documents(9_000))
-    begin = file.read_bytes()
-    with monkeypatch.context() as patch:
-        _meddle(patch, lambda: file.write_bytes(begin + more.encode()))
-        with pytest.raises(SourceChanged, match=r"^log.jsonl changed while it was read: wait"):
-            _read(file, tmp_path / "work", unreadable=unreadable)
-    file.write_bytes(begin)
+    grown = file.read_bytes() + more.encode()
+    _change_while_it_is_read(monkeypatch, file, grown, tmp_path / "work", unreadable=unreadable)
     assert sum(s.cleaned.documents for s in _read(file, tmp_path / "work").shards) == 9_000
 
 
@@ -110,12 +118,8 @@ def test_shards_of_a_file_that_changed_are_not_used_when_it_is_as_before(
 ) -> None:
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", 5_000)
     file = write_jsonl(tmp_path / "a.jsonl", documents(9_000))
-    old, other = file.read_bytes(), file.read_bytes().replace(b"sailor", b"tailor")
-    with monkeypatch.context() as patch:
-        _meddle(patch, lambda: file.write_bytes(other))
-        with pytest.raises(SourceChanged):
-            _read(file, tmp_path / "work")
-    file.write_bytes(old)
+    other = file.read_bytes().replace(b"sailor", b"tailor")
+    _change_while_it_is_read(monkeypatch, file, other, tmp_path / "work")
     found = _read(file, tmp_path / "work")
     assert not any("tailor" in text for s in found.shards for text in shards.documents(s.path))
 

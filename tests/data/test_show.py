@@ -43,7 +43,7 @@ def test_everything_in_the_manifest_is_described(corpus: Corpus) -> None:
     words = dict(describe_corpus(corpus))
     assert words["sources"].splitlines() == [
         "web: 3 documents, 3 k characters (75.0 %)",
-        "wiki: 1 documents, 1 k characters (25.0 %)",
+        "wiki: 1 document, 1 k characters (25.0 %)",
     ]
     assert words["skipped"] == "b.txt: b.txt is not UTF-8 text"
     assert words["dropped"] == "c4: 2 documents (25.0 %), 1.2 k characters"
@@ -55,11 +55,31 @@ def test_everything_in_the_manifest_is_described(corpus: Corpus) -> None:
     assert words["orders"] == "random, fragments, rare-first"
 
 
+def test_long_documents_call_for_longer_rows(tmp_path: Path) -> None:
+    histogram = [0, 0, 0, 96, 0, 0, 1] + [0] * 25  # 96 documents of 8 to 15 tokens, 1 of 64 to 127
+
+    def context(length: int, histogram: list[int]) -> list[str]:
+        folder = tmp_path / f"{length}-{sum(histogram)}"
+        statistics = {"document_tokens": histogram, "unused_tokens": 0, "unknown_share": 0.0}
+        made = write_corpus(folder, numbered_files([3], length), statistics=statistics)
+        return dict(describe_corpus(made))["context"].splitlines()
+
+    few = "about 8 % of the tokens are in documents longer than a row"
+    assert context(16, histogram) == [few]
+    histogram[3] = 0
+    assert context(16, histogram) == [
+        "about 100 % of the tokens are in documents longer than a row",
+        "for a model of longer texts, prepare with data.row_length=512",
+    ]
+    assert context(96, histogram)[0].startswith("about 50 % ")
+    assert len(context(128, histogram)) == 1
+
+
 def test_a_corpus_of_an_older_version_is_described(tmp_path: Path) -> None:
     steps = [{"step": "empty", "kept": 9, "dropped": 1}]
     old = write_corpus(tmp_path / "corpus", numbered_files([3]), steps=steps)
     words = dict(describe_corpus(old))
-    assert words["dropped"] == "empty: 1 documents (10.0 %)"
+    assert words["dropped"] == "empty: 1 document (10.0 %)"
     assert words["vocabulary"] == "17"
     assert not {"lengths", "skipped"} & words.keys()
     assert dropped_samples(old) == []

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from crammed.data.corpus import Corpus
-from crammed.data.heldout import heldout_rows
-from crammed.data.tokenization.tokenizer import MASK
+from crammed.data.heldout import HeldoutRows, heldout_rows
+from crammed.data.tokenization.tokenizer import MASK, SEP
 from crammed.device import Device
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.heldout import heldout_score
 from crammed.export.huggingface import export
-from crammed.model.heldout import heldout_loss
+from crammed.model.encoder import MaskedLM
+from crammed.model.heldout import document_loss, heldout_loss, loss_by_position
 from support.models import save_model, untrained
 from support.text import documents, tiny, write_jsonl
 
@@ -110,6 +111,56 @@ def test_rows_that_are_too_many_for_memory_are_read_fewer_at_a_time(
         heldout_loss(broken, rows, MASK, cpu)
 
 
+@pytest.fixture
+def few(tmp_path: Path, corpus: Corpus) -> tuple[MaskedLM, HeldoutRows]:
+    """A model with weights far from zero, and rows that hold several documents each."""
+    final = untrained(corpus.tokenizer, tiny("crammed").model)
+    file = write_jsonl(tmp_path / "held.jsonl", [f"{text[:30]}." for text in documents(60)])
+    return final.masked_lm(torch.device("cpu")), heldout_rows(final.tokenizer, file, 12, 32)
+
+
+def masked_places(rows: HeldoutRows, rate: float) -> list[list[int]]:
+    draw = np.random.default_rng(1).random(rows.ids.shape)
+    places: list[list[int]] = np.argsort(draw, axis=1)[:, : round(rate * 32)].tolist()
+    return places
+
+
+def test_a_document_by_itself_is_scored_as_if_it_were_all_there_is(
+    few: tuple[MaskedLM, HeldoutRows],
+) -> None:
+    model, rows = few
+    found = document_loss(model, rows, MASK, SEP, torch.device("cpu"))
+    for rate in (0.15, 0.25):
+        losses = []
+        for row, places in zip(rows.ids.tolist(), masked_places(rows, rate), strict=True):
+            ends = [place + 1 for place, token in enumerate(row) if token == SEP]
+            assert ends
+            for begin, end in zip([0, *ends], [*ends, len(row)], strict=True):
+                own = [p for p in places if begin <= p < end and row[p] != SEP]
+                ids = [MASK if p in own else row[p] for p in range(begin, end)]
+                if own:
+                    with torch.inference_mode():
+                        logits = model(torch.tensor([ids]))[0].log_softmax(-1)
+                    losses += [-logits[p - begin, row[p]].item() for p in own]
+        assert found[f"document_loss@{rate}"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_loss_by_position_is_of_each_eighth_of_the_row(few: tuple[MaskedLM, HeldoutRows]) -> None:
+    model, rows = few
+    cpu = torch.device("cpu")
+    found = loss_by_position(model, rows, MASK, cpu)
+    losses: dict[int, list[float]] = {}
+    for row, places in zip(rows.ids.tolist(), masked_places(rows, 0.15), strict=True):
+        ids = [MASK if p in places else row[p] for p in range(32)]
+        with torch.inference_mode():
+            logits = model(torch.tensor([ids]))[0].log_softmax(-1)
+        for place in places:
+            losses.setdefault(place // 4, []).append(-logits[place, row[place]].item())
+    assert found == [pytest.approx(np.mean(losses[part]), rel=1e-5) for part in range(8)]
+    one = HeldoutRows(rows.ids[:1], 1.0)
+    assert 3 <= loss_by_position(model, one, MASK, cpu).count(None) < 8  # five masked positions
+
+
 def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -> None:
     final = untrained(corpus.tokenizer, tiny("crammed").model)
     final.save(tmp_path / "run" / "final")
@@ -122,7 +173,10 @@ def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -
     direct = heldout_loss(final.masked_lm(cpu), rows, MASK, cpu)
     assert {key: run[key] for key in direct} == direct
     other = heldout_score(BackboneSpec(str(exported), 0.1).load(), file, cpu, 20)
+    by_position = "by_position@0.15"
+    assert other.pop(by_position) == pytest.approx(run.pop(by_position), rel=1e-4)
     assert other == pytest.approx(run, rel=1e-4)
+    assert "document_loss@0.25" in run
     roberta = BackboneSpec(str(save_model(tmp_path / "roberta", "roberta")), 0.1).load()
     assert roberta.sep == 2
     theirs = heldout_score(roberta, file, cpu, 20, 16)

@@ -12,17 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.export.huggingface import export
-from support.models import untrained, word_pieces
+from support.models import HEADS, untrained, word_pieces
 from support.variants import configuration
 
-HEADS = (
-    "Model",
-    "ModelForMaskedLM",
-    "ModelForSequenceClassification",
-    "ModelForTokenClassification",
-    "ModelForQuestionAnswering",
-    "ModelForMultipleChoice",
-)
 IDS = torch.randint(5, 60, (3, 12), generator=torch.Generator().manual_seed(0))
 MASK = (torch.arange(12) < torch.tensor([[12], [7], [3]])).long()
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from crammed.training.loop import pretrain
 from support.models import untrained
 from support.text import documents, tiny
 
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
 FORMATS = {
     "crammed": "modernbert",
     "demo": "modernbert",
@@ -178,7 +180,9 @@ def test_final_models_round_trip(tmp_path: Path, corpus: Corpus) -> None:
     assert again.config == final.config
     assert again.weights.keys() == final.weights.keys()
     assert all(torch.equal(again.weights[n], w) for n, w in final.weights.items())
-    with pytest.raises(InputError, match="no trained model"):
+    with pytest.raises(InputError, match="holds no trained model"):
+        load_trained(tmp_path / "final")
+    with pytest.raises(InputError, match="nowhere does not exist: name a run directory"):
         load_trained(tmp_path / "nowhere")
 
 
@@ -274,7 +278,21 @@ def test_a_brought_tokenizer_keeps_its_special_tokens_through_training_and_expor
     assert model.config.mask_token_id == parts["mask"]
     mask = tokenizer.mask_token
     assert tokenizer(f"the {mask} fox")["input_ids"][2] == parts["mask"]
-    assert mask in (done.path / "README.md").read_text()
     examples = fill_mask_examples(final, corpus.heldout, cpu)
     assert examples
     assert all(len(example["guesses"]) == 5 for example in examples)
+
+
+@pytest.mark.parametrize("recipe", ["crammed", "crammed-2022"])
+def test_what_the_model_card_shows_runs(
+    tmp_path: Path, corpus: Corpus, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    final = untrained(corpus.tokenizer, tiny(recipe).model)
+    summary = json.loads((FIXTURES / "finished" / "summary.json").read_text())
+    done = export(final, tmp_path / "export", summary=summary)
+    card = (done.path / "README.md").read_text()
+    shown = card.split("```")[1].removeprefix("python\n")
+    exec(shown.replace("path/to/this/folder", str(done.path)), {})
+    assert "'token_str'" in capsys.readouterr().out
+    assert card.count("trust_remote_code=True") == (3 if FORMATS[recipe] == "custom" else 0)
+    assert re.search(r"held-out loss .*: \d.\d{3} with 15 % masked, \d.\d{3} with 25 % mask", card)

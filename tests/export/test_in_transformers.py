@@ -16,18 +16,10 @@ from torch import Tensor
 
 from crammed.export.huggingface import export
 from crammed.recipe import recipe_names
-from support.models import untrained, word_pieces
+from support.models import HEADS, untrained, word_pieces
 from support.text import sentences
 from support.variants import configuration
 
-HEADS = (
-    "Model",
-    "ModelForMaskedLM",
-    "ModelForSequenceClassification",
-    "ModelForTokenClassification",
-    "ModelForQuestionAnswering",
-    "ModelForMultipleChoice",
-)
 TEXTS = ["The red fox counts seven lanterns.", "Two boats at night."]
 NEEDED = "{} is not installed: pip install 'crammed[exports]', or make test-all"
 

@@ -6,7 +6,6 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,6 @@ import pytest
 from crammed.choosing import Asked
 from crammed.data.statistics import Statistics
 from crammed.errors import InputError
-from crammed.evaluation.protocol import load_protocol
-from crammed.evaluation.scores.published import published, published_beside
-from crammed.evaluation.scores.table import (
-    Printed,
-    blimp_table,
-    comparison_tables,
-    score_tables,
-    show,
-)
 from crammed.files import read_json, write_json
 from crammed.pipeline import run_everything
 from crammed.progress import SILENT, Progress
@@ -32,6 +22,7 @@ from crammed.report.figures import loss_figure
 from crammed.report.page import write_report
 from crammed.rundir import RunDir
 from support.corpora import numbered_files, write_corpus
+from support.scores import BLIMP, GLUE, HELDOUT, PAPERS
 from support.text import documents, tiny, write_jsonl
 
 
@@ -51,65 +42,6 @@ class _Balanced(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag not in self.VOID:
             assert self.open.pop() == tag
-
-
-def score(median: float, **fields: Any) -> dict[str, Any]:
-    """A score on data of official size."""
-    return {
-        "metric": "f1",
-        "seeds": [median - 1, median - 0.5, median, median + 1, median + 2],
-        "median": median,
-        "spread": 3.0,
-        "interval": [median - 3, median + 3],
-        "also": {"accuracy": 71.25},
-        "rows": {"train": 3668, "validation": 408},
-        "official": True,
-        "cut": {"train": 3, "validation": 0},
-        "untrained": {"seeds": [40.5], "median": 40.5, "spread": 0.0, "interval": [38.0, 42.0]},
-        **fields,
-    }
-
-
-def mean(name: str, *of: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "of": list(of),
-        "value": 66.6,
-        "interval": [60.0, 70.0],
-        "partial": False,
-        **fields,
-    }
-
-
-GLUE = {
-    "tasks": {
-        "mrpc": score(88.1),
-        "rte": score(55.2),
-        "qqp": score(80.0, official=False, official_rows={"train": 363846, "validation": 408}),
-        "cola": {"metric": "matthews", "failed": "line 4: no column <sentence>"},
-        "stsb": score(60.0, interval=None, untrained={"failed": "all predictions are 1"}),
-    },
-    "means": [
-        mean("mean of mrpc, rte, qqp", "mrpc", "rte", "qqp", partial=True, failed=["cola"]),
-        mean("GLUE-2", "mrpc", "rte", untrained=40.5),
-    ],
-}
-PAPERS = load_protocol("cramming").hyperparameters()
-BLIMP = {
-    "pairs": 67000,
-    "paradigms": 67,
-    "official": True,
-    "blimp": 76.31,
-    "interval": [76.0, 76.6],
-    "fields": {"syntax": 70.2},
-    "phenomena": {"npi_licensing": 61.0, "ellipsis": 82.5},
-    "paradigm": {"ellipsis_n_bar_1": 82.5},
-}
-HELDOUT = {
-    **{"rows": 2000, "length": 128, "tokens_per_character": 0.21},
-    **{"loss@0.15": 2.51234, "loss@0.25": 2.7},
-    **{"bits_per_character@0.15": 0.8, "bits_per_character@0.25": 0.85},
-}
 
 
 def evaluated(run: Path, **suites: Any) -> Path:
@@ -337,122 +269,19 @@ def test_a_model_from_elsewhere_has_a_report_of_its_scores(moved: Path, tmp_path
     assert both.count("<article>") == 2
 
 
-def test_published_scores_add_up_to_the_papers_means() -> None:
-    means = {row["name"]: fmean(row["scores"].values()) for row in published()["glue"]}
-    assert [round(mean, 1) for mean in means.values()] == [85.2, 80.9, 80.7, 78.6, 78.3, 78.1, 45.5]
-    assert {frozenset(row["scores"]) for row in published()["glue"]} == {
-        frozenset(["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli-mm", "qnli", "rte"])
-    }
-
-
-def test_only_comparable_numbers_have_published_ones_beside_them() -> None:
-    beside = published_beside("glue", GLUE, PAPERS)
-    assert beside is not None
-    assert beside["columns"] == ["mrpc", "rte", "stsb", "GLUE-2"]
-    assert beside["rows"][0]["values"] == [88.1, 55.2, 60.0, 66.6]
-    bert = next(row for row in beside["rows"] if row["name"] == "BERT-base, fully trained")
-    assert bert["values"] == [89.3, 59.2, 86.7, pytest.approx((89.3 + 59.2) / 2)]
-    assert published_beside("mine", GLUE, PAPERS) is None
-    assert published_beside("glue", GLUE, {**PAPERS, "batch": 32}) is None
-    partial = {"tasks": {"qqp": score(80.0, official=False)}, "means": []}
-    assert published_beside("glue", partial, PAPERS) is None
-
-
-@pytest.mark.parametrize(
-    ("seeds", "words"),
-    [
-        ((5, 5), "this model"),
-        ((3, 3), "this model, 3 seeds"),
-        ((1, 1), "this model, 1 seed"),
-        ((5, 3), "this model, 3 or 5 seeds"),
-    ],
-)
-def test_other_seeds_than_the_papers_are_named(seeds: tuple[int, int], words: str) -> None:
-    rows = (("rte", seeds[0]), ("mrpc", seeds[1]))
-    tasks = {name: score(60.0, seeds=[60.0] * count) for name, count in rows}
-    beside = published_beside("glue", {"tasks": tasks, "means": []}, PAPERS)
-    assert beside is not None
-    assert beside["rows"][0]["name"] == words
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def _printed(parts: list[Printed], stream: io.StringIO) -> str:
-    show(parts, stream)
-    return stream.getvalue()
-
-
-def test_a_table_in_a_file_is_plain_and_whole() -> None:
-    text = _printed([*score_tables("glue", GLUE, PAPERS, 128), blimp_table(BLIMP)], io.StringIO())
-    assert "\x1b" not in text
-    line = next(line for line in text.splitlines() if line.startswith("qqp"))
-    assert line.split("  ")[-1].strip() == "3,668 of 363,846 + 408: partial"
-    for words in ("77.0 to 83.0", "3.0 (5 seeds)", "40.5"):
-        assert words in line
-    for words in (
-        "cola FAILED: line 4: no column <sentence>",
-        "mrpc: accuracy 71.2; cut to 128 tokens: 3 sequences of train",
-        "GLUE-2",
-        "RoBERTa-base",
-        "76.0 to 76.6",
-        "npi licensing",
-    ):
-        assert words in text, words
-    assert "GPT-2" not in _printed([blimp_table({**BLIMP, "official": False})], io.StringIO())
-
-
-def test_a_narrow_terminal_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setenv("TERM", "xterm")
-    text = _printed(score_tables("glue", GLUE, PAPERS, 128), _Terminal())
-    assert "…" not in text
-    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
-    assert re.search(r"mrpc +f1 +88\.1 +85\.1 to 91\.1 +3\.0 \(5 seeds\) +40\.5", plain)
-
-
-def test_a_comparison_says_what_could_not_be_compared() -> None:
-    entries: list[dict[str, Any]] = [
-        {"name": "rte", "metric": "accuracy", "a": 55.0, "b": 51.0, "difference": 4.0}
-        | {"interval": [1.5, 6.0], "p": 0.0},
-        {"name": "mrpc", "metric": "f1", "a": 81.0, "b": 80.0, "difference": 1.0}
-        | {"interval": [0.5, 1.5], "p": None, "interval_over": "rows"},
-        {"name": "qnli", "metric": "accuracy", "a": 81.0, "b": 81.0, "difference": 0.0}
-        | {"interval": None, "p": None, "same": True},
-        {"name": "MEAN", "of": ["rte"], "a": 55.0, "b": 55.1, "difference": -0.1}
-        | {"interval": [-2.0, 2.0], "p": 0.46},
-        {"name": "cola", "why": "B failed: no data"},
-    ]
-    text = _printed(comparison_tables("runs/a", "runs/b", entries), io.StringIO())
-    assert re.search(r"rte +accuracy +55\.0 +51\.0 +\+4\.0 +\+1\.5 to \+6\.0 +< 0\.001", text)
-    assert re.search(r"MEAN +mean +55\.0 +55\.1 +-0\.1 +-2\.0 to \+2\.0 +0\.460", text)
-    assert re.search(r"mrpc .* \+0\.5 to \+1\.5, rows only +none", text)
-    assert "nothing about another fine-tuning seed" in text
-    assert re.search(r"qnli .* \+0\.0 +same predictions +none", text)
-    assert "cola not compared: B failed: no data" in text
-    assert "A: runs/a" in text
-    assert len(comparison_tables("a", "b", entries[4:])) == 1
-    assert "rows only" not in _printed(comparison_tables("a", "b", entries[:1]), io.StringIO())
-
-
-def test_an_interval_that_no_seeds_were_drawn_for_says_so(tmp_path: Path) -> None:
-    """Also in evaluations of versions that did not note it."""
-    one = {"mrpc": score(88.1, seeds=[88.1], spread=0.0)}
-    text = _printed(score_tables("glue", {"tasks": one, "means": []}, PAPERS, 128), io.StringIO())
-    assert "85.1 to 91.1, rows only" in text
-    assert "nothing about another fine-tuning seed" in text
-    assert "rows only" not in _printed(score_tables("glue", GLUE, PAPERS, 128), io.StringIO())
-
-
 def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "run", tiny()):
         pass
     with pytest.raises(InputError, match="is not a finished run"):
         write_report([tmp_path / "run"], tmp_path / "report.html")
-    with pytest.raises(InputError, match="is not a run"):
+    with pytest.raises(InputError, match="nowhere does not exist: name the folder of a run"):
         write_report([tmp_path / "nowhere"], tmp_path / "report.html")
+    write_json(tmp_path / "run" / "summary.json", {})
+    with pytest.raises(InputError, match=r"has runs in it: name those, such as .*/run$"):
+        write_report([tmp_path], tmp_path / "report.html")
+    write_json(tmp_path / "study.json", {})
+    with pytest.raises(InputError, match=r", or .*/\*-0 for the first seed of each arm"):
+        write_report([tmp_path], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 

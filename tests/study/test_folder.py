@@ -151,3 +151,14 @@ def test_reasons_of_failures_are_below_the_table(
     assert below.splitlines() == [reason, f"muon, seed 1 failed: {reason}"]
     assert [line.split() for line in table.splitlines()][-1] == ["muon", "0", "failed"]
     assert max(map(len, table.splitlines())) < 120
+
+
+def test_a_study_ends_with_the_command_that_shows_its_runs(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    run = {**RUN, "loss@0.15": 4.0, "loss@0.25": 5.0}
+    monkeypatch.setattr("crammed.study.runner._train", lambda *_: run)
+    file = write(tmp_path / "s.yaml", ARMS)
+    studies.study(str(file), None, corpus.path, BUDGET, 1, tmp_path / "o ut", 1, False)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"next  crammed report '{tmp_path}/o ut'/*-0"

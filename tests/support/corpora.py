@@ -43,7 +43,6 @@ def write_corpus(
     rows = sum(len(each) for each in files)
     for number, each in enumerate(files):
         each.astype(token_dtype(vocab_size)).tofile(folder / f"rows-{number:05d}.bin")
-    np.arange(0, files[0].size, 7, dtype="<u8").tofile(folder / "documents.bin")
     for name, order in (orders or {}).items():
         np.array(order, order_dtype(rows)).tofile(folder / f"order-{name}.bin")
     (folder / "tokenizer.json").write_text(small_tokenizer().to_str(), "utf-8")

@@ -15,6 +15,15 @@ from crammed.model.trained import TrainedModel, trained_model
 from support.text import documents
 
 FAMILIES = ("bert", "roberta", "modernbert", "distilbert")
+HEADS = (
+    "Model",
+    "ModelForMaskedLM",
+    "ModelForSequenceClassification",
+    "ModelForTokenClassification",
+    "ModelForQuestionAnswering",
+    "ModelForMultipleChoice",
+)
+"""The classes of transformers that load an export, each without its ``Auto``."""
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 _SHAPE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 

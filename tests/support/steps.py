@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
 
 from crammed.budget import Work
 from crammed.config import RunConfig
@@ -29,7 +32,19 @@ def step_with(
     return step, step.model
 
 
-def rows_of(count: int, seed: int = 0) -> torch.Tensor:
+def after_gradients(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[TrainStep, Update, Tensor], Tensor]
+) -> None:
+    """Let `change` see, and replace, the loss of every update once its gradients are there."""
+    original = TrainStep.gradients
+
+    def gradients(self: TrainStep, rows: Tensor, update: Update) -> Tensor:
+        return change(self, update, original(self, rows, update))
+
+    monkeypatch.setattr(TrainStep, "gradients", gradients)
+
+
+def rows_of(count: int, seed: int = 0) -> Tensor:
     return torch.randint(5, 256, (count, 32), generator=torch.Generator().manual_seed(seed))
 
 

@@ -85,7 +85,7 @@ def test_two_processes_train_what_one_does(
 ) -> None:
     # Seven rows an update: the processes have different shares.
     words = [f"optim.name={optimizer}", "batch.rows=7", "train.log_seconds=0.001"]
-    words += [f"compute.dtype={dtype}", "--budget=12updates"]
+    words += [f"compute.dtype={dtype}", "train.attention=document", "--budget=12updates"]
     for name, count in (("one", 1), ("two", 2)):
         train(corpus, tmp_path / name, count, *words)
     train(corpus, tmp_path / "two", 2, *words)  # a finished run is shown by both

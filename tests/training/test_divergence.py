@@ -22,6 +22,7 @@ from crammed.training.loop import Trained, pretrain
 from crammed.training.plan import Update
 from crammed.training.recorder import FEWEST, Spikes
 from crammed.training.step import TrainStep
+from support.steps import after_gradients
 from support.text import FakeClock, tiny
 
 EVERY = ("train.log_seconds=1e-9", "train.heldout_every=null")
@@ -108,13 +109,9 @@ def test_no_checkpoint_holds_a_value_that_is_not_finite(
 def test_a_loss_that_is_not_finite_is_noticed_before_a_checkpoint(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = TrainStep.gradients
-
-    def overflowing(self: TrainStep, rows: torch.Tensor, update: Update) -> torch.Tensor:
-        loss = original(self, rows, update)
-        return loss * math.inf if update.number == 3 else loss
-
-    monkeypatch.setattr(TrainStep, "gradients", overflowing)
+    after_gradients(
+        monkeypatch, lambda _, update, loss: loss * math.inf if update.number == 3 else loss
+    )
     often = ("train.checkpoint_seconds=1e-9", "train.log_seconds=1e9")
     config = tiny("crammed", *often, budget={"limit": "12updates"})
     with pytest.raises(Diverged, match=r"loss is inf after 4 updates; the checkpoint of update 3"):
@@ -274,12 +271,9 @@ def test_spikes_lie_far_above_what_is_usual() -> None:
 def test_spikes_of_a_run_are_events(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = TrainStep.gradients
-
-    def spiking(self: TrainStep, rows: torch.Tensor, update: Update) -> torch.Tensor:
-        return original(self, rows, update) * (3.0 if update.number == 25 else 1.0)
-
-    monkeypatch.setattr(TrainStep, "gradients", spiking)
+    after_gradients(
+        monkeypatch, lambda _, update, loss: loss * 3.0 if update.number == 25 else loss
+    )
     train(tiny("crammed", *EVERY, budget={"limit": "30updates"}), corpus, tmp_path / "run", cpu)
     found = events(tmp_path / "run", "spike")
     assert [(event["of"], event["update"]) for event in found if event["of"] == "loss"] == [

@@ -33,7 +33,7 @@ from crammed.training.heldout import FEWEST_ROWS, MOST_ROWS, rows_on_the_way
 from crammed.training.loop import Trained, pretrain
 from crammed.training.plan import Planner, Update
 from crammed.training.step import TrainStep
-from support.steps import SPECIALS
+from support.steps import SPECIALS, after_gradients
 from support.text import FakeClock, tiny
 
 
@@ -300,12 +300,9 @@ def test_a_budget_smaller_than_an_update_is_refused(
 def test_divergence_is_said_and_keeps_its_exit_code(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = TrainStep.gradients
-
-    def broken(self: TrainStep, rows: torch.Tensor, update: Update) -> torch.Tensor:
-        return original(self, rows, update) * (math.nan if update.number == 2 else 1.0)
-
-    monkeypatch.setattr(TrainStep, "gradients", broken)
+    after_gradients(
+        monkeypatch, lambda _, update, loss: loss * math.nan if update.number == 2 else loss
+    )
     with pytest.raises(Diverged, match="nan") as caught:
         train(tiny("crammed", budget={"limit": "9updates"}), corpus, tmp_path / "run", cpu)
     assert caught.value.exit_code == 4
@@ -402,7 +399,7 @@ def test_a_closed_pipe_stops_a_run_like_a_signal(
     config = tiny("crammed", "train.log_seconds=1e-9", budget={"limit": "7updates"})
     with open(writing, "w") as pipe, Progress(pipe) as progress:
         with RunDir.open(tmp_path / "run", config) as run:
-            with pytest.raises(Interrupted, match="SIGHUP after 1 updates"):
+            with pytest.raises(Interrupted, match="SIGHUP after 1 update; all is saved"):
                 pretrain(config, corpus, run, cpu, progress)
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000001"]
 

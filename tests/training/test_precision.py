@@ -29,7 +29,7 @@ from crammed.training.loop import Trained, pretrain
 from crammed.training.plan import Update
 from crammed.training.precision import LossScale, recompute, training_copy
 from crammed.training.step import TrainStep, moved
-from support.steps import rows_of, step_with, update_of
+from support.steps import after_gradients, rows_of, step_with, update_of
 from support.text import tiny
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
@@ -322,16 +322,13 @@ def test_a_checkpoint_of_another_format_goes_on_too(
 def test_a_run_that_skips_every_update_has_diverged(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = TrainStep.gradients
-
-    def broken(self: TrainStep, rows: torch.Tensor, update: Update) -> torch.Tensor:
-        loss = original(self, rows, update)
-        for parameter in self.parameters:
+    def broken(step: TrainStep, update: Update, loss: torch.Tensor) -> torch.Tensor:
+        for parameter in step.parameters:
             if parameter.grad is not None and update.number >= 2:
                 parameter.grad.fill_(torch.nan)
         return loss * torch.nan if update.number >= 2 else loss
 
-    monkeypatch.setattr(TrainStep, "gradients", broken)
+    after_gradients(monkeypatch, broken)
     config = tiny("crammed", "train.log_seconds=1e-9", budget={"limit": "99updates"})
     device = dataclasses.replace(cpu, dtype=FLOAT16)
     with pytest.raises(Diverged, match="30 updates in a row had gradients beyond float16"):

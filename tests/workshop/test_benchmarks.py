@@ -181,6 +181,20 @@ def test_step(tmp_path: Path) -> None:
     assert f"| {variant} | 5 | {loops[variant]['tokens_per_second']:,.0f} | {times:.2f} |" in table
 
 
+def test_lengths(tmp_path: Path) -> None:
+    options = ["--lengths", "16,64", "--tokens", "128", "--rounds", "1"]
+    result = _result("lengths.py", "crammed", *SMALL, *options)
+    cases = result["cases"]
+    assert [(case["row_length"], case["attention"]) for case in cases] == [
+        (length, attention) for length in (16, 64) for attention in ("row", "document")
+    ]
+    for case in cases:
+        assert case["tokens_per_second"] == pytest.approx(128 / case["seconds"])
+        assert case["peak_memory"] > 50 * 2**20
+    assert cases[0]["flops_per_token"] == cases[1]["flops_per_token"] < cases[2]["flops_per_token"]
+    assert "| 16 | document | " in _table("lengths", result, tmp_path)
+
+
 def test_optimizer(tmp_path: Path) -> None:
     result = _result("optimizer.py", "crammed", *SMALL, "batch.rows=64", "--updates", "2")
     ways = result["ways"]

@@ -94,6 +94,48 @@ def test_a_page_shows_a_study(copy: Path) -> None:
     assert "| broken | 0 | it crashed |" in text
 
 
+def test_a_study_keeps_what_its_runs_score_on_documents_by_themselves(copy: Path) -> None:
+    losses = {"row": (4.0, 4.1), "document": (4.2, 3.9)}  # in packed rows, by themselves
+    arms: dict[str, Any] = {
+        arm: {"runs": {str(n): {"loss@0.15": rows + n / 100, "loss@0.25": 5.0, "tokens": 5e5,
+                                "seconds": 60.0} for n in range(2)}}
+        for arm, (rows, _) in losses.items()
+    }  # fmt: skip
+    made = {"environment": {"cores": 1, "commit": "abc"}, "budget": "5e5tok", "baseline": "row"}
+    for arm, (_, alone) in losses.items():
+        for seed in range(2):
+            found = {"loss@0.15": 9.0, "document_loss@0.15": alone + seed / 100}
+            scores = {"schema": 2, "suites": {"heldout": found}}
+            (copy / "done" / f"{arm}-{seed}" / "evaluation").mkdir(parents=True)
+            write_json(copy / "done" / f"{arm}-{seed}" / "evaluation" / "scores.json", scores)
+    write_json(copy / "done" / "study.json", {**made, "arms": arms})
+    record = copy / "records" / "any"
+    tool = copy / "tools" / "records.py"
+    assert python(tool, "study", copy / "done", record, "--command", "typed").returncode == 0
+    page = copy / "docs" / "any.md"
+    page.write_text("<!-- documents: any -->\n<!-- end of documents -->\n", "utf-8")
+    assert _tables(copy).returncode == 0
+    first, second = page.read_text("utf-8").splitlines()[3:5]
+    assert first.startswith("| document | 2 | 3.905 ± 0.007 | -0.200 (")
+    assert second == "| row | 2 | 4.105 ± 0.007 |  | 4.005 ± 0.007 |  |"
+
+
+def test_runs_are_shown_by_position_in_the_row(copy: Path) -> None:
+    record = copy / "records" / "any"
+    record.mkdir()
+    for length in (512, 64):
+        found = {"length": length, "loss@0.15": 4.25, "by_position@0.15": [4.5, *[4.0] * 7]}
+        run = {"summary": {"tokens": 2e6}, "scores": {"suites": {"heldout": found}}}
+        write_json(record / f"rows-{length:04d}.json", run)
+    page = copy / "docs" / "any.md"
+    page.write_text("<!-- positions: any -->\n<!-- end of positions -->\n", "utf-8")
+    assert _tables(copy).returncode == 0
+    lines = page.read_text("utf-8").splitlines()
+    assert lines[3] == "| 64 | 2 M | 4.250 | 4.500 |" + 7 * " 4.000 |"
+    assert lines[4].startswith("| 512 | ")
+    assert {line.count("|") for line in lines[1:-1]} == {12}
+
+
 def test_a_run_evaluated_by_two_protocols_keeps_the_scores_of_both(
     copy: Path, corpus: Corpus, cpu: Device
 ) -> None:

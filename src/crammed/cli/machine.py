@@ -64,4 +64,6 @@ def doctor(as_json: JsonOption = False) -> None:
 
     with shown_progress() as progress:
         values = examine(progress)
-    print_result(values, as_json, [(key, plain(value)) for key, value in values.items()])
+    labels = {"because": "chosen"}  # what precedes the reasons, for people
+    lines = [(labels.get(key, key), plain(value)) for key, value in values.items()]
+    print_result(values, as_json, lines)

@@ -182,6 +182,7 @@ def export(
     from crammed.export.huggingface import Format
     from crammed.export.huggingface import export as export_model
     from crammed.model.trained import load_trained
+    from crammed.quantity import logits_text
     from crammed.summary import read_summary
 
     if format not in get_args(Format):
@@ -194,4 +195,9 @@ def export(
         "reasons": list(done.reasons),
         "logit_difference": done.difference,
     }
-    print_result(values, as_json, [(key, str(value)) for key, value in values.items() if value])
+    lines = [
+        ("model", str(done.path)),
+        ("format", "\n".join((done.format, *done.reasons))),
+        ("check", logits_text(done.difference)),
+    ]
+    print_result(values, as_json, lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,14 +53,10 @@ def study(
         adamw: []                       # overrides of this arm
         muon: [optim.name=muon]
     """
-    from rich.text import Text
-
     from crammed.data.corpus import Corpus
-    from crammed.evaluation.scores.table import show
     from crammed.study.arms import load_study, read_study
     from crammed.study.folder import Chooser
     from crammed.study.runner import run_study, threads_of
-    from crammed.study.statistics import compare_arms
 
     if name is None:
         _list_studies(as_json)
@@ -73,23 +70,39 @@ def study(
         chooser = Chooser(opened, out, threads_of(jobs), progress)
         loaded = load_study(name, opened, budget, words or [], chooser)
         result = run_study(loaded, opened, budget, seeds, out, jobs, progress, chooser.chosen)
-    rows = compare_arms(result)
-    failed = {
-        f"{arm}, seed {seed}": run["failed"]
-        for arm, each in result["arms"].items()
-        for seed, run in each["runs"].items()
-        if "failed" in run
-    }
-    if as_json:
-        print_result({**result, "compared": rows}, as_json, [])
-    else:
-        reasons = "\n".join(f"{run} failed: {reason}" for run, reason in failed.items())
-        show([_table(rows, result["baseline"]), *([Text(reasons)] if failed else [])])
+    failed = _failed(result)
+    _print_study(result, failed, out, as_json)
     if failed:
         raise TaskFailed(
             f"finished, but these runs failed: {'; '.join(failed)}; the reasons are printed above, "
             "and the same command tries them again"
         )
+
+
+def _print_study(result: dict[str, Any], failed: dict[str, str], out: Path, as_json: bool) -> None:
+    """The comparison of the arms; below it what failed, or else how to look at the runs."""
+    from rich.text import Text
+
+    from crammed.evaluation.scores.table import show
+    from crammed.study.statistics import compare_arms
+
+    rows = compare_arms(result)
+    if as_json:
+        print_result({**result, "compared": rows}, as_json, [])
+        return
+    below = [f"{run} failed: {reason}" for run, reason in failed.items()]
+    below = below or [f"next  crammed report {shlex.quote(str(out))}/*-0"]
+    show([_table(rows, result["baseline"]), Text("\n".join(below))])
+
+
+def _failed(result: dict[str, Any]) -> dict[str, str]:
+    """The runs that failed, and why."""
+    return {
+        f"{arm}, seed {seed}": run["failed"]
+        for arm, each in result["arms"].items()
+        for seed, run in each["runs"].items()
+        if "failed" in run
+    }
 
 
 def _list_studies(as_json: bool) -> None:

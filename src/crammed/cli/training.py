@@ -146,7 +146,7 @@ def _lead(
 
 def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """The result of a run as labelled lines."""
-    from crammed.quantity import beside_unigram, flops_text
+    from crammed.quantity import beside_unigram, counted, flops_text
 
     heldout, trust = result["heldout"], ""
     beside = beside_unigram(heldout["loss@0.15"], result["unigram_cross_entropy"])
@@ -160,7 +160,7 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "trained on",
-            f"{result['tokens']:,} tokens, {result['updates']:,} updates, "
+            f"{result['tokens']:,} tokens, {counted(result['updates'], 'update')}, "
             f"{100 * result['u']:.1f} % of {result['budget']}, "
             f"{flops_text(1e18 * result['exaflop'])}",
         ),

@@ -51,7 +51,8 @@ class RunConfig(Section):
         length = self.data.row_length
         if length > self.model.max_length:
             raise ValueError(
-                f"data.row_length {length} is longer than model.max_length {self.model.max_length}"
+                f"data.row_length {length} is longer than model.max_length "
+                f"{self.model.max_length}: set model.max_length={length}"
             )
         if self.finetune.max_length > self.model.max_length:
             raise ValueError(

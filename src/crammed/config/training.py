@@ -108,8 +108,11 @@ class Divergence(Section):
 
 
 class TrainConfig(Section):
-    """How often the training loop logs, saves and measures, and when it gives up."""
+    """What training attends to; how often it logs, saves and measures, and when it gives up."""
 
+    attention: Literal["row", "document"] = "row"
+    """What a token attends to: its row, whatever documents that holds, or its own document in it.
+    It is no part of the model, and evaluation takes no notice of it."""
     log_seconds: PositiveFloat = 2.0
     checkpoint_seconds: PositiveFloat = 600.0
     heldout_every: PositiveFloat | None = 0.1

@@ -20,6 +20,7 @@ engine           who does the work on shards: processes or a Ray cluster
 
 corpus           a corpus on disk, and the order in which training reads its rows
 masking          rows -> masked rows, on the device
+borders          rows -> which of their tokens are in the same document
 heldout          held-out documents -> fixed rows
 show             a corpus in words, for the terminal and the report
 demo_tasks       the data of the suite ``docs``, from text that python_docs leaves out

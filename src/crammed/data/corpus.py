@@ -4,11 +4,11 @@ manifest.json       counts, sources, and the hash of every file
 tokenizer.json
 rows-NNNNN.bin      rows of `row_length` ids, little-endian uint16 (uint32 above 65,536 ids); each
                     file has any number of rows, and rows are numbered on from file to file
-documents.bin       where documents, or parts of documents, begin: sorted little-endian uint64
-                    positions, row * row_length + column
 order-NAME.bin      stored orders: the row at each place, uint32 (uint64 above 2**32 rows)
 heldout.jsonl.gz    documents that training never sees, in a field ``text``
 dropped.jsonl.gz    samples of what each step dropped: step, source, text
+
+Corpora of older versions also have documents.bin, which nothing needs: [SEP] ends every document.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from crammed.config import DataConfig
 from crammed.errors import InputError
+from crammed.quantity import counted
 
 CHARACTERS_A_TOKEN = 5.0
 """More than any English tokenizer packs into a token, so that the held-out part is large enough."""
@@ -36,7 +37,11 @@ class HeldoutChoice:
 
 
 def choose_heldout(
-    ranks: NDArray[np.float64], characters: NDArray[np.int64], data: DataConfig
+    ranks: NDArray[np.float64],
+    characters: NDArray[np.int64],
+    data: DataConfig,
+    *,
+    by_line: bool = False,
 ) -> HeldoutChoice:
     """Choose the documents to hold out.
 
@@ -48,6 +53,7 @@ def choose_heldout(
     Args:
         ranks: [n] in [0, 1); documents with the same text have the same rank, and go together.
         characters: [n].
+        by_line: whether there are text files in which lines could be documents, but are not.
 
     Raises:
         InputError: there is no document, or too little text to hold any of it out.
@@ -70,10 +76,10 @@ def choose_heldout(
     parts = (np.minimum(target, largest * left) / copies).astype(np.int64)
     long_enough = np.flatnonzero((parts > 0) & (characters[firsts] > parts + SEAM))
     if not len(long_enough):
+        hint = "; if each line of a .txt file is a document, set data.documents=line"
         raise InputError(
-            f"too little text: {len(ranks)} document(s) of {total:,} characters are too few to "
-            "train on some and hold out others; if a .txt file is meant to hold many, set "
-            "data.documents=line"
+            f"too little text: {counted(len(ranks), 'document')} of {total:,} characters in all, "
+            f"too few to train on some and hold out others{hint if by_line else ''}"
         )
     return HeldoutChoice(text == long_enough[0], int(parts[long_enough[0]]))
 

@@ -20,7 +20,8 @@ from crammed.data.ingest import Shard
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
 from crammed.data.shard_selection import ShardSelection, Split
 from crammed.data.shards import digests, documents, minhash_bands
-from crammed.quantity import quantity
+from crammed.data.sources import FilePart
+from crammed.quantity import counted, quantity
 
 BYTES_A_TOKEN = 4.0
 """Bytes of UTF-8 for each token of the text to train on: 3.7 in the documentation of Python and 4.3
@@ -60,7 +61,7 @@ class Selection:
 
     def describe_heldout(self) -> str:
         """Such as ``12 documents, 31 k characters (1.3 % of the text)``."""
-        what = f"{self.heldout_documents:,} documents"
+        what = counted(self.heldout_documents, "document")
         if any(shard.splits for shard in self.shards):
             what = "the end of a document, since each is too large to be held out whole"
         size = f"{quantity(self.heldout_characters)} characters"
@@ -85,7 +86,8 @@ def select_documents(shards: Sequence[Shard], data: DataConfig) -> Selection:
 
     # The digest decides, so all copies of a document are on the same side.
     ranks = every.digests[every.kept, 0] / 2.0**64
-    choice = choose_heldout(ranks, every.characters[every.kept], data)
+    by_line = _could_be_lines(shards)
+    choice = choose_heldout(ranks, every.characters[every.kept], data, by_line=by_line)
     total = int(every.characters[every.kept].sum())
     heldout = np.zeros(len(every.kept), np.bool_)
     heldout[every.kept] = choice.documents
@@ -107,6 +109,13 @@ def select_documents(shards: Sequence[Shard], data: DataConfig) -> Selection:
         characters=total,
         packed_characters=int((repeats * every.characters).sum()) - (held if splits else 0),
     )
+
+
+def _could_be_lines(shards: Sequence[Shard]) -> bool:
+    """Whether some text is plain, and its documents are something else than its lines."""
+    sources = {id(shard.source): shard.source for shard in shards}.values()
+    files = (part for source in sources for part in source.parts if isinstance(part, FilePart))
+    return any(file.format == ".txt" and file.options.documents != "line" for file in files)
 
 
 def expected_tokens(shards: Sequence[Shard], selection: Selection) -> float:

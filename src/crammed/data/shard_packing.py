@@ -21,7 +21,7 @@ from crammed.data.statistics import Statistics
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
-from crammed.files import save_array, sha256, write_array
+from crammed.files import save_array, sha256
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def pack_shards(job: PackJob) -> Packed:
     repeats = np.where(kept, repeats[repeats > 0], 0)
 
     order = spread_copies(tokens + 1 + job.cls, repeats)
-    stream, starts = _join(ids, tokens, order, special, job.cls)
+    stream = _join(ids, tokens, order, special, job.cls)
     statistics = [
         Statistics.of(
             each.source,
@@ -121,7 +121,6 @@ def pack_shards(job: PackJob) -> Packed:
     ]
     tail = write_rows(job.rows, stream, job.row_length, token_dtype(tokenizer.vocab_size))
     save_array(shard_file(job.out, "tail.npy"), tail)
-    save_array(shard_file(job.out, "starts.npy"), starts)
     rows = (len(stream) - len(tail)) // job.row_length
     result = Packed(
         unique=int(kept.sum()),
@@ -209,8 +208,8 @@ def _join(
     order: NDArray[np.int64],
     special: Specials,
     cls: bool,
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """The tokens of the documents with these numbers, joined, and where each document begins.
+) -> NDArray[np.uint32]:
+    """The tokens of the documents with these numbers, joined.
 
     Args:
         tokens: [D] number of tokens of each document in `ids`.
@@ -221,8 +220,7 @@ def _join(
     pieces = [np.empty(0, np.uint32)]
     for number in order.tolist():
         pieces += (before, ids[begins[number] : begins[number + 1]], after)
-    joined = tokens[order] + len(before) + 1
-    return np.concatenate(pieces), np.cumsum(joined) - joined
+    return np.concatenate(pieces)
 
 
 def _dense_samples(
@@ -245,34 +243,15 @@ def _load_tokenizer(file: Path) -> tuple[CorpusTokenizer, Specials]:
 def pack_tails(
     corpus: Path, outs: Sequence[Path], packed: Sequence[Packed], row_length: int, vocab_size: int
 ) -> int:
-    """Write rows of the files' tails, and documents.bin; return the number of tokens left out.
+    """Write rows of the files' tails, and return the number of tokens left out.
 
-    Where a tail begins within a document, that counts as the beginning of a document too, since
-    what precedes it in the rows is another document.
+    A tail may begin within a document. What precedes it then ends in [SEP], as every tail does.
 
     Raises:
         InputError: all shards together do not fill one row.
     """
-    starts: list[NDArray[np.int64]] = []
-    tails: list[NDArray[np.uint32]] = []
-    tail_starts: list[NDArray[np.int64]] = []
-    place = tail_place = 0
-    for out, each in zip(outs, packed, strict=True):
-        tail, begins = np.load(shard_file(out, "tail.npy")), np.load(shard_file(out, "starts.npy"))
-        whole = each.rows * row_length
-        starts.append(place + begins[begins < whole])
-        place += whole
-        if len(tail):
-            later = begins[begins > whole]
-            tail_starts.append(tail_place + np.concatenate([[0], later - whole]))
-            tails.append(tail)
-            tail_place += len(tail)
-    if place + tail_place < row_length:
-        raise InputError(f"too little text: {tail_place} tokens do not fill a row of {row_length}")
-    left_out = tail_place % row_length
-    if tails:
-        rows = corpus / f"rows-{len(outs):05d}.bin"
-        write_rows(rows, np.concatenate(tails), row_length, token_dtype(vocab_size))
-    starts += [place + begins[begins < tail_place - left_out] for begins in tail_starts]
-    write_array(corpus / "documents.bin", np.concatenate(starts).astype("<u8"))
-    return left_out
+    tails = np.concatenate([np.load(shard_file(out, "tail.npy")) for out in outs])
+    if len(tails) < row_length and not any(each.rows for each in packed):
+        raise InputError(f"too little text: {len(tails)} tokens do not fill a row of {row_length}")
+    rows = corpus / f"rows-{len(outs):05d}.bin"
+    return len(write_rows(rows, tails, row_length, token_dtype(vocab_size)))

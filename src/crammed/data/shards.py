@@ -5,7 +5,7 @@ Each stage is a worker's job on one shard. NAME is the shard's own:
 clean   documents -> NAME.documents.arrow (text, digest, characters), NAME.near.npy
 select  documents to keep -> NAME.heldout.jsonl, NAME.chunks.arrow, NAME.codes.npy, NAME.ends.npy,
         NAME.characters.npy; what they share with held-out text -> NAME.match*.npy
-pack    chunks, or texts -> rows-NNNNN.bin, NAME.tail.npy, NAME.starts.npy
+pack    chunks, or texts -> rows-NNNNN.bin, NAME.tail.npy
 
 `shard_cleaning`, `shard_selection` and `shard_packing` have the stages. Every stage writes
 NAME.STAGE.json last: if it exists, the stage is done, and its result is read from there. Before

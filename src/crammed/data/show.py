@@ -10,13 +10,16 @@ from typing import Any
 
 from crammed.data.corpus import Corpus, RowStream
 from crammed.data.samples import Sample, first_of_each_step
-from crammed.data.statistics import labelled_lengths
+from crammed.data.statistics import labelled_lengths, share_beyond
 from crammed.errors import InputError
 from crammed.formats.lines import open_text
-from crammed.quantity import quantity
+from crammed.quantity import counted, quantity
 
 _BAR = 32
 _SHOWN_CHARACTERS = 160
+_MUCH = 0.5
+"""Share of the tokens in long documents from which longer rows are worth a thought."""
+_LONG_ROW = 512
 
 
 def describe_corpus(corpus: Corpus) -> list[tuple[str, str]]:
@@ -63,10 +66,12 @@ def _described(corpus: Corpus) -> list[tuple[str, str]]:
         (
             "tokens",
             [
-                f"{quantity(manifest['tokens'])} in {corpus.rows:,} rows of {corpus.row_length}; "
+                f"{quantity(manifest['tokens'])} in {counted(corpus.rows, 'row')} of "
+                f"{corpus.row_length}; "
                 f"{manifest['tokens'] / packed:.3f} per character"
             ],
         ),
+        ("context", _context(corpus, statistics["document_tokens"]) if statistics else []),
         ("vocabulary", [_vocabulary(corpus)]),
         ("orders", [", ".join(("random", *corpus.orders))]),
         ("unigram", [f"{heldout['unigram_cross_entropy']:.3f} nats per held-out token"]),
@@ -112,7 +117,7 @@ def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
     sources = manifest["sources"]
     total = max(1, sum(source["characters"] for source in sources))
     return [
-        f"{source['name']}: {source['documents']:,} documents, "
+        f"{source['name']}: {counted(source['documents'], 'document')}, "
         f"{quantity(source['characters'])} characters ({100 * source['characters'] / total:.1f} %)"
         for source in sources
     ]
@@ -134,10 +139,19 @@ def describe_dropped(step: Mapping[str, Any]) -> str:
     words = []
     if step["dropped"]:
         share = step["dropped"] / (step["kept"] + step["dropped"])
-        words.append(f"{step['dropped']:,} documents ({100 * share:.1f} %)")
+        words.append(f"{counted(step['dropped'], 'document')} ({100 * share:.1f} %)")
     if step.get("characters"):  # missing in corpora of older versions
         words.append(f"{quantity(step['characters'])} characters")
     return ", ".join(words)
+
+
+def _context(corpus: Corpus, histogram: Sequence[int]) -> list[str]:
+    """How much of the text lies in documents that do not fit into a row, and what to do then."""
+    share = share_beyond(histogram, corpus.row_length)
+    words = f"about {100 * share:.0f} % of the tokens are in documents longer than a row"
+    if share < _MUCH or corpus.row_length >= _LONG_ROW:
+        return [words]
+    return [words, f"for a model of longer texts, prepare with data.row_length={_LONG_ROW}"]
 
 
 def _vocabulary(corpus: Corpus) -> str:

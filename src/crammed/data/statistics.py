@@ -134,6 +134,20 @@ def labelled_lengths(histogram: Sequence[int]) -> list[tuple[str, int]]:
     ]
 
 
+def share_beyond(histogram: Sequence[int], length: int) -> float:
+    """About which share of all tokens is in documents of at least so many.
+
+    The lengths within a bin are taken to be spread evenly over their logarithms.
+
+    Args:
+        histogram: [LENGTH_BINS] documents by length in tokens.
+    """
+    counts = np.array(histogram, np.float64)
+    begins = 2.0 ** np.arange(len(counts))
+    above = np.clip(length / begins, 1.0, 2.0)  # a bin's documents of that length begin there
+    return float((counts * begins * (2.0 - above)).sum() / max(1.0, (counts * begins).sum()))
+
+
 def _by_length(lengths: Counts) -> Counts:
     """Histogram of integers by their highest bit; 0 counts as 1."""
     _, exponents = np.frexp(np.maximum(lengths, 1).astype(np.float64))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from crammed.data.heldout import cut_rows
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone, check_length
-from crammed.model.heldout import heldout_loss
+from crammed.model.heldout import RATES, document_loss, heldout_loss, loss_by_position
 
 _LENGTH = 128
 
@@ -20,7 +21,7 @@ def heldout_score(
     device: torch.device,
     most_rows: int = 2000,
     length: int | None = None,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Measure held-out loss at fixed rows and masks.
 
     Args:
@@ -29,7 +30,8 @@ def heldout_score(
         length: tokens in a row; None is 128, or the encoder's limit if that is lower.
 
     Returns:
-        ``rows``, ``length``, ``tokens_per_character``, and what `heldout_loss` returns.
+        ``rows``, ``length``, ``tokens_per_character``, what `heldout_loss` and `document_loss`
+        return, and ``by_position@0.15``, the list of `loss_by_position`.
 
     Raises:
         InputError: the file does not have that form, rows are too long for the encoder, or it has
@@ -40,10 +42,12 @@ def heldout_score(
     if backbone.mask is None or backbone.sep is None:
         raise InputError(f"the tokenizer of {backbone.name} has no mask token or no separator")
     rows = cut_rows(backbone.plain_ids, backbone.sep, file, most_rows, length)
-    loss = heldout_loss(backbone.masked_lm(device), rows, backbone.mask, device)
+    model = backbone.masked_lm(device)
     return {
         "rows": len(rows.ids),
         "length": length,
         "tokens_per_character": rows.tokens_per_character,
-        **loss,
+        **heldout_loss(model, rows, backbone.mask, device),
+        **document_loss(model, rows, backbone.mask, backbone.sep, device),
+        f"by_position@{RATES[0]}": loss_by_position(model, rows, backbone.mask, device),
     }

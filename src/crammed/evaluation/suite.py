@@ -98,7 +98,7 @@ class SuiteEvaluator:
         failures: dict[str, str] = {}
         prepared: list[_PreparedTask] = []
         with scratch_folder() as scratch:
-            for name in self.progress.track("reading tasks", names, len(names), unit="tasks"):
+            for name in self.progress.track("reading tasks", names, len(names), unit="task"):
                 try:
                     read = read_task(suite.tasks[name], data, suite, test=self.test)
                     prepared.append(self._prepare(suite, name, read, scratch / name))
@@ -165,7 +165,7 @@ class SuiteEvaluator:
     ) -> Scores:
         """Score tasks whose jobs are finished, then take the means, and save all of it."""
         scores: Scores = self.folder.scores()["suites"].get(suite.name, {"tasks": {}})
-        for each in self.progress.track("scoring", finished, len(finished), unit="tasks"):
+        for each in self.progress.track("scoring", finished, len(finished), unit="task"):
             scores["tasks"] |= self._score(suite, each)
         for name, reason in failures.items():
             task = suite.tasks[name]

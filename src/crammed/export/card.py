@@ -8,19 +8,27 @@ from crammed.budget import format_seconds
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.model.count import parameters
 from crammed.model.trained import TrainedModel
+from crammed.quantity import counted
 
 _USE = """```python
-from transformers import pipeline
+from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 
-fill = pipeline("fill-mask", "{path}"{trust})
+folder = "path/to/this/folder"
+tokenizer = AutoTokenizer.from_pretrained(folder{trust})
+model = AutoModelForMaskedLM.from_pretrained(folder{trust})
+fill = pipeline("fill-mask", model=model, tokenizer=tokenizer)
 print(fill("A sentence with one {mask} in it."))
-```"""
+```
+
+`AutoModel` and `AutoModelForSequenceClassification` load in the same way{why}."""
+
+_WHY = ", and\n`trust_remote_code=True` lets transformers run the Python code in this folder"
 
 
 def model_card(final: TrainedModel, format: str, summary: dict[str, Any] | None) -> str:
     """Markdown that says what the model is, how it was trained and how to load it."""
     config = final.config
-    trust = ", trust_remote_code=True" if format == "custom" else ""
+    trust, why = (", trust_remote_code=True", _WHY) if format == "custom" else ("", "")
     mask = final.tokenizer.id_to_token(Specials.of(final.tokenizer).mask)
     lines = [
         "---",
@@ -38,17 +46,17 @@ def model_card(final: TrainedModel, format: str, summary: dict[str, Any] | None)
     ]
     if summary is not None:
         heldout = ", ".join(
-            f"{value:.3f} at {float(name.removeprefix('loss@')):.0%} masks"
+            f"{value:.3f} with {100 * float(name.removeprefix('loss@')):.0f} % masked"
             for name, value in summary["heldout"].items()
             if name.startswith("loss@")
         )
         lines += [
             f"- recipe `{summary['recipe']}`, seed {summary['seed']}, budget {summary['budget']}",
-            f"- {summary['tokens']:,} tokens in {summary['updates']:,} updates, "
+            f"- {summary['tokens']:,} tokens in {counted(summary['updates'], 'update')}, "
             f"{format_seconds(summary['charged_seconds'])} charged, "
             f"{summary['exaflop']:.3g} exaFLOP, on {summary['device']}",
             f"- held-out loss in nats per masked token: {heldout}",
             "",
         ]
-    lines += [_USE.format(path="path/to/this/folder", trust=trust, mask=mask), ""]
+    lines += [_USE.format(trust=trust, mask=mask, why=why), ""]
     return "\n".join(lines)

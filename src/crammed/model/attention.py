@@ -16,7 +16,7 @@ NEIGHBOURS = (-1, 1, -2, 2)
 """Where heads look that begin with their neighbours, in turn, in tokens onwards."""
 NEIGHBOUR_KEY = 5.0
 """What the biases of their keys begin with, for each rotary angle. With 64 dimensions a head of a
-new model then gives its neighbour 94 % of its attention, and training can still move it away."""
+new model then gives its neighbour 94 % of its attention, as far as positions decide."""
 
 
 class Attention(Block):
@@ -72,7 +72,8 @@ class Attention(Block):
 
         Args:
             tables: what the positions prepared for rows of this length.
-            mask: [B, 1, 1, S], True where a token may be attended to; None where all may.
+            mask: [B, 1, 1, S], True where a token may be attended to; or [B, 1, S, S], which says
+                so for each token that attends; None where all may.
             values: [B, S, D], added to the values of all heads side by side.
         """
         q, k, v, mask = self._parts(x, tables, mask, values)

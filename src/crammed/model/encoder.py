@@ -160,7 +160,8 @@ class Encoder(nn.Module):
 
         Args:
             ids: token ids, [B, S].
-            mask: [B, S] bool, False at padding; None where there is none.
+            mask: [B, S] bool, False at padding; or [B, S, S] bool, True where the token of the
+                second dimension may attend to that of the third; None where all may attend to all.
             types: token types, [B, S]; None means all 0. Ignored by a model without any.
         """
         return self.through_layers(*self.prepare(self.tokens(ids), mask, types, ids))
@@ -187,7 +188,8 @@ class Encoder(nn.Module):
         tables = self._tables
         if tables is None:
             tables = self.position_encoding.tables(tokens.shape[1], tokens.device)
-        mask = None if mask is None else mask[:, None, None, :]
+        if mask is not None:
+            mask = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
         values = None
         if self.config.value_embeddings:
             if ids is None:

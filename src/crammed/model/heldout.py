@@ -8,22 +8,33 @@ Loss is in nats per masked token; bits per character compare models with differe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from crammed.data.heldout import HeldoutRows
 from crammed.device import is_out_of_memory
 
 RATES = (0.15, 0.25)
+BINS = 8
+"""Parts of a row that `loss_by_position` tells apart."""
 _TOKENS = 8192
 """Tokens of one forward pass."""
+_UNCOUNTED = -1
+"""A label where there is nothing to predict."""
 
 SparseLogits = Callable[[Tensor, Tensor], Tensor]
 """(ids [B, S], positions [B, N]) -> logits [B, N, V]."""
+PaddedLogits = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(ids [B, S], positions [B, N], mask [B, S], False at padding) -> logits [B, N, V]."""
+T = TypeVar("T")
 
 
 def heldout_loss(
@@ -34,20 +45,89 @@ def heldout_loss(
     When memory runs out, a rate starts again with half as many rows at a time.
     """
     result: dict[str, float] = {}
-    count_rows, length = rows.ids.shape
-    batch = max(1, _TOKENS // length)
+    batch = _rows_at_once(rows)
     for rate in RATES:
-        count = round(rate * length)
-        draw = np.random.default_rng(1).random(rows.ids.shape)
-        positions = np.argsort(draw, axis=1)[:, :count]
-        while (total := _summed(logits, rows.ids, positions, mask_id, device, batch)) is None:
-            batch //= 2
-        loss = total / (count_rows * count)
+        positions = _masked_positions(rows, rate)
+        measure = partial(_summed, logits, rows.ids, positions, mask_id, device)
+        total, batch = _fitting(measure, batch)
+        loss = total / positions.size
         result[f"loss@{rate}"] = loss
         result[f"bits_per_character@{rate}"] = loss * rows.tokens_per_character / math.log(2)
     return result
 
 
+def loss_by_position(
+    logits: SparseLogits, rows: HeldoutRows, mask_id: int, device: torch.device
+) -> list[float | None]:
+    """The loss at the lower rate in each of `BINS` equal parts of a row, from its beginning.
+
+    Rows and masks are those of `heldout_loss`. None where no position of a part is masked.
+    """
+    positions = _masked_positions(rows, RATES[0])
+    measure = partial(_one_by_one, logits, rows.ids, positions, mask_id, device)
+    losses, _ = _fitting(measure, _rows_at_once(rows))
+    part = positions.flatten() * BINS // rows.ids.shape[1]
+    counts = np.bincount(part, minlength=BINS)
+    sums = np.bincount(part, losses, minlength=BINS)
+    return [total / n if n else None for total, n in zip(sums.tolist(), counts, strict=True)]
+
+
+def document_loss(
+    logits: PaddedLogits, rows: HeldoutRows, mask_id: int, sep: int, device: torch.device
+) -> dict[str, float | None]:
+    """The loss where the encoder sees each document of a row by itself, as ``document_loss@0.15``.
+
+    Rows and masks are those of `heldout_loss`, but no [SEP] is masked or counted: where a document
+    stands alone, its end shows where it is. None where nothing else is masked.
+    """
+    result: dict[str, float | None] = {}
+    batch = _rows_at_once(rows)
+    for rate in RATES:
+        pieces = sorted(_pieces(rows, rate, mask_id, sep), key=lambda piece: len(piece.ids))
+        total, batch = _fitting(partial(_summed_alone, logits, pieces, device), batch)
+        count = sum(len(piece.labels) for piece in pieces)
+        result[f"document_loss@{rate}"] = total / count if count else None
+    return result
+
+
+def _rows_at_once(rows: HeldoutRows) -> int:
+    return max(1, _TOKENS // int(rows.ids.shape[1]))
+
+
+def _masked_positions(rows: HeldoutRows, rate: float) -> NDArray[np.int64]:
+    """The masked positions of each row, [R, N], in random order."""
+    draw = np.random.default_rng(1).random(rows.ids.shape)
+    return np.argsort(draw, axis=1)[:, : round(rate * rows.ids.shape[1])]
+
+
+def _fitting(measure: Callable[[int], T], batch: int) -> tuple[T, int]:
+    """What `measure` returns with so many rows at a time, or as few as fit; and how many fitted."""
+    while True:
+        try:
+            return measure(batch), batch
+        except RuntimeError as error:
+            if batch == 1 or not is_out_of_memory(error):
+                raise
+        batch //= 2
+
+
+def _batches(
+    logits: SparseLogits,
+    ids: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    mask_id: int,
+    device: torch.device,
+    batch: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits [B * N, V] and labels [B * N] of the masked positions, so many rows at a time."""
+    for start in range(0, len(ids), batch):
+        labels = torch.from_numpy(ids[start : start + batch]).to(device)
+        where = torch.from_numpy(positions[start : start + batch]).to(device)
+        picked = logits(labels.scatter(1, where, mask_id), where).float().flatten(0, 1)
+        yield picked, labels.gather(1, where).flatten()
+
+
+@torch.inference_mode()
 def _summed(
     logits: SparseLogits,
     ids: NDArray[np.int64],
@@ -55,19 +135,74 @@ def _summed(
     mask_id: int,
     device: torch.device,
     batch: int,
-) -> float | None:
-    """Cross-entropy summed over all positions; None if `batch` rows do not fit into memory."""
+) -> float:
+    """Cross-entropy summed over all positions."""
     total = 0.0
-    try:
-        with torch.inference_mode():
-            for start in range(0, len(ids), batch):
-                labels = torch.from_numpy(ids[start : start + batch]).to(device)
-                where = torch.from_numpy(positions[start : start + batch]).to(device)
-                picked = logits(labels.scatter(1, where, mask_id), where).float().flatten(0, 1)
-                wanted = labels.gather(1, where).flatten()
-                total += torch.nn.functional.cross_entropy(picked, wanted, reduction="sum").item()
-    except RuntimeError as error:
-        if batch == 1 or not is_out_of_memory(error):
-            raise
-        return None
+    for found in _batches(logits, ids, positions, mask_id, device, batch):
+        total += F.cross_entropy(*found, reduction="sum").item()
     return total
+
+
+@torch.inference_mode()
+def _one_by_one(
+    logits: SparseLogits,
+    ids: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    mask_id: int,
+    device: torch.device,
+    batch: int,
+) -> NDArray[np.float32]:
+    """Cross-entropy at each position, [R * N]."""
+    parts = [
+        F.cross_entropy(*found, reduction="none").cpu()
+        for found in _batches(logits, ids, positions, mask_id, device, batch)
+    ]
+    losses: NDArray[np.float32] = torch.cat(parts).numpy()
+    return losses
+
+
+class _Piece(NamedTuple):
+    """A document's part of a row: its ids with masks [S], the masked positions [N] and labels."""
+
+    ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+
+def _pieces(rows: HeldoutRows, rate: float, mask_id: int, sep: int) -> Iterator[_Piece]:
+    """Every document's part of every row, where any of it is masked."""
+    for row, positions in zip(rows.ids, _masked_positions(rows, rate), strict=True):
+        masked = row.copy()
+        masked[positions] = mask_id
+        chosen = np.sort(positions[row[positions] != sep])
+        masked[row == sep] = sep
+        ends = [*(np.flatnonzero(row == sep) + 1).tolist(), len(row)]
+        begin = 0
+        for end in ends:
+            own = chosen[(chosen >= begin) & (chosen < end)]
+            if len(own):
+                yield _Piece(masked[begin:end], own - begin, row[own])
+            begin = end
+
+
+@torch.inference_mode()
+def _summed_alone(
+    logits: PaddedLogits, pieces: list[_Piece], device: torch.device, batch: int
+) -> float:
+    """Cross-entropy summed over the masked positions of documents, so many at a time."""
+    total = 0.0
+    for start in range(0, len(pieces), batch):
+        ids, where, labels = zip(*pieces[start : start + batch], strict=True)
+        lengths = torch.tensor([len(each) for each in ids], device=device)
+        padded = _padded(ids, 0, device)
+        mask = torch.arange(padded.shape[1], device=device) < lengths[:, None]
+        picked = logits(padded, _padded(where, 0, device), mask).float().flatten(0, 1)
+        wanted = _padded(labels, _UNCOUNTED, device).flatten()
+        total += F.cross_entropy(picked, wanted, ignore_index=_UNCOUNTED, reduction="sum").item()
+    return total
+
+
+def _padded(arrays: Sequence[NDArray[np.int64]], filler: int, device: torch.device) -> Tensor:
+    """Arrays of several lengths as one tensor [B, longest]."""
+    tensors = [torch.from_numpy(array) for array in arrays]
+    return pad_sequence(tensors, batch_first=True, padding_value=filler).to(device)

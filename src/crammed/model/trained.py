@@ -92,6 +92,8 @@ def load_trained(run: Path) -> TrainedModel:
     """
     folder = run / "final"
     file = folder / "config.json"
+    if not run.exists():
+        raise InputError(f"{run} does not exist: name a run directory whose run is finished")
     if not has_trained_model(run):
         raise InputError(
             f"{run} holds no trained model: name a run directory whose run is finished"

@@ -19,7 +19,7 @@ from crammed.evaluation.folder import read_scores
 from crammed.evaluation.scores import table
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.files import read_json, write_text
-from crammed.quantity import beside_unigram, counted, quantity
+from crammed.quantity import beside_unigram, counted, logits_text, quantity
 from crammed.report import figures
 from crammed.rundir import read_config, read_events, read_metrics
 from crammed.summary import read_summary
@@ -54,6 +54,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     environment.filters["quantity"] = quantity
     environment.filters["beside_unigram"] = beside_unigram
     environment.filters["counted"] = counted
+    environment.filters["logits"] = logits_text
     for name in (
         "also",
         "cut",

@@ -58,39 +58,39 @@ def run_study(
         InputError: the folder holds another study, is in use, or cannot be written to.
     """
     refuse_another(study, corpus, budget, seeds, out)
+    runs = list(_runs(study, corpus, budget, seeds, out, jobs))
     with FolderLock(out):
-        return _run_all(study, corpus, budget, seeds, out, jobs, progress, chosen or {})
+        result: dict[str, Any] = {
+            "environment": environment(),
+            "corpus": corpus.sha256,
+            "budget": budget.text,
+            "jobs": jobs,
+            "baseline": study.baseline,
+            "chosen": chosen or {},
+            "arms": _begun(study, out),
+        }
+        write_json(out / RESULT, result)  # a call that goes on takes from here what was chosen
+        _train_all(runs, result, out, jobs, progress)
+    return result
 
 
-def _run_all(
-    study: Study,
-    corpus: Corpus,
-    budget: Budget,
-    seeds: int,
-    out: Path,
-    jobs: int,
-    progress: Progress,
-    chosen: Mapping[str, Any],
-) -> dict[str, Any]:
+def _begun(study: Study, out: Path) -> dict[str, dict[str, Any]]:
+    """The arms of the study, and of the folder, with the runs that have finished."""
     begun: dict[str, dict[str, Any]] = {
         arm: {"words": study.words(arm), "runs": {}} for arm in study.arms
     }
     for arm, entry in finished_runs(out).items():
         begun.setdefault(arm, entry)["runs"] = entry["runs"]
-    result: dict[str, Any] = {
-        "environment": environment(),
-        "corpus": corpus.sha256,
-        "budget": budget.text,
-        "jobs": jobs,
-        "baseline": study.baseline,
-        "chosen": chosen,
-        "arms": begun,
-    }
-    write_json(out / RESULT, result)  # a call that goes on takes from here what was chosen
-    listed = list(_runs(study, corpus, budget, seeds, out, jobs))
-    with progress.task("study", len(listed)) as bar, ThreadPoolExecutor(jobs) as pool:
+    return begun
+
+
+def _train_all(
+    runs: list[_Run], result: dict[str, Any], out: Path, jobs: int, progress: Progress
+) -> None:
+    """Train, and add what each run gives to the result and its file."""
+    with progress.task("study", len(runs)) as bar, ThreadPoolExecutor(jobs) as pool:
         processes = _Processes()
-        futures = {pool.submit(_train, run, processes): run for run in listed}
+        futures = {pool.submit(_train, run, processes): run for run in runs}
         try:
             for done, future in enumerate(as_completed(futures), 1):
                 run = futures[future]
@@ -102,7 +102,6 @@ def _run_all(
             processes.stop()
             pool.shutdown(wait=True)
             raise
-    return result
 
 
 def threads_of(jobs: int) -> int:

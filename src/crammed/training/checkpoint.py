@@ -23,6 +23,7 @@ from crammed.device import Device
 from crammed.errors import Diverged, InputError, StoppedByPolicy
 from crammed.files import HASHES, damage, new_folder, sha256, write_hashes, write_json
 from crammed.model.tensors import all_finite, misfit, read_tensors
+from crammed.quantity import counted
 from crammed.rundir import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.step import TrainStep
@@ -152,7 +153,9 @@ class Checkpoints:
             weights = dict(self._step.model.named_parameters())
             moments = _optimizer_state(self._step)
             if not all_finite([*weights.values(), *moments.values()]):
-                raise Diverged(f"weights are no longer finite after {work.updates} updates")
+                raise Diverged(
+                    f"weights are no longer finite after {counted(work.updates, 'update')}"
+                )
             generation = _unused(self._run.checkpoints, work.updates)
             with new_folder(generation) as aside:
                 save_file(_on_cpu(weights), aside / "model.safetensors")

@@ -16,6 +16,7 @@ from crammed.device import Device
 from crammed.errors import Diverged
 from crammed.model.encoder import MaskedLM
 from crammed.model.heldout import heldout_loss
+from crammed.quantity import counted
 from crammed.rundir import RunDir
 from crammed.sizing import expected_tokens
 from crammed.training.agenda import Agenda
@@ -62,6 +63,8 @@ class HeldoutMeter:
             loss = heldout_loss(self._model, self._rows, self._mask, self._device.torch)
             self._model.train()
         if not all(map(math.isfinite, loss.values())):
-            raise Diverged(f"the held-out loss is not finite after {work.updates} updates")
+            raise Diverged(
+                f"the held-out loss is not finite after {counted(work.updates, 'update')}"
+            )
         done = {"u": u, "update": work.updates, "tokens": work.tokens}
         self._run.event("heldout", **done, rows=len(self._rows.ids), **loss)

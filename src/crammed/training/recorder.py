@@ -12,6 +12,7 @@ from crammed.budget import Ledger, Work
 from crammed.device import Device
 from crammed.errors import Diverged
 from crammed.progress import ProgressTask
+from crammed.quantity import counted
 from crammed.rundir import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.plan import Update
@@ -126,7 +127,7 @@ class Recorder:
         """
         for loss in self._losses:
             if not math.isfinite(value := float(loss)):
-                raise Diverged(f"the loss is {value} after {work.updates} updates")
+                raise Diverged(f"the loss is {value} after {counted(work.updates, 'update')}")
 
     def log(self, work: Work, u: float, *, ended: bool = False) -> None:
         """Write a log point, if there is news.

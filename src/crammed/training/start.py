@@ -10,7 +10,7 @@ from crammed.progress import Progress
 from crammed.training.plan import Planner
 
 MOST_TOKENS = 16_000_000
-"""Tokens to count at most. More change little, and a float32 counts no further than this."""
+"""Tokens to count at most, some seconds of work; float32 counts exactly up to 16.7 million."""
 TOKENS_A_SECOND = 50_000
 """Tokens to count for each second of a budget of time: a twentieth of what any core can count in
 one, which leaves the rest of the time to training."""

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.config import RunConfig
+from crammed.data.borders import same_document
 from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device, is_out_of_memory
@@ -97,6 +98,7 @@ class TrainStep:
         self._config = config
         self._z_loss = config.masking.z_loss
         self._device = device
+        self._sep = specials.sep
         self._mask = Masker(
             config.seed,
             config.masking.corruption,
@@ -123,7 +125,10 @@ class TrainStep:
     def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """Summed loss of one microbatch [B, S] with `count` predictions in each row."""
         masked = self._mask(rows, numbers, count)
-        logits = self._copy(masked.ids, masked.positions).flatten(0, 1)
+        attended = None
+        if self._config.train.attention == "document":
+            attended = same_document(rows, self._sep)
+        logits = self._copy(masked.ids, masked.positions, attended).flatten(0, 1)
         labels = masked.labels.flatten()
         if self._device.fused:
             return cross_entropy(logits, labels)

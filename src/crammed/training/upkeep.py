@@ -12,6 +12,7 @@ from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.errors import Diverged, Interrupted, StoppedByPolicy
 from crammed.progress import ProgressTask
+from crammed.quantity import counted
 from crammed.rundir import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.checkpoint import Checkpoints, End, Loaded, TrainState
@@ -116,8 +117,8 @@ class Upkeep:
             self._save(work)
         self._run.heartbeat(self._ledger.charged())
         return Interrupted(
-            f"stopped by {self._signals[0]} after {work.updates} updates, all of them saved; the "
-            f"same command with --out {self._run.path} goes on from here"
+            f"stopped by {self._signals[0]} after {counted(work.updates, 'update')}; all is "
+            f"saved, and the same command with --out {self._run.path} goes on from here"
         )
 
     def finish(self, work: Work) -> tuple[TrainState, End]:

@@ -145,6 +145,12 @@ def heldout_text(scores: Json) -> str:
         f"measured on {counted(scores['rows'], 'row')} of {scores['length']:,} tokens; "
         f"{scores['tokens_per_character']:.3f} tokens per character",
     ]
+    if (alone := scores.get("document_loss@0.15")) is not None:  # missing in older scores
+        many = scores["document_loss@0.25"]
+        lines.append(f"{alone:.3f} nats on documents by themselves, {many:.3f} with 25 %")
+    if parts := scores.get("by_position@0.15"):
+        shown = ("none" if part is None else f"{part:.3f}" for part in parts)
+        lines.append(f"in each eighth of a row: {', '.join(shown)}")
     return "\n".join(lines)
 
 

@@ -1,0 +1,131 @@
+"""Texts become the tokens that transformers makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from crammed.data.tokenization.tokenizer import CLS, SEP
+from crammed.evaluation.backbones.spec import BackboneSpec
+from support.backbones import RECIPES, TEXTS, Load, row
+from support.models import FAMILIES, save_model, save_tokenizer, word_pieces
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
+def test_token_types_are_passed_exactly_where_the_model_has_them(
+    load_model: Load, name: str
+) -> None:
+    encoder = load_model(name)
+    tokens = encoder.tokenize(TEXTS, 32, words=False)
+    assert (tokens.types is not None) == (name in ("bert", "bert-base"))
+    if tokens.types is None:
+        return
+    ids, types = row(tokens, 0)
+    assert types is not None
+    assert types.tolist() == sorted(types.tolist())
+    assert types[-1] == 1
+    model = encoder.classifier(2, 0, trained=True, every_token=False).eval()
+    with torch.inference_mode():
+        mask = torch.ones_like(ids[None], dtype=torch.bool)
+        typed, plain = model(ids[None], mask, types[None]), model(ids[None], mask)
+    assert (typed - plain).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("length", [8, 13, 40])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_token_ids_are_those_of_transformers(
+    model_folders: dict[str, Path], load_model: Load, name: str, length: int
+) -> None:
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(model_folders[name])
+    encoder = load_model(name)
+    ours = encoder.tokenize(TEXTS, length, words=False)
+    whole = 0
+    for n, texts in enumerate(TEXTS):
+        expected = theirs(*texts, truncation=True, max_length=length)
+        ids, types = row(ours, n)
+        assert ids.tolist() == expected["input_ids"]
+        if types is not None:
+            assert types.tolist() == expected["token_type_ids"]
+        whole += theirs(*texts)["input_ids"] == expected["input_ids"]
+    assert ours.cut == len(TEXTS) - whole
+    assert (
+        list(encoder.plain_ids("the fox " * 40))
+        == theirs("the fox " * 40, add_special_tokens=False)["input_ids"]
+    )
+
+
+@pytest.mark.parametrize("name", ["crammed", "bert", "roberta"])
+def test_each_word_begins_at_its_first_token(load_model: Load, name: str) -> None:
+    encoder = load_model(name)
+    sentence = ("the", "unforgettable", "\u200b\n", "sailor's", "boats")
+    tokens = encoder.tokenize([sentence, ("fox",) * 60, ()], 32, words=True)
+    assert tokens.words is not None
+    first = tokens.words[: tokens.offsets[1]]
+    assert first[first >= 0].tolist() == [0, 1, 2, 3, 4]
+    assert first[0] == first[-1] == -1  # special tokens
+    assert (first < 0).sum() > 2  # later pieces of a word
+    second = tokens.words[tokens.offsets[1] : tokens.offsets[2]]
+    assert second[second >= 0].tolist() == list(range((second >= 0).sum()))
+    assert tokens.cut == 1
+    assert (tokens.words[tokens.offsets[2] :] == -1).all()
+
+
+@pytest.mark.parametrize("name", ["crammed", "bert", "roberta"])
+def test_words_become_the_tokens_of_their_sentence(load_model: Load, name: str) -> None:
+    encoder = load_model(name)
+    sentence = "the old sailor counts seven lanterns"
+    split = encoder.tokenize([tuple(sentence.split())], 32, words=True)
+    assert np.array_equal(split.ids, encoder.tokenize([(sentence,)], 32, words=False).ids)
+
+
+def test_a_tokenizer_without_first_and_last_tokens_works(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "bert", "bert")
+    save_tokenizer(folder, word_pieces(framed=False), model_max_length=40)
+    encoder = BackboneSpec(str(folder), 0.1).load()
+    tokens = encoder.tokenize([("the red fox",), ("",)], 32, words=False)
+    assert not {CLS, SEP} & set(tokens.ids.tolist())
+    assert (
+        tokens.offsets[2] - tokens.offsets[1] == 1
+    )  # a sequence without tokens would have no logits
+    model = encoder.classifier(2, 0, trained=True, every_token=False)
+    assert model(row(tokens, 0)[0][None]).shape == (1, 2)
+
+
+def test_tokenizers_written_in_python_give_the_same_as_transformers(tmp_path: Path) -> None:
+    from transformers import AutoModelForMaskedLM, EsmConfig, EsmTokenizer
+
+    names = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWC", "<mask>"]
+    (tmp_path / "words.txt").write_text("\n".join(names))
+    tokenizer = EsmTokenizer(str(tmp_path / "words.txt"), model_max_length=30)
+    folder = tmp_path / "esm"
+    tokenizer.save_pretrained(folder)
+    config = EsmConfig(
+        vocab_size=len(names),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=34,
+        pad_token_id=1,
+        mask_token_id=names.index("<mask>"),
+    )
+    AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+    encoder = BackboneSpec(str(folder), 0.1).load()
+    rows = [("L A G V S E R",), ("L A G V S E R", "T I D P"), ("K",)]
+    tokens = encoder.tokenize(rows, 8, words=False)
+    for n, texts in enumerate(rows):
+        assert (
+            row(tokens, n)[0].tolist()
+            == tokenizer(*texts, truncation=True, max_length=8)["input_ids"]
+        )
+    assert tokens.cut == 2
+    assert list(encoder.plain_ids("L A")) == [4, 5]
+    split = encoder.tokenize([("L", "", "A G", "V")], 6, words=True)
+    assert split.ids.tolist() == [0, 4, 3, 5, 6, 2]  # V was truncated; the empty word is unknown
+    assert split.words is not None
+    assert split.words.tolist() == [-1, 0, 1, 2, -1, -1]
