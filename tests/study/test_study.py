@@ -76,7 +76,7 @@ def test_a_wrong_study_is_refused(
 def test_the_help_shows_a_study_that_can_be_read() -> None:
     shown = (verb.__doc__ or "").partition("\b")[2]
     study = Study.model_validate(load_yaml(shown))
-    assert study.words("muon") == ["crammed", "model.layers=4", "optim.name=muon"]
+    assert study.words("adamw") == ["crammed", "model.layers=4", "optim.name=adamw"]
 
 
 def test_a_study_runs_every_arm_and_goes_on(

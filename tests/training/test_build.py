@@ -21,11 +21,12 @@ from support.text import tiny
 def test_biases_may_begin_at_the_frequencies_of_the_corpus(
     tmp_path: Path, corpus: Corpus, cpu: Device
 ) -> None:
-    words = ("optim.lr=1e-30", "optim.clip=null", "optim.weight_decay=0.0")
+    words = ("optim.name=adamw", "optim.lr=1e-30", "optim.clip=null", "optim.weight_decay=0.0")
     config = tiny(
         "crammed",
         *words,
         "model.decoder_bias_start=log-frequency",
+        "model.embedding_start=random",
         budget={"limit": "1updates"},
     )
     with RunDir.open(tmp_path / "run", config) as run:
