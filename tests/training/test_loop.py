@@ -273,6 +273,8 @@ def test_training_learns(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
         "demo",
         "optim.lr=1e-2",
         "batch.rows=16",
+        "model.embedding_start=random",
+        "model.embedding_std=null",
         "train.log_seconds=0.2",
         budget={"limit": "200updates"},
     )
@@ -403,7 +405,8 @@ def test_a_closed_pipe_stops_a_run_like_a_signal(
     monkeypatch.setattr("crammed.progress.SECONDS_BETWEEN_LINES", 0.0)
     reading, writing = os.pipe()
     os.close(reading)
-    config = tiny("crammed", "train.log_seconds=1e-9", budget={"limit": "7updates"})
+    words = ("train.log_seconds=1e-9", "model.embedding_start=random")
+    config = tiny("crammed", *words, budget={"limit": "7updates"})
     with open(writing, "w") as pipe, Progress(pipe) as progress:
         with RunDir.open(tmp_path / "run", config) as run:
             with pytest.raises(Interrupted, match="SIGHUP after 1 update; all is saved"):

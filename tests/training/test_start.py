@@ -98,6 +98,28 @@ def test_a_run_begins_with_its_first_rows_and_says_so(
     assert torch.equal(seen[1]["encoder.tokens.weight"], table)
 
 
+@pytest.mark.parametrize(("std", "found"), [("null", 0.03), ("0.25", 0.25)])
+def test_the_start_has_the_scale_of_the_embeddings(
+    tmp_path: Path,
+    corpus: Corpus,
+    cpu: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    noted: list[np.ndarray[Any, Any]],
+    std: str,
+    found: float,
+) -> None:
+    seen = first_weights(monkeypatch)
+    config = asked("1updates", f"model.embedding_std={std}", "model.init_std=0.03")
+    train(config, corpus, tmp_path / "run", cpu)
+    measure_speed(config, corpus, cpu, 0.0, SILENT)
+    for weights, rows in zip(seen, noted, strict=True):
+        table = weights["encoder.tokens.weight"]
+        known = torch.zeros(len(table), dtype=torch.bool)
+        known[rows.ravel()] = True
+        assert table[known].square().mean().sqrt().item() == pytest.approx(found, rel=1e-4)
+    assert len(seen) == 2
+
+
 @pytest.mark.parametrize(
     ("limit", "tokens"),
     [
