@@ -103,6 +103,8 @@ def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
             f"optim.clip={clip}",
             "optim.eps=1.0",
             "optim.weight_decay=0.0",
+            "model.attention_start=random",
+            "model.embedding_std=null",
         )
         model = new_model(config, 256, cpu.torch).train()
         before = [p.detach().clone() for p in model.parameters()]
