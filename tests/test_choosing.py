@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed import choosing
-from crammed.choosing import Asked, choose, shape_of
+from crammed.choosing import Asked, choose, reasons, shape_of, why_size
 from crammed.config import RunConfig
 from crammed.recipe import ask
 from crammed.sizing import FOLLOWERS, SHAPES, follow_budget, with_values
@@ -98,3 +98,18 @@ def test_a_recipe_that_sets_its_size_is_fitted_if_that_is_asked_for() -> None:
     assert fitted.config.model.width < plain.config.model.width
     assert fitted.config.tokenizer.vocab_size < plain.config.tokenizer.vocab_size
     assert fitted.config.model.positions == plain.config.model.positions
+
+
+def test_heads_of_the_size_that_was_chosen_rule_out_no_other() -> None:
+    """Heads of a model of width 192 fit hardly another width."""
+    wanted = ask("crammed", [], {"budget": {"limit": "5e14flop"}})
+    chosen = choose(wanted, None, lambda config: pytest.fail("measured"))
+    assert (shape_of(chosen.config), chosen.config.model.head_dim) == ((4, 192), 48)
+    limit = {"budget": {"limit": "1e14flop"}}  # of which a narrower model is the largest
+    poorer = ask("crammed", ["model.layers=4", "model.width=192"], limit)
+    set_so = choose(poorer, None, lambda config: pytest.fail("measured"))
+    said = reasons(set_so.config, set_so.choice, None)
+    assert "as set, where 4 x 128 is the largest that gets 20 tokens" in said
+    less = chosen.config.model_copy(update={"budget": set_so.config.budget})
+    assert "no size" not in why_size(type(chosen)(less, chosen.choice), None)
+    assert "as chosen when the run began" in reasons(less, chosen.choice, None)

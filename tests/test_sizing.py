@@ -19,6 +19,7 @@ from crammed.sizing import (
     best_of,
     expected_seconds,
     follow_budget,
+    head_dim,
     seconds_a_shape,
     tokens,
     with_values,
@@ -53,7 +54,8 @@ def test_the_largest_size_is_taken_that_gets_its_tokens() -> None:
     assert tokens(config, LAPTOP) >= wanted
     place = SHAPES.index((config.model.layers, config.model.width))
     layers, width = SHAPES[place + 1]
-    larger = with_values(config, {"model.layers": layers, "model.width": width})
+    shape = {"model.layers": layers, "model.width": width, "model.head_dim": head_dim(width)}
+    larger = with_values(config, shape)
     assert tokens(larger, LAPTOP) < sizing.TOKENS_PER_PARAMETER * block_matrix_parameters(
         larger.model
     )
@@ -117,7 +119,21 @@ def test_shapes_that_do_not_suit_the_rest_are_passed_over(override: str) -> None
     assert (config.model.layers, config.model.width) in SHAPES
     odd = with_values(of("1h"), {"model.head_dim": 56, "model.width": 56})
     with pytest.raises(InputError, match=r"no width .* model\.head_dim=56 .*: set model\.layers"):
-        follow_budget(odd, FOLLOWERS, CARD)
+        follow_budget(odd, set(FOLLOWERS) - {"model.head_dim"}, CARD)
+
+
+@given(st.integers(1, 4096))
+def test_heads_divide_the_width_and_suit_rotary(width: int) -> None:
+    size = head_dim(width)
+    assert width % size == 0
+    assert size == width or (size % 2 == 0 and size <= 64 and width // size >= 4)
+
+
+def test_only_muon_has_a_rate_for_matrices() -> None:
+    ours = load_config("crammed", ["model.width=128", "model.layers=2"])
+    assert ours.optim.name == "muon"
+    assert ours.optim.matrix_lr == pytest.approx(sizing.MATRIX_RATE * ours.optim.lr)
+    assert load_config("crammed", ["optim.name=adamw"]).optim.name == "adamw"
 
 
 def test_what_is_set_stays() -> None:

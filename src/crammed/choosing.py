@@ -32,6 +32,8 @@ Measure = Callable[[RunConfig], float]
 MOST_MEASURED = 3
 """Sizes that are measured at most; the third is hardly ever needed."""
 SHAPE = ("model.layers", "model.width")
+OF_WIDTH = ("model.head_dim", "tokenizer.vocab_size")
+"""What follows from the width."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def shape_of(config: RunConfig) -> tuple[int, int]:
 
 def why_size(chosen: Chosen, rows: float | None) -> str:
     """Why the size was chosen, by the rule."""
-    keys = {"tokenizer.vocab_size", *SHAPE} & set(chosen.choice.follows)
+    keys = {*SHAPE, *OF_WIDTH} & set(chosen.choice.follows)
     speed = chosen.choice.flops_per_second or nominal_speed(chosen.config.compute)
     return best_shape(chosen.config, keys, speed, rows)[1]
 
@@ -149,8 +151,9 @@ def reasons(config: RunConfig, choice: Choice, rows: float | None) -> str:
     spent = f"{budget}"
     if speed is not None:
         spent += f" at {quantity(speed / flops_per_token(config))} tokens/s, measured"
-    followed = set(SHAPE) <= set(choice.follows)
-    keys = {"tokenizer.vocab_size", *SHAPE} & set(choice.follows) if followed else SHAPE
+    follows = set(choice.follows)
+    followed = follows >= set(SHAPE)
+    keys = {*SHAPE, *OF_WIDTH} & follows if followed else {*SHAPE, *follows & {"model.head_dim"}}
     nominal = speed or nominal_speed(config.compute)
     try:
         best, why = best_shape(config, keys, nominal, rows)

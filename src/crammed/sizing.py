@@ -18,12 +18,14 @@ from pydantic import ValidationError
 
 from crammed.config import RunConfig
 from crammed.config.choice import overlaid
+from crammed.config.optim import MuonConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters, train_flops_per_token
 from crammed.speed import nominal_speed
 
 SHAPES = (
+    (2, 64),
     (2, 128),
     (4, 128),
     (4, 192),
@@ -39,7 +41,11 @@ SHAPES = (
     (20, 1024),
     (28, 1024),
 )
-"""Layers and width of the sizes to choose from, each about 1.6 times as large as the one before."""
+"""Layers and width of the sizes to choose from; most are 1.6 times as large as the one before."""
+LARGEST_HEAD = 64
+FEWEST_HEADS = 4
+"""Narrow models have narrow heads, so that there is one for each of the neighbours that attention
+begins with."""
 TOKENS_PER_PARAMETER = 20.0
 """Tokens for each weight of the layers' products that spend compute best (Hoffmann et al. 2022)."""
 MOST_EPOCHS = 4.0
@@ -53,6 +59,8 @@ LARGEST_BATCH = 1_048_576
 SMALLEST_BATCH = 512
 RATE = 1e-3
 RATE_WIDTH = 768
+MATRIX_RATE = 1.6
+"""Muon's rate as a multiple of AdamW's, as measured here at widths 64 and 128."""
 
 
 def learning_rate(config: RunConfig) -> float:
@@ -60,7 +68,21 @@ def learning_rate(config: RunConfig) -> float:
     return RATE * math.sqrt(RATE_WIDTH / config.model.width)
 
 
-FOLLOWERS = ("model.layers", "model.width", "tokenizer.vocab_size", "batch.rows", "optim.lr")
+def head_dim(width: int) -> int:
+    """The widest heads that there are enough of: an even divisor of the width, for rotary."""
+    most = min(LARGEST_HEAD, width // FEWEST_HEADS)
+    return max((size for size in range(2, most + 1, 2) if width % size == 0), default=width)
+
+
+FOLLOWERS = (
+    "model.layers",
+    "model.width",
+    "model.head_dim",
+    "tokenizer.vocab_size",
+    "batch.rows",
+    "optim.lr",
+    "optim.matrix_lr",
+)
 
 
 def follow_budget(
@@ -87,6 +109,8 @@ def follow_budget(
         config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
     if "optim.lr" in keys:
         config = with_values(config, {"optim.lr": learning_rate(config)})
+    if "optim.matrix_lr" in keys and isinstance(config.optim, MuonConfig):
+        config = with_values(config, {"optim.matrix_lr": MATRIX_RATE * config.optim.lr})
     return config
 
 
@@ -162,8 +186,11 @@ def _in_shape(
     """`config` with these layers and this width where `keys` allow it; None if they do not fit."""
     shape = {"model.layers": layers, "model.width": width}
     values = {key: value for key, value in shape.items() if key in keys}
+    own = values.get("model.width", config.model.width)
+    if "model.head_dim" in keys:
+        values["model.head_dim"] = head_dim(own)
     if "tokenizer.vocab_size" in keys:
-        values["tokenizer.vocab_size"] = vocabulary(values.get("model.width", config.model.width))
+        values["tokenizer.vocab_size"] = vocabulary(own)
     try:
         return with_values(config, values)
     except ValidationError:

@@ -74,8 +74,12 @@ def test_the_token_after_is_at_distance_one() -> None:
 
 def test_nothing_else_begins_otherwise() -> None:
     one, other = (
-        dict(new_model(tiny("crammed", "model.qkv_bias=true", *more), 256, CPU).named_parameters())
-        for more in ((), ("model.attention_start=neighbours",))
+        dict(
+            new_model(
+                tiny("crammed", f"model.attention_start={start}"), 256, CPU
+            ).named_parameters()
+        )
+        for start in ("random", "neighbours")
     )
     for name, parameter in one.items():
         if name.endswith("qkv.bias"):

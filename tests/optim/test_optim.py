@@ -154,7 +154,9 @@ def test_muon_takes_the_layers_matrices_and_adamw_the_rest() -> None:
         *(g for g, peak in zip(groups, optimizer.peaks, strict=True) if peak == 0.03)
     )
     assert muon == {
-        n for n in names.values() if n.startswith("encoder.layers.") and "norm" not in n
+        n
+        for n in names.values()
+        if n.startswith("encoder.layers.") and "norm" not in n and not n.endswith("bias")
     }
     optimizer.set_factor(0.5)
     assert {group["lr"] for group in optimizer.param_groups} == {0.015, 0.002}

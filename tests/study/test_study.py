@@ -76,7 +76,7 @@ def test_a_wrong_study_is_refused(
 def test_the_help_shows_a_study_that_can_be_read() -> None:
     shown = (verb.__doc__ or "").partition("\b")[2]
     study = Study.model_validate(load_yaml(shown))
-    assert study.words("muon") == ["crammed", "model.layers=4", "optim.name=muon"]
+    assert study.words("adamw") == ["crammed", "model.layers=4", "optim.name=adamw"]
 
 
 def test_a_study_runs_every_arm_and_goes_on(
@@ -217,6 +217,28 @@ def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) ->
             for arm in study.arms
         }
         assert len(shapes) == 1
+
+
+def test_arms_take_of_the_base_what_suits_them(corpus: Corpus, tmp_path: Path) -> None:
+    arms = {
+        "plain": [],
+        "adamw": ["optim.name=adamw"],
+        "narrow": ["model.width=128"],
+        "own": ["model.width=128", "model.head_dim=8"],
+    }
+    base = ["crammed", "model.layers=4", "model.width=192"]
+    study = load_study(str(write(tmp_path / "s.yaml", base=base, arms=arms)), corpus, BUDGET)
+    words = {arm: set(study.words(arm)) for arm in arms}
+    assert "model.head_dim=48" in words["plain"] & words["adamw"]  # which no other width allows
+    assert {"model.head_dim=32", "model.width=128"} <= words["narrow"]
+    assert "model.head_dim=8" in words["own"]
+    for arm, each in words.items():
+        assert any(word.startswith("optim.matrix_lr=") for word in each) == (arm != "adamw")
+        assert any(word.startswith("optim.lr=") for word in each)
+    for wrong in ("optim=3", "model=3", "model.width=wide", "optim.name=adamwe"):
+        file = write(tmp_path / "s.yaml", base=base, arms={"plain": [], "x": [wrong]})
+        with pytest.raises(InputError, match=f"arm x: .*{wrong.partition('=')[0]}"):
+            load_study(str(file), corpus, BUDGET)
 
 
 def test_an_impossible_arm_ends_with_5_after_the_others(tmp_path: Path, corpus: Corpus) -> None:

@@ -34,6 +34,15 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
         "qkv_bias": True,
         "qk_norm": "none",
     },
+    **{
+        (name, value): {"attention_start": "random"}
+        for name, values in {
+            "positions": ("none", "learned", "sinusoidal", "scaled-sinusoidal"),
+            "qkv_bias": (False,),
+            "qk_norm": ("rms",),
+        }.items()
+        for value in values
+    },
 }
 """What else must be set for a value to be valid."""
 NUMBERS: list[dict[str, Any]] = [

@@ -21,11 +21,12 @@ from support.text import tiny
 def test_biases_may_begin_at_the_frequencies_of_the_corpus(
     tmp_path: Path, corpus: Corpus, cpu: Device
 ) -> None:
-    words = ("optim.lr=1e-30", "optim.clip=null", "optim.weight_decay=0.0")
+    words = ("optim.name=adamw", "optim.lr=1e-30", "optim.clip=null", "optim.weight_decay=0.0")
     config = tiny(
         "crammed",
         *words,
         "model.decoder_bias_start=log-frequency",
+        "model.embedding_start=random",
         budget={"limit": "1updates"},
     )
     with RunDir.open(tmp_path / "run", config) as run:
@@ -40,6 +41,23 @@ def test_biases_may_begin_at_the_frequencies_of_the_corpus(
     assert usual.pop("decoder_bias").count_nonzero() == 0
     for name, parameter in usual.items():  # random draws are those of any other model
         torch.testing.assert_close(found[name], parameter, rtol=0.0, atol=1e-20)
+
+
+@pytest.mark.parametrize("recipe", ["crammed", "crammed-2022"])
+def test_token_embeddings_may_begin_at_a_scale_of_their_own(recipe: str, cpu: Device) -> None:
+    words = ("model.embedding_start=random", "model.init_std=0.02")
+    usual, wide = (
+        dict(
+            new_model(
+                tiny(recipe, *words, f"model.embedding_std={std}"), 256, cpu.torch
+            ).named_parameters()
+        )
+        for std in ("null", "0.3")
+    )
+    table, wider = usual.pop("encoder.tokens.weight"), wide.pop("encoder.tokens.weight")
+    assert table.square().mean().sqrt().item() == pytest.approx(0.02, rel=0.05)
+    torch.testing.assert_close(wider, 15.0 * table)
+    assert all(torch.equal(wide[name], parameter) for name, parameter in usual.items())
 
 
 def test_a_model_without_biases_cannot_begin_with_them() -> None:

@@ -114,7 +114,7 @@ def test_the_forecast_is_what_the_loop_does(
 
 
 def test_other_sizes_by_their_flops() -> None:
-    asked = config("model.head_dim=16", budget="1h")
+    asked = config("model.head_dim=16", "masking.rate=0.25", budget="1h")
     suited = sized(asked, 4, 192)
     sizes = candidates(asked, 256, 1000, 1_000_000, suited)
     costs = [
@@ -133,6 +133,14 @@ def test_other_sizes_by_their_flops() -> None:
     assert {size["tokens"] for size in found} == {1_000_000}
     wide = config("model.head_dim=32", budget="1h")
     assert {size["epochs"] for size in candidates(wide, 256, None, 1_000_000, suited)} == {None}
+
+
+def test_sizes_beside_one_whose_heads_follow_have_their_own() -> None:
+    wanted = ask("crammed", [], {"budget": {"limit": "5e14flop"}})
+    chosen = choose(wanted, None, lambda config: pytest.fail("measured"))
+    sizes = candidates(chosen.config, 8192, None, 1_000_000, chosen)
+    found = [(size["layers"], size["width"]) for size in sizes]
+    assert found == [(2, 64), (2, 128), (4, 128), (4, 192), (4, 256), (6, 320)]
 
 
 def sized(config: RunConfig, layers: int, width: int, speed: float | None = None) -> Chosen:

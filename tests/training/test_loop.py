@@ -97,7 +97,15 @@ def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
     rows = torch.randint(5, 256, (6, 32))
     moved = {}
     for clip in ("null", "1e-3"):
-        config = tiny("crammed", f"optim.clip={clip}", "optim.eps=1.0", "optim.weight_decay=0.0")
+        config = tiny(
+            "crammed",
+            "optim.name=adamw",
+            f"optim.clip={clip}",
+            "optim.eps=1.0",
+            "optim.weight_decay=0.0",
+            "model.attention_start=random",
+            "model.embedding_std=null",
+        )
         model = new_model(config, 256, cpu.torch).train()
         before = [p.detach().clone() for p in model.parameters()]
         step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, cpu)
@@ -179,9 +187,10 @@ def test_a_budget_of_work_ends_at_the_last_update_that_fits(
 def test_a_budget_of_flops_counts_analytic_flops(
     tmp_path: Path, corpus: Corpus, cpu: Device
 ) -> None:
-    config = tiny()
-    one = 8 * 32 * train_flops_per_token(config.model, corpus.vocab_size, 32, 8)
-    trained = train(tiny(budget={"limit": f"{3.5 * one}flop"}), corpus, tmp_path / "run", cpu)
+    words = ("crammed", "model.embedding_start=random", "masking.rate=0.25")
+    one = 8 * 32 * train_flops_per_token(tiny(*words).model, corpus.vocab_size, 32, 8)
+    config = tiny(*words, budget={"limit": f"{3.5 * one}flop"})
+    trained = train(config, corpus, tmp_path / "run", cpu)
     assert trained.work.updates == 3
     assert trained.work.flops == pytest.approx(3 * one)
 
@@ -266,6 +275,8 @@ def test_training_learns(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
         "demo",
         "optim.lr=1e-2",
         "batch.rows=16",
+        "model.embedding_start=random",
+        "model.embedding_std=null",
         "train.log_seconds=0.2",
         budget={"limit": "200updates"},
     )
@@ -396,7 +407,8 @@ def test_a_closed_pipe_stops_a_run_like_a_signal(
     monkeypatch.setattr("crammed.progress.SECONDS_BETWEEN_LINES", 0.0)
     reading, writing = os.pipe()
     os.close(reading)
-    config = tiny("crammed", "train.log_seconds=1e-9", budget={"limit": "7updates"})
+    words = ("train.log_seconds=1e-9", "model.embedding_start=random")
+    config = tiny("crammed", *words, budget={"limit": "7updates"})
     with open(writing, "w") as pipe, Progress(pipe) as progress:
         with RunDir.open(tmp_path / "run", config) as run:
             with pytest.raises(Interrupted, match="SIGHUP after 1 update; all is saved"):

@@ -44,7 +44,9 @@ def test_what_is_measured_is_what_a_run_trains(
     cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same weights, zeros included, on a corpus that is not there yet."""
-    asked = config("model.zero_outputs=true", "seed=3", budget="60s")
+    asked = config(
+        "model.zero_outputs=true", "model.embedding_start=random", "seed=3", budget="60s"
+    )
     seen: list[dict[str, torch.Tensor]] = []
 
     def look(step: TrainStep, *_: object) -> None:
@@ -69,7 +71,8 @@ def test_measuring_reads_onwards(
         return np.zeros((count, 32), np.int64)
 
     monkeypatch.setattr(RowStream, "read", note)
-    measure_speed(config("batch.rows=64", budget="60s"), corpus, cpu, 5.0, SILENT, clock)
+    asked = config("batch.rows=64", "model.embedding_start=random", budget="60s")
+    measure_speed(asked, corpus, cpu, 5.0, SILENT, clock)
     assert {count for _, count in read} == {32, 64}
     assert [start for start, _ in read] == [0, *np.cumsum([count for _, count in read])[:-1]]
 

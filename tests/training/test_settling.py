@@ -33,7 +33,14 @@ from crammed.training.step import TrainStep
 from support.text import FakeClock, documents, write_jsonl
 
 SLOW, FAST = 1e7, 1e10
-OPEN = ("model.layers", "model.width", "batch.rows", "optim.lr", "tokenizer.vocab_size")
+OPEN = (
+    "model.layers",
+    "model.width",
+    "batch.rows",
+    "optim.lr",
+    "optim.matrix_lr",
+    "tokenizer.vocab_size",
+)
 WORDS = [word for word in TINY if not word.startswith(OPEN)]
 OF_CORPUS = [word for word in WORDS if not word.startswith("data.")]
 BUDGET = Budget.parse("2s")
@@ -162,7 +169,8 @@ def test_plan_foretells_what_pretrain_chooses(
         assert planned["chosen"]["batch.rows"] == config.batch.rows
         choice = read_choice(run)
         assert choice is not None
-        assert {*choice.follows} == {*OPEN} - {"tokenizer.vocab_size"}
+        absent = {"tokenizer.vocab_size", *(["optim.matrix_lr"] if fit else [])}
+        assert {*choice.follows} == {*OPEN} - absent
         capsys.readouterr()
 
 
@@ -332,7 +340,7 @@ def test_a_study_measures_once_for_each_recipe(study: Callable[[], Any], machine
 def test_a_study_that_was_stopped_early_keeps_its_choice(
     study: Callable[[], Any], machine: Machine
 ) -> None:
-    stopped_at("crammed.study.runner._runs", study)
+    stopped_at("crammed.study.runner._train_all", study)
     measured, machine.speed = len(machine.asked), FAST
     assert {entry["flops_per_second"] for entry in study()["chosen"].values()} == {SLOW}
     assert len(machine.asked) == measured

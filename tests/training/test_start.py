@@ -93,9 +93,31 @@ def test_a_run_begins_with_its_first_rows_and_says_so(
     known[noted[0].ravel()] = True
     assert torch.equal(table[~known], random[~known])
     assert not torch.isclose(table[known], random[known]).all(1).any()
-    assert table[known].square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-4)
+    assert table[known].square().mean().sqrt().item() == pytest.approx(0.1, rel=1e-4)
     train(config, corpus, tmp_path / "again", cpu)
     assert torch.equal(seen[1]["encoder.tokens.weight"], table)
+
+
+@pytest.mark.parametrize(("std", "found"), [("null", 0.03), ("0.25", 0.25)])
+def test_the_start_has_the_scale_of_the_embeddings(
+    tmp_path: Path,
+    corpus: Corpus,
+    cpu: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    noted: list[np.ndarray[Any, Any]],
+    std: str,
+    found: float,
+) -> None:
+    seen = first_weights(monkeypatch)
+    config = asked("1updates", f"model.embedding_std={std}", "model.init_std=0.03")
+    train(config, corpus, tmp_path / "run", cpu)
+    measure_speed(config, corpus, cpu, 0.0, SILENT)
+    for weights, rows in zip(seen, noted, strict=True):
+        table = weights["encoder.tokens.weight"]
+        known = torch.zeros(len(table), dtype=torch.bool)
+        known[rows.ravel()] = True
+        assert table[known].square().mean().sqrt().item() == pytest.approx(found, rel=1e-4)
+    assert len(seen) == 2
 
 
 @pytest.mark.parametrize(
@@ -141,10 +163,10 @@ def test_a_budget_of_time_pays_for_the_start(
 def test_a_budget_of_flops_pays_for_the_products(
     tmp_path: Path, corpus: Corpus, cpu: Device
 ) -> None:
-    plain = tiny("crammed", "batch.rows=8")
+    plain = tiny("crammed", "batch.rows=8", "masking.rate=0.25")
     one = 8 * ROW * train_flops_per_token(plain.model, corpus.vocab_size, ROW, 8)
     before = factorisation_flops(corpus.vocab_size, plain.model.width)
-    config = asked(f"{before + 3.5 * one}flop", "batch.rows=8")
+    config = asked(f"{before + 3.5 * one}flop", "batch.rows=8", "masking.rate=0.25")
     trained = train(config, corpus, tmp_path / "run", cpu)
     assert trained.work.updates == 3
     assert trained.u == pytest.approx((before + 3 * one) / (before + 3.5 * one))

@@ -48,10 +48,10 @@ def study(
 
     \b
       base: [crammed, model.layers=4]   # recipe and overrides of every arm
-      baseline: adamw                   # the arm that the others are compared with
+      baseline: muon                    # the arm that the others are compared with
       arms:
-        adamw: []                       # overrides of this arm
-        muon: [optim.name=muon]
+        muon: []                        # overrides of this arm
+        adamw: [optim.name=adamw]
     """
     from crammed.data.corpus import Corpus
     from crammed.study.arms import load_study, read_study

@@ -60,6 +60,8 @@ class ModelConfig(Section):
     ffn_dropout: Literal["residual", "hidden"] = "residual"
     """Where the feed-forward block drops: its output (BERT) or its hidden layer (ModernBERT)."""
     init_std: PositiveFloat = 0.02
+    embedding_std: PositiveFloat | None = None
+    """Root mean square of the token embeddings at the start; null takes `init_std`."""
     zero_outputs: bool = False
     """Start the last product of every block at zero, so that every pre-norm layer starts as the
     identity."""
@@ -68,6 +70,11 @@ class ModelConfig(Section):
     transform of the masked-language-model head."""
     pooler_width: Size | None = 1024
     """Width of the pooler's dense layer; null takes `width`."""
+
+    @property
+    def first_embedding_std(self) -> float:
+        """`embedding_std`, or `init_std` where that is null."""
+        return self.embedding_std or self.init_std
 
     @property
     def heads(self) -> int:
@@ -101,7 +108,7 @@ class ModelConfig(Section):
         ):
             raise ValueError(
                 "attention_start neighbours needs qkv_bias: true, positions: rotary and "
-                "qk_norm: none"
+                "qk_norm: none; with others set attention_start: random"
             )
         if self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")

@@ -33,7 +33,17 @@ Holds = Mapping[str, Container[Any]]
 holds the default, so that what nobody has thought of is exported with custom code."""
 
 NUMBERS: Holds = dict.fromkeys(
-    ("layers", "width", "head_dim", "ffn_ratio", "norm_eps", "max_length", "init_std", "dropout"),
+    (
+        "layers",
+        "width",
+        "head_dim",
+        "ffn_ratio",
+        "norm_eps",
+        "max_length",
+        "init_std",
+        "embedding_std",
+        "dropout",
+    ),
     ANY,
 )
 KNOWN_ACTIVATIONS = tuple(name for name, kind in ACTIVATIONS.items() if kind.transformers)

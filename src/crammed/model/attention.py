@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from .blocks import Block, Config, Linear, unit_rms
 from .positions import POSITIONS, RotaryPositions, Tables
 
-NEIGHBOURS = (-1, 1)
-"""Where heads look that begin with their neighbours, in turn: at the token before, at the next."""
+NEIGHBOURS = (-1, 1, -2, 2)
+"""Where heads look that begin with their neighbours, in turn, in tokens onwards."""
 NEIGHBOUR_KEY = 5.0
 """What the biases of their keys begin with, for each rotary angle. With 64 dimensions a head of a
 new model then gives its neighbour 94 % of its attention, as far as positions decide."""

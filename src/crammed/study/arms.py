@@ -2,12 +2,12 @@
 
 A study is a YAML file, built in (``studies/``) or the user's:
 
-    description: AdamW and Muon          # what `crammed study` lists; may be left out
+    description: Muon and AdamW          # what `crammed study` lists; may be left out
     base: [crammed, model.layers=4]      # recipe and overrides of every arm
-    baseline: adamw
+    baseline: muon
     arms:
-      adamw: []
-      muon: [optim.name=muon]            # a recipe here replaces the base's
+      muon: []
+      adamw: [optim.name=adamw]          # a recipe here replaces the base's
 
 What follows from the budget is decided once, for the base: arms with the base's recipe get its
 size, batch and learning rates, unless they set their own.
@@ -15,7 +15,7 @@ size, batch and learning rates, unless they set their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -26,12 +26,13 @@ from pydantic import BeforeValidator, Field
 from crammed.budget import Budget
 from crammed.choosing import Asked, values_of
 from crammed.config import RunConfig, Section
+from crammed.config.choice import overlaid
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import inside
-from crammed.recipe import ask
-from crammed.sizing import FOLLOWERS
+from crammed.recipe import ask, parse_overrides
+from crammed.sizing import FOLLOWERS, head_dim
 
 BASE = ""
 """The name of a study's base where arms have theirs."""
@@ -103,7 +104,8 @@ def load_study(
     fixed = {**corpus.settings(), "budget": {"limit": budget}}
     choose = choose or (lambda _, asked: asked.nominally(corpus.rows))
     recipe, *overrides = merged((*study.base, *words))
-    base = choose(BASE, ask(recipe, overrides, fixed))
+    asked = ask(recipe, overrides, fixed)
+    base, heads_follow = choose(BASE, asked), "model.head_dim" in asked.open
     study = study.model_copy(update={"base": (recipe, *overrides)})
     arms = {}
     for arm, own in study.arms.items():
@@ -113,11 +115,12 @@ def load_study(
                 f"study {name}, arm {arm}: {taken[0]} is a property of the corpus, which all arms "
                 "share: prepare another corpus"
             )
-        followed = _followed(base, FOLLOWERS)
         try:
             if any("=" not in word for word in own):  # a recipe of its own
                 asked = ask(recipe, overrides, fixed)
                 followed = _followed(choose(arm, asked), asked.open)
+            else:
+                followed = _taken(base, own, heads_follow)
             arms[arm] = (*followed, *own)
             recipe, *overrides = merged((*study.base, *arms[arm]))
             ask(recipe, overrides, fixed)
@@ -134,6 +137,19 @@ def _followed(config: RunConfig, keys: Iterable[str]) -> list[str]:
     """Overrides with the values of what may follow from the budget, without the tokenizer's."""
     values = values_of(config, [key for key in keys if not key.startswith("tokenizer.")])
     return [f"{key}={value}" for key, value in values.items()]
+
+
+def _taken(base: RunConfig, own: Sequence[str], heads_follow: bool) -> list[str]:
+    """What an arm takes of the base: no key that its optimizer lacks, and heads for its width."""
+    laid = overlaid(base.model_dump(mode="json"), parse_overrides(own), RunConfig)
+    if not all(isinstance(laid[section], Mapping) for section in ("model", "optim")):
+        return []  # which is refused with the arm
+    keys = [key for key in FOLLOWERS if key != "optim.matrix_lr" or "matrix_lr" in laid["optim"]]
+    width = laid["model"]["width"]
+    if width == base.model.width or not heads_follow or not isinstance(width, int):
+        return _followed(base, keys)
+    kept = _followed(base, [key for key in keys if key != "model.head_dim"])
+    return [*kept, f"model.head_dim={head_dim(width)}"]
 
 
 def merged(words: Iterable[str]) -> list[str]:

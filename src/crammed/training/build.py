@@ -23,6 +23,9 @@ def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> Maske
     std, zero = config.model.init_std, config.model.zero_outputs
     neighbours = config.model.attention_start == "neighbours"
     initialise(model, std, generator, zero_outputs=zero, neighbours=neighbours)
+    if config.model.embedding_std is not None:
+        with torch.no_grad():
+            model.encoder.tokens.weight.mul_(config.model.embedding_std / std)
     return model.to(device)
 
 

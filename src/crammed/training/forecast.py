@@ -139,12 +139,13 @@ def candidates(
     def cost(model: ModelConfig) -> float:
         return train_flops_per_token(model, vocab_size, length, predicted)
 
-    shapes = {(layers, width) for layers, width in SHAPES if width % own.head_dim == 0}
+    free = "model.head_dim" in suited.choice.follows
+    shapes = {(layers, width) for layers, width in SHAPES if free or width % own.head_dim == 0}
     ours, theirs = shape_of(config), shape_of(suited.config)
     read = {ours: tokens}
     if theirs != ours and suited.choice.flops_per_second is not None:
         read[theirs] = round(expected_tokens(suited.config, suited.choice.flops_per_second))
-    models = sorted(
+    models = sorted(  # the width of their heads changes no number here
         (
             own.model_copy(update={"layers": layers, "width": width})
             for layers, width in shapes | {ours, theirs}

@@ -189,7 +189,7 @@ def _start(
     planner = Planner(config, len(table), Ledger(()), lambda: None)
     count = rows_to_count(config, MOST_TOKENS if corpus is None else corpus.rows, planner)
     began = clock()
-    begin_with_neighbours(table, source(count), config.model.init_std, config.seed)
+    begin_with_neighbours(table, source(count), config.model.first_embedding_std, config.seed)
     return clock() - began
 
 

@@ -35,7 +35,7 @@ def start_embeddings(
     with progress.task("embeddings") as task:
         rows = stream.read(0, rows_to_count(config, corpus_rows, planner))
         table = model.encoder.tokens.weight
-        begin_with_neighbours(table, rows, config.model.init_std, config.seed)
+        begin_with_neighbours(table, rows, config.model.first_embedding_std, config.seed)
         task.update(1.0, f"begin with what stands together in {rows.size:,} tokens of text")
 
 
