@@ -135,12 +135,13 @@ def test_words_that_only_the_former_recipe_takes(tmp_path: Path, corpus: Corpus)
 
 
 def test_a_folder_without_training_becomes_a_run_of_today(tmp_path: Path, corpus: Corpus) -> None:
-    config = ask(formerly("crammed"), WORDS, fixed(corpus)).config
-    with RunDir.open(tmp_path / "run", config):
-        (tmp_path / "run" / "corpus").mkdir()
-        write_json(tmp_path / "run" / "corpus" / "manifest.json", {})
-    assert as_begun(tmp_path / "run", asked(corpus)).earlier
-    assert not as_begun(tmp_path / "run", asked(corpus, "seed=1")).earlier
+    out, words = tmp_path / "run", ["data.sources=[text.jsonl]"]
+    config = ask(formerly("crammed"), words).nominally(corpus.rows)
+    with RunDir.open(out, config):
+        (out / "corpus").mkdir()
+        write_json(out / "corpus" / "manifest.json", {})
+    assert as_begun(out, ask_in(out, "crammed", words, {})).earlier
+    assert not as_begun(out, ask_in(out, "crammed", [*words, "seed=1"], {})).earlier
 
 
 def test_a_recipe_that_has_not_changed_is_one() -> None:

@@ -67,7 +67,8 @@ def as_begun(path: Path, asked: Asked) -> Asked:
     if former >= today:
         return asked
     # A folder without training may become another run, and that is one of today.
-    anew = former > 0 and takes_another(path, found, asked.config)
+    of_today = asked.like(found, ["tokenizer.vocab_size"])
+    anew = former > 0 and takes_another(path, found, of_today)
     return asked if anew else asked.former
 
 
