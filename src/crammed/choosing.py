@@ -9,7 +9,7 @@ measured. Budgets of tokens, updates and FLOPs need no speed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crammed.config import Names, PositiveFloat, RunConfig, Section
@@ -43,10 +43,14 @@ class Asked:
     Attributes:
         config: what is open has values that mean nothing.
         open: the keys that follow from the budget.
+        earlier: whether the recipe is read as it was in an earlier version.
+        former: the same words read so, for runs that began with it; None if that is no different.
     """
 
     config: RunConfig
     open: tuple[str, ...] = ()
+    earlier: bool = False
+    former: Asked | None = None
 
     @property
     def needs_speed(self) -> bool:
@@ -61,7 +65,7 @@ class Asked:
     def wide_open(self, but: Collection[str] = ()) -> Asked:
         """The same with every key open that has a rule, except some."""
         keys = values_of(self.config, FOLLOWERS)
-        return Asked(self.config, tuple(key for key in keys if key not in but))
+        return replace(self, open=tuple(key for key in keys if key not in but))
 
     def nominally(self, rows: float | None = None) -> RunConfig:
         """What would be chosen if the device had its nominal speed."""

@@ -14,21 +14,32 @@ from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.sizing import FOLLOWERS, follow_budget
 
+FORMER = "former:"
+"""Before a recipe, it and what it extends are read as they were in an earlier version."""
+
 
 def recipe_names() -> list[str]:
     """Names of the built-in recipes, sorted."""
     return names_in(resources.files("crammed") / "recipes")
 
 
-def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def formerly(recipe: str) -> str:
+    """The recipe as it was in an earlier version; one that has not changed is the same."""
+    return FORMER + recipe.removeprefix(FORMER)
+
+
+def _read_recipe(recipe: str, former: bool, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """The recipe's sections as plain values, on top of those it extends."""
     if recipe in seen:
         raise InputError(f"recipe {recipe} extends itself: {' -> '.join((*seen, recipe))}")
-    values = read_yaml("recipe", recipe, resources.files("crammed") / "recipes")
+    folder = resources.files("crammed") / "recipes"
+    if former and recipe in names_in(folder / "former"):
+        folder = folder / "former"
+    values = read_yaml("recipe", recipe, folder)
     base_name = values.pop("extends", None)
     if base_name is None:
         return values
-    base = _read_recipe(str(base_name), (*seen, recipe))
+    base = _read_recipe(str(base_name), former, (*seen, recipe))
     return overlaid(base, values, RunConfig)
 
 
@@ -70,6 +81,7 @@ def ask(
     recipe.
 
     Args:
+        recipe: a built-in one or a file, also as `formerly` names it.
         overrides: ``key.path=value`` each.
         fixed: values by section that the options of the command line set.
         fit: leave every key to the budget that has a rule, also where the recipe sets it; what
@@ -79,7 +91,8 @@ def ask(
         InputError: an unknown recipe, key or value; all faults at once, a line each.
     """
     given = overlaid(parse_overrides(overrides), fixed or {}, RunConfig)
-    values = overlaid(_read_recipe(recipe), given, RunConfig)
+    earlier, recipe = recipe.startswith(FORMER), recipe.removeprefix(FORMER)
+    values = overlaid(_read_recipe(recipe, earlier), given, RunConfig)
     if not _is_set(given, "model.max_length"):
         values = overlaid(values, _limit_of_rows(values), RunConfig)
     values.setdefault("recipe", Path(recipe).stem)
@@ -87,7 +100,8 @@ def ask(
     if not isinstance(following, list) or not all(isinstance(key, str) for key in following):
         raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
     config = validated(RunConfig, values, f"recipe {recipe}")
-    asked = Asked(config, tuple(key for key in following if not _is_set(values, key)))
+    left_open = tuple(key for key in following if not _is_set(values, key))
+    asked = Asked(config, left_open, earlier)
     if fit:
         asked = asked.wide_open(but=[key for key in FOLLOWERS if _is_set(given, key)])
     return asked

@@ -3,13 +3,81 @@
 from __future__ import annotations
 
 import glob
+import math
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from crammed.choosing import Asked, Choice, Chosen
+from crammed.config import RunConfig
 from crammed.errors import InputError
-from crammed.rundir import read_choice, read_config, takes_another
+from crammed.recipe import ask, formerly
+from crammed.rundir import differences, read_choice, read_config, takes_another
+
+
+def ask_in(
+    path: Path | None,
+    recipe: str,
+    overrides: Sequence[str],
+    fixed: Mapping[str, Any],
+    *,
+    fit: bool = False,
+) -> Asked:
+    """Read words as `ask` does, and beside that with the recipe as it was in an earlier version.
+
+    Args:
+        path: the folder to train in, if it is known: a run there may have begun with words that
+            today's recipe does not take.
+
+    Raises:
+        InputError: as `ask`.
+    """
+    try:
+        former = ask(formerly(recipe), overrides, fixed, fit=fit)
+    except InputError:  # of words that suit today's recipe alone, or none
+        return ask(recipe, overrides, fixed, fit=fit)
+    try:
+        today = ask(recipe, overrides, fixed, fit=fit)
+    except InputError:
+        if path is not None and _is_of(path, former):
+            return former
+        raise
+    if (former.config, former.open) == (today.config, today.open):
+        return today
+    return replace(today, former=former)
+
+
+def as_begun(path: Path, asked: Asked) -> Asked:
+    """What is asked for, by the recipe that the run in `path` began with.
+
+    That is today's, unless there is a run that is nearer to the recipe of an earlier version.
+    """
+    if asked.former is None:
+        return asked
+    try:
+        found = read_config(path)
+    except InputError:
+        return asked
+    today, former = (_differing(found, each) for each in (asked, asked.former))
+    if former >= today:
+        return asked
+    # A folder without training may become another run, and that is one of today.
+    of_today = asked.like(found, ["tokenizer.vocab_size"])
+    anew = former > 0 and takes_another(path, found, of_today)
+    return asked if anew else asked.former
+
+
+def _differing(found: RunConfig, asked: Asked) -> float:
+    """How many values of a run are others than what is asked for."""
+    try:
+        return len(differences(found, asked.like(found)))
+    except ValidationError:  # its values do not go together with these words
+        return math.inf
 
 
 def default_out(asked: Asked, data_name: str, last: str) -> Path:
@@ -23,7 +91,7 @@ def default_out(asked: Asked, data_name: str, last: str) -> Path:
     data = re.sub(r"[^\w-]+", "-", data_name.split(".")[0]).strip("-") or "corpus"
     stem = f"{asked.config.recipe}-{data}"
     for path in sorted(Path("runs").glob(f"{glob.escape(stem)}-????????-*"), reverse=True):
-        if not (path / last).exists() and _is_of(path, asked):
+        if not (path / last).exists() and _is_of(path, as_begun(path, asked)):
             return path
     today = f"{stem}-{datetime.now().strftime('%Y%m%d')}"
     number = 1

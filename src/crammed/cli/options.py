@@ -67,6 +67,7 @@ def configure(
     *,
     fit: bool = False,
     needs_data: bool = True,
+    out: Path | None = None,
 ) -> tuple[Asked, Corpus | None]:
     """Read what a command asks for, and open the corpus if a prepared one is given.
 
@@ -75,12 +76,13 @@ def configure(
         fixed: sections of the configuration that options decide.
         fit: leave all that has a rule to the budget, unless `words` set it.
         needs_data: refuse a configuration without any data.
+        out: the folder to train in, if it was named.
 
     Raises:
         InputError: options or overrides are invalid or contradict each other.
     """
     from crammed.data.corpus import Corpus
-    from crammed.recipe import ask
+    from crammed.resuming import ask_in
 
     recipe, overrides = _recipe_and_overrides(words or [])
     refuse_twice(overrides, "--budget", "budget.limit", budget is not None)
@@ -103,7 +105,7 @@ def configure(
         fixed |= corpus.settings()
     elif data:
         fixed["data"] = {"sources": [_absolute(name) for name in data]}
-    asked = ask(recipe, overrides, fixed, fit=fit)
+    asked = ask_in(out, recipe, overrides, fixed, fit=fit)
     if needs_data and corpus is None and not asked.config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
     return asked, corpus
@@ -125,6 +127,14 @@ def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> No
         at = at.get(part) if isinstance(at, dict) else None
     if given and at is not None:
         raise InputError(f"{key} is set twice, by {option} and by an override: give one of them")
+
+
+def show_former(progress: Progress, asked: Asked) -> None:
+    """Say when a run goes on with a recipe that has changed since it began."""
+    if asked.earlier:
+        progress.line(
+            f"recipe  goes on with the recipe {asked.config.recipe} as it was in an earlier version"
+        )
 
 
 def show_budget(

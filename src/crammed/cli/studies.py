@@ -55,7 +55,7 @@ def study(
     """
     from crammed.data.corpus import Corpus
     from crammed.study.arms import load_study, read_study
-    from crammed.study.folder import Chooser
+    from crammed.study.folder import Chooser, began_earlier
     from crammed.study.runner import run_study, threads_of
 
     if name is None:
@@ -68,7 +68,10 @@ def study(
     opened = Corpus(corpus)
     with shown_progress() as progress:
         chooser = Chooser(opened, out, threads_of(jobs), progress)
-        loaded = load_study(name, opened, budget, words or [], chooser)
+        former = began_earlier(name, words or [], opened, budget, out)
+        loaded = load_study(name, opened, budget, words or [], chooser, former)
+        if former:
+            progress.line("study  goes on with its recipes as they were in an earlier version")
         result = run_study(loaded, opened, budget, seeds, out, jobs, progress, chooser.chosen)
     failed = _failed(result)
     _print_study(result, failed, out, as_json)

@@ -22,6 +22,7 @@ from crammed.cli.options import (
     SeedOption,
     configure,
     show_budget,
+    show_former,
     shown_progress,
     task_names,
 )
@@ -59,21 +60,23 @@ def run(
     """Do everything: prepare, pretrain, evaluate, export, report."""
     from crammed.device import choose_kind
     from crammed.pipeline import run_everything
-    from crammed.resuming import chosen_before, default_out
+    from crammed.resuming import as_begun, chosen_before, default_out
     from crammed.training.memory import refuse_too_large
 
     fixed: dict[str, Any] = {}
     if tasks is not None or glue is not None:
         fixed["finetune"] = {"tasks": task_names(tasks, glue)}
-    asked, opened = configure(words, fixed, budget, seed, data, corpus, fit=fit)
+    asked, opened = configure(words, fixed, budget, seed, data, corpus, fit=fit, out=out)
     name = corpus.name if corpus is not None else Path(asked.config.data.sources[0].path).name
     out = out or default_out(asked, name, "report.html")
+    asked = as_begun(out, asked)
     before = chosen_before(out, asked)
     config = before.config if before is not None else asked.nominally()
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
     refuse_too_large(config.model, vocab, choose_kind(config.compute, []))  # before preparing
     with shown_progress() as progress:
         show_budget(progress, config, budget, words)
+        show_former(progress, asked)
         progress.line(f"run  {out}")
         result = run_everything(asked, out, corpus, glue, progress)
     print_result(result, as_json, run_lines(result))
@@ -96,7 +99,7 @@ def pretrain(
 
     if corpus is None:
         raise InputError("name the corpus to train on: --corpus CORPUS_DIR")
-    asked, opened = configure(words, {}, budget, seed, None, corpus, fit=fit)
+    asked, opened = configure(words, {}, budget, seed, None, corpus, fit=fit, out=out)
     assert opened is not None
     if out is None and world_size() > 1:
         raise InputError("several processes need a common run directory: --out RUN_DIR")
@@ -108,6 +111,7 @@ def pretrain(
         if group is None or group.rank == 0:
             with shown_progress() as progress:
                 show_budget(progress, asked.config, budget, words)
+                show_former(progress, asked)
                 values = _lead(asked, opened, out, device, progress, group)
             print_result(values, as_json, run_lines(values))
             return

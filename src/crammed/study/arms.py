@@ -31,7 +31,7 @@ from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import inside
-from crammed.recipe import ask, parse_overrides
+from crammed.recipe import FORMER, ask, formerly, parse_overrides
 from crammed.sizing import FOLLOWERS, head_dim
 
 BASE = ""
@@ -59,6 +59,11 @@ class Study(Section):
         """Recipe and overrides of an arm, whose own values replace the base's."""
         return merged((*self.base, *self.arms[arm]))
 
+    def formerly(self) -> Study:
+        """The same with all recipes as they were in an earlier version."""
+        arms = {arm: _formerly(own) for arm, own in self.arms.items()}
+        return self.model_copy(update={"base": _formerly(merged(self.base)), "arms": arms})
+
 
 def study_names() -> list[str]:
     """Names of the built-in studies, sorted."""
@@ -85,6 +90,7 @@ def load_study(
     budget: Budget,
     words: Sequence[str] = (),
     choose: Callable[[str, Asked], RunConfig] | None = None,
+    former: bool = False,
 ) -> Study:
     """Read a study, and check every arm against the corpus and the budget of the study.
 
@@ -93,6 +99,7 @@ def load_study(
         choose: gives the values of what the base leaves open, or an arm with another recipe; called
             once for each with its name, which is empty for the base. None takes the nominal speed
             of this machine.
+        former: take all recipes as they were in an earlier version.
 
     Returns:
         the study with `words` in its base; arms also set what follows from the budget.
@@ -100,13 +107,14 @@ def load_study(
     Raises:
         InputError: as `read_study`, or an arm is not a valid configuration.
     """
-    study = read_study(name)
+    study = with_words(read_study(name), words)
+    if former:
+        study = study.formerly()
     fixed = {**corpus.settings(), "budget": {"limit": budget}}
     choose = choose or (lambda _, asked: asked.nominally(corpus.rows))
-    recipe, *overrides = merged((*study.base, *words))
+    recipe, *overrides = study.base
     asked = ask(recipe, overrides, fixed)
     base, heads_follow = choose(BASE, asked), "model.head_dim" in asked.open
-    study = study.model_copy(update={"base": (recipe, *overrides)})
     arms = {}
     for arm, own in study.arms.items():
         recipe, *overrides = study.words(arm)
@@ -127,6 +135,20 @@ def load_study(
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
     return study.model_copy(update={"arms": arms})
+
+
+def with_words(study: Study, words: Sequence[str]) -> Study:
+    """The study with a recipe or overrides that replace those of its base."""
+    return study.model_copy(update={"base": tuple(merged((*study.base, *words)))})
+
+
+def as_typed(words: Iterable[str]) -> list[str]:
+    """Words without the mark of a recipe as it was in an earlier version."""
+    return [word.removeprefix(FORMER) for word in words]
+
+
+def _formerly(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(word if "=" in word else formerly(word) for word in words)
 
 
 def _folder() -> Traversable:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import glob
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from crammed.errors import InputError
 from crammed.files import read_json
 from crammed.progress import Progress
 from crammed.recipe import load_config
+from crammed.resuming import as_begun, ask_in
 from crammed.rundir import differences, read_config
 from crammed.sizing import with_values
-from crammed.study.arms import Study
+from crammed.study.arms import Study, as_typed, read_study, with_words
 from crammed.training.settling import device_of, measuring
 
 RESULT = "study.json"
@@ -93,6 +95,27 @@ class Chooser:
         return made.config
 
 
+def began_earlier(
+    name: str, words: Sequence[str], corpus: Corpus, budget: Budget, out: Path
+) -> bool:
+    """Whether the folder holds runs of a study with its recipes as of an earlier version.
+
+    The first run that is found tells it of all. `name` and `words` are as for `load_study`.
+    """
+    study = with_words(read_study(name), words)
+    for arm in study.arms:
+        recipe, *overrides = study.words(arm)
+        for run in sorted(out.glob(f"{glob.escape(arm)}-*")):
+            seed = run.name.removeprefix(f"{arm}-")
+            if seed.isdecimal() and (run / "config.json").exists():
+                fixed = {**_fixed(corpus, budget), "seed": int(seed)}
+                try:
+                    return as_begun(run, ask_in(run, recipe, overrides, fixed)).earlier
+                except InputError:  # `load_study` says so, with the name of the arm
+                    return False
+    return False
+
+
 def refuse_another(study: Study, corpus: Corpus, budget: Budget, seeds: int, out: Path) -> None:
     """Check that the folder holds nothing, or this study with any arms and seeds.
 
@@ -114,13 +137,16 @@ def refuse_another(study: Study, corpus: Corpus, budget: Budget, seeds: int, out
         if there:
             _compare_runs(there, _config(study, arm, corpus, budget), arm, out)
         elif arm in finished:
-            _compare_words(finished[arm]["words"], study.words(arm), arm, out)
+            _compare_words(finished[arm]["words"], as_typed(study.words(arm)), arm, out)
 
 
 def _config(study: Study, arm: str, corpus: Corpus, budget: Budget) -> RunConfig:
     recipe, *overrides = study.words(arm)
-    fixed: Mapping[str, Any] = {**corpus.settings(), "budget": {"limit": budget}}
-    return load_config(recipe, overrides, fixed, rows=corpus.rows)
+    return load_config(recipe, overrides, _fixed(corpus, budget), rows=corpus.rows)
+
+
+def _fixed(corpus: Corpus, budget: Budget) -> Mapping[str, Any]:
+    return {**corpus.settings(), "budget": {"limit": budget}}
 
 
 def _compare_runs(there: list[tuple[int, Path]], config: RunConfig, arm: str, out: Path) -> None:

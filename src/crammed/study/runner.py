@@ -19,7 +19,7 @@ from crammed.data.corpus import Corpus
 from crammed.files import FolderLock, read_json, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
-from crammed.study.arms import Study, merged
+from crammed.study.arms import Study, as_typed, merged
 from crammed.study.folder import RESULT, finished_runs, refuse_another, run_folder
 from crammed.workers import cores
 
@@ -77,7 +77,7 @@ def run_study(
 def _begun(study: Study, out: Path) -> dict[str, dict[str, Any]]:
     """The arms of the study, and of the folder, with the runs that have finished."""
     begun: dict[str, dict[str, Any]] = {
-        arm: {"words": study.words(arm), "runs": {}} for arm in study.arms
+        arm: {"words": as_typed(study.words(arm)), "runs": {}} for arm in study.arms
     }
     for arm, entry in finished_runs(out).items():
         begun.setdefault(arm, entry)["runs"] = entry["runs"]
