@@ -3,8 +3,8 @@
     python benchmarks/optimizer.py [RECIPE] [key.path=value ...] [--updates 5] [--out RESULT.json]
 
 AdamW runs fused, on several tensors at a time (foreach), and on one after the other. Muon runs as
-in recipes (on a GPU all matrices of one shape form a batch), one parameter at a time, and as
-torch.optim.Muon if PyTorch has it, each with AdamW for the other parameters. All take turns.
+in recipes (all matrices of one shape form a batch, but for large ones on a CPU), one parameter at a
+time, and as torch.optim.Muon if PyTorch has it, each with AdamW for the others. All take turns.
 Clipping is timed, too, and so are the gradients of an update of the recipe's rows (one microbatch,
 times the number of microbatches), so that shares of an update can be given.
 """

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from crammed.choosing import Asked
 from crammed.errors import InputError
 from crammed.files import disk_faults, new_folder, write_json, write_text
-from crammed.resuming import default_out
+from crammed.resuming import as_begun, default_out
 from crammed.rundir import RunDir, environment, read_config, read_metrics
 from support.text import tiny
 
@@ -56,6 +56,18 @@ def test_the_same_configuration_opens_again_and_another_is_refused(tmp_path: Pat
         pass
     with pytest.raises(InputError, match=r"seed: 0 there, 1 here.*another --out"):
         RunDir.open(tmp_path / "run", tiny("crammed", "seed=1"))
+
+
+def test_a_run_goes_on_with_the_kernels_that_it_began_with(tmp_path: Path) -> None:
+    begun = tiny("crammed", "compute.kernels=compiler")
+    with RunDir.open(tmp_path / "run", begun):
+        pass
+    asked = Asked(tiny("crammed"), ("model.layers",))
+    again = as_begun(tmp_path / "run", asked)
+    assert (again.config.compute, again.open) == (begun.compute, asked.open)
+    assert as_begun(tmp_path / "new", asked) is asked
+    other = Asked(tiny("crammed", "compute.kernels=triton"), ())
+    assert as_begun(tmp_path / "run", other) is other
 
 
 def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path) -> None:

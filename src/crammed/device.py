@@ -49,7 +49,7 @@ class Device:
         dtype: format of the activations in pretraining.
         tuning_dtype: format of the activations in fine-tuning.
         fp8: whether the layers multiply in 8 bits.
-        fused: whether norms, gates and the loss run in the kernels of `crammed.kernels`.
+        kernels: what computes norms, gates and the loss, as `ComputeConfig` says it.
         recomputes: whether layers compute their activations again for the gradients; None if
             memory decides.
         microbatch_rows: rows of one forward and backward pass to begin with.
@@ -64,7 +64,7 @@ class Device:
     dtype: Format
     tuning_dtype: Format
     fp8: bool
-    fused: bool
+    kernels: str
     compile: bool
     recomputes: bool | None
     microbatch_rows: int
@@ -72,6 +72,17 @@ class Device:
     peak: float | None
     peak_source: str
     reasons: tuple[str, ...]
+
+    @property
+    def fused(self) -> bool:
+        """Whether norms, gates and the loss run in the Triton kernels."""
+        return self.kernels == "triton"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the loss may be computed in place: only where that was measured to be faster."""
+        eager = self.torch.type == "cpu" and not self.compile
+        return self.kernels == "auto" and eager and self.dtype == torch.float32
 
     @property
     def mfu_peak(self) -> float | None:
@@ -116,7 +127,7 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
         dtype=dtype,
         tuning_dtype=tuning_dtype,
         fp8=fp8,
-        fused=config.kernels == "triton",
+        kernels=config.kernels,
         compile=compiled,
         recomputes=None if config.recompute == "auto" else config.recompute == "on",
         microbatch_rows=config.microbatch_rows or (256 if kind == "cuda" else 32),

@@ -36,7 +36,7 @@ from crammed.model.heldout import heldout_loss
 from crammed.model.trained import TrainedModel, check_trained, trained_model
 from crammed.progress import Progress
 from crammed.quantity import logits_text
-from crammed.resuming import chosen_before
+from crammed.resuming import as_begun, chosen_before
 from crammed.rundir import RunDir
 from crammed.sizing import MOST_EPOCHS
 from crammed.tasks.read import tasks_in
@@ -85,6 +85,7 @@ def run_everything(
     """
     from crammed.report.page import write_report
 
+    asked = as_begun(out, asked)
     if corpus_dir is None and not (out / "corpus" / "manifest.json").exists():
         open_sources(asked.config.data)
     given = _find_tasks(asked.config.finetune.tasks, glue)

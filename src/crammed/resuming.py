@@ -43,6 +43,21 @@ def _is_of(path: Path, asked: Asked) -> bool:
     return asked.like(found).identity() == found.identity()
 
 
+def as_begun(path: Path, asked: Asked) -> Asked:
+    """What is asked for, where `compute.kernels=auto` leaves the kernels to the run in `path`.
+
+    Kernels differ by rounding, and a run that is resumed ends as one that was never stopped.
+
+    Raises:
+        InputError: `path` holds a run that this version cannot read.
+    """
+    compute = asked.config.compute
+    if compute.kernels != "auto" or not (path / "config.json").exists():
+        return asked
+    compute = compute.model_copy(update={"kernels": read_config(path).compute.kernels})
+    return Asked(asked.config.model_copy(update={"compute": compute}), asked.open)
+
+
 def chosen_before(path: Path, asked: Asked) -> Chosen | None:
     """What the run in `path` has for what is open, so that it goes on as it began.
 

@@ -34,7 +34,8 @@ def test_a_fused_update_is_the_plain_one(cpu: Device, dtype: torch.dtype, tolera
     update = Update(0, 0, 16, 1.0, 0.25, Work())
     losses, gradients = [], []
     for fused in (False, True):
-        device = dataclasses.replace(cpu, dtype=dtype, fused=fused, microbatch_rows=8)
+        kernels = "triton" if fused else "compiler"
+        device = dataclasses.replace(cpu, dtype=dtype, kernels=kernels, microbatch_rows=8)
         step = step_of(config, device)
         assert isinstance(step._copy.encoder, FusedEncoder) is fused
         losses.append(step.gradients(rows, update))
@@ -63,14 +64,14 @@ def test_a_fused_update_is_the_plain_one(cpu: Device, dtype: torch.dtype, tolera
 def test_what_the_kernels_do_not_cover_is_refused(
     cpu: Device, overrides: list[str], message: str
 ) -> None:
-    device = dataclasses.replace(cpu, fused=True)
+    device = dataclasses.replace(cpu, kernels="triton")
     with pytest.raises(InputError, match=rf"compute\.kernels=triton: .*{message}.*; leave it out"):
         step_of(tiny("crammed", *overrides), device)
 
 
 def test_fused_layers_do_not_recompute(cpu: Device) -> None:
     with pytest.raises(InputError, match="cannot recompute"):
-        step_of(tiny("crammed"), dataclasses.replace(cpu, fused=True, recomputes=True))
+        step_of(tiny("crammed"), dataclasses.replace(cpu, kernels="triton", recomputes=True))
 
 
 def test_kernels_are_asked_for() -> None:

@@ -11,6 +11,7 @@ from crammed.config import ModelConfig, RunConfig
 from crammed.config.choice import choices_of
 from crammed.model.blocks import Norm, Scales
 from crammed.model.encoder import MaskedLM, initialise
+from crammed.optim import muon
 from crammed.optim.build import build_optimizer
 from crammed.optim.muon import Muon, orthogonalise
 from support.text import tiny
@@ -80,6 +81,33 @@ def test_matrices_of_one_shape_go_together_and_change_nothing() -> None:
             optimizer.step()
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(("side", "batches"), [(4, [6]), (160, [3, 3])])
+def test_small_matrices_on_a_cpu_go_together_and_large_ones_do_not(
+    side: int, batches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    def seen(matrices: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        sizes.append(len(matrices))
+        return orthogonalise(matrices, dtype)
+
+    monkeypatch.setattr(muon, "orthogonalise", seen)
+    monkeypatch.setattr(muon, "native_half", lambda device: None)
+    stacked = [torch.nn.Parameter(torch.ones(3 * side, side)) for _ in range(2)]
+    for parameter in stacked:
+        parameter.grad = torch.randn_like(parameter)
+    Muon([{"params": stacked, "parts": 3}], 0.1).step()
+    assert sizes == batches
+
+
+@given(st.integers(2, 40), st.integers(2, 40), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_products_in_place_are_those_that_are_not(m: int, n: int, seed: int) -> None:
+    matrix = torch.randn(1, m, n, generator=torch.Generator().manual_seed(seed))
+    alone = orthogonalise(matrix[0], torch.float32)  # without a batch, nothing is in place
+    torch.testing.assert_close(orthogonalise(matrix, torch.float32)[0], alone, rtol=0, atol=1e-5)
 
 
 def test_cautious_decay_is_for_weights_that_move_towards_zero() -> None:

@@ -89,7 +89,7 @@ def pretrain(
     as_json: JsonOption = False,
 ) -> None:
     """Train an encoder on a corpus within a budget, and export it."""
-    from crammed.resuming import chosen_before, default_out
+    from crammed.resuming import as_begun, chosen_before, default_out
     from crammed.training.distributed import compare_folders, compare_setups, follow, joined_group
     from crammed.training.settling import device_of, told
     from crammed.workers import world_size
@@ -101,6 +101,7 @@ def pretrain(
     if out is None and world_size() > 1:
         raise InputError("several processes need a common run directory: --out RUN_DIR")
     out = out or default_out(asked, corpus.name, "summary.json")
+    asked = as_begun(out, asked)
     before = chosen_before(out, asked)
     device = device_of(before.config if before is not None else asked.nominally(opened.rows))
     with joined_group(device) as group:

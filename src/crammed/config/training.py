@@ -132,8 +132,10 @@ class ComputeConfig(Section):
     """Multiply in 8 bits in the layers; needs an NVIDIA GPU of capability 8.9 or higher."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Use torch.compile; `auto` does so on GPUs, and on CPUs in runs long enough for it to pay."""
-    kernels: Literal["compiler", "triton"] = "compiler"
-    """What computes norms, gates and the loss: the code of torch.compile, or `crammed.kernels`."""
+    kernels: Literal["auto", "compiler", "triton"] = "auto"
+    """What computes norms, gates and the loss: the code of torch.compile, or `crammed.kernels`.
+    `auto` is `compiler` with a faster loss in float32 updates that a CPU does uncompiled. A run
+    that is resumed with `auto` keeps what it began with."""
     recompute: Literal["auto", "on", "off"] = "auto"
     """Compute the layers' activations a second time for the gradients instead of keeping them;
     `auto` does so where memory is short."""

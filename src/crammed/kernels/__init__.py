@@ -1,4 +1,4 @@
-"""Triton kernels for what torch.compile leaves slow, each beside a reference in plain PyTorch.
+"""Code for what torch.compile leaves slow, or what runs without it, beside plain PyTorch.
 
-Every function runs its reference where a kernel cannot run, so that callers need not ask.
+The Triton kernels run their references where they cannot run, so that callers need not ask.
 """

@@ -23,6 +23,7 @@ from crammed.device import Device, is_out_of_memory
 from crammed.errors import InputError
 from crammed.kernels.cross_entropy import cross_entropy
 from crammed.kernels.encoder import fused
+from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM
 from crammed.optim.build import Optimizers
@@ -98,6 +99,8 @@ class TrainStep:
         self._config = config
         self._z_loss = config.masking.z_loss
         self._device = device
+        plain_loss = config.model.logit_cap is None and not self._z_loss
+        self._in_place = device.in_place and plain_loss
         self._sep = specials.sep
         self._mask = Masker(
             config.seed,
@@ -128,8 +131,14 @@ class TrainStep:
         attended = None
         if self._config.train.attention == "document":
             attended = same_document(rows, self._sep)
-        logits = self._copy(masked.ids, masked.positions, attended).flatten(0, 1)
         labels = masked.labels.flatten()
+        if self._in_place:
+            model = self._copy
+            hidden = model.encoder(masked.ids, attended)
+            hidden = hidden.gather(1, masked.positions[..., None].expand(-1, -1, hidden.shape[-1]))
+            head = (model.encoder.tokens.weight, model.decoder_bias)
+            return linear_cross_entropy(model.head(hidden).flatten(0, 1), *head, labels)
+        logits = self._copy(masked.ids, masked.positions, attended).flatten(0, 1)
         if self._device.fused:
             return cross_entropy(logits, labels)
         logits = logits.float()
