@@ -113,11 +113,12 @@ def load_study(
                 f"study {name}, arm {arm}: {taken[0]} is a property of the corpus, which all arms "
                 "share: prepare another corpus"
             )
-        followed = _followed(base, FOLLOWERS)
         try:
+            asked = ask(recipe, overrides, fixed)
             if any("=" not in word for word in own):  # a recipe of its own
-                asked = ask(recipe, overrides, fixed)
                 followed = _followed(choose(arm, asked), asked.open)
+            else:  # without what another optimizer does not have
+                followed = _followed(base, values_of(asked.config, FOLLOWERS))
             arms[arm] = (*followed, *own)
             recipe, *overrides = merged((*study.base, *arms[arm]))
             ask(recipe, overrides, fixed)
