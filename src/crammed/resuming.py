@@ -53,10 +53,16 @@ def ask_in(
 
 
 def as_begun(path: Path, asked: Asked) -> Asked:
-    """What is asked for, by the recipe that the run in `path` began with.
+    """What is asked for, with the recipe and the kernels that the run in `path` began with.
 
-    That is today's, unless there is a run that is nearer to the recipe of an earlier version.
+    Raises:
+        InputError: `path` holds a run that this version cannot read.
     """
+    return _with_its_kernels(path, _by_its_recipe(path, asked))
+
+
+def _by_its_recipe(path: Path, asked: Asked) -> Asked:
+    """By today's recipe, unless there is a run that is nearer to that of an earlier version."""
     if asked.former is None:
         return asked
     try:
@@ -70,6 +76,18 @@ def as_begun(path: Path, asked: Asked) -> Asked:
     of_today = asked.like(found, ["tokenizer.vocab_size"])
     anew = former > 0 and takes_another(path, found, of_today)
     return asked if anew else asked.former
+
+
+def _with_its_kernels(path: Path, asked: Asked) -> Asked:
+    """Where `compute.kernels=auto` leaves them to the run.
+
+    Kernels differ by rounding, and a run that is resumed ends as one that was never stopped.
+    """
+    compute = asked.config.compute
+    if compute.kernels != "auto" or not (path / "config.json").exists():
+        return asked
+    compute = compute.model_copy(update={"kernels": read_config(path).compute.kernels})
+    return replace(asked, config=asked.config.model_copy(update={"compute": compute}))
 
 
 def _differing(found: RunConfig, asked: Asked) -> float:
@@ -91,7 +109,7 @@ def default_out(asked: Asked, data_name: str, last: str) -> Path:
     data = re.sub(r"[^\w-]+", "-", data_name.split(".")[0]).strip("-") or "corpus"
     stem = f"{asked.config.recipe}-{data}"
     for path in sorted(Path("runs").glob(f"{glob.escape(stem)}-????????-*"), reverse=True):
-        if not (path / last).exists() and _is_of(path, as_begun(path, asked)):
+        if not (path / last).exists() and _is_of(path, _by_its_recipe(path, asked)):
             return path
     today = f"{stem}-{datetime.now().strftime('%Y%m%d')}"
     number = 1
@@ -109,21 +127,6 @@ def _is_of(path: Path, asked: Asked) -> bool:
     if choice is not None and not set(asked.open) <= set(choice.follows):
         return False
     return asked.like(found).identity() == found.identity()
-
-
-def as_begun(path: Path, asked: Asked) -> Asked:
-    """What is asked for, where `compute.kernels=auto` leaves the kernels to the run in `path`.
-
-    Kernels differ by rounding, and a run that is resumed ends as one that was never stopped.
-
-    Raises:
-        InputError: `path` holds a run that this version cannot read.
-    """
-    compute = asked.config.compute
-    if compute.kernels != "auto" or not (path / "config.json").exists():
-        return asked
-    compute = compute.model_copy(update={"kernels": read_config(path).compute.kernels})
-    return Asked(asked.config.model_copy(update={"compute": compute}), asked.open)
 
 
 def chosen_before(path: Path, asked: Asked) -> Chosen | None:
