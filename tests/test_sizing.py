@@ -129,6 +129,12 @@ def test_heads_divide_the_width_and_suit_rotary(width: int) -> None:
     assert size == width or (size % 2 == 0 and size <= 64 and width // size >= 4)
 
 
+@pytest.mark.parametrize(("width", "size"), [(96, 24), (100, 20), (320, 64)])
+def test_a_width_that_is_typed_gets_heads_that_suit_it(width: int, size: int) -> None:
+    config = load_config("crammed", [f"model.width={width}", "budget.limit=1h"], speed=CARD)
+    assert (config.model.width, config.model.head_dim) == (width, size)
+
+
 def test_only_muon_has_a_rate_for_matrices() -> None:
     ours = load_config("crammed", ["model.width=128", "model.layers=2"])
     assert ours.optim.name == "muon"

@@ -12,7 +12,7 @@ from crammed.config import ModelConfig, RunConfig
 from crammed.config.choice import overlaid
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
-from crammed.sizing import FOLLOWERS, follow_budget
+from crammed.sizing import FOLLOWERS, follow_budget, head_dim
 
 FORMER = "former:"
 """Before a recipe, it and what it extends are read as they were in an earlier version."""
@@ -99,8 +99,10 @@ def ask(
     following = values.pop("follows_budget", None) or []
     if not isinstance(following, list) or not all(isinstance(key, str) for key in following):
         raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
-    config = validated(RunConfig, values, f"recipe {recipe}")
     left_open = tuple(key for key in following if not _is_set(values, key))
+    if "model.head_dim" in left_open:
+        values = overlaid(values, _heads_of_width(values), RunConfig)
+    config = validated(RunConfig, values, f"recipe {recipe}")
     asked = Asked(config, left_open, earlier)
     if fit:
         asked = asked.wide_open(but=[key for key in FOLLOWERS if _is_set(given, key)])
@@ -139,6 +141,12 @@ def _limit_of_rows(values: Mapping[str, Any]) -> dict[str, Any]:
     if not all(type(each) is int for each in lengths) or lengths[0] <= lengths[1]:
         return {}
     return {"model": {"max_length": lengths[0]}}
+
+
+def _heads_of_width(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``model.head_dim`` that follows from a width that is set, before both are validated."""
+    width = values["model"].get("width") if isinstance(values.get("model"), Mapping) else None
+    return {"model": {"head_dim": head_dim(width)}} if type(width) is int and width > 0 else {}
 
 
 def _is_set(values: Mapping[str, Any], key: str) -> bool:

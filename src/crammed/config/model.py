@@ -108,7 +108,7 @@ class ModelConfig(Section):
         ):
             raise ValueError(
                 "attention_start neighbours needs qkv_bias: true, positions: rotary and "
-                "qk_norm: none; with others set attention_start: random"
+                "qk_norm: none; with others set model.attention_start=random"
             )
         if self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
