@@ -78,11 +78,11 @@ def announce(
         progress.line(f"device  {reason}")
     speed = choice.flops_per_second
     epochs = expected_tokens(config, speed) / corpus.row_length / corpus.rows
-    if epochs > MOST_EPOCHS:
-        words = f"will be read about {epochs:.1f} times"
-        if config.budget.limit.kind == "time" and speed is None:  # by the nominal speed
-            words = f"may be read many times (crammed plan --corpus {corpus.path} measures it)"
-        progress.line(f"corpus  {words}: add text, or lower the budget")
+    known = speed is not None or config.budget.limit.kind != "time"
+    if known and epochs > MOST_EPOCHS:  # a nominal speed would be a guess
+        progress.line(
+            f"corpus  will be read about {epochs:.1f} times: add text, or lower the budget"
+        )
     size = quantity(parameters(config.model, corpus.vocab_size))
     progress.line(
         f"model  {config.model.layers} x {config.model.width} ({size} parameters), updates of "
