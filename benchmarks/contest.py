@@ -1,23 +1,25 @@
-"""Contests on a CPU: runs of equal time, one after the other on the same cores, judged alike.
+"""Contests on a CPU: runs of equal time on equally many cores, judged alike.
 
-A contest is one JSON file of runs. Each run trains in a process of its own, pinned to the contest's
-cores and with a cold compiler cache, and is then judged by other processes. The file is written
-after every step, so a contest that was stopped goes on with the first step that is missing; a
-training that was stopped begins again, because what it spends must be one piece.
+A contest is one JSON file of runs. It has one lane or more; a lane is a set of cores, and its runs
+follow one another. Each run trains in a process of its own, pinned to the cores of its lane and
+with a cold compiler cache, and is then judged by other processes. The file is written after every
+step, so a contest that was stopped goes on with the first step that is missing; a training that was
+stopped begins again, because what it spends must be one piece.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import re
-import resource
 import shutil
 import statistics
-import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -29,6 +31,7 @@ from crammed.device import choose_device
 from crammed.errors import CrammedError, InputError, Interrupted
 from crammed.files import FolderLock, read_json, sha256, write_json
 from crammed.rundir import environment, read_config
+from lanes import Processes, pinned, separate
 
 HERE = Path(__file__).resolve().parent
 BETWEEN = 60.0
@@ -79,6 +82,7 @@ class Contest:
 
     Args:
         heldout: the text that the models are judged by.
+        lanes: the cores of each lane.
         judges: ``{name: words}``, commands of judges; ``MODEL`` stands for the model's folder.
         nominal: seconds that each judge is taken to need before one has been seen.
 
@@ -92,21 +96,23 @@ class Contest:
         name: str,
         corpus: Path,
         heldout: Path,
-        cores: Sequence[int],
+        lanes: Sequence[Sequence[int]],
         judges: dict[str, list[str]],
         nominal: dict[str, float],
     ) -> None:
-        self.corpus, self.cores = corpus, pinned(cores)
+        self.corpus, self.lanes = corpus, separate(lanes)
         self._lock = FolderLock(out)
         self._out, self._name, self._file = out, name, out / f"{name}.json"
         self._judges, self._nominal = judges, nominal
-        device = choose_device(ComputeConfig(threads=len(self.cores)))
+        self._processes, self._changing = Processes(), threading.Lock()
+        cores = len(self.lanes[0])
+        device = choose_device(ComputeConfig(threads=cores))
         self._bf16 = str(device.dtype) == "torch.bfloat16"
         opened = Corpus(corpus)
         about = {
             "name": name,
             "device": device.name,
-            "cores": len(self.cores),
+            "cores": cores,
             "corpus": {
                 "sha256": opened.sha256,
                 "sources": [source["name"] for source in opened.manifest["sources"]],
@@ -142,21 +148,52 @@ class Contest:
         """Print what is missing and what it will cost."""
         missing = [(c, seed) for c, seed in plan if not self._complete(c, seed)]
         seconds = self._left(missing)
-        numbers = ",".join(map(str, self.cores))
+        numbers = " and ".join(",".join(map(str, lane)) for lane in self.lanes)
+        core_hours = seconds / 3600 * sum(map(len, self.lanes))
         print(
             f"{self._name}: {len(missing)} of {len(plan)} runs to go, about {_duration(seconds)} "
-            f"on cores {numbers} ({seconds / 3600 * len(self.cores):.1f} core-hours)",
+            f"on cores {numbers} ({core_hours:.1f} core-hours)",
             flush=True,
         )
 
     def go(self, plan: Plan) -> Iterator[Json]:
-        """Do what is missing; yields every run of the plan, complete.
+        """Do what is missing; yields every run of the plan, complete, as each lane gets there.
+
+        What `Contestant.wait_for` needs must have been in an earlier plan.
 
         Raises:
             InputError: a run in the file was made with other settings.
             CrammedError: a training or a judge failed.
         """
-        for number, (contestant, seed) in enumerate(plan, 1):
+        missing = sum(not self._complete(*each) for each in plan)
+        free: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
+        for lane in self.lanes:
+            free.put(lane)
+        with ThreadPoolExecutor(len(self.lanes)) as pool:
+            try:
+                turns = [
+                    pool.submit(self._turn, contestant, seed, free) for contestant, seed in plan
+                ]
+                for turn in as_completed(turns):
+                    run, is_new = turn.result()
+                    if is_new:
+                        missing -= 1
+                        left = _duration(self._left(plan))
+                        print(f"{_line(run)}; {missing} runs to go, {left}", flush=True)
+                    yield run
+            except BaseException as error:
+                self._processes.stop()  # what other lanes are doing begins again next time
+                pool.shutdown(cancel_futures=True)
+                if isinstance(error, KeyboardInterrupt):
+                    raise Interrupted("stopped; the same command continues") from error
+                raise
+
+    def _turn(
+        self, contestant: Contestant, seed: int, free: queue.SimpleQueue[Sequence[int]]
+    ) -> tuple[Json, bool]:
+        """One run of the plan in a lane that is free, and whether anything was left to do."""
+        lane = free.get()
+        try:
             settings = contestant.decided()
             found = self.find(contestant.name, seed)
             asked = {"seconds": contestant.seconds, "settings": settings}
@@ -165,17 +202,18 @@ class Contest:
                     f"{self._file}: {contestant.name!r}, seed {seed}, was made with other "
                     "settings: choose another --out"
                 )
-            if not self._complete(contestant, seed):
-                found = self._run(contestant, seed, settings)
-                left = _duration(self._left(plan[number:]))
-                print(f"{number} of {len(plan)}  {_line(found)}; {left} left", flush=True)
-            yield found
+            if self._complete(contestant, seed):
+                return found, False
+            pinned(lane)  # this thread, and what it starts
+            return self._run(contestant, seed, settings, len(lane)), True
+        finally:
+            free.put(lane)
 
     def _complete(self, contestant: Contestant, seed: int) -> bool:
         return all(judge in self.find(contestant.name, seed) for judge in contestant.judges)
 
     def _left(self, plan: Plan) -> float:
-        """Seconds that the missing runs of a plan will take."""
+        """Seconds that the missing steps of a plan will take in all lanes."""
         extra = [run["wall_seconds"] - run["seconds"] for run in self.runs]
         between = statistics.median(extra) if extra else BETWEEN
         total = 0.0
@@ -183,20 +221,21 @@ class Contest:
             found = self.find(contestant.name, seed)
             total += 0.0 if found else contestant.seconds + between
             total += sum(self._expected(j) for j in contestant.judges if j not in found)
-        return total
+        return total / len(self.lanes)
 
     def _expected(self, judge: str) -> float:
         seen = [run[judge]["wall_seconds"] for run in self.runs if judge in run]
         return statistics.median(seen) if seen else self._nominal[judge]
 
-    def _run(self, contestant: Contestant, seed: int, settings: Json) -> Json:
+    def _run(self, contestant: Contestant, seed: int, settings: Json, cores: int) -> Json:
         name = f"{self._name}-{_slug(contestant.name)}-{seed}"
         folder = self._out / "models" / name
         run = self.find(contestant.name, seed)
         if not run:
-            run = self._train(contestant, seed, settings, folder)
-            self.runs.append(run)
-            write_json(self._file, self.values)
+            run = self._train(contestant, seed, settings, folder, cores)
+            with self._changing:
+                self.runs.append(run)
+                write_json(self._file, self.values)
         model = folder / "export" if contestant.maker == "ours" else folder
         for judge in contestant.judges:
             if judge not in run:
@@ -204,20 +243,24 @@ class Contest:
                 if run["train"].get("export", {}).get("format") == "custom":
                     words.append("--trust-remote-code")
                 began = time.perf_counter()
-                printed = self._call(words, name)
-                run[judge] = {"wall_seconds": time.perf_counter() - began, **_scores(printed)}
-                write_json(self._file, self.values)
+                printed = self._call(words, name, cores)
+                seconds = time.perf_counter() - began
+                with self._changing:
+                    run[judge] = {"wall_seconds": seconds, **_scores(printed)}
+                    write_json(self._file, self.values)
         return run
 
-    def _train(self, contestant: Contestant, seed: int, settings: Json, folder: Path) -> Json:
+    def _train(
+        self, contestant: Contestant, seed: int, settings: Json, folder: Path, cores: int
+    ) -> Json:
         if folder.exists():
             shutil.rmtree(folder)
         ours = contestant.maker == "ours"
         make = _our_command if ours else _peer_command
         words = make(settings, self.corpus, contestant.seconds, seed, folder)
         words += ["--bf16"] if self._bf16 and not ours else []
-        began, used, busy = time.perf_counter(), _cpu_seconds(), os.getloadavg()[0]
-        printed = self._call(words, folder.name)
+        began, busy = time.perf_counter(), os.getloadavg()[0]
+        printed = self._call(words, folder.name, cores)
         if ours:
             printed |= read_json(folder / "summary.json") or {}
             printed = {key: printed[key] for key in KEPT if key in printed} | _shape(folder)
@@ -229,9 +272,9 @@ class Contest:
             "settings": settings,
             "command": self._shown(words),
             "environment": environment(),
+            "lanes": len(self.lanes),
             "load_before": busy,
             "wall_seconds": time.perf_counter() - began,
-            "cpu_seconds": _cpu_seconds() - used,
             "train": printed,
         }
 
@@ -240,57 +283,28 @@ class Contest:
         shown = " ".join(words).replace(str(self.corpus), "$CORPUS").replace(str(self._out), "$OUT")
         return shown.replace(sys.executable, "python").replace(f"{HERE}/", "benchmarks/")
 
-    def _call(self, words: Sequence[str], name: str) -> Json:
-        """Run a command on our cores; the JSON object that it prints last."""
+    def _call(self, words: Sequence[str], name: str, cores: int) -> Json:
+        """Run a command on this thread's cores; the JSON object that it prints last."""
         log, cache = self._out / "logs" / f"{name}.txt", self._out / "models" / f"{name}.compiled"
         log.parent.mkdir(exist_ok=True)
         shutil.rmtree(cache, ignore_errors=True)
         env = {
             **os.environ,
-            "OMP_NUM_THREADS": str(len(self.cores)),
+            "OMP_NUM_THREADS": str(cores),
             "TORCHINDUCTOR_CACHE_DIR": str(cache.absolute()),
             "TOKENIZERS_PARALLELISM": "false",
         }
-        try:
-            with log.open("ab") as errors:
-                done = subprocess.run(words, stdout=subprocess.PIPE, stderr=errors, env=env)
-        except KeyboardInterrupt as error:
-            raise Interrupted(f"stopped at {name}; the same command continues") from error
+        with log.open("a") as errors:
+            code, printed = self._processes.run(words, env, errors)
         shutil.rmtree(cache, ignore_errors=True)
-        if done.returncode:
+        if code:
             said = log.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
             raise CrammedError(
-                f"{name} ended with exit code {done.returncode}: {''.join(said)} (all of it: "
-                f"{log}); the same command tries again"
+                f"{name} ended with exit code {code}: {''.join(said)} (all of it: {log}); "
+                "the same command tries again"
             )
-        result: Json = json.loads(done.stdout.splitlines()[-1])
+        result: Json = json.loads(printed.splitlines()[-1])
         return result
-
-
-def core_numbers(text: str) -> list[int]:
-    """The numbers in the value of --cores.
-
-    Raises:
-        InputError: it is not a list of numbers.
-    """
-    try:
-        return [int(each) for each in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"--cores: {text!r} is no list of numbers, such as 0,1") from error
-
-
-def pinned(cores: Sequence[int]) -> list[int]:
-    """Keep this process, and all that it starts, on these cores.
-
-    Raises:
-        InputError: there is no such core, or no core is named.
-    """
-    wanted, here = sorted(set(cores)), sorted(os.sched_getaffinity(0))
-    if not wanted or not set(wanted) <= set(here):
-        raise InputError(f"--cores: choose from {','.join(map(str, here))}")
-    os.sched_setaffinity(0, wanted)
-    os.environ["OMP_NUM_THREADS"] = str(len(wanted))
-    return wanted
 
 
 def _our_command(
@@ -328,12 +342,6 @@ def _scores(printed: Json) -> Json:
         return printed
     suites: Json = printed["suites"]
     return {"suites": suites}
-
-
-def _cpu_seconds() -> float:
-    """Seconds of all cores that processes started here have used."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def mean_loss(run: Json) -> float:

@@ -16,7 +16,8 @@ are tried for ten minutes each.
 
 Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
 docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one
-corpus and on the same cores, in turn: seed 0 of everyone, then seed 1. All are judged by
+corpus and on equally many cores, in turn: seed 0 of everyone, then seed 1. With --cores given
+twice, such as --cores 0,1 --cores 2,3, two train side by side. All are judged by
 heldout_masked_lm.py, and in `hour` by `crammed evaluate` on their Hugging Face folders.
 
 Results are written to DIR/CLASS.json after every step; the same command continues with what is
@@ -37,9 +38,10 @@ from typing import Annotated
 import typer
 
 from common import Json, run_app
-from contest import HERE, Contest, Contestant, Plan, core_numbers, mean_loss
+from contest import HERE, Contest, Contestant, Plan, mean_loss
 from crammed.errors import InputError
 from crammed.files import read_json
+from lanes import core_numbers
 
 OTHER_SHAPE = "4x256"
 MASKS = (0.15, 0.25)
@@ -51,7 +53,10 @@ OURS, FIFTH = "ours", "ours, a fifth of the time"
 CorpusOption = Annotated[Path, typer.Option(help="Made by crammed prepare.")]
 HeldoutOption = Annotated[Path, typer.Option(help="JSON lines (.gz) with a field text.")]
 OutOption = Annotated[Path, typer.Option(help="Folder of results, logs and models.")]
-CoresOption = Annotated[str, typer.Option(help="Numbers of the cores to use, such as 0,1.")]
+CoresOption = Annotated[
+    list[str],
+    typer.Option(help="Numbers of the cores to use, such as 0,1; again for another lane."),
+]
 SecondsOption = Annotated[float, typer.Option(help="Time to train, to try this in miniature.")]
 OursOption = Annotated[str, typer.Option(help="Recipe and overrides of ours.")]
 SeedsOption = Annotated[int, typer.Option(min=1)]
@@ -154,23 +159,23 @@ def hour(
             for rate in map(float, rates.split(","))
             for settings in [partial(_paper, contest, rate)]
         ]
-        others = [
-            Contestant(peer["name"], "peer", seconds, peer["settings"], everything),
-            Contestant(
-                "crammed-2022, re-tuned",
-                "ours",
-                seconds,
-                judges=everything,
-                wait_for=lambda: min((contest.find(t.name) for t in trials), key=mean_loss)[
-                    "settings"
-                ],
-            ),
+        other = Contestant(peer["name"], "peer", seconds, peer["settings"], everything)
+        paper = Contestant(
+            "crammed-2022, re-tuned",
+            "ours",
+            seconds,
+            judges=everything,
+            wait_for=lambda: min((contest.find(t.name) for t in trials), key=mean_loss)["settings"],
+        )
+        everyone = (mine, other, paper)
+        stages: list[Plan] = [
+            [(mine, 0), (other, 0)],
+            [(trial, 0) for trial in trials],
+            [(paper, 0), *((each, s) for s in range(1, seeds) for each in everyone)],
         ]
-        plan: Plan = [(each, 0) for each in (mine, *trials, *others)]
-        plan = [*plan, *((each, s) for s in range(1, seeds) for each in (mine, *others))]
-        contest.announce(plan)
-        if not dry_run:
-            list(contest.go(plan))
+        contest.announce([run for stage in stages for run in stage])
+        for stage in () if dry_run else stages:
+            list(contest.go(stage))
 
 
 def _contest(
@@ -178,14 +183,14 @@ def _contest(
     corpus: Path,
     heldout: Path,
     out: Path,
-    cores: str,
+    cores: list[str],
     judges: Mapping[str, list[str]] = MappingProxyType({}),
 ) -> Contest:
     if not heldout.is_file():
         raise InputError(f"there is no file {heldout}: name the held-out text with --heldout")
     judge = [sys.executable, str(HERE / "heldout_masked_lm.py"), "MODEL", "--data", str(heldout)]
     judges = {"heldout": judge, **judges}
-    return Contest(out, name, corpus, heldout, core_numbers(cores), judges, NOMINAL)
+    return Contest(out, name, corpus, heldout, [core_numbers(c) for c in cores], judges, NOMINAL)
 
 
 def _points(shape: str) -> list[str]:

@@ -19,12 +19,12 @@ import torch
 import typer
 
 from common import Json, finish, run, seconds_of, summary
-from contest import core_numbers, pinned
 from crammed.config import ComputeConfig
 from crammed.device import Device, choose_device
 from crammed.errors import InputError
 from crammed.quiet import quiet_transformers
 from crammed.rundir import environment
+from lanes import core_numbers, pinned
 
 BATCHES = (1, 32)
 LEAST_SECONDS = 0.2

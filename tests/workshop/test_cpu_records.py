@@ -6,7 +6,10 @@ import gzip
 import importlib
 import json
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,10 +63,10 @@ class Stage:
             "corpus": corpus.path,
             "heldout": heldout,
             "out": self.out,
-            "cores": "0",
+            "cores": ["0"],
         }
 
-    def play(self, _: object, words: list[str], name: str) -> dict[str, Any]:
+    def play(self, words: list[str], name: str) -> dict[str, Any]:
         """What a process with these words prints."""
         self.calls.append(words)
         if self.fails:
@@ -100,7 +103,8 @@ def stage(
 ) -> Iterator[Stage]:
     played = Stage(tmp_path, corpus, heldout, module("cpu_records"))
     contest = module("contest")
-    monkeypatch.setattr(contest.Contest, "_call", lambda *words: played.play(*words))
+    monkeypatch.setattr(contest.Contest, "_call", lambda _, *words: played.play(*words[:2]))
+    monkeypatch.setattr(contest, "separate", list)
     monkeypatch.setattr(contest, "pinned", list)
     threads = torch.get_num_threads()
     yield played
@@ -167,14 +171,14 @@ def test_the_hour_tunes_the_paper_in_our_size(stage: Stage, tmp_path: Path) -> N
     runs = stage.do("hour", **data, rates="1e-3,4e-3", tasks="rte", seeds=2)
     peer = "ModernBERT 2x32, 15 % masks"
     last = [(name, 1) for name in ("ours", peer, "crammed-2022, re-tuned")]
-    first = ["ours", "crammed-2022 at 0.001", "crammed-2022 at 0.004", peer, last[-1][0]]
+    first = ["ours", peer, "crammed-2022 at 0.001", "crammed-2022 at 0.004", last[-1][0]]
     assert names(runs) == [*((name, 0) for name in first), *last]
     words = runs[4]["settings"]["words"]
     assert words[:4] == ["crammed-2022", "model.layers=2", "model.width=32", "model.head_dim=16"]
     assert "optim.lr=0.001" in words
-    assert runs[3]["blimp"]["suites"]["blimp"]["blimp"] == 61.5
+    assert runs[1]["blimp"]["suites"]["blimp"]["blimp"] == 61.5
     assert "where it lay" not in json.dumps(runs)
-    assert "glue" not in runs[1]
+    assert "glue" not in runs[2]
 
 
 def test_tables_show_a_contest(
@@ -205,6 +209,46 @@ def test_tables_show_a_contest(
     hour = tables.hour_table(["out"])
     assert "| BLiMP | RTE |" in hour
     assert "| 61.5 | 52.5 |" in hour
+
+
+def test_two_lanes_train_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, play = threading.Barrier(2, timeout=20.0), stage.play
+
+    def wait(words: list[str], name: str) -> dict[str, Any]:
+        both.wait()
+        return play(words, name)
+
+    monkeypatch.setattr(stage, "play", wait)
+    stage.options["cores"] = ["0", "1"]
+    points = ["2x32:2e-3:8", "2x32:1e-3:8", "4x64:1e-3:8", "4x64:2e-3:8"]
+    runs = stage.do("sweep", point=points)
+    assert sorted(run["name"] for run in runs) == sorted(points)
+    assert {run["lanes"] for run in runs} == {2}
+    assert all("heldout" in run for run in runs)
+
+
+def test_lanes_have_equally_many_cores_of_their_own(
+    module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes = module("lanes")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert lanes.separate([[1, 0], [2, 3]]) == [[0, 1], [2, 3]]
+    for wrong, why in (([[0], [0]], "share"), ([[0, 1], [2]], "as many"), ([[9]], "choose from")):
+        with pytest.raises(InputError, match=why):
+            lanes.separate(wrong)
+
+
+def test_when_one_lane_fails_the_others_end(
+    module: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    processes = module("lanes").Processes()
+    with ThreadPoolExecutor(1) as pool, (tmp_path / "log").open("a") as log:
+        running = pool.submit(processes.run, ["sleep", "600"], os.environ, log)
+        while not processes._running:
+            assert not running.done()
+        processes.stop()
+        assert running.result(20.0)[0] == -signal.SIGKILL
+        assert processes.run(["sleep", "600"], os.environ, log)[0] == -signal.SIGKILL
 
 
 def test_wrong_words_are_one_line(stage: Stage) -> None:

@@ -1,0 +1,89 @@
+"""Cores of a CPU for processes that run side by side, and the processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+from crammed.errors import InputError
+
+
+def core_numbers(text: str) -> list[int]:
+    """The numbers in the value of --cores.
+
+    Raises:
+        InputError: it is not a list of numbers.
+    """
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--cores: {text!r} is no list of numbers, such as 0,1") from error
+
+
+def separate(lanes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Lanes that do not disturb each other.
+
+    Raises:
+        InputError: there is no such core, lanes share one, or they differ in size.
+    """
+    wanted = [available(lane) for lane in lanes]
+    if len(set().union(*wanted)) < sum(map(len, wanted)):
+        raise InputError("--cores: lanes may not share a core")
+    if len({len(lane) for lane in wanted}) > 1:
+        raise InputError("--cores: every lane must have as many cores as the others")
+    return wanted
+
+
+def available(cores: Sequence[int]) -> list[int]:
+    """These cores, in order.
+
+    Raises:
+        InputError: there is no such core, or no core is named.
+    """
+    wanted, here = sorted(set(cores)), sorted(os.sched_getaffinity(0))
+    if not wanted or not set(wanted) <= set(here):
+        raise InputError(f"--cores: choose from {','.join(map(str, here))}")
+    return wanted
+
+
+def pinned(cores: Sequence[int]) -> list[int]:
+    """Keep this thread, and all that it starts, on these cores.
+
+    Raises:
+        InputError: there is no such core, or no core is named.
+    """
+    wanted = available(cores)
+    os.sched_setaffinity(0, wanted)
+    os.environ["OMP_NUM_THREADS"] = str(len(wanted))
+    return wanted
+
+
+class Processes:
+    """Processes that several threads start and wait for, and that can be ended together."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = threading.Event()
+
+    def run(self, words: Sequence[str], env: Mapping[str, str], errors: IO[str]) -> tuple[int, str]:
+        """Run a command on this thread's cores, with its error output in a file.
+
+        Returns:
+            Its exit code, and what it printed.
+        """
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, env=env, text=True)
+        self._running.add(process)
+        if self._stopped.is_set():
+            process.kill()
+        printed, _ = process.communicate()
+        self._running.discard(process)
+        return process.returncode, printed
+
+    def stop(self) -> None:
+        """End what is running, and whatever is started from now on."""
+        self._stopped.set()
+        for process in tuple(self._running):
+            process.kill()
