@@ -190,12 +190,13 @@ def _kept(name: str, printed: dict[str, Any]) -> dict[str, Any]:
 def curves(run: Path, budget: Budget) -> Json:
     """Losses over time: held-out losses, and a limited number of log points.
 
-    ``charged_s`` of a held-out loss is None unless the budget is one of time.
+    ``charged_s`` of a held-out loss is None unless a budget of time ended the run.
     """
+    in_time = budget.kind == "time" and not (read_json(run / "summary.json") or {}).get("early_end")
     events = [event for event in read_lines(run / "events.jsonl") if event["event"] == "heldout"]
     heldout = [
         {
-            "charged_s": event["u"] * budget.limit if budget.kind == "time" else None,
+            "charged_s": event["u"] * budget.limit if in_time else None,
             **{k: v for k, v in event.items() if k in ("u", "at", "update", "tokens")},
             **{k: v for k, v in event.items() if k.startswith("loss@")},
         }

@@ -34,6 +34,7 @@ FLOORS = (
     ("tasks",),
     ("formats",),
     ("device",),
+    ("early_end",),
     ("config", "progress"),
     ("scratch", "summary"),
     ("extras", "files", "workers", "stopping", "budget", "schedule"),

@@ -94,7 +94,7 @@ def test_a_budget_is_saved_as_it_was_typed(text: str) -> None:
 def test_progress_counts_the_budget_s_own_unit(kind: str, expected: float) -> None:
     budget = Budget(kind, 100.0, "100")  # type: ignore[arg-type]
     work = Work(updates=2, rows=1, tokens=50, flops=70.0)
-    assert budget.progress(work, charged_seconds=30.0) == pytest.approx(expected)
+    assert budget.share(work, charged_seconds=30.0) == pytest.approx(expected)
 
 
 def test_the_innermost_account_pays_and_every_second_is_booked() -> None:

@@ -1,8 +1,8 @@
 """The budget is the clock of a run.
 
-`Budget` says what a run may spend, and turns what it has spent into u in [0, 1], the progress that
-every schedule is a function of. `Ledger` books every second into exactly one account, and `Pace`
-predicts how long the next update takes.
+`Budget` says what a run may spend, and `Limits` what else ends it. They turn what the run has spent
+and read into u in [0, 1], the progress that every schedule is a function of. `Ledger` books every
+second into exactly one account, and `Pace` predicts how long the next update takes.
 
 A budget of time is charged for the accounts that its rule names, and for work that a crash
 destroyed. A budget of tokens, updates or FLOPs counts the work that was kept, so such a run is
@@ -11,13 +11,14 @@ deterministic.
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from crammed.errors import InputError
@@ -96,9 +97,14 @@ class Budget:
             return charged_seconds
         return float(getattr(work, self.kind))
 
-    def progress(self, work: Work, charged_seconds: float) -> float:
-        """The share of the budget that is spent, u."""
+    def share(self, work: Work, charged_seconds: float) -> float:
+        """The share of the budget that is spent."""
         return self.spent(work, charged_seconds) / self.limit
+
+    def part(self, share: float) -> str:
+        """A share of the budget in words, such as ``12m`` for a fifth of an hour."""
+        limit = share * self.limit
+        return str(replace(self, limit=max(1, round(limit)) if self.kind == "updates" else limit))
 
     def __str__(self) -> str:
         if self.kind == "time":
@@ -107,6 +113,22 @@ class Budget:
             return flops_text(self.limit)
         unit = self.kind.removesuffix("s") if self.limit == 1 else self.kind
         return f"{self.limit:.4g} {unit}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What ends a run, whichever comes first: its budget, or how often it may read its text.
+
+    Attributes:
+        most_tokens: how many tokens it may read.
+    """
+
+    budget: Budget
+    most_tokens: float = math.inf
+
+    def progress(self, work: Work, charged_seconds: float) -> float:
+        """Progress u: the share of the limit that is nearer."""
+        return max(self.budget.share(work, charged_seconds), work.tokens / self.most_tokens)
 
 
 class Ledger:

@@ -17,9 +17,9 @@ from crammed.errors import InputError
 from crammed.quantity import quantity
 from crammed.sizing import (
     FOLLOWERS,
-    MOST_EPOCHS,
     SHAPES,
     best_shape,
+    epochs_that_count,
     expected_tokens,
     flops_per_token,
     follow_budget,
@@ -172,7 +172,7 @@ def reasons(config: RunConfig, choice: Choice, rows: float | None) -> str:
     if rows is None:
         return f"{why} ({spent}); {most} would help most, with text to read"
     epochs = expected_tokens(config, speed) / config.data.row_length / rows
-    if shape_of(endless) != shape_of(best) or epochs > MOST_EPOCHS:
+    if shape_of(endless) != shape_of(best) or epochs > epochs_that_count(config):
         most, little = little, most
     elif shape_of(best) == SHAPES[-1]:
         most = "a larger model (model.layers, model.width)"

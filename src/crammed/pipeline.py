@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from crammed.choosing import Asked
 from crammed.config import RunConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.demo_tasks import write_tasks
-from crammed.data.heldout import heldout_rows
+from crammed.data.heldout import heldout_rows, text_bytes
 from crammed.data.manifest import changed_files
 from crammed.data.preparation import prepare
 from crammed.data.sources import open_sources
@@ -23,6 +23,7 @@ from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once
 from crammed.data.workfolder import remove_left_overs
 from crammed.device import Device
+from crammed.early_end import EarlyEnd, text_is_read
 from crammed.errors import Diverged, InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.fill_mask import fill_mask_examples
@@ -44,6 +45,7 @@ from crammed.tasks.task import Suite, load_suite
 from crammed.training.agenda import TRAINING
 from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
+from crammed.training.plan import budget_share
 from crammed.training.settling import announce, device_of, measuring, settled
 
 EXA = 1e18
@@ -95,7 +97,7 @@ def run_everything(
             with _stage(run, "prepare"):
                 corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress, choose)
                 tasks = [*_generated_tasks(run), *given]  # before training, in case this fails
-            device = device_of(run.config)
+            device = device_of(run.config, corpus.rows)
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):
@@ -227,18 +229,32 @@ def train_and_export(
     announce(config, run.choice, corpus, device, progress)
     # Everything below follows from the last checkpoint, which is kept until all of it is written.
     trained = pretrain(config, corpus, run, device, progress, group=group)
-    if (epochs := trained.work.rows / corpus.rows) > MOST_EPOCHS:
+    early, epochs = _early_end(config, corpus, trained), trained.work.rows / corpus.rows
+    if early is not None:
+        progress.line(f"corpus  {early.words(over=True)}")
+    elif epochs > MOST_EPOCHS:
         progress.line(f"corpus  was read {epochs:.1f} times")
     final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
     shutil.rmtree(run.final, ignore_errors=True)
     final.save(run.final)
     heldout = _measure_heldout(run, corpus, device, trained, progress)
     summary = _summary(run, corpus, device, trained, heldout)
+    summary["early_end"] = asdict(early) if early is not None else None
     summary["fill_mask"] = fill_mask_examples(final, corpus.heldout, device)
     summary["export"] = _export(run, final, summary, progress)
     write_json(run.path / "summary.json", summary)
     shutil.rmtree(run.checkpoints, ignore_errors=True)  # there is nothing left to resume
     return summary
+
+
+def _early_end(config: RunConfig, corpus: Corpus, trained: Trained) -> EarlyEnd | None:
+    """How the length of the corpus ended the run; None if its budget did."""
+    work = trained.work
+    if not text_is_read(config, corpus.rows, work.tokens):
+        return None
+    share = budget_share(config, corpus.vocab_size, work, trained.charged_seconds)
+    size = text_bytes(corpus.manifest["characters"], corpus.heldout)
+    return EarlyEnd.of(config, corpus.rows, size, work.rows / corpus.rows, share)
 
 
 def _measure_heldout(

@@ -49,7 +49,8 @@ begins with."""
 TOKENS_PER_PARAMETER = 20.0
 """Tokens for each weight of the layers' products that spend compute best (Hoffmann et al. 2022)."""
 MOST_EPOCHS = 4.0
-"""Reading text more often than this teaches little more (Muennighoff et al. 2023)."""
+"""Reading text more often than this teaches little more (Muennighoff et al. 2023). It decides which
+size is chosen; when a run ends is for `budget.most_epochs` to say."""
 BATCH_TOKENS = 1024.0
 BATCH_AT = 1e6
 BATCH_POWER = 0.6
@@ -105,7 +106,8 @@ def follow_budget(
         )
     config, _ = best_shape(config, keys, speed, rows)
     if "batch.rows" in keys:
-        wanted = batch_tokens(tokens(config, speed)) / config.data.row_length
+        read = min(tokens(config, speed), config.most_tokens(rows))
+        wanted = batch_tokens(read) / config.data.row_length
         config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
     if "optim.lr" in keys:
         config = with_values(config, {"optim.lr": learning_rate(config)})
@@ -141,40 +143,47 @@ class Size:
         parameters: weights of the layers' products.
         tokens: how many tokens the budget pays for.
         epochs: how often the text is read for them; None if its length is not known.
+        most_epochs: how many readings count.
     """
 
     parameters: int
     tokens: float
     epochs: float | None
+    most_epochs: float = MOST_EPOCHS
 
     @property
     def tokens_that_count(self) -> float:
-        """Without those of the epochs after the first `MOST_EPOCHS`."""
+        """Without those of the epochs after the first `most_epochs`."""
         if not self.epochs:
             return self.tokens
-        return min(1.0, MOST_EPOCHS / self.epochs) * self.tokens
+        return min(1.0, self.most_epochs / self.epochs) * self.tokens
 
     @classmethod
     def of(cls, config: RunConfig, tokens: float, rows: float | None) -> Size:
         """The size of a configuration that reads so many tokens of a corpus with so many rows."""
         epochs = tokens / config.data.row_length / rows if rows is not None else None
-        return cls(block_matrix_parameters(config.model), tokens, epochs)
+        return cls(block_matrix_parameters(config.model), tokens, epochs, epochs_that_count(config))
+
+
+def epochs_that_count(config: RunConfig) -> float:
+    """How many readings of its text a run can learn from: `MOST_EPOCHS`, or fewer if it ends."""
+    return min(MOST_EPOCHS, config.budget.most_epochs or math.inf)
 
 
 def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
     """The place of the size to train among sizes in ascending order, and why.
 
     This is the largest that gets `TOKENS_PER_PARAMETER`, or the smallest if none does; what is read
-    more than `MOST_EPOCHS` times does not count. So more budget never chooses a smaller size, and
-    little text never chooses a large one. It is a rule of thumb: the loss depends little on the
-    size (Geiping and Goldstein 2022, section 4.2), so half or twice as large is no mistake.
+    more often than `epochs_that_count` says does not count. So more budget never chooses a smaller
+    size, and little text never chooses a large one. It is a rule of thumb: the loss depends little
+    on the size (Geiping and Goldstein 2022, section 4.2), so half or twice as large is no mistake.
     """
     needed = [TOKENS_PER_PARAMETER * size.parameters for size in sizes]
     fed = [n for n, size in enumerate(sizes) if size.tokens_that_count >= needed[n]]
     place = fed[-1] if fed else 0
     wanted = f"{TOKENS_PER_PARAMETER:g} tokens per parameter of its layers"
     if any(size.tokens >= needed[n] for n, size in enumerate(sizes) if n > place):
-        wanted += f" from reading the text at most {MOST_EPOCHS:g} times"
+        wanted += f" from reading the text at most {sizes[0].most_epochs:g} times"
     if fed:
         return place, f"the largest that gets {wanted}"
     return place, f"no size gets {wanted}, and the smallest comes nearest"
@@ -217,37 +226,52 @@ def flops_per_token(config: RunConfig) -> float:
     return train_flops_per_token(config.model, config.tokenizer.vocab_size, length, predicted)
 
 
-def expected_tokens(config: RunConfig, speed: float | None = None) -> float:
+def expected_tokens(
+    config: RunConfig, speed: float | None = None, rows: float | None = None
+) -> float:
     """How many tokens a run will read.
 
     Args:
         speed: measured FLOP/s; None takes the nominal speed of the device.
+        rows: number of rows in the corpus, whose length may end the run; None leaves that out, and
+            gives what the budget pays for.
 
     Raises:
         InputError: this machine has no such device.
     """
     budget = config.budget.limit
     if budget.kind == "updates":
-        return budget.limit * config.batch.rows * config.data.row_length
-    return tokens(config, speed or nominal_speed(config.compute))
+        paid = budget.limit * config.batch.rows * config.data.row_length
+    else:
+        paid = tokens(config, speed or nominal_speed(config.compute))
+    return min(paid, config.most_tokens(rows))
 
 
-def expected_seconds(config: RunConfig) -> float:
-    """How many seconds a run will take at the nominal speed; one of time spends it whole.
+def expected_seconds(config: RunConfig, rows: float | None = None) -> float:
+    """How many seconds a run will take at the nominal speed.
+
+    One of time spends it whole, unless the length of its text ends it.
+
+    Args:
+        rows: as in `expected_tokens`.
 
     Raises:
         InputError: this machine has no such device.
     """
     budget = config.budget.limit
-    if budget.kind == "time":
+    if budget.kind == "time" and math.isinf(config.most_tokens(rows)):
         return budget.limit
-    return expected_tokens(config) * flops_per_token(config) / nominal_speed(config.compute)
+    read = expected_tokens(config, rows=rows)
+    return read * flops_per_token(config) / nominal_speed(config.compute)
 
 
-def seconds_a_shape(config: RunConfig) -> float:
+def seconds_a_shape(config: RunConfig, rows: float | None = None) -> float:
     """The expected seconds of a run for each shape that may have to be compiled.
 
     Every size of a growing batch and every mask rate may have a shape of its own.
+
+    Args:
+        rows: as in `expected_tokens`.
 
     Raises:
         InputError: this machine has no such device.
@@ -255,7 +279,7 @@ def seconds_a_shape(config: RunConfig) -> float:
     batch, masking = config.batch, config.masking
     sizes = math.ceil(batch.rows / batch.ramp_quantum) if batch.ramp else 1
     rates = 1 if masking.final_rate is None else masking.stages
-    return expected_seconds(config) / (sizes * rates)
+    return expected_seconds(config, rows) / (sizes * rates)
 
 
 def batch_tokens(tokens: float) -> float:

@@ -55,6 +55,15 @@ class _Export(_Part):
     logit_difference: Amount | None
 
 
+class _EarlyEnd(_Part):
+    epochs: Amount
+    share: Annotated[float, Field(gt=0.0, lt=1.0)]
+    spent: str
+    budget: str
+    text_tokens: Count
+    text_bytes: Amount | None
+
+
 class _Summary(_Part):
     recipe: str
     identity: str
@@ -79,6 +88,7 @@ class _Summary(_Part):
     corpus: _Corpus
     fill_mask: list[_Example]
     export: _Export
+    early_end: _EarlyEnd | None = None  # older runs have none
 
 
 def read_summary(run: Path) -> dict[str, Any] | None:

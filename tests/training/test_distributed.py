@@ -85,7 +85,9 @@ def test_two_processes_train_what_one_does(
 ) -> None:
     # Seven rows an update: the processes have different shares.
     words = [f"optim.name={optimizer}", "batch.rows=7", "train.log_seconds=0.001"]
-    words += [f"compute.dtype={dtype}", "train.attention=document", "--budget=12updates"]
+    words += [f"compute.dtype={dtype}", "train.attention=document"]
+    # The budget would last for ever: the length of the text ends the run after twelve updates.
+    words += ["--budget=1000h", f"budget.most_epochs={12.5 * 7 / corpus.rows}"]
     words += ["model.attention_start=random", "model.embedding_std=null"]
     for name, count in (("one", 1), ("two", 2)):
         train(corpus, tmp_path / name, count, *words)
@@ -95,6 +97,7 @@ def test_two_processes_train_what_one_does(
     )
     for name, weight in one.items():
         assert (weight - two[name]).norm() <= tolerance * weight.norm() + 1e-4, name
+    assert [read_metrics(tmp_path / name)[-1]["update"] for name in ("one", "two")] == [12, 12]
     losses = [[p["loss"] for p in read_metrics(tmp_path / name)] for name in ("one", "two")]
     assert losses[1][-1] == pytest.approx(losses[0][-1], rel=max(1e-4, tolerance / 20))
 

@@ -457,7 +457,7 @@ def test_the_planner_stops_before_an_update_that_would_not_fit() -> None:
     ledger = Ledger(("step",), clock)
     waited: list[float] = []
     config = tiny(budget={"limit": "100s"})
-    planner = Planner(config, 256, ledger, lambda: waited.append(clock.now))
+    planner = Planner(config, 256, 10**6, ledger, lambda: waited.append(clock.now))
     with ledger.account("step"):
         first = planner.next(Work())
         assert first is not None

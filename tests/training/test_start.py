@@ -129,12 +129,14 @@ def test_the_start_has_the_scale_of_the_embeddings(
         ("100s", 5_000_000 // ROW * ROW),
         ("0.01s", 480),
         ("24h", 16_000_000),
+        ("24h, half of the text", 100 * ROW),
     ],
 )
 def test_no_more_is_counted_than_the_run_reads(limit: str, tokens: int) -> None:
-    config = asked(limit)
-    rows = 200 if limit == "1e9tok" else 10**7
-    planner = Planner(config, 256, Ledger(()), lambda: None)
+    limit, _, half = limit.partition(",")
+    config = asked(limit, f"budget.most_epochs={0.5 if half else 'null'}")
+    rows = 200 if limit == "1e9tok" or half else 10**7
+    planner = Planner(config, 256, rows, Ledger(()), lambda: None)
     assert rows_to_count(config, rows, planner) * ROW == tokens
 
 

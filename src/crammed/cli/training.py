@@ -106,7 +106,8 @@ def pretrain(
     out = out or default_out(asked, corpus.name, "summary.json")
     asked = as_begun(out, asked)
     before = chosen_before(out, asked)
-    device = device_of(before.config if before is not None else asked.nominally(opened.rows))
+    rough = before.config if before is not None else asked.nominally(opened.rows)
+    device = device_of(rough, opened.rows)
     with joined_group(device) as group:
         if group is None or group.rank == 0:
             with shown_progress() as progress:
@@ -151,12 +152,15 @@ def _lead(
 
 def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """The result of a run as labelled lines."""
+    from crammed.early_end import EarlyEnd
     from crammed.quantity import beside_unigram, counted, flops_text
 
     heldout, trust = result["heldout"], ""
     beside = beside_unigram(heldout["loss@0.15"], result["unigram_cross_entropy"])
     if result["export"]["format"] == "custom":
         trust = ", trust_remote_code=True"
+    early = EarlyEnd.read(result.get("early_end"))
+    spent = early.share if early is not None else result["u"]
     lines = [
         (
             "held-out loss",
@@ -166,10 +170,12 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "trained on",
             f"{result['tokens']:,} tokens, {counted(result['updates'], 'update')}, "
-            f"{100 * result['u']:.1f} % of {result['budget']}, "
+            f"{100 * spent:.1f} % of {result['budget']}, "
             f"{flops_text(1e18 * result['exaflop'])}",
         ),
     ]
+    if early is not None:
+        lines.append(("corpus", early.words(over=True)))
     for name, entry in result["tasks"].items():
         if entry["median"] is not None:
             lines.append((name, _score(entry)))
@@ -219,6 +225,7 @@ def plan(
 ) -> None:
     """Measure this device, and forecast what a budget buys on it."""
     from crammed.choosing import choose, values_of
+    from crammed.data.heldout import text_bytes
     from crammed.sizing import FOLLOWERS
     from crammed.training.forecast import forecast
     from crammed.training.measure import measure_speed
@@ -228,7 +235,7 @@ def plan(
         raise InputError("--seconds takes a number of seconds, such as 20")
     asked, opened = configure(words, {}, budget, None, None, corpus, fit=fit, needs_data=False)
     rows = opened.rows if opened is not None else None
-    device = device_of(asked.nominally(rows))
+    device = device_of(asked.nominally(rows), rows)
     with shown_progress() as progress:
         show_budget(progress, asked.config, budget, words)
         measure = measuring(device, progress)
@@ -237,7 +244,8 @@ def plan(
         speed = measure_speed(chosen.config, opened, device, seconds, progress)
     config = chosen.config
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
-    values = forecast(config, vocab, rows, speed, suited)
+    size = text_bytes(opened.manifest["characters"], opened.heldout) if opened else None
+    values = forecast(config, vocab, rows, speed, suited, size)
     values |= {"chosen": values_of(config, FOLLOWERS), "reasons": why}
     print_result(values, as_json, _plan_lines(values))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,6 +64,16 @@ class RunConfig(Section):
             if rate is not None and round(rate * length) < 1:
                 raise ValueError(f"masking {rate} of {length} tokens predicts none of them")
         return self
+
+    def most_tokens(self, rows: float | None) -> float:
+        """How many tokens the run may read of a corpus with so many rows; infinity if any number.
+
+        Args:
+            rows: None if there is no corpus yet.
+        """
+        if self.budget.most_epochs is None or rows is None:
+            return math.inf
+        return self.budget.most_epochs * rows * self.data.row_length
 
     def identity(self) -> str:
         """Hash of what decides the result: not of `compute`, the description or `Divergence`."""

@@ -40,6 +40,9 @@ class BudgetConfig(Section):
         "log",
         "lost",
     )
+    most_epochs: PositiveFloat | None = None
+    """End the run when it has read the text this often, if the budget is not spent by then; null
+    reads on."""
 
 
 class MaskingConfig(Section):
@@ -66,7 +69,7 @@ class BatchConfig(Section):
 
     rows: Size = 8192
     ramp: Fraction = 0.6
-    """Share of the budget after which `rows` is reached; 0 starts there."""
+    """Progress at which `rows` is reached; 0 starts there."""
     quantum: Size | None = None
     """The ramp starts with this many rows and grows by as many; null is a 64th of `rows`."""
 
@@ -87,7 +90,7 @@ class OrderConfig(Section):
 
 
 class EarlyStop(Section):
-    """Give up if the loss is above `loss` once the share `after` of the budget is spent."""
+    """Give up if the loss is above `loss` at progress `after`."""
 
     after: PositiveFloat = 0.125
     loss: PositiveFloat = 6.0
@@ -116,7 +119,7 @@ class TrainConfig(Section):
     log_seconds: PositiveFloat = 2.0
     checkpoint_seconds: PositiveFloat = 600.0
     heldout_every: PositiveFloat | None = 0.1
-    """Measure held-out loss each time this share of the budget is spent; null: only at the end."""
+    """Measure held-out loss each time progress grows by this share; null: only at the end."""
     early_stop: EarlyStop | None = None
     divergence: Divergence = Divergence()
 

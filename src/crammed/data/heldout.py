@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from crammed.formats.lines import File
 from crammed.formats.records import json_records, without_surrogates
 
 _PIECE = 20_000  # characters
+_SAMPLED_DOCUMENTS = 100
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,19 @@ def heldout_texts(file: Path) -> Iterator[str]:
         if not isinstance(text, str):
             raise InputError(f"{place}: the field 'text' is missing or does not hold text")
         yield without_surrogates(text)
+
+
+def text_bytes(characters: int, file: Path) -> float:
+    """About how many bytes of UTF-8 a text has, by the documents held out of it.
+
+    Args:
+        characters: of the text.
+
+    Raises:
+        InputError: the file is unreadable or not of that form.
+    """
+    sampled = "".join(islice(heldout_texts(file), _SAMPLED_DOCUMENTS))
+    return characters * len(sampled.encode()) / max(1, len(sampled))
 
 
 def heldout_rows(tokenizer: Tokenizer, file: Path, most_rows: int, length: int) -> HeldoutRows:

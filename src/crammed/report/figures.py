@@ -78,7 +78,7 @@ def _thinned(records: Sequence[Point]) -> list[Point]:
 
 def _budget_axis(axes: Axes) -> None:
     axes.set_xlim(0, 100)
-    axes.set_xlabel("budget spent")
+    axes.set_xlabel("progress of the run")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
 
 

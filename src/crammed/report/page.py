@@ -14,6 +14,7 @@ from crammed.budget import format_seconds
 from crammed.config import RunConfig
 from crammed.data import show
 from crammed.data.corpus import Corpus
+from crammed.early_end import EarlyEnd
 from crammed.errors import InputError
 from crammed.evaluation.folder import read_scores
 from crammed.evaluation.scores import table
@@ -105,6 +106,7 @@ def _load_run(path: Path) -> dict[str, Any]:
     metrics = read_metrics(path, *METRIC_NUMBERS)
     if not metrics:
         raise InputError(f"{path / 'metrics.jsonl'} holds no log point: restore it from a copy")
+    early = EarlyEnd.read(summary.get("early_end"))
     run: dict[str, Any] = {
         "name": path.resolve().name,
         "label": path.resolve().name,
@@ -114,7 +116,8 @@ def _load_run(path: Path) -> dict[str, Any]:
         "on_the_way": _on_the_way(events, summary),
         "unigram": summary["unigram_cross_entropy"],
         "stages": _stages(events),
-        "trouble": _trouble(events),
+        "spent": early.share if early is not None else summary["u"],
+        "remarks": [*_ending(early), *_trouble(events)],
         **_scores(read_json(path / "evaluation" / "scores.json") or {"suites": {}}),
         "env": read_json(path / "env.json") or {},
         "yaml": _yaml(config),
@@ -163,6 +166,11 @@ def _on_the_way(events: list[dict[str, Any]], summary: dict[str, Any]) -> list[d
     """
     by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
     return [by_update[update] for update in sorted(by_update) if update < summary["updates"]]
+
+
+def _ending(early: EarlyEnd | None) -> list[str]:
+    """How the length of the corpus ended the run, if it did."""
+    return [f"The corpus {early.words(over=True)}."] if early is not None else []
 
 
 def _trouble(events: list[dict[str, Any]]) -> list[str]:

@@ -10,7 +10,8 @@ A study is a YAML file, built in (``studies/``) or the user's:
       adamw: [optim.name=adamw]          # a recipe here replaces the base's
 
 What follows from the budget is decided once, for the base: arms with the base's recipe get its
-size, batch and learning rates, unless they set their own.
+size, batch and learning rates, unless they set their own. `budget.most_epochs` is that of the base
+in every arm, so that none may train longer than the others.
 """
 
 from __future__ import annotations
@@ -123,10 +124,16 @@ def load_study(
                 f"study {name}, arm {arm}: {taken[0]} is a property of the corpus, which all arms "
                 "share: prepare another corpus"
             )
+        if taken := [word for word in own if word.startswith("budget.most_epochs")]:
+            raise InputError(
+                f"study {name}, arm {arm}: {taken[0]} would let this arm train longer or shorter "
+                "than the others: set it in the base"
+            )
         try:
             if any("=" not in word for word in own):  # a recipe of its own
-                asked = ask(recipe, overrides, fixed)
-                followed = _followed(choose(arm, asked), asked.open)
+                same = _same_end(base, ask(recipe, overrides, fixed).config)
+                asked = ask(recipe, [*overrides, *same], fixed)
+                followed = [*same, *_followed(choose(arm, asked), asked.open)]
             else:
                 followed = _taken(base, own, heads_follow)
             arms[arm] = (*followed, *own)
@@ -159,6 +166,14 @@ def _followed(config: RunConfig, keys: Iterable[str]) -> list[str]:
     """Overrides with the values of what may follow from the budget, without the tokenizer's."""
     values = values_of(config, [key for key in keys if not key.startswith("tokenizer.")])
     return [f"{key}={value}" for key, value in values.items()]
+
+
+def _same_end(base: RunConfig, other: RunConfig) -> list[str]:
+    """What another recipe needs so that little text ends its runs where it ends the base's."""
+    most = base.budget.most_epochs
+    if other.budget.most_epochs == most:
+        return []
+    return [f"budget.most_epochs={'null' if most is None else f'{most:g}'}"]
 
 
 def _taken(base: RunConfig, own: Sequence[str], heads_follow: bool) -> list[str]:

@@ -85,8 +85,9 @@ class Chooser:
             raise _no_results(self._out) from error
         threads = asked.config.compute.threads or self._threads
         own = Asked(with_values(asked.config, {"compute.threads": threads}), asked.open)
-        measure = measuring(device_of(own.nominally(self._corpus.rows)), self._progress)
-        made = choose(own, self._corpus.rows, measure)
+        rows = self._corpus.rows
+        measure = measuring(device_of(own.nominally(rows), rows), self._progress)
+        made = choose(own, rows, measure)
         self.chosen[arm] = {
             "identity": wanted,
             "values": made.values,

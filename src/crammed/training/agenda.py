@@ -24,9 +24,9 @@ class Agenda:
     """Knows when something was last done, and what it cost.
 
     A log point is due after the first update of a run and then every `log_seconds` of training, a
-    checkpoint every `checkpoint_seconds`, and a held-out measurement each time another share
-    `heldout_every` of the budget is spent. Log points and checkpoints are passed over when less
-    than twice the time of the last one is left.
+    checkpoint every `checkpoint_seconds`, and a held-out measurement each time progress has grown
+    by another `heldout_every`. Log points and checkpoints are passed over when less than twice the
+    time of the last one is left.
 
     Args:
         room_for: whether the budget has so many seconds left.
@@ -70,7 +70,7 @@ class Agenda:
         return self.since_log() >= self._log_after and self._room_for(2 * self._log_cost)
 
     def heldout_due(self, u: float) -> bool:
-        """Whether held-out loss is to be measured now that the share u of the budget is spent."""
+        """Whether held-out loss is to be measured at progress u."""
         every = self._train.heldout_every
         if every is None or u >= 1.0:
             return False

@@ -49,7 +49,7 @@ class Detour:
 
 @dataclass(frozen=True)
 class End:
-    """The end of training: seconds charged and share of the budget at the last update."""
+    """The end of training: seconds charged and progress at the last update."""
 
     charged_seconds: float
     u: float
@@ -67,7 +67,7 @@ class TrainState:
         run_sha256: hash of ``env.json``, which no two runs share; None in older versions.
         heldout_u: progress at the last held-out measurement.
         loss_scale: that of float16; None in other formats.
-        end: None while the budget is not spent.
+        end: None while the run goes on.
         over: why a rule of the recipe ended the run; None if none did.
     """
 
@@ -133,7 +133,7 @@ class Checkpoints:
         self._write(work, over=reason)
 
     def save_end(self, work: Work, end: End) -> TrainState:
-        """Write that the budget is spent; returns what was written."""
+        """Write that training has ended; returns what was written."""
         return self._write(work, end=end)
 
     def _write(self, work: Work, end: End | None = None, over: str | None = None) -> TrainState:

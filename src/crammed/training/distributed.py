@@ -336,7 +336,7 @@ def follow(
         share_start(step, group)
     _compare_first_weights(step, group)
     stream = RowStream(corpus, config.seed, config.order)
-    planner = Planner(config, corpus.vocab_size, Ledger(()), device.synchronize)
+    planner = Planner(config, corpus.vocab_size, corpus.rows, Ledger(()), device.synchronize)
     with noted_signals(), watchdog.Watchdog() as watch:  # the leader answers signals for all
         step.before_microbatch = watch.beat
         while True:

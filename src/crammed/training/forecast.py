@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from crammed.budget import Ledger, Work
 from crammed.choosing import Chosen, shape_of, why_size
 from crammed.config import ModelConfig, RunConfig
 from crammed.data.masking import predicted_positions
+from crammed.early_end import EarlyEnd, text_is_read
 from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
 from crammed.sizing import MOST_EPOCHS, SHAPES, expected_tokens
 from crammed.training.agenda import TRAINING, Agenda
 from crammed.training.measure import Speed
 from crammed.training.memory import BYTES_PER_PARAMETER
-from crammed.training.plan import Planner
+from crammed.training.plan import Planner, budget_share
 
 FEW_UPDATES = 200
 BEYOND = 2
@@ -30,6 +32,7 @@ def forecast(
     rows: int | None,
     speed: Speed,
     suited: Chosen | None = None,
+    text_bytes: float | None = None,
 ) -> dict[str, Any]:
     """Play the whole run through at a measured speed.
 
@@ -40,6 +43,7 @@ def forecast(
         rows: number of rows in the corpus; None if there is no corpus yet.
         suited: the recipe in the size that suits budget and text, as it was chosen; None leaves
             out other sizes.
+        text_bytes: of the corpus, if they are known.
 
     Returns:
         ``updates``, ``tokens``, ``tokens_between`` (at the speeds of the slowest and the fastest
@@ -47,15 +51,22 @@ def forecast(
         ``first_compile_seconds``, ``exaflop``, ``epochs`` (None without a corpus),
         ``tokens_per_second``, ``parameters``, ``tokens_per_parameter``, ``memory`` (bytes),
         ``microbatch_rows``, ``sizes`` (see `candidates`), ``best_size`` (``layers``, ``width`` and
-        ``why``) and ``notes`` on what will go wrong.
+        ``why``), ``early_end`` (the fields of `EarlyEnd`; None if the budget is spent) and
+        ``notes`` on what will go wrong.
     """
-    ledger, work = _play(config, vocab_size, speed)
+    ledger, work, charged = _play(config, vocab_size, rows, speed)
     training = sum(ledger.seconds[name] for name in TRAINING)
     size = parameters(config.model, vocab_size)
     epochs = work.rows / rows if rows is not None else None
+    early, paid = None, float(work.tokens)
+    if rows is not None and epochs is not None and text_is_read(config, rows, work.tokens):
+        share = budget_share(config, vocab_size, work, charged)
+        early = EarlyEnd.of(config, rows, text_bytes, epochs, share)
+        paid /= early.share if early is not None else 1.0
     budget, between, seconds = config.budget.limit, [work.tokens, work.tokens], ledger.charged()
     if budget.kind == "time":
-        between = [round(work.tokens / speed.high), round(work.tokens / speed.low)]
+        most = config.most_tokens(rows)
+        between = [round(min(most, paid / factor)) for factor in (speed.high, speed.low)]
         seconds = min(seconds, budget.limit)
     return {
         "updates": work.updates,
@@ -71,11 +82,12 @@ def forecast(
         "tokens_per_parameter": work.tokens / size,
         "memory": speed.memory,
         "microbatch_rows": speed.microbatch_rows,
-        "sizes": candidates(config, vocab_size, rows, work.tokens, suited)
+        "sizes": candidates(config, vocab_size, rows, round(paid), suited)
         if suited and work.tokens
         else [],
         "best_size": best_size(suited, rows) if suited else None,
-        "notes": list(_notes(config, work, rows, epochs)),
+        "early_end": asdict(early) if early is not None else None,
+        "notes": list(_notes(config, work, rows, early)),
     }
 
 
@@ -89,11 +101,17 @@ class _Simulated:
         return self.now
 
 
-def _play(config: RunConfig, vocab_size: int, speed: Speed) -> tuple[Ledger, Work]:
-    """The training loop with its own planner and agenda; a clock is put forward instead of work."""
+def _play(
+    config: RunConfig, vocab_size: int, rows: int | None, speed: Speed
+) -> tuple[Ledger, Work, float]:
+    """The training loop with its own planner and agenda; a clock is put forward instead of work.
+
+    Returns:
+        the ledger, the work that was done, and the seconds charged by the end of its last update.
+    """
     clock = _Simulated()
     ledger, work = Ledger(config.budget.charge, clock), Work()
-    planner = Planner(config, vocab_size, ledger, lambda: None)
+    planner = Planner(config, vocab_size, rows, ledger, lambda: None)
     with ledger.account("compile"):
         clock.now += speed.start + speed.compile
     agenda = Agenda(config.train, ledger, planner.room_for)
@@ -112,7 +130,7 @@ def _play(config: RunConfig, vocab_size: int, speed: Speed) -> tuple[Ledger, Wor
                 with agenda.booked(what, u):
                     clock.now += seconds[what]
     ledger.charged()  # books up to now
-    return ledger, work
+    return ledger, work, planner.charged
 
 
 def candidates(
@@ -125,7 +143,7 @@ def candidates(
 
     Args:
         rows: number of rows in the corpus; None if there is no corpus yet.
-        tokens: how many tokens the recipe's own size will read.
+        tokens: how many tokens the budget pays for in the recipe's own size.
 
     Returns:
         for each size ``layers``, ``width``, ``measured``, ``parameters``, ``layer_parameters``
@@ -142,9 +160,9 @@ def candidates(
     free = "model.head_dim" in suited.choice.follows
     shapes = {(layers, width) for layers, width in SHAPES if free or width % own.head_dim == 0}
     ours, theirs = shape_of(config), shape_of(suited.config)
-    read = {ours: tokens}
+    paid, most = {ours: tokens}, config.most_tokens(rows)
     if theirs != ours and suited.choice.flops_per_second is not None:
-        read[theirs] = round(expected_tokens(suited.config, suited.choice.flops_per_second))
+        paid[theirs] = round(expected_tokens(suited.config, suited.choice.flops_per_second))
     models = sorted(  # the width of their heads changes no number here
         (
             own.model_copy(update={"layers": layers, "width": width})
@@ -158,12 +176,13 @@ def candidates(
         shape, size = (model.layers, model.width), parameters(model, vocab_size)
         layer_size = block_matrix_parameters(model)
         by_work = config.budget.limit.kind in ("tokens", "updates")
-        count = tokens if by_work else read.get(shape, round(tokens * cost(own) / cost(model)))
+        count = tokens if by_work else paid.get(shape, round(tokens * cost(own) / cost(model)))
+        count = round(min(count, most))
         found.append(
             {
                 "layers": model.layers,
                 "width": model.width,
-                "measured": shape in read,
+                "measured": shape in paid,
                 "parameters": size,
                 "layer_parameters": layer_size,
                 "tokens": count,
@@ -181,7 +200,9 @@ def best_size(suited: Chosen, rows: int | None) -> dict[str, Any]:
     return {"layers": layers, "width": width, "why": why_size(suited, rows)}
 
 
-def _notes(config: RunConfig, work: Work, rows: int | None, epochs: float | None) -> Iterator[str]:
+def _notes(
+    config: RunConfig, work: Work, rows: int | None, early: EarlyEnd | None
+) -> Iterator[str]:
     """What will go wrong, and what to do about it."""
     if work.updates == 0:
         yield "the budget ends before one update: lower batch.rows"
@@ -192,5 +213,7 @@ def _notes(config: RunConfig, work: Work, rows: int | None, epochs: float | None
         )
     if rows is not None and rows < config.batch.rows:
         yield f"the corpus has {rows:,} rows, fewer than one batch: add text or lower batch.rows"
-    if epochs is not None and epochs > MOST_EPOCHS:
+    if early is not None:
+        yield f"the corpus {early.words(over=False)}"
+    elif rows is not None and (epochs := work.rows / rows) > MOST_EPOCHS:
         yield f"the corpus is read {epochs:.1f} times: add text"

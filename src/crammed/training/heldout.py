@@ -26,7 +26,9 @@ FEWEST_ROWS = 32
 MOST_ROWS = 512
 
 
-def rows_on_the_way(config: RunConfig, speed: float | None = None) -> int:
+def rows_on_the_way(
+    config: RunConfig, speed: float | None = None, corpus_rows: int | None = None
+) -> int:
     """Number of held-out rows for a measurement during training, few if the run is short.
 
     It follows from what the run directory keeps, or else the device, so all points of a curve use
@@ -34,8 +36,9 @@ def rows_on_the_way(config: RunConfig, speed: float | None = None) -> int:
 
     Args:
         speed: FLOP/s that were measured when the run began; None if none were.
+        corpus_rows: number of rows in the corpus; None if its length ends no run.
     """
-    rows_read = expected_tokens(config, speed) / config.data.row_length
+    rows_read = expected_tokens(config, speed, corpus_rows) / config.data.row_length
     wanted = min(max(round(rows_read / ROWS_READ_FOR_EACH_HELD_OUT), FEWEST_ROWS), MOST_ROWS)
     return min(wanted, config.data.heldout_rows)
 
@@ -44,7 +47,7 @@ class HeldoutMeter:
     """Measures the held-out loss of the model that is being trained."""
 
     def __init__(self, run: RunDir, corpus: Corpus, model: MaskedLM, device: Device) -> None:
-        most = rows_on_the_way(run.config, run.choice.flops_per_second)
+        most = rows_on_the_way(run.config, run.choice.flops_per_second, corpus.rows)
         self._rows = heldout_rows(corpus.tokenizer, corpus.heldout, most, corpus.row_length)
         self._mask = Specials.of(corpus.tokenizer).mask
         self._model = model

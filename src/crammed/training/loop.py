@@ -45,7 +45,7 @@ class Trained:
     Attributes:
         accounts: seconds by account of the ledger.
         charged_seconds: seconds that counted against the budget when the last update was finished.
-        u: share of the budget that was spent by then.
+        u: progress by then.
     """
 
     model: MaskedLM
@@ -69,7 +69,9 @@ def pretrain(
     clock: Clock = time.monotonic,
     group: Group | None = None,
 ) -> Trained:
-    """Train until the budget is spent; go on from a checkpoint where there is one.
+    """Train until the budget is spent, or the text read as often as `budget.most_epochs` allows.
+
+    Goes on from a checkpoint where there is one.
 
     What this returns is in the last checkpoint, too, so that a call after the end of training
     returns the same and trains no further.
@@ -91,7 +93,7 @@ def pretrain(
     for words in loaded.damaged:
         progress.line(f"checkpoint  {words}: going on from {loaded.generation}")
     note_processes(run, group, progress, resumed=loaded.state.work.updates > 0)
-    planner = Planner(config, corpus.vocab_size, ledger, device.synchronize)
+    planner = Planner(config, corpus.vocab_size, corpus.rows, ledger, device.synchronize)
     stream, work = RowStream(corpus, config.seed, config.order), loaded.state.work
     if loaded.generation is None:
         with ledger.account("compile"):
@@ -115,7 +117,7 @@ def pretrain(
             try:
                 work = _train(work, stream, step, planner, ledger, upkeep)
                 if work.updates == 0:
-                    raise _nothing_trained(planner, ledger)
+                    raise _nothing_trained(planner, ledger, corpus)
                 state, end = upkeep.finish(work)  # on disk, because what follows may fail
                 return Trained.of(alone.model, state, end)
             except Diverged as fault:
@@ -131,7 +133,7 @@ def _train(
     ledger: Ledger,
     upkeep: Upkeep,
 ) -> Work:
-    """Update after update, until the budget is spent; returns the work that was done by then."""
+    """Update after update, until none fits; returns the work that was done by then."""
     while (update := planner.next(work)) is not None:
         with ledger.account("data_wait"):
             rows = torch.from_numpy(stream.read(update.first_row, update.rows))
@@ -160,7 +162,12 @@ def _check_size(corpus: Corpus, rows: int) -> None:
         )
 
 
-def _nothing_trained(planner: Planner, ledger: Ledger) -> InputError:
+def _nothing_trained(planner: Planner, ledger: Ledger, corpus: Corpus) -> InputError:
+    if planner.limits.most_tokens < planner.rows(0.0) * corpus.row_length:
+        return InputError(
+            f"one update of {planner.rows(0.0)} rows reads more of the {corpus.rows:,} rows of the "
+            "corpus than budget.most_epochs allows: raise it or lower batch.rows"
+        )
     seconds = ledger.seconds["lost"]
     lost = f", {format_seconds(seconds)} of it lost earlier" if seconds else ""
     return InputError(

@@ -186,8 +186,9 @@ def _start(
     if config.model.embedding_start == "random":
         return 0.0
     table = step.model.encoder.tokens.weight
-    planner = Planner(config, len(table), Ledger(()), lambda: None)
-    count = rows_to_count(config, MOST_TOKENS if corpus is None else corpus.rows, planner)
+    rows = None if corpus is None else corpus.rows
+    planner = Planner(config, len(table), rows, Ledger(()), lambda: None)
+    count = rows_to_count(config, MOST_TOKENS if rows is None else rows, planner)
     began = clock()
     begin_with_neighbours(table, source(count), config.model.first_embedding_std, config.seed)
     return clock() - began
@@ -197,7 +198,7 @@ def _prepare(
     config: RunConfig, step: TrainStep, vocab_size: int, device: Device, clock: Clock
 ) -> float:
     """Get ready for every update that this run may have; return the seconds it took."""
-    planner = Planner(config, vocab_size, Ledger(()), device.synchronize)
+    planner = Planner(config, vocab_size, None, Ledger(()), device.synchronize)
     began = clock()
     step.prepare(planner.all_row_counts(), planner.all_mask_rates())
     device.synchronize()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from crammed.budget import Ledger, Pace, Work
+from crammed.budget import Ledger, Limits, Pace, Work
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
 from crammed.model.cooccurrence import factorisation_flops
@@ -35,10 +35,12 @@ class Update:
 
 
 class Planner:
-    """Turns progress into updates until the budget is spent.
+    """Turns progress into updates until the budget is spent or the text read often enough.
 
     Args:
         vocab_size: size of the tokenizer's vocabulary, for the cost in FLOPs.
+        corpus_rows: number of rows in the corpus; None if there is no corpus yet, whose length
+            could end the run.
         synchronize: waits for the device. It is called only while the pace is unknown and when the
             end is near, where the clock has to speak of finished work.
 
@@ -53,10 +55,12 @@ class Planner:
         self,
         config: RunConfig,
         vocab_size: int,
+        corpus_rows: int | None,
         ledger: Ledger,
         synchronize: Callable[[], None],
     ) -> None:
         self.budget = config.budget.limit
+        self.limits = Limits(self.budget, config.most_tokens(corpus_rows))
         self.charged = ledger.charged()
         self.skipped_rows = self.reached = 0
         self.rate = 1.0
@@ -64,22 +68,19 @@ class Planner:
         self._vocab_size = vocab_size
         self._ledger = ledger
         self._synchronize = synchronize
-        self._start = Work()
-        """What is spent before the first update, besides time."""
-        if config.model.embedding_start == "cooccurrence":
-            self._start = Work(flops=factorisation_flops(vocab_size, config.model.width))
+        self._start = work_before_training(config, vocab_size)
         self._pace = Pace()
         self._began = 0.0
         self._exact = False
 
     def progress(self, work: Work) -> float:
-        """The share of the budget that was spent when the last update was finished, u."""
-        return self.budget.progress(self._start + work, self.charged)
+        """Progress u when the last update was finished."""
+        return self.limits.progress(self._start + work, self.charged)
 
     def next(self, work: Work) -> Update | None:
-        """The update that follows `work`, or None if none fits into what is left of the budget."""
+        """The update that follows `work`, or None if none fits into what is left of the limits."""
         self._began = self._ledger.charged()
-        u = self.budget.progress(self._start + work, self._began)
+        u = self.limits.progress(self._start + work, self._began)
         rows, rate = self.rows(u), self.mask_rate(u)
         cost = self._cost(rows, rate)
         if self.budget.kind == "time":
@@ -90,11 +91,10 @@ class Planner:
                 self._began = self._ledger.charged()
             if self.budget.limit - self._began <= slowest:
                 return None
-            end = u + self._pace.typical(rows) / self.budget.limit
-        else:
-            end = self.budget.progress(self._start + work + cost, 0.0)
-            if end > 1.0:
-                return None
+        charged = self._began + self._pace.typical(rows)
+        end = self.limits.progress(self._start + work + cost, charged)
+        if end > 1.0:
+            return None
         factor = self.rate * self._config.schedule((u + end) / 2.0)
         first_row = work.rows + self.skipped_rows
         self.reached = first_row + rows
@@ -154,3 +154,20 @@ class Planner:
         """Every mask rate of this run."""
         stages = self._config.masking.stages
         return [self.mask_rate((stage + 0.5) / stages) for stage in range(stages)]
+
+
+def budget_share(config: RunConfig, vocab_size: int, work: Work, charged_seconds: float) -> float:
+    """The share of the budget that is spent after some updates, however near the run is to its end.
+
+    Args:
+        work: of the updates.
+    """
+    start = work_before_training(config, vocab_size)
+    return config.budget.limit.share(start + work, charged_seconds)
+
+
+def work_before_training(config: RunConfig, vocab_size: int) -> Work:
+    """What is spent before the first update, besides time."""
+    if config.model.embedding_start == "random":
+        return Work()
+    return Work(flops=factorisation_flops(vocab_size, config.model.width))

@@ -11,7 +11,9 @@ from pathlib import Path
 from crammed.choosing import Asked, Choice, Chosen, Measure, choose, reasons
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
+from crammed.data.heldout import text_bytes
 from crammed.device import Device, choose_device
+from crammed.early_end import EarlyEnd
 from crammed.model.count import parameters
 from crammed.progress import Progress
 from crammed.quantity import quantity
@@ -21,13 +23,16 @@ from crammed.training.distributed import Group
 from crammed.training.measure import training_speed
 
 
-def device_of(config: RunConfig) -> Device:
+def device_of(config: RunConfig, rows: float | None = None) -> Device:
     """The device of a run.
+
+    Args:
+        rows: number of rows in the corpus; None if there is no corpus yet.
 
     Raises:
         InputError: this machine lacks the device or the format that the configuration asks for.
     """
-    return choose_device(config.compute, seconds_a_shape(config))
+    return choose_device(config.compute, seconds_a_shape(config, rows))
 
 
 def measuring(device: Device, progress: Progress, group: Group | None = None) -> Measure:
@@ -76,16 +81,26 @@ def announce(
     """Say what is about to be trained, on what, and why."""
     for reason in device.reasons:
         progress.line(f"device  {reason}")
-    speed = choice.flops_per_second
-    epochs = expected_tokens(config, speed) / corpus.row_length / corpus.rows
-    known = speed is not None or config.budget.limit.kind != "time"
-    if known and epochs > MOST_EPOCHS:  # a nominal speed would be a guess
-        progress.line(
-            f"corpus  will be read about {epochs:.1f} times: add text, or lower the budget"
-        )
+    if words := _about_the_text(config, choice, corpus):
+        progress.line(f"corpus  {words}")
     size = quantity(parameters(config.model, corpus.vocab_size))
     progress.line(
         f"model  {config.model.layers} x {config.model.width} ({size} parameters), updates of "
         f"{config.batch.rows:,} rows, learning rate {config.optim.lr:.1e}: "
         f"{reasons(config, choice, corpus.rows)}"
     )
+
+
+def _about_the_text(config: RunConfig, choice: Choice, corpus: Corpus) -> str | None:
+    """What there is to say about the length of the corpus, if that is short for the budget."""
+    speed, length = choice.flops_per_second, corpus.rows * corpus.row_length
+    paid, most = expected_tokens(config, speed), config.most_tokens(corpus.rows)
+    if speed is None and config.budget.limit.kind == "time":  # a nominal speed would be a guess
+        ends = f"ends the run when it has been read {most / length:g} times, if the budget lasts"
+        return f"{ends} that long" if paid > most else None
+    size = text_bytes(corpus.manifest["characters"], corpus.heldout) if paid > most else None
+    if early := EarlyEnd.of(config, corpus.rows, size, most / length, most / paid):
+        return early.words(over=False)
+    if paid / length > MOST_EPOCHS:
+        return f"will be read about {paid / length:.1f} times: add text, or lower the budget"
+    return None

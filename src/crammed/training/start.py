@@ -45,7 +45,7 @@ def rows_to_count(config: RunConfig, corpus_rows: int, planner: Planner) -> int:
     No more than the run is going to read, as far as that is known, and each once.
     """
     length, budget = config.data.row_length, config.budget.limit
-    most = min(corpus_rows, MOST_TOKENS // length)
+    most = int(min(corpus_rows * length, MOST_TOKENS, planner.limits.most_tokens)) // length
     if budget.kind == "time":
         return min(most, int(budget.limit * TOKENS_A_SECOND) // length)
     return planner.rows_of_run(most)

@@ -152,6 +152,6 @@ def _too_bad(rule: EarlyStop | None, u: float, loss: float) -> str | None:
     if rule is None or u < rule.after or loss <= rule.loss:
         return None
     return (
-        f"early stop: loss {loss:.3f} is above {rule.loss:g} with {100 * u:.0f} % of the budget "
-        "spent (train.early_stop)"
+        f"early stop: loss {loss:.3f} is above {rule.loss:g} after {100 * u:.0f} % of the run "
+        "(train.early_stop)"
     )

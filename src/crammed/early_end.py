@@ -1,0 +1,79 @@
+"""A run that ends before its budget, because its text has been read often enough, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from crammed.config import RunConfig
+from crammed.quantity import quantity
+
+NEARLY_ALL = 0.995
+"""A run that spends this share of its budget, or more, does not end early."""
+
+
+def text_is_read(config: RunConfig, rows: int | None, tokens: int) -> bool:
+    """Whether one more update would pass `budget.most_epochs`.
+
+    Args:
+        rows: number of rows in the corpus; None if there is none yet.
+        tokens: how many the run has read.
+    """
+    return tokens + config.batch.rows * config.data.row_length > config.most_tokens(rows)
+
+
+@dataclass(frozen=True)
+class EarlyEnd:
+    """An early end, and what more text would bring.
+
+    Attributes:
+        epochs: how often the text is read.
+        share: share of the budget that is spent by then.
+        spent, budget: this share and the whole budget, in words.
+        text_tokens, text_bytes: length of the text; its bytes are None if they are not known.
+    """
+
+    epochs: float
+    share: float
+    spent: str
+    budget: str
+    text_tokens: int
+    text_bytes: float | None
+
+    @classmethod
+    def of(
+        cls, config: RunConfig, rows: int, text_bytes: float | None, epochs: float, share: float
+    ) -> EarlyEnd | None:
+        """The end of a run that spends a share of its budget; None if that is nearly all, or none.
+
+        Args:
+            rows: number of rows in the corpus.
+        """
+        if not 0.0 < share < NEARLY_ALL:
+            return None
+        limit, text_tokens = config.budget.limit, rows * config.data.row_length
+        return cls(epochs, share, limit.part(share), str(limit), text_tokens, text_bytes)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any] | None) -> EarlyEnd | None:
+        """What a summary says of an early end; None if there was none."""
+        return cls(**{each.name: values[each.name] for each in fields(cls)}) if values else None
+
+    def words(self, *, over: bool) -> str:
+        """One sentence about the corpus: how it ends the run, and how much text could be used.
+
+        Args:
+            over: whether the run has ended.
+        """
+        times = 1.0 / self.share
+        size = f"{quantity(times * self.text_tokens)} tokens"
+        if self.text_bytes is not None:
+            size += f", {quantity(times * self.text_bytes, 'B')}"
+        many = f"{times:.3g}" if times < 100 else f"{times:,.0f}"
+        done, ends = ("was", "ended after") if over else ("is", "ends after about")
+        return (
+            f"{done} read {self.epochs:.3g} times (budget.most_epochs), so the run {ends} "
+            f"{self.spent} of {self.budget}; the whole budget could use {many} times as much text "
+            f"({size})"
+        )
