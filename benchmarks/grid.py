@@ -115,6 +115,8 @@ class Runs:
         corpus = self._corpora[point.corpus]
         words = [sys.executable, "-m", "crammed", "pretrain", *point.words]
         words += ["--corpus", str(corpus.path), "--budget", f"{point.tokens}tok"]
+        if not any(word.startswith("budget.most_epochs") for word in point.words):
+            words.append("budget.most_epochs=null")  # the grid says how often the text is read
         words += ["--seed", str(point.seed), "--out", str(folder), "--json"]
         env = {**os.environ, "OMP_NUM_THREADS": str(len(used))}
         log = folder.with_suffix(".log")

@@ -10,8 +10,9 @@ the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end 
 ``study: DATE-NAME`` shows a study, ``documents: DATE-NAME`` one whose runs were scored on documents
 by themselves, ``positions: DATE-NAME`` runs by position in the row, and ``sizes: BUDGET ...`` what
 the default recipe becomes at some budgets; ``contest: DATE-NAME``, ``sweep``, ``hour`` and
-``serving`` show records on a CPU (`cpu_tables`); ``prepare: FILE`` and the other keys of `MAKERS`
-show benchmark results (`benchmark_tables`).
+``serving`` show records on a CPU (`cpu_tables`), ``epochs: DATE-NAME``, ``variants`` and
+``minutes`` those about little text (`text_tables`); ``prepare: FILE`` and the other keys of
+`MAKERS` show benchmark results (`benchmark_tables`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import typer
 
 import benchmark_tables
 import cpu_tables
+import text_tables
 from crammed.device import known_peak
 from crammed.errors import InputError
 from crammed.files import read_json, write_json, write_text
@@ -37,6 +39,7 @@ from crammed.sizing import tokens
 from crammed.speed import CORE, SHARE_OF_PEAK
 from crammed.study.folder import run_folder
 from crammed.study.statistics import RATES, compare_arms
+from losses import difference_text, mean_text
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
@@ -196,8 +199,8 @@ def study_table(names: list[str]) -> str:
         if RATES[0] not in row:
             lines.append(f"| {row['arm']} | 0 | {row['failed']} | | | |")
             continue
-        few, many = (_mean(row[rate]) for rate in RATES)
-        difference = _difference(row[RATES[0]])
+        few, many = (mean_text(row[rate]) for rate in RATES)
+        difference = difference_text(row[RATES[0]])
         tokens = quantity(row["tokens"])
         cells = (row["arm"], str(row["seeds"]), few, many, difference, tokens)
         lines.append(f"| {' | '.join(cells)} |")
@@ -215,7 +218,8 @@ def documents_table(names: list[str]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in compare_arms(values, (ALONE, RATES[0])):
-        losses = [word(row[key]) for key in (ALONE, RATES[0]) for word in (_mean, _difference)]
+        words = (mean_text, difference_text)
+        losses = [word(row[key]) for key in (ALONE, RATES[0]) for word in words]
         lines.append(f"| {row['arm']} | {row['seeds']} | {' | '.join(losses)} |")
     made = values["environment"]
     lines += ["", f"Budget {values['budget']}, {made['cores']} cores, commit {made['commit']}."]
@@ -246,19 +250,6 @@ def _study_of(names: list[str]) -> dict[str, Any]:
     if values is None:
         raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
     return values
-
-
-def _mean(loss: dict[str, Any]) -> str:
-    deviation = loss["deviation"]
-    return f"{loss['mean']:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")
-
-
-def _difference(loss: dict[str, Any]) -> str:
-    if loss["difference"] is None:
-        return ""
-    between = loss["interval"]
-    words = f" ({between[0]:+.3f} to {between[1]:+.3f})" if between is not None else ""
-    return f"{loss['difference']:+.3f}{words}"
 
 
 def sizes_table(budgets: list[str]) -> str:
@@ -312,6 +303,9 @@ MAKERS = {
     "sweep": cpu_tables.sweep_table,
     "hour": cpu_tables.hour_table,
     "serving": cpu_tables.serving_table,
+    "epochs": text_tables.epochs_table,
+    "variants": text_tables.variants_table,
+    "minutes": text_tables.minutes_table,
 }
 
 

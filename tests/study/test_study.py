@@ -23,6 +23,7 @@ from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT, Progress
+from crammed.recipe import load_config
 from crammed.study.arms import Study, load_study, study_names
 from crammed.study.runner import _Processes, _runs, run_study
 from crammed.study.statistics import compare_arms
@@ -50,7 +51,8 @@ def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None
     assert len({word.partition("=")[0] for word in muon}) == len(muon)
     other = write(tmp_path / "o.yaml", base=["demo"], arms={"plain": [], "old": ["crammed-2022"]})
     words = load_study(str(other), corpus, BUDGET).words("old")
-    assert words == ["crammed-2022", "budget.most_epochs=16"]  # so that no arm trains longer
+    most = load_config("demo").budget.most_epochs
+    assert words == ["crammed-2022", f"budget.most_epochs={most:g}"]  # so no arm trains longer
 
 
 @pytest.mark.parametrize(

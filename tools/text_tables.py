@@ -1,0 +1,287 @@
+"""Tables about little text, from the file that ``benchmarks/grid.py`` writes.
+
+Each function takes the name of a record, a folder of ``records/`` with a ``runs.json``, and returns
+Markdown. What has not been measured yet is no error, and the table says so.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmark_tables import NOT_YET, tabled
+from crammed.budget import format_seconds
+from crammed.choosing import choose, shape_of
+from crammed.config import RunConfig
+from crammed.device import known_peak
+from crammed.files import read_json
+from crammed.quantity import quantity
+from crammed.recipe import ask
+from crammed.sizing import expected_tokens, flops_per_token
+from crammed.speed import SHARE_OF_PEAK
+from crammed.study.statistics import RATES, compare_arms
+from losses import difference_text, mean_text
+
+RECORDS = Path(__file__).resolve().parents[1] / "records"
+DEFAULT = "default"
+"""The variant that is the default recipe, but for its size."""
+MINUTES = (1, 2, 5, 10, 30, 60)
+MORE_TEXT = 100e6
+"""Characters of a text that the rule is asked about besides those that were measured."""
+GPU = "H100"
+NEARLY = 1.02
+"""A run may read this many times the tokens of the longest one measured, for its last update."""
+
+Run = dict[str, Any]
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text that runs were trained on, or might be: its length."""
+
+    tokens: int
+    characters: float
+
+    def __str__(self) -> str:
+        return f"{quantity(self.characters, 'B')}, {quantity(self.tokens)} tokens"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Runs over texts, sizes and lengths."""
+
+    texts: list[Text]
+    runs: list[Run]
+
+    @classmethod
+    def read(cls, names: list[str]) -> Grid:
+        """The grid of the one record that a page names; an empty one if it has no runs yet."""
+        (name,) = names
+        values = read_json(RECORDS / name / "runs.json") or {"corpora": {}, "runs": []}
+        there = {run["text_tokens"] for run in values["runs"]}
+        texts = {
+            each["tokens"]: Text(each["tokens"], each["characters"])
+            for each in values["corpora"].values()
+            if each["tokens"] in there
+        }
+        return cls([texts[tokens] for tokens in sorted(texts)], values["runs"])
+
+    def of(self, text: Text | None = None, shape: Shape | None = None) -> list[Run]:
+        """The runs of the default variant on a text, of a size."""
+        return [
+            run
+            for run in self.runs
+            if run["variant"] == DEFAULT
+            and (text is None or run["text_tokens"] == text.tokens)
+            and (shape is None or _shape(run) == shape)
+        ]
+
+    @property
+    def speeds(self) -> dict[Shape, float]:
+        """The median of the tokens per second of each size."""
+        found: dict[Shape, list[float]] = {}
+        for run in self.of():
+            found.setdefault(_shape(run), []).append(run["tokens"] / run["charged_seconds"])
+        return {shape: statistics.median(each) for shape, each in found.items()}
+
+
+def epochs_table(names: list[str]) -> str:
+    """Loss by how often the text is read, for each text and size; the best size is in bold."""
+    grid = Grid.read(names)
+    runs = grid.of()
+    if not runs:
+        return NOT_YET
+    columns = sorted({_epochs(run) for run in runs}, key=float)
+    rows = []
+    for text in grid.texts:
+        shapes = sorted({_shape(run) for run in grid.of(text)}, key=_weight)
+        means = {shape: _means(grid.of(text, shape)) for shape in shapes}
+        for shape in shapes:
+            cells = [_best_bold(means, shape, column) for column in columns]
+            rows.append(f"| {text} | {_size(shape)} | {' | '.join(cells)} |")
+    read = " | ".join(f"read {column} times" for column in columns)
+    seeds = sorted({len(losses) for losses in _by_cell(runs).values()})
+    many = " to ".join(dict.fromkeys(map(str, (seeds[0], seeds[-1]))))
+    words = (
+        "Held-out loss at 15 % masking, each text with held-out documents and a tokenizer of its "
+        f"own; means over seeds ({many}). The best size is in bold where there are several."
+    )
+    return tabled(f"| text | layers x width | {read} |", rows, runs, words)
+
+
+def variants_table(names: list[str]) -> str:
+    """What other variants change, on the texts and in the sizes and lengths where they were run."""
+    grid = Grid.read(names)
+    cells: dict[tuple[int, Shape, str], list[Run]] = {}
+    for run in grid.runs:
+        cells.setdefault((run["text_tokens"], _shape(run), _epochs(run)), []).append(run)
+    rows, shown = [], []
+    for text in grid.texts:
+        for (tokens, shape, epochs), runs in sorted(cells.items()):
+            if tokens != text.tokens or all(run["variant"] == DEFAULT for run in runs):
+                continue
+            where = f"{text}, {_size(shape)}, read {epochs} times"
+            rows += [f"| {where} | {each} |" for each in _compared(runs)]
+            shown += runs
+    if not rows:
+        return NOT_YET
+    head = (
+        "| text and size | variant | seeds | held-out loss at 15 % masking | at 25 % masking "
+        f"| difference from {DEFAULT}, 95 % interval |"
+    )
+    return tabled(head, rows, shown)
+
+
+def minutes_table(names: list[str]) -> str:
+    """What the default recipe makes of a text and some minutes, and the loss to expect."""
+    grid = Grid.read(names)
+    runs = grid.of()
+    if not runs:
+        return NOT_YET
+    longest = grid.texts[-1]
+    more = Text(round(longest.tokens * MORE_TEXT / longest.characters), MORE_TEXT)
+    texts = [*grid.texts, *([more] if more.tokens > longest.tokens else [])]
+    rows = [f"| {' | '.join(_foreseen(grid, text, n))} |" for text in texts for n in MINUTES]
+    head = (
+        "| text | minutes | layers x width | tokens read | readings | ends after "
+        f"| held-out loss to expect | the same on an {GPU} (a count) |"
+    )
+    cores = runs[0]["cores"]
+    words = (
+        f"Minutes are of {cores} core{'s' if cores > 1 else ''} of the machine below, at the speed "
+        "measured there for the size; losses are at 15 % masking.",
+        f"The {GPU} has not been measured: its seconds are the FLOPs of the tokens at half of its "
+        "peak, which models as small as these are far from.",
+    )
+    return tabled(head, rows, runs, *words)
+
+
+def _foreseen(grid: Grid, text: Text, minutes: int) -> tuple[str, ...]:
+    """What the rule chooses for a text and a budget, and what comes of it."""
+    config, speed = _chosen(grid, text, minutes)
+    rows, shape = text.tokens / config.data.row_length, shape_of(config)
+    paid, read = expected_tokens(config, speed), expected_tokens(config, speed, rows)
+    seconds = read * flops_per_token(config) / (SHARE_OF_PEAK * (known_peak(GPU) or math.nan))
+    return (
+        str(text),
+        str(minutes),
+        _size(shape),
+        quantity(read),
+        _times(read / text.tokens),
+        config.budget.limit.part(read / paid) if read < paid else "",
+        _expected(_by_tokens(grid.of(text, shape)), read),
+        "under a second" if seconds < 1.0 else format_seconds(seconds),
+    )
+
+
+def _chosen(grid: Grid, text: Text, minutes: int) -> tuple[RunConfig, float]:
+    """The default recipe for a text and a budget on the machine of a grid, and its FLOP/s there."""
+    threads = f"compute.threads={grid.runs[0]['cores']}"
+    fixed = {"budget": {"limit": f"{minutes}m"}}
+    asked = ask("crammed", ["compute.device=cpu", threads], fixed)
+    speeds = grid.speeds
+
+    def measured(config: RunConfig) -> float:
+        """The FLOP/s of a size, or of the nearest one that was measured."""
+        weight = math.log(_weight(shape_of(config)))
+        nearest = min(speeds, key=lambda shape: abs(math.log(_weight(shape)) - weight))
+        layers, width = nearest
+        model = config.model.model_copy(update={"layers": layers, "width": width})
+        return speeds[nearest] * flops_per_token(config.model_copy(update={"model": model}))
+
+    chosen = choose(asked, text.tokens / asked.config.data.row_length, measured)
+    return chosen.config, chosen.choice.flops_per_second or math.nan
+
+
+def _expected(losses: dict[float, float], read: float) -> str:
+    """The loss after so many tokens, between those of runs of the same text and size."""
+    if not losses:
+        return "not measured"
+    if read > NEARLY * max(losses):
+        return "beyond what was measured"
+    if read < min(losses):
+        return "shorter than what was measured"
+    tokens = sorted(losses)
+    between = np.interp(math.log(read), np.log(tokens), [losses[each] for each in tokens])
+    return f"{between:.2f}"
+
+
+def _by_tokens(runs: list[Run]) -> dict[float, float]:
+    """The mean loss of runs by the tokens that they read."""
+    found = _by_cell(runs)
+    tokens = {_cell(run): run["tokens"] for run in runs}
+    return {tokens[cell]: statistics.fmean(losses) for cell, losses in found.items()}
+
+
+def _by_cell(runs: list[Run]) -> dict[tuple[int, Shape, str], list[float]]:
+    """The losses of all seeds of each text, size and number of readings."""
+    found: dict[tuple[int, Shape, str], list[float]] = {}
+    for run in runs:
+        found.setdefault(_cell(run), []).append(run["heldout"][RATES[0]])
+    return found
+
+
+def _cell(run: Run) -> tuple[int, Shape, str]:
+    return run["text_tokens"], _shape(run), _epochs(run)
+
+
+def _means(runs: list[Run]) -> dict[str, float]:
+    """The mean loss by the number of readings."""
+    return {epochs: statistics.fmean(each) for (_, _, epochs), each in _by_cell(runs).items()}
+
+
+def _best_bold(means: dict[Shape, dict[str, float]], shape: Shape, epochs: str) -> str:
+    """The loss of a size, in bold if no other has a lower one there."""
+    others = [each[epochs] for each in means.values() if epochs in each]
+    if epochs not in means[shape]:
+        return "not run"
+    loss = f"{means[shape][epochs]:.3f}"
+    return f"**{loss}**" if len(others) > 1 and means[shape][epochs] == min(others) else loss
+
+
+def _compared(runs: list[Run]) -> list[str]:
+    """The variants of a cell as cells of a table, the default first."""
+    arms: dict[str, Any] = {DEFAULT: {"runs": {}}}
+    for run in runs:
+        losses = {rate: run["heldout"][rate] for rate in RATES}
+        kept = {**losses, "tokens": run["tokens"], "seconds": run["charged_seconds"]}
+        arms.setdefault(run["variant"], {"runs": {}})["runs"][str(run["seed"])] = kept
+    found = compare_arms({"baseline": DEFAULT, "arms": arms})
+    lines = []
+    for row in sorted(found, key=lambda row: row["arm"] != DEFAULT):
+        if RATES[0] not in row:
+            lines.append(f"{row['arm']} | 0 | not run | not run | ")
+            continue
+        losses = [mean_text(row[rate]) for rate in RATES]
+        difference = difference_text(row[RATES[0]])
+        lines.append(" | ".join([row["arm"], str(row["seeds"]), *losses, difference]))
+    return lines
+
+
+def _epochs(run: Run) -> str:
+    """How often the text was read."""
+    return _times(run["tokens"] / run["text_tokens"])
+
+
+def _times(epochs: float) -> str:
+    """A number of readings, rounded, as a run ends before the update that does not fit."""
+    return f"{epochs:.2g}" if epochs < 99.5 else f"{epochs:.0f}"
+
+
+def _shape(run: Run) -> Shape:
+    return run["layers"], run["width"]
+
+
+def _weight(shape: Shape) -> int:
+    """What sizes are ordered by: about their number of parameters."""
+    return shape[0] * shape[1] ** 2
+
+
+def _size(shape: Shape) -> str:
+    return f"{shape[0]} x {shape[1]}"
