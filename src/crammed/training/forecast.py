@@ -58,11 +58,8 @@ def forecast(
     training = sum(ledger.seconds[name] for name in TRAINING)
     size = parameters(config.model, vocab_size)
     epochs = work.rows / rows if rows is not None else None
-    early, paid = None, float(work.tokens)
-    if rows is not None and epochs is not None and text_is_read(config, rows, work.tokens):
-        share = budget_share(config, vocab_size, work, charged)
-        early = EarlyEnd.of(config, rows, text_bytes, epochs, share)
-        paid /= early.share if early is not None else 1.0
+    early = _early_end(config, vocab_size, rows, text_bytes, work, charged)
+    paid = work.tokens / (early.share if early is not None else 1.0)
     budget, between, seconds = config.budget.limit, [work.tokens, work.tokens], ledger.charged()
     if budget.kind == "time":
         most = config.most_tokens(rows)
@@ -89,6 +86,21 @@ def forecast(
         "early_end": asdict(early) if early is not None else None,
         "notes": list(_notes(config, work, rows, early)),
     }
+
+
+def _early_end(
+    config: RunConfig,
+    vocab_size: int,
+    rows: int | None,
+    text_bytes: float | None,
+    work: Work,
+    charged: float,
+) -> EarlyEnd | None:
+    """How the length of the corpus ends the run; None if its budget does."""
+    if rows is None or not text_is_read(config, rows, work.tokens):
+        return None
+    share = budget_share(config, vocab_size, work, charged)
+    return EarlyEnd.of(config, rows, text_bytes, work.rows / rows, share)
 
 
 class _Simulated:

@@ -69,9 +69,7 @@ def pretrain(
     clock: Clock = time.monotonic,
     group: Group | None = None,
 ) -> Trained:
-    """Train until the budget is spent, or the text read as often as `budget.most_epochs` allows.
-
-    Goes on from a checkpoint where there is one.
+    """Train until the budget or the text is used up; go on from a checkpoint where there is one.
 
     What this returns is in the last checkpoint, too, so that a call after the end of training
     returns the same and trains no further.
