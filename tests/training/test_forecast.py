@@ -83,6 +83,7 @@ def test_what_will_not_go_well_is_said() -> None:
     ramp=st.sampled_from(("0.0", "0.6")),
     final_rate=st.sampled_from(("null", "0.125")),
     charge=st.sampled_from(("[step,log]", "[compile,data_wait,step,checkpoint,log,evaluate]")),
+    epochs=st.sampled_from(("null", "0.5")),
 )
 def test_the_forecast_is_what_the_loop_does(
     corpus: Corpus,
@@ -93,12 +94,14 @@ def test_the_forecast_is_what_the_loop_does(
     ramp: str,
     final_rate: str,
     charge: str,
+    epochs: str,
 ) -> None:
     compiling, first, log, save, evaluate = extras
     speed = Speed(update, row, compiling, None, 8, row / 16, first, 0.0, log / 20, save, evaluate)
     overrides = ["batch.rows=32", f"batch.ramp={ramp}", "batch.quantum=4"]
     overrides += [f"masking.final_rate={final_rate}", f"budget.charge={charge}"]
     overrides += ["train.checkpoint_seconds=13.0", "train.heldout_every=0.15"]
+    overrides += [f"budget.most_epochs={epochs}"]
     planned = tiny("crammed", *overrides, budget={"limit": "60s"})
     clock = FakeClock()
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
