@@ -328,8 +328,13 @@ def test_all_arms_of_a_study_end_alike(tmp_path: Path, corpus: Corpus) -> None:
     assert ends(["crammed"], "crammed-2022") == {ask("crammed").config.budget.most_epochs}
     assert ends(["crammed-2022"], "crammed") == {None}
     assert ends(["crammed", "budget.most_epochs=3"], "bert-base") == {3.0}
-    with pytest.raises(InputError, match=r"arm other: budget\.most_epochs=2 would let this arm"):
-        load_study(written(["crammed"], "budget.most_epochs=2"), corpus, budget)
+    for own in (
+        ["budget.most_epochs=2"],
+        ["budget={most_epochs: 2}"],
+        ["izsak", "budget.most_epochs=2"],
+    ):
+        with pytest.raises(InputError, match=r"arm other: budget\.most_epochs is the same in all"):
+            load_study(written(["crammed"], *own), corpus, budget)
 
 
 def test_what_was_chosen_is_kept_with_the_run(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def prepare(
         corpus = prepare_corpus(
             config.data, config.tokenizer, out, progress, config.compute, work, choose
         )
-    own = [word for word in words or [] if not re.match(r"(data|tokenizer|budget)[.=]", word)]
+    decided = r"(data|tokenizer)[.=]|budget(\.limit)?="
+    own = [word for word in words or [] if not re.match(decided, word)]
     limit = config.budget.limit.text
     following = ["crammed", "pretrain", *own, "--corpus", str(out), "--budget", limit]
     lines = [*describe_corpus(corpus), ("next", shlex.join([*following, *["--fit"] * fit]))]

@@ -141,7 +141,7 @@ def show_budget(
     progress: Progress, config: RunConfig, budget: Budget | None, words: list[str] | None
 ) -> None:
     """Say which budget is used if neither the option nor an override gave one."""
-    if budget is None and not any(word.startswith("budget") for word in words or []):
+    if budget is None and not any(re.match(r"budget(\.limit)?=", word) for word in words or []):
         progress.line(
             f"budget  {config.budget.limit}, that of recipe {config.recipe}; give another with "
             "--budget, such as --budget 1h"

@@ -124,21 +124,18 @@ def load_study(
                 f"study {name}, arm {arm}: {taken[0]} is a property of the corpus, which all arms "
                 "share: prepare another corpus"
             )
-        if taken := [word for word in own if word.startswith("budget.most_epochs")]:
-            raise InputError(
-                f"study {name}, arm {arm}: {taken[0]} would let this arm train longer or shorter "
-                "than the others: set it in the base"
-            )
         try:
             if any("=" not in word for word in own):  # a recipe of its own
                 same = _same_end(base, ask(recipe, overrides, fixed).config)
-                asked = ask(recipe, [*overrides, *same], fixed)
+                recipe, *overrides = merged((recipe, *overrides, *same))
+                asked = ask(recipe, overrides, fixed)
                 followed = [*same, *_followed(choose(arm, asked), asked.open)]
             else:
                 followed = _taken(base, own, heads_follow)
             arms[arm] = (*followed, *own)
             recipe, *overrides = merged((*study.base, *arms[arm]))
-            ask(recipe, overrides, fixed)
+            if _same_end(base, ask(recipe, overrides, fixed).config):
+                raise InputError("budget.most_epochs is the same in all arms: set it in the base")
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
     return study.model_copy(update={"arms": arms})
@@ -169,7 +166,7 @@ def _followed(config: RunConfig, keys: Iterable[str]) -> list[str]:
 
 
 def _same_end(base: RunConfig, other: RunConfig) -> list[str]:
-    """What another recipe needs so that little text ends its runs where it ends the base's."""
+    """What a recipe needs for little text to end its runs where it ends those of the base."""
     most = base.budget.most_epochs
     if other.budget.most_epochs == most:
         return []
