@@ -50,9 +50,10 @@ def run_study(
         chosen: what a `Chooser` has chosen for the study, which the folder keeps.
 
     Returns:
-        what ``OUT/study.json`` holds: ``{"environment", "corpus", "budget", "jobs", "baseline",
-        "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is ``{"loss@0.15",
-        "loss@0.25", "tokens", "updates", "parameters", "seconds"}``, or ``{"failed": reason}``.
+        what ``OUT/study.json`` holds: ``{"environment", "corpus", "unigram", "budget", "jobs",
+        "baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is
+        ``{"loss@0.15", "loss@0.25", "tokens", "updates", "parameters", "exaflop", "memory_bytes",
+        "seconds"}``, or ``{"failed": reason}``.
 
     Raises:
         InputError: the folder holds another study, is in use, or cannot be written to.
@@ -63,6 +64,7 @@ def run_study(
         result: dict[str, Any] = {
             "environment": environment(),
             "corpus": corpus.sha256,
+            "unigram": corpus.manifest["heldout"]["unigram_cross_entropy"],
             "budget": budget.text,
             "jobs": jobs,
             "baseline": study.baseline,
@@ -157,4 +159,5 @@ def _train(run: _Run, processes: _Processes) -> dict[str, Any]:
     summary = read_json(Path(printed["run_dir"]) / "summary.json") or {}
     losses = {name: v for name, v in printed["heldout"].items() if name.startswith("loss@")}
     kept = {name: printed[name] for name in ("tokens", "updates", "parameters")}
+    kept |= {name: summary[name] for name in ("exaflop", "memory_bytes") if name in summary}
     return {**losses, **kept, "seconds": summary["charged_seconds"]}
