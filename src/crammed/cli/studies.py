@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,10 +79,11 @@ def study(
 
 
 def _print_study(result: dict[str, Any], failed: dict[str, str], out: Path, as_json: bool) -> None:
-    """The comparison of the arms; below it what failed, and how to look at the runs."""
+    """The comparison of the arms; below it what failed, and where the page is."""
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
+    from crammed.report.study import write_study_page
     from crammed.study.statistics import (
         RATES,
         compare_arms,
@@ -93,6 +93,8 @@ def _print_study(result: dict[str, Any], failed: dict[str, str], out: Path, as_j
     )
     from crammed.study.table import study_tables
 
+    with shown_progress() as progress:
+        page = str(write_study_page(out, out / "report.html", progress))
     if as_json:
         measures = measures_of(result) or RATES
         compared = {
@@ -100,10 +102,10 @@ def _print_study(result: dict[str, Any], failed: dict[str, str], out: Path, as_j
             "smallest_difference": {each: smallest_difference(result, each) for each in measures},
             "decidable": decidable(result),
         }
-        print_result({**result, **compared}, as_json, [])
+        print_result({**result, **compared, "report": page}, as_json, [])
         return
     below = [f"{run} failed: {reason}" for run, reason in failed.items()]
-    below.append(f"next  crammed report {shlex.quote(str(out))}")
+    below.append(f"page  {page}")
     show([*study_tables(result), Text("\n".join(below))])
 
 

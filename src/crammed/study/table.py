@@ -131,3 +131,8 @@ def _cells(row: Json, measures: Sequence[str], *, judged: bool) -> list[str]:
 
 def _digits(measure: str) -> int:
     return 3 if lower_is_better(measure) else 1
+
+
+def number_text(value: float, measure: str) -> str:
+    """A value of a measure: three decimals for a loss, one for a score in percent."""
+    return f"{value:.{_digits(measure)}f}"
