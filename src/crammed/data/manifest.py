@@ -63,11 +63,7 @@ def write_manifest(
     manifest = {
         "schema": SCHEMA,
         "crammed": crammed.__version__,
-        "data": {
-            **data.model_dump(mode="json", exclude={"sources", "unreadable"}),
-            "clean": settings_of(data.clean),
-        },
-        "tokenizer": tokenizer_config.model_dump(mode="json", exclude={"file"}),
+        **settings_json(data, tokenizer_config),
         "sources": [
             {
                 **source,
@@ -90,6 +86,20 @@ def write_manifest(
         "files": _files(corpus, packed),
     }
     write_json(corpus / "manifest.json", manifest)
+
+
+def settings_json(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
+    """What a manifest keeps of the settings, as ``data`` and ``tokenizer``.
+
+    Sources are not among them, nor anything else that names a folder of this machine.
+    """
+    return {
+        "data": {
+            **data.model_dump(mode="json", exclude={"sources", "unreadable"}),
+            "clean": settings_of(data.clean),
+        },
+        "tokenizer": tokenizer.model_dump(mode="json", exclude={"file"}),
+    }
 
 
 def changed_files(manifest: dict[str, Any], data: DataConfig) -> list[str]:
