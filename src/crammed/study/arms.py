@@ -10,7 +10,8 @@ A study is a YAML file, built in (``studies/``) or the user's:
       adamw: [optim.name=adamw]          # a recipe here replaces the base's
 
 What follows from the budget is decided once, for the base: arms with the base's recipe get its
-size, batch and learning rates, unless they set their own.
+size, batch and learning rates, unless they set their own. Where the study prepares its text, arms
+may also set ``data`` and ``tokenizer``; a number in ``data.sources`` is one of the texts given.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pydantic import BeforeValidator, Field
 
 from crammed.budget import Budget
 from crammed.choosing import Asked, values_of
-from crammed.config import RunConfig, Section
+from crammed.config import Names, RunConfig, Section
 from crammed.config.choice import overlaid
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
@@ -33,9 +34,14 @@ from crammed.errors import InputError
 from crammed.files import inside
 from crammed.recipe import FORMER, ask, formerly, parse_overrides
 from crammed.sizing import FOLLOWERS, head_dim
+from crammed.study.corpora import ArmCorpora, Corpora, of_training
 
 BASE = ""
 """The name of a study's base where arms have theirs."""
+
+Choose = Callable[[str, Asked, int | None], RunConfig]
+"""Gives the values of what the base leaves open, or an arm with another recipe, whose name is given
+(`BASE` for the base), for a number of rows of text; None if that is not known."""
 
 
 def _listed(value: Any) -> Any:
@@ -52,6 +58,8 @@ class Study(Section):
 
     description: str = ""
     base: Overrides = ()
+    judges: Names = ("heldout",)
+    """What runs are judged by (`judges`); a call may name others."""
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]
 
@@ -86,19 +94,19 @@ def read_study(name: str) -> Study:
 
 def load_study(
     name: str,
-    corpus: Corpus,
+    corpus: Corpus | ArmCorpora,
     budget: Budget,
     words: Sequence[str] = (),
-    choose: Callable[[str, Asked], RunConfig] | None = None,
+    choose: Choose | None = None,
     former: bool = False,
 ) -> Study:
     """Read a study, and check every arm against the corpus and the budget of the study.
 
     Args:
+        corpus: one for all arms, or what is known of the corpora of the study.
         words: a recipe or overrides, which replace those of the study's base.
-        choose: gives the values of what the base leaves open, or an arm with another recipe; called
-            once for each with its name, which is empty for the base. None takes the nominal speed
-            of this machine.
+        choose: called once for the base and for each arm with another recipe. None takes the
+            nominal speed of this machine.
         former: take all recipes as they were in an earlier version.
 
     Returns:
@@ -110,27 +118,27 @@ def load_study(
     study = with_words(read_study(name), words)
     if former:
         study = study.formerly()
-    fixed = {**corpus.settings(), "budget": {"limit": budget}}
-    choose = choose or (lambda _, asked: asked.nominally(corpus.rows))
-    recipe, *overrides = study.base
-    asked = ask(recipe, overrides, fixed)
-    base, heads_follow = choose(BASE, asked), "model.head_dim" in asked.open
+    corpora: ArmCorpora = Corpora(corpus) if isinstance(corpus, Corpus) else corpus
+
+    def chosen(arm: str, asked: Asked) -> RunConfig:
+        rows = corpora.rows(asked.config.corpus)
+        return choose(arm, asked, rows) if choose is not None else asked.nominally(rows)
+
+    recipe, *overrides = of_training(study.base)
+    asked = ask(recipe, overrides, corpora.fixed(study.base, budget))
+    base, heads_follow = chosen(BASE, asked), "model.head_dim" in asked.open
     arms = {}
     for arm, own in study.arms.items():
-        recipe, *overrides = study.words(arm)
-        if taken := [word for word in overrides if word.startswith(("data.", "tokenizer."))]:
-            raise InputError(
-                f"study {name}, arm {arm}: {taken[0]} is a property of the corpus, which all arms "
-                "share: prepare another corpus"
-            )
+        recipe, *overrides = of_training(study.words(arm))
         try:
+            fixed = corpora.fixed(study.words(arm), budget)
             if any("=" not in word for word in own):  # a recipe of its own
                 asked = ask(recipe, overrides, fixed)
-                followed = _followed(choose(arm, asked), asked.open)
+                followed = _followed(chosen(arm, asked), asked.open)
             else:
-                followed = _taken(base, own, heads_follow)
+                followed = _taken(base, of_training(own), heads_follow)
             arms[arm] = (*followed, *own)
-            recipe, *overrides = merged((*study.base, *arms[arm]))
+            recipe, *overrides = of_training(merged((*study.base, *arms[arm])))
             ask(recipe, overrides, fixed)
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
