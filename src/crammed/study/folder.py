@@ -19,6 +19,7 @@ from crammed.resuming import as_begun, ask_in
 from crammed.rundir import differences, read_config
 from crammed.sizing import with_values
 from crammed.study.arms import Study, as_typed, read_study, with_words
+from crammed.study.budgets import split
 from crammed.training.settling import device_of, measuring
 
 RESULT = "study.json"
@@ -141,8 +142,9 @@ def refuse_another(study: Study, corpus: Corpus, budget: Budget, seeds: int, out
 
 
 def _config(study: Study, arm: str, corpus: Corpus, budget: Budget) -> RunConfig:
-    recipe, *overrides = study.words(arm)
-    return load_config(recipe, overrides, _fixed(corpus, budget), rows=corpus.rows)
+    words, limit = split(study.words(arm), budget)
+    recipe, *overrides = words
+    return load_config(recipe, overrides, _fixed(corpus, limit), rows=corpus.rows)
 
 
 def _fixed(corpus: Corpus, budget: Budget) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from crammed.files import FolderLock, read_json, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
 from crammed.study.arms import Study, as_typed, merged
+from crammed.study.budgets import split
 from crammed.study.folder import RESULT, finished_runs, refuse_another, run_folder
 from crammed.workers import cores
 
@@ -50,9 +51,10 @@ def run_study(
         chosen: what a `Chooser` has chosen for the study, which the folder keeps.
 
     Returns:
-        what ``OUT/study.json`` holds: ``{"environment", "corpus", "budget", "jobs", "baseline",
-        "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is ``{"loss@0.15",
-        "loss@0.25", "tokens", "updates", "parameters", "seconds"}``, or ``{"failed": reason}``.
+        what ``OUT/study.json`` holds: ``{"environment", "corpus", "budget", "jobs", "budgets",
+        "baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is
+        ``{"loss@0.15", "loss@0.25", "tokens", "updates", "parameters", "exaflop", "seconds"}``, or
+        ``{"failed": reason}``.
 
     Raises:
         InputError: the folder holds another study, is in use, or cannot be written to.
@@ -65,6 +67,7 @@ def run_study(
             "corpus": corpus.sha256,
             "budget": budget.text,
             "jobs": jobs,
+            "budgets": {label: budget.times(each).text for label, each in study.budgets.items()},
             "baseline": study.baseline,
             "chosen": chosen or {},
             "arms": _begun(study, out),
@@ -116,9 +119,9 @@ def _runs(
     threads = f"compute.threads={threads_of(jobs)}"
     for seed in range(seeds):
         for arm in study.arms:
-            words = merged((threads, *study.words(arm)))
+            words, limit = split(merged((threads, *study.words(arm))), budget)
             command = [sys.executable, "-m", "crammed", "pretrain", *words]
-            command += ["--corpus", str(corpus.path), "--budget", budget.text]
+            command += ["--corpus", str(corpus.path), "--budget", limit.text]
             command += ["--seed", str(seed), "--out", str(run_folder(out, arm, seed)), "--json"]
             yield _Run(arm, seed, command)
 
@@ -156,5 +159,5 @@ def _train(run: _Run, processes: _Processes) -> dict[str, Any]:
     printed = json.loads(out)
     summary = read_json(Path(printed["run_dir"]) / "summary.json") or {}
     losses = {name: v for name, v in printed["heldout"].items() if name.startswith("loss@")}
-    kept = {name: printed[name] for name in ("tokens", "updates", "parameters")}
+    kept = {name: printed[name] for name in ("tokens", "updates", "parameters", "exaflop")}
     return {**losses, **kept, "seconds": summary["charged_seconds"]}
