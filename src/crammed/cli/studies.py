@@ -55,12 +55,13 @@ def study(
     """
     from crammed.data.corpus import Corpus
     from crammed.study.arms import load_study, read_study
-    from crammed.study.folder import Chooser, began_earlier
+    from crammed.study.folder import Chooser, began_earlier, name_in
     from crammed.study.runner import run_study, threads_of
 
     if name is None:
         _list_studies(as_json)
         return
+    name = name_in(out, name) if out is not None else name
     if corpus is None or budget is None or out is None:
         read_study(name)
         raise InputError("a study needs --corpus CORPUS_DIR, --budget BUDGET and --out DIR")

@@ -84,13 +84,22 @@ def study_names() -> list[str]:
     return names_in(_folder())
 
 
+def former_study_names() -> list[str]:
+    """Names of the built-in studies that were others in an earlier version."""
+    return names_in(_folder() / "former")
+
+
 def read_study(name: str) -> Study:
     """A built-in study by its name, or one of the user's by the path of its .yaml file.
+
+    `FORMER` before a built-in one reads it as it was in an earlier version.
 
     Raises:
         InputError: no such study, or faults in it.
     """
-    study = read_section("study", name, _folder(), Study)
+    earlier = name.startswith(FORMER)
+    name = name.removeprefix(FORMER)
+    study = read_section("study", name, _folder() / "former" if earlier else _folder(), Study)
     if study.baseline not in study.arms:
         raise InputError(f"study {name}: baseline {study.baseline} is not one of its arms")
     for arm in (*study.arms, *study.budgets):

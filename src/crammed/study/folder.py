@@ -14,11 +14,17 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import read_json
 from crammed.progress import Progress
-from crammed.recipe import load_config
+from crammed.recipe import FORMER, load_config
 from crammed.resuming import as_begun, ask_in
 from crammed.rundir import differences, read_config
 from crammed.sizing import with_values
-from crammed.study.arms import Study, as_typed, read_study, with_words
+from crammed.study.arms import (
+    Study,
+    as_typed,
+    former_study_names,
+    read_study,
+    with_words,
+)
 from crammed.study.budgets import split
 from crammed.training.settling import device_of, measuring
 
@@ -94,6 +100,16 @@ class Chooser:
             "flops_per_second": made.choice.flops_per_second,
         }
         return made.config
+
+
+def name_in(out: Path, name: str) -> str:
+    """The name of the study to go on with: a built-in one as it was when the folder began.
+
+    Folders of the version before the built-in studies changed do not say which budgets they have.
+    """
+    found = read_json(out / RESULT)
+    began = isinstance(found, dict) and "budgets" not in found
+    return f"{FORMER}{name}" if began and name in former_study_names() else name
 
 
 def began_earlier(

@@ -23,7 +23,9 @@ FOR_A_FLOOR = 4
 DRAWS = 1000
 SHUFFLES = 9999
 STEEPEST = 2.0
-"""Exponents b are looked for between 0 and this."""
+"""Exponents b are looked for between 0 and this, `POINTS` at a time in ever smaller ranges."""
+ZOOMS = 8
+POINTS = 41
 
 Numbers = NDArray[np.float64]
 
@@ -90,39 +92,37 @@ def fit_law(flops: Sequence[float], losses: Sequence[float], floor: bool) -> Law
     Raises:
         ValueError: fewer different numbers of FLOPs than the law has parameters.
     """
-    from scipy.optimize import minimize_scalar
-
     x, y = np.asarray(flops, float), np.asarray(losses, float)
     if len(set(x)) < 2 + floor:
         raise ValueError(f"a law with {2 + floor} parameters needs as many budgets")
     unit = float(np.exp(np.log(x).mean()))  # a is large where C is; fit around their middle
-    grid = np.linspace(0.0, STEEPEST, 81)[1:]
-    errors = [_given_slope(b, x / unit, y, floor)[0] for b in grid]
-    best = int(np.argmin(errors))
-    around = grid[max(0, best - 1)], grid[min(len(grid) - 1, best + 1)]
-    low = 0.0 if best == 0 else around[0]
-    found = minimize_scalar(
-        lambda b: _given_slope(b, x / unit, y, floor)[0],
-        bounds=(low, around[1]),
-        method="bounded",
-        options={"xatol": 1e-9},
-    )
-    b = float(found.x)
-    _, a, c = _given_slope(b, x / unit, y, floor)
-    return Law(a * unit**b, b, c)
+    low, high = 0.0, STEEPEST
+    for _ in range(ZOOMS):
+        grid = np.linspace(low, high, POINTS)[1:]
+        errors, a, c = _given_slopes(grid, x / unit, y, floor)
+        best = int(np.argmin(errors))
+        step = grid[1] - grid[0]
+        low, high = max(0.0, grid[best] - step), min(STEEPEST, grid[best] + step)
+    b = float(grid[best])
+    return Law(float(a[best]) * unit**b, b, float(c[best]))
 
 
-def _given_slope(b: float, x: Numbers, y: Numbers, floor: bool) -> tuple[float, float, float]:
-    """Squared error, a and c of the best law with this b; neither is below 0."""
-    powers = x**-b / y
-    ones = 1.0 / y
+def _given_slopes(
+    b: Numbers, x: Numbers, y: Numbers, floor: bool
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Squared error, a and c of the best law with each of these b, [B]; none is below 0."""
+    p, q = x[None, :] ** -b[:, None] / y, (1.0 / y)[None, :]
+    pp, sum_p = np.square(p).sum(1), p.sum(1)
+    a, c = sum_p / pp, np.zeros_like(b)
     if floor:
-        (a, c), *_ = np.linalg.lstsq(np.stack((powers, ones), axis=1), np.ones_like(y), rcond=None)
-        if a < 0.0:
-            a, c = 0.0, float(ones.sum() / (ones * ones).sum())
-    if not floor or c < 0.0:
-        a, c = float(powers.sum() / (powers * powers).sum()), 0.0
-    return float(np.square(a * powers + c * ones - 1.0).sum()), float(a), float(c)
+        pq, qq, sum_q = (p * q).sum(1), np.square(q).sum(), q.sum()
+        spread = pp * qq - np.square(pq)
+        free = (pp * sum_q - pq * sum_p) / spread, (sum_p * qq - sum_q * pq) / spread
+        above = free[0] > 0.0
+        flat = above & (free[1] < 0.0)
+        a = np.where(above, np.where(flat, 0.0, free[1]), a)
+        c = np.where(above, np.where(flat, sum_q / qq, free[0]), c)
+    return np.square(a[:, None] * p + c[:, None] * q - 1.0).sum(1), a, c
 
 
 def best_parameters(parameters: Sequence[float], losses: Sequence[float]) -> float | None:
@@ -301,7 +301,9 @@ def _tested(
     f = design.f(design.kind)
     random = np.random.default_rng((seed, len(kinds)))
     larger = sum(design.f(design.shuffled(random)) >= f * (1 - 1e-12) for _ in range(SHUFFLES))
-    slope = float(np.mean([each["law"]["b"] for each in types.values()])) if types else 0.0
+    slope = (
+        float(np.mean([_steepness(each["points"]) for each in types.values()])) if types else 0.0
+    )
     shifts = {}
     for number, name in enumerate(kinds):
         shift = float(design.within[design.kind == number].mean())
@@ -314,6 +316,12 @@ def _tested(
         "p_permutation": (1 + int(larger)) / (1 + SHUFFLES),
         "shifts": shifts,
     }
+
+
+def _steepness(points: Sequence[Mapping[str, Any]]) -> float:
+    """By how many percent the loss falls for each percent of FLOPs."""
+    logs = (np.log([each[name] for each in points]) for name in ("flops", "loss"))
+    return -float(np.polyfit(*logs, 1)[0])
 
 
 class _Design:
