@@ -3,16 +3,16 @@
     python benchmarks/cpu_records.py sweep --corpus DIR --heldout FILE --out DIR --cores 0,1
         [--shape 4x128] [--point 4x128:2e-3:16 ...]
     python benchmarks/cpu_records.py ten-minutes --corpus DIR --heldout FILE --out DIR --cores 0,1
-        [--ours "crammed optim.name=muon"] [--seeds 3]
+        [--ours "crammed optim.name=muon"] [--seeds 3] [--shape 4x128 ...]
     python benchmarks/cpu_records.py hour --corpus DIR --heldout FILE --out DIR --cores 0,1
         --blimp FILE --glue DIR [--ours ...] [--seeds 1]
 
 `sweep` gives the peer (peer.py) two minutes for each of twelve points LAYERSxWIDTH:RATE:ROWS, nine
 of our shape and three of 4 x 256, unless points are named; the best point of each shape stands for
 it from then on. `ten-minutes` measures ours, ours with a fifth of the time (a run with a schedule
-of its own), and the peer in each shape of the sweep with 15 % and 25 % masks. `hour` measures ours,
-the best peer of `ten-minutes`, and `crammed-2022` in our size with the best of several rates, which
-are tried for ten minutes each.
+of its own), and the peer in each shape of the sweep, or in those that are named, with 15 % and 25 %
+masks. `hour` measures ours, the best peer of `ten-minutes`, and `crammed-2022` in our size with the
+best of several rates, which are tried for ten minutes each.
 
 Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
 docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one
@@ -95,12 +95,18 @@ def ten_minutes(
     cores: CoresOption,
     ours: OursOption = "crammed",
     seeds: SeedsOption = 3,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="The peer's shapes; all if left out.")
+    ] = None,
     seconds: SecondsOption = 600.0,
     dry_run: DryOption = False,
 ) -> None:
     """Ours, ours in a fifth of the time, and the peer."""
     words = {"words": shlex.split(ours)}
     best = best_points(_finished(out, "sweep"))
+    if unknown := sorted(set(shape or ()) - set(best)):
+        raise InputError(f"--shape: the sweep has {', '.join(best)}, not {', '.join(unknown)}")
+    best = {each: point for each, point in best.items() if not shape or each in shape}
     contestants = [
         Contestant(OURS, "ours", seconds, words),
         Contestant(FIFTH, "ours", seconds / 5, words),

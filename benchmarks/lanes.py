@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -82,8 +83,8 @@ class Processes:
         self._running.discard(process)
         return process.returncode, printed
 
-    def stop(self) -> None:
+    def stop(self, by: signal.Signals = signal.SIGKILL) -> None:
         """End what is running, and whatever is started from now on."""
         self._stopped.set()
         for process in tuple(self._running):
-            process.kill()
+            process.send_signal(by)

@@ -22,7 +22,7 @@ from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT, Progress
-from crammed.study.arms import Study, load_study, study_names
+from crammed.study.arms import Study, load_study
 from crammed.study.corpora import Corpora
 from crammed.study.places import Processes
 from crammed.study.runner import _runs, run_study
@@ -201,18 +201,11 @@ def test_one_seed_has_no_interval_and_a_failure_is_said() -> None:
     assert bad == {"arm": "bad", "seeds": 0, "failed": "the loss is not finite"}
 
 
-@pytest.mark.parametrize("name", study_names())
-def test_built_in_studies_are_valid(name: str, corpus: Corpus) -> None:
-    small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
-    study = load_study(name, corpus, Budget.parse("1m"), small)
-    assert all("model.head_dim=16" in study.words(arm) for arm in study.arms)
-
-
 def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) -> None:
     """More masked tokens cost more, which alone would change the size of the model."""
     small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
     for budget in ("3e11flop", "1e13flop"):
-        study = load_study("masking", corpus, Budget.parse(budget), small)
+        study = load_study("masking", corpus, Budget.parse(budget), ["crammed", *small])
         shapes = {
             tuple(word for word in study.words(arm) if word.startswith(("model.layers", "batch")))
             for arm in study.arms

@@ -131,6 +131,8 @@ def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None
     assert runs[0]["train"]["layers"] == 2
     assert "secret" not in runs[0]["train"]
     assert str(stage.out) not in runs[0]["command"]
+    more = stage.do("ten_minutes", seeds=3, shape=["2x32"])[len(runs) :]
+    assert names(more) == [(name, 2) for name in turn if "4x64" not in name]
 
 
 def test_a_sweep_has_our_shape_and_another(stage: Stage) -> None:
@@ -257,6 +259,8 @@ def test_wrong_words_are_one_line(stage: Stage) -> None:
     with pytest.raises(InputError, match="LAYERSxWIDTH:RATE:ROWS"):
         stage.do("sweep", point=["2x32"])
     stage.do("sweep", point=["4x64:1e-3:4"])
+    with pytest.raises(InputError, match="the sweep has 4x64, not 2x32"):
+        stage.do("ten_minutes", shape=["2x32"])
     with pytest.raises(InputError, match="ours has chosen 2x32, and the sweep has 4x64"):
         stage.do("ten_minutes")
     with pytest.raises(InputError, match="'ours', seed 0, was made with other settings"):

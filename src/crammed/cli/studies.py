@@ -87,12 +87,14 @@ def study(
         adamw: [optim.name=adamw]
     """
     from crammed.study.arms import read_study
+    from crammed.study.folder import name_in
     from crammed.study.judges import judges_of
     from crammed.study.places import default_jobs
 
     if name is None:
         _list_studies(as_json)
         return
+    name = name_in(out, name) if out is not None else name
     read = read_study(name)
     if (corpus is None and not data) or budget is None or out is None:
         raise InputError(

@@ -13,11 +13,18 @@ from crammed.config import RunConfig, TokenizerConfig
 from crammed.errors import InputError
 from crammed.files import read_json
 from crammed.progress import Progress
-from crammed.recipe import load_config
+from crammed.recipe import FORMER, load_config
 from crammed.resuming import as_begun, ask_in
 from crammed.rundir import differences, read_config
 from crammed.sizing import with_values
-from crammed.study.arms import Study, as_typed, read_study, with_words
+from crammed.study.arms import (
+    Study,
+    as_typed,
+    former_study_names,
+    read_study,
+    with_words,
+)
+from crammed.study.budgets import split
 from crammed.study.corpora import Corpora, of_training
 from crammed.training.settling import device_of, measuring
 
@@ -102,6 +109,16 @@ class Chooser:
         return choose(own, rows, measuring(device_of(own.nominally(rows)), self._progress))
 
 
+def name_in(out: Path, name: str) -> str:
+    """The name of the study to go on with: a built-in one as it was when the folder began.
+
+    Folders of the version before the built-in studies changed do not say which budgets they have.
+    """
+    found = read_json(out / RESULT)
+    began = isinstance(found, dict) and "budgets" not in found
+    return f"{FORMER}{name}" if began and name in former_study_names() else name
+
+
 def began_earlier(
     name: str, words: Sequence[str], corpora: Corpora, budget: Budget, out: Path
 ) -> bool:
@@ -149,8 +166,9 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
 
 def config_of(study: Study, arm: str, corpora: Corpora, budget: Budget) -> RunConfig:
     """The configuration of the runs of an arm, but for the seed."""
-    recipe, *overrides = of_training(study.words(arm))
-    fixed = corpora.fixed(study.words(arm), budget)
+    words, limit = split(study.words(arm), budget)
+    recipe, *overrides = of_training(words)
+    fixed = corpora.fixed(words, limit)
     return load_config(recipe, overrides, fixed, rows=corpora.rows(fixed["corpus"]))
 
 

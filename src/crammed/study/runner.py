@@ -22,6 +22,7 @@ from crammed.progress import Progress
 from crammed.rundir import environment
 from crammed.study.arms import Study, as_typed, merged
 from crammed.study.board import Board
+from crammed.study.budgets import split
 from crammed.study.checks import check_arms
 from crammed.study.corpora import Corpora, corpora_of, of_training
 from crammed.study.folder import RESULT, finished_runs, refuse_another, run_folder
@@ -81,8 +82,8 @@ def run_study(
         cluster: address of a Ray cluster to run on; None is this machine.
 
     Returns:
-        what ``OUT/study.json`` holds: ``{"environment", "corpus", "unigram", "budget", "jobs",
-        "baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is
+        what ``OUT/study.json`` holds: ``{"environment", "corpus", "unigram", "budget", "budgets",
+        "jobs", "baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is
         ``{"loss@0.15", "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25",
         "tokens", "updates", "parameters", "exaflop", "seconds"}``, or ``{"failed": reason}``;
         ``scores`` are those of its judges by name, and ``unscored`` says why some are missing. If
@@ -112,6 +113,7 @@ def run_study(
             "budget": budget.text,
             "baseline": study.baseline,
             "chosen": chosen or {},
+            **_about_budgets(study, budget, before),
             **_about_corpora(study, corpora, out, before),
             **_about_judges(judges, before),
             "arms": arms,
@@ -124,6 +126,16 @@ def run_study(
             board = Board(seeds, progress.clock, finished)
             _run_all(todo, result, out, place, progress, board)
     return result
+
+
+def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> dict[str, Any]:
+    """The budgets of the arms, by label.
+
+    A folder that an earlier version began goes on without them, by which it is known (`name_in`).
+    """
+    if before and "budgets" not in before:
+        return {}
+    return {"budgets": {label: budget.times(each).text for label, each in study.budgets.items()}}
 
 
 def _about_corpora(
@@ -215,10 +227,11 @@ def _runs(
     threads = threads_of(jobs)
     for seed in range(seeds):
         for arm in study.arms:
-            words = merged((f"compute.threads={threads}", *study.words(arm)))
-            folder, corpus = run_folder(out, arm, seed), corpora.of(study.words(arm))
+            own = merged((f"compute.threads={threads}", *study.words(arm)))
+            words, limit = split(own, budget)
+            folder, corpus = run_folder(out, arm, seed), corpora.of(words)
             command = ["-m", "crammed", "pretrain", *of_training(words)]
-            command += ["--corpus", str(corpus.path), "--budget", budget.text]
+            command += ["--corpus", str(corpus.path), "--budget", limit.text]
             command += ["--seed", str(seed), "--out", str(folder)]
             device = [word for word in words if word.startswith("compute.device=")]
             named = device[-1].partition("=")[2] if device else "auto"

@@ -1,0 +1,213 @@
+"""Runs over several corpora, sizes and lengths, as many at a time as there are lanes of cores.
+
+    python benchmarks/grid.py GRID.yaml NAME=CORPUS [NAME=CORPUS ...] --out DIR --cores 0 --cores 1
+
+A study compares arms on one corpus at one budget. A grid asks how a choice depends on both. Its
+file is a list, most urgent first:
+
+    - corpora: [1M, 3M]                 # names, which the command gives folders
+      epochs: [1, 4, 16]                # each corpus is read so often; or tokens: [2.4e6]
+      words: [[crammed, model.layers=2, model.width=64], [crammed, model.layers=2, model.width=128]]
+      variant: default                  # what the words stand for
+      seeds: [0, 1]
+
+Every combination is `crammed pretrain` in a process of its own. DIR/runs.json is written after each
+run, and the same command continues with what is missing; --dry-run only lists it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from common import Json, run
+from crammed.data.corpus import Corpus
+from crammed.errors import CrammedError, InputError
+from crammed.files import FolderLock, read_json, write_json
+from crammed.rundir import environment, read_config
+from lanes import Processes, core_numbers, pinned, separate
+
+KEPT = ("tokens", "updates", "epochs", "parameters", "charged_seconds", "device", "heldout")
+"""What is kept of a run's summary."""
+SECTIONS = {"corpora", "epochs", "tokens", "words", "variant", "seeds"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a grid."""
+
+    corpus: str
+    tokens: int
+    words: tuple[str, ...]
+    variant: str
+    seed: int
+
+    @property
+    def asked(self) -> Json:
+        """What tells it from the others in the file."""
+        return {
+            "corpus": self.corpus,
+            "asked_tokens": self.tokens,
+            "words": list(self.words),
+            "variant": self.variant,
+            "seed": self.seed,
+        }
+
+
+def main(
+    grid: Annotated[Path, typer.Argument(help="What to run.")],
+    corpora: Annotated[list[str], typer.Argument(help="NAME=CORPUS")],
+    out: Annotated[Path, typer.Option(help="Folder of results and runs.")],
+    cores: Annotated[list[str], typer.Option(help="Cores of a lane, such as 0,1; repeated.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what is missing.")] = False,
+) -> None:
+    folders = dict(_named(word) for word in corpora)
+    opened = {name: Corpus(folder) for name, folder in folders.items()}
+    points = list(dict.fromkeys(_points(grid, opened)))
+    lanes = separate([core_numbers(text) for text in cores])
+    with FolderLock(out):
+        runs = Runs(out, opened)
+        missing = [point for point in points if not runs.has(point)]
+        millions = sum(point.tokens for point in missing) / 1e6
+        print(f"{len(missing)} of {len(points)} runs to go, {millions:.1f} M tokens", flush=True)
+        if dry_run:
+            for point in missing:
+                print(f"{point.corpus}  {point.tokens:>10,}  {' '.join(point.words)}  {point.seed}")
+        else:
+            _go(missing, lanes, runs)
+
+
+class Runs:
+    """What has been measured, and the file that keeps it."""
+
+    def __init__(self, out: Path, corpora: dict[str, Corpus]) -> None:
+        self.out, self._corpora = out, corpora
+        self._file, self._changing = out / "runs.json", threading.Lock()
+        self._processes = Processes()
+        described = {name: _described(corpus) for name, corpus in corpora.items()}
+        self._values: Json = read_json(self._file) or {"corpora": {}, "runs": []}
+        for name, values in described.items():
+            if self._values["corpora"].setdefault(name, values) != values:
+                raise InputError(f"{self._file} has another corpus {name}: choose another --out")
+
+    def has(self, point: Point) -> bool:
+        """Whether a run has finished."""
+        asked = point.asked.items()
+        return any(all(each[key] == v for key, v in asked) for each in self._values["runs"])
+
+    def train(self, point: Point, lane: Sequence[int]) -> Json:
+        """Train one on these cores, and keep what it gives."""
+        used = pinned(lane)
+        folder = self.out / "runs" / _name(point)
+        corpus = self._corpora[point.corpus]
+        words = [sys.executable, "-m", "crammed", "pretrain", *point.words]
+        words += ["--corpus", str(corpus.path), "--budget", f"{point.tokens}tok"]
+        words += ["--seed", str(point.seed), "--out", str(folder), "--json"]
+        env = {**os.environ, "OMP_NUM_THREADS": str(len(used))}
+        log = folder.with_suffix(".log")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as errors:
+            code, _ = self._processes.run(words, env, errors)
+        if code:
+            raise CrammedError(f"{' '.join(words)} ended with exit code {code}: {log} says why")
+        summary = read_json(folder / "summary.json") or {}
+        model = read_config(folder).model
+        result = {
+            **point.asked,
+            "text_tokens": corpus.manifest["tokens"],
+            "layers": model.layers,
+            "width": model.width,
+            **{key: summary[key] for key in KEPT},
+            "cores": len(used),
+            "environment": environment(),
+        }
+        with self._changing:
+            self._values["runs"].append(result)
+            write_json(self._file, self._values)
+        return result
+
+    def stop(self) -> None:
+        """End what is training; it continues next time."""
+        self._processes.stop(signal.SIGTERM)
+
+
+def _go(points: Sequence[Point], lanes: Sequence[Sequence[int]], runs: Runs) -> None:
+    free: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
+    for lane in lanes:
+        free.put(lane)
+
+    def turn(point: Point) -> Json:
+        lane = free.get()
+        try:
+            return runs.train(point, lane)
+        finally:
+            free.put(lane)
+
+    left, done, began = sum(point.tokens for point in points), 0, time.perf_counter()
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        try:
+            turns = {pool.submit(turn, point): point for point in points}
+            for future in as_completed(turns):
+                result, point = future.result(), turns[future]
+                done += point.tokens
+                seconds = (time.perf_counter() - began) * (left - done) / done
+                print(f"{_line(point, result)}; about {seconds / 60:.0f} min left", flush=True)
+        except BaseException:
+            runs.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _points(grid: Path, corpora: dict[str, Corpus]) -> Iterator[Point]:
+    """The runs of a grid, in its order."""
+    for entry in yaml.safe_load(grid.read_text("utf-8")):
+        if unknown := sorted(set(entry) - SECTIONS):
+            raise InputError(f"{grid}: there is no {', '.join(unknown)}")
+        for seed, name in itertools.product(entry["seeds"], entry["corpora"]):
+            if name not in corpora:
+                raise InputError(f"{grid} needs a corpus {name}: add {name}=DIR")
+            text = corpora[name].manifest["tokens"]
+            lengths = [*entry.get("tokens", ()), *(n * text for n in entry.get("epochs", ()))]
+            for tokens, words in itertools.product(lengths, entry["words"]):
+                yield Point(name, round(float(tokens)), tuple(words), entry["variant"], seed)
+
+
+def _described(corpus: Corpus) -> Json:
+    manifest = corpus.manifest
+    kept = {key: manifest[key] for key in ("documents", "characters", "tokens", "vocab_size")}
+    return {"sha256": corpus.sha256, **kept}
+
+
+def _name(point: Point) -> str:
+    words = "-".join(word.partition("=")[2] or word for word in point.words)
+    return f"{point.corpus}-{point.tokens}-{words}-{point.seed}"
+
+
+def _line(point: Point, result: Json) -> str:
+    heldout: dict[str, Any] = result["heldout"]
+    losses = f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %"
+    return f"{_name(point)}: {losses}, {result['charged_seconds']:.0f} s"
+
+
+def _named(word: str) -> tuple[str, Path]:
+    name, equals, folder = word.partition("=")
+    if not equals:
+        raise InputError(f"{word!r} is not NAME=CORPUS")
+    return name, Path(folder)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,50 @@
+"""Grids of runs: which runs they are, what is kept of them, and that they continue."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import yaml
+
+from crammed.data.corpus import Corpus
+from crammed.doctor import TINY
+from crammed.files import read_json, write_json
+from support.command import python
+
+GRID = Path(__file__).resolve().parents[2] / "benchmarks" / "grid.py"
+OWN = ["crammed", *(word for word in TINY if not word.startswith(("data.", "tokenizer.")))]
+
+
+def test_a_grid_trains_what_is_missing(tmp_path: Path, corpus: Corpus) -> None:
+    text, core = corpus.manifest["tokens"], str(min(os.sched_getaffinity(0)))
+    entry = {"corpora": ["a"], "words": [OWN], "variant": "default"}
+    first = [{**entry, "tokens": [600], "seeds": [0]}]
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(first))
+    words: list[str | Path] = [GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
+    words += ["--out", tmp_path / "out", "--cores", core]
+    assert "1 of 1 runs to go" in python(*words, "--dry-run").stdout
+    done = python(*words)
+    assert done.returncode == 0, done.stderr
+    (run,) = (read_json(tmp_path / "out" / "runs.json") or {})["runs"]
+    assert (run["text_tokens"], run["variant"], run["seed"]) == (text, "default", 0)
+    assert 0 < run["tokens"] <= 600
+    assert run["heldout"]["loss@0.15"] > 0
+    more = [*first, {**entry, "epochs": [0.5], "seeds": [0, 1]}]
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(more))
+    assert "2 of 3 runs to go" in python(*words, "--dry-run").stdout
+    write_json(tmp_path / "out" / "runs.json", {"corpora": {"a": {}}, "runs": [run]})
+    refused = python(*words)
+    assert (refused.returncode, "has another corpus a" in refused.stderr) == (2, True)
+
+
+def test_a_run_that_fails_ends_the_grid_with_its_log(tmp_path: Path, corpus: Corpus) -> None:
+    core = str(min(os.sched_getaffinity(0)))
+    wrong = {"corpora": ["a"], "words": [[*OWN, "optim.lr=no"]], "variant": "wrong"}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump([{**wrong, "tokens": [600], "seeds": [0]}]))
+    words: list[str | Path] = [GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
+    failed = python(*words, "--out", tmp_path / "out", "--cores", core)
+    assert failed.returncode == 1
+    (log,) = (tmp_path / "out" / "runs").glob("*.log")
+    assert f"ended with exit code 2: {log} says why" in failed.stderr
+    assert "optim.lr" in log.read_text()
