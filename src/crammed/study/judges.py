@@ -113,7 +113,7 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
     given = _given(run, judge)
     if judge.suite == BLIMP:
         return {BLIMP: given[BLIMP]} if BLIMP in given else {}
-    found = {}
+    found: dict[str, float] = {}
     for name, entry in given.get("tasks", {}).items():
         if any(_is_of(f"{GLUE}.{name}", each) for each in judge.names):
             found |= _both(f"{GLUE}.{name}", entry, "median")

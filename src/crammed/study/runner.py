@@ -184,7 +184,7 @@ def _begun(
     for arm in study.arms:
         runs = begun[arm]["runs"]
         for seed in range(seeds):
-            entry = runs.get(str(seed))
+            entry: dict[str, Any] | None = runs.get(str(seed))
             with suppress(InputError):  # a damaged result, which the run itself will report
                 entry = entry or _result(run_folder(out, arm, seed))
             if entry is not None:
