@@ -20,7 +20,6 @@ from crammed.study import preparing
 from crammed.study.arms import Study, load_study, read_study, with_words
 from crammed.study.corpora import Corpora
 from crammed.study.folder import config_of
-from crammed.study.runner import _about_corpora
 from support.command import crammed
 from support.text import documents, write_jsonl
 
@@ -168,24 +167,18 @@ def test_a_prepared_corpus_is_one_for_all(tmp_path: Path, corpus: Corpus) -> Non
         load_study(name, corpus, BUDGET)
 
 
-def test_different_tokenizers_are_compared_in_bits(tmp_path: Path, texts: list[str]) -> None:
-    arms = {"plain": [], "small": OWN["small"]}
-    study, corpora = made(write(tmp_path, arms), texts, tmp_path / "out")
-    about = _about_corpora(study, corpora, tmp_path / "out", {})
-    assert about["measures"] == ["bits_per_character@0.15", "bits_per_character@0.25"]
-    assert about["corpus"] == about["corpora"]["plain"]["sha256"] == corpora.base.sha256
-    assert about["corpora"]["small"]["vocab_size"] == corpora.all[1].vocab_size
-    same = Corpora(corpora.base)
-    assert "measures" not in _about_corpora(study, same, tmp_path / "out", {})
-
-
 def test_a_study_of_vocabularies_from_text(tmp_path: Path, texts: list[str]) -> None:
     """From the words that are typed to the losses in bits per character."""
     name = write(tmp_path, {"plain": [], "small": OWN["small"]})
     words = ["--data", *texts, "--budget", "4updates", "--seeds", "1", "--json"]
     done = crammed("study", name, *words, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    runs = {arm: each["runs"]["0"] for arm, each in json.loads(done.stdout)["arms"].items()}
+    result = json.loads(done.stdout)
+    arms = result["arms"]
+    assert arms["plain"]["corpus"] == result["corpus"] != arms["small"]["corpus"]
+    assert result["corpora"][result["corpus"]]["folder"] == "corpora/base"
+    assert result["corpora"][arms["small"]["corpus"]]["vocab_size"] <= 200
+    runs = {arm: each["runs"]["0"] for arm, each in arms.items()}
     for run in runs.values():
         assert run["bits_per_character@0.15"] > 0.0
         assert run["updates"] == 4

@@ -26,7 +26,6 @@ from crammed.study.arms import Study, load_study
 from crammed.study.corpora import Corpora
 from crammed.study.places import Processes
 from crammed.study.runner import _runs, run_study
-from crammed.study.statistics import compare_arms
 from support.command import PATIENCE, crammed, popen, wait_for
 
 BUDGET = Budget.parse("6updates")
@@ -99,14 +98,6 @@ def test_a_study_runs_every_arm_and_goes_on(
     assert {f: f.stat().st_mtime_ns for f in out.glob("*/summary.json")} == before
 
 
-def runs(*losses: float) -> dict[str, Any]:
-    one = {"tokens": 10, "updates": 1, "parameters": 5, "seconds": 2.0}
-    made = {
-        str(n): {**one, "loss@0.15": loss, "loss@0.25": loss + 1} for n, loss in enumerate(losses)
-    }
-    return {"words": [], "runs": made}
-
-
 def test_values_of_the_corpus_are_no_values_of_an_arm(tmp_path: Path, corpus: Corpus) -> None:
     arms = {"plain": [], "long": ["data.cls=true"]}
     with pytest.raises(InputError, match=r"arm long: data\.cls=true is a property of the corpus"):
@@ -177,28 +168,6 @@ def test_runs_end_with_their_study() -> None:
         assert ended.result(PATIENCE)[0] == -signal.SIGTERM
         late = pool.submit(processes.run, endless)  # as if it was just being started
         assert late.result(PATIENCE)[0] == -signal.SIGTERM
-
-
-def test_differences_have_intervals_and_the_best_is_first() -> None:
-    study = {"baseline": "base", "arms": {"base": runs(4.0, 4.1, 4.2), "new": runs(3.0, 3.1, 3.05)}}
-    new, base = compare_arms(study)
-    assert (new["arm"], base["arm"]) == ("new", "base")
-    loss = new["loss@0.15"]
-    assert loss["difference"] == pytest.approx(-1.05)
-    assert loss["interval"][0] < -1.05 < loss["interval"][1] < 0
-    assert loss["p"] < 0.01
-    assert base["loss@0.15"]["difference"] is None
-    assert new["loss@0.25"]["mean"] == pytest.approx(4.05)
-
-
-def test_one_seed_has_no_interval_and_a_failure_is_said() -> None:
-    arms = {"base": runs(4.0), "one": runs(3.0), "bad": {"words": [], "runs": {}}}
-    arms["bad"]["runs"]["0"] = {"failed": "the loss is not finite"}
-    one, base, bad = compare_arms({"baseline": "base", "arms": arms})
-    assert one["loss@0.15"]["difference"] == pytest.approx(-1.0)
-    assert one["loss@0.15"]["p"] is None
-    assert base["loss@0.15"]["deviation"] is None
-    assert bad == {"arm": "bad", "seeds": 0, "failed": "the loss is not finite"}
 
 
 def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) -> None:

@@ -26,8 +26,6 @@ from crammed.errors import InputError, TaskFailed
 from crammed.quantity import counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from crammed.progress import Progress
     from crammed.study.corpora import Corpora
     from crammed.study.folder import Chooser
@@ -182,19 +180,31 @@ def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
 
 
 def _print_study(result: dict[str, Any], failed: dict[str, str], out: Path, as_json: bool) -> None:
-    """The comparison of the arms; below it what failed, or else how to look at the runs."""
+    """The comparison of the arms; below it what failed, and how to look at the runs."""
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
-    from crammed.study.statistics import compare_arms
+    from crammed.study.statistics import (
+        RATES,
+        compare_arms,
+        decidable,
+        measures_of,
+        smallest_difference,
+    )
+    from crammed.study.table import study_tables
 
-    rows = compare_arms(result)
     if as_json:
-        print_result({**result, "compared": rows}, as_json, [])
+        measures = measures_of(result) or RATES
+        compared = {
+            "compared": compare_arms(result, measures),
+            "smallest_difference": {each: smallest_difference(result, each) for each in measures},
+            "decidable": decidable(result),
+        }
+        print_result({**result, **compared}, as_json, [])
         return
     below = [f"{run} failed: {reason}" for run, reason in failed.items()]
-    below = below or [f"next  crammed report {shlex.quote(str(out))}/*-0"]
-    show([_table(rows, result["baseline"]), Text("\n".join(below))])
+    below.append(f"next  crammed report {shlex.quote(str(out))}")
+    show([*study_tables(result), Text("\n".join(below))])
 
 
 def _failed(result: dict[str, Any]) -> dict[str, str]:
@@ -226,36 +236,3 @@ def _list_studies(as_json: bool) -> None:
         (name, f"{each.description}\narms: {', '.join(each.arms)}") for name, each in listed.items()
     ]
     print_result(values, as_json, lines)
-
-
-def _table(rows: list[dict[str, Any]], baseline: str) -> Table:
-    """The arms of a study, the best first."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title="Held-out loss", title_justify="left")
-    table.add_column("arm")
-    difference = f"difference from {baseline} (15 %)"
-    for name in ("seeds", "15 % masked", "25 % masked", difference, "95 % interval", "p"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        if "loss@0.15" not in row:
-            table.add_row(row["arm"], "0", "failed")
-            continue
-        at15, at25 = row["loss@0.15"], row["loss@0.25"]
-        between = at15["interval"]
-        table.add_row(
-            row["arm"],
-            str(row["seeds"]),
-            _mean_text(at15),
-            _mean_text(at25),
-            "" if at15["difference"] is None else f"{at15['difference']:+.3f}",
-            "" if between is None else f"{between[0]:+.3f} to {between[1]:+.3f}",
-            "" if at15["p"] is None else f"{at15['p']:.3f}",
-        )
-    return table
-
-
-def _mean_text(loss: dict[str, Any]) -> str:
-    deviation = loss["deviation"]
-    return f"{loss['mean']:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")

@@ -97,11 +97,6 @@ class Corpora:
         return self._by_hash[sha256 or self.base.sha256].rows
 
     @property
-    def several_vocabularies(self) -> bool:
-        """Whether losses in nats for each token cannot be compared between the arms."""
-        return len({each.manifest["files"]["tokenizer.json"]["sha256"] for each in self.all}) > 1
-
-    @property
     def all(self) -> list[Corpus]:
         """Every corpus once, the base's first."""
         return list(self._by_hash.values())

@@ -50,7 +50,7 @@ def finished_runs(out: Path) -> dict[str, dict[str, Any]]:
         for arm, entry in found["arms"].items():
             runs = {seed: run for seed, run in entry["runs"].items() if "failed" not in run}
             if runs:
-                finished[arm] = {"words": list(entry["words"]), "runs": runs}
+                finished[arm] = {**entry, "words": list(entry["words"]), "runs": runs}
     except (KeyError, TypeError, AttributeError) as error:
         raise _no_results(out) from error
     return finished

@@ -30,8 +30,6 @@ from crammed.study.judges import Judge, scores_of, unscored, without_stale
 from crammed.study.places import Ended, Place, opened, threads_of
 from crammed.summary import read_summary
 
-BITS = ("bits_per_character@0.15", "bits_per_character@0.25")
-"""What arms with different tokenizers are compared in."""
 _SCORED = (0, TaskFailed.exit_code)
 """Exit codes of an evaluation that has written scores, all or some."""
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -85,10 +83,10 @@ def run_study(
         what ``OUT/study.json`` holds: ``{"environment", "corpus", "unigram", "budget", "budgets",
         "jobs", "baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is
         ``{"loss@0.15", "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25",
-        "tokens", "updates", "parameters", "exaflop", "seconds"}``, or ``{"failed": reason}``;
-        ``scores`` are those of its judges by name, and ``unscored`` says why some are missing. If
-        arms have different corpora, ``corpora`` describes that of each, and ``measures`` are what
-        to compare if their tokenizers differ.
+        "tokens", "updates", "parameters", "exaflop", "memory_bytes", "seconds"}``, or
+        ``{"failed": reason}``; ``scores`` are those of its judges by name, and ``unscored`` says
+        why some are missing. Where arms have different corpora, each has the hash of its ``corpus``
+        beside its words, and ``corpora`` describes them by their hashes.
 
     Raises:
         InputError: the folder holds another study, is in use, or cannot be written to; or an arm
@@ -97,7 +95,7 @@ def run_study(
     corpora = corpora_of(corpus)
     refuse_another(study, corpora, budget, seeds, out)
     runs = list(_runs(study, corpora, budget, seeds, out, jobs))
-    todo = _unfinished(runs, _begun(study, seeds, out, judges), judges)
+    todo = _unfinished(runs, _begun(study, corpora, seeds, out, judges), judges)
     untrained = dict.fromkeys(run.arm for run in todo if run.before is None)
     check_arms(study, list(untrained), corpora, budget, here=cluster is None)
     with ExitStack() as stack:
@@ -105,7 +103,7 @@ def run_study(
         there = opened(jobs, len(todo), on_gpus=on_gpus, cluster=cluster) if todo else None
         place = stack.enter_context(there) if there is not None else None
         stack.enter_context(FolderLock(out))
-        before, arms = read_json(out / RESULT) or {}, _begun(study, seeds, out, judges)
+        before, arms = read_json(out / RESULT) or {}, _begun(study, corpora, seeds, out, judges)
         as_it_is = bool(before) and not untrained
         result: dict[str, Any] = {
             "environment": before.get("environment") if as_it_is else environment(),
@@ -114,7 +112,7 @@ def run_study(
             "baseline": study.baseline,
             "chosen": chosen or {},
             **_about_budgets(study, budget, before),
-            **_about_corpora(study, corpora, out, before),
+            **_about_corpora(corpora, out, before),
             **_about_judges(judges, before),
             "arms": arms,
         }
@@ -138,27 +136,21 @@ def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> d
     return {"budgets": {label: budget.times(each).text for label, each in study.budgets.items()}}
 
 
-def _about_corpora(
-    study: Study, corpora: Corpora, out: Path, before: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What ``study.json`` says of the corpora, and of how to compare arms with different ones.
-
-    Losses for each token of different tokenizers cannot be compared.
-    """
+def _about_corpora(corpora: Corpora, out: Path, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``study.json`` says of the base's corpus, and of all if there are several."""
     base = corpora.base
     unigram = base.manifest["heldout"]["unigram_cross_entropy"]
     about: dict[str, Any] = {"corpus": base.sha256, "unigram": unigram}
     if len(corpora.all) > 1:
-        about["corpora"] = dict(before.get("corpora", {}))
-        for arm in study.arms:
-            corpus = corpora.of(study.words(arm))
-            about["corpora"][arm] = {
-                "folder": str(corpus.path.relative_to(out)),
-                "sha256": corpus.sha256,
-                "vocab_size": corpus.vocab_size,
+        described = {
+            each.sha256: {
+                "folder": str(each.path.relative_to(out)),
+                "vocab_size": each.vocab_size,
+                "tokens": each.manifest["tokens"],
             }
-    if corpora.several_vocabularies:
-        about["measures"] = list(BITS)
+            for each in corpora.all
+        }
+        about["corpora"] = {**before.get("corpora", {}), **described}
     return about
 
 
@@ -169,15 +161,18 @@ def _about_judges(judges: Sequence[Judge], before: Mapping[str, Any]) -> dict[st
 
 
 def _begun(
-    study: Study, seeds: int, out: Path, judges: Sequence[Judge]
+    study: Study, corpora: Corpora, seeds: int, out: Path, judges: Sequence[Judge]
 ) -> dict[str, dict[str, Any]]:
     """The arms of the study, and of the folder, with the runs that have finished.
 
     A run that finished just before its study was killed has its result in its own folder.
     """
-    begun: dict[str, dict[str, Any]] = {
-        arm: {"words": as_typed(study.words(arm)), "runs": {}} for arm in study.arms
-    }
+    begun: dict[str, dict[str, Any]] = {}
+    for arm in study.arms:
+        words = study.words(arm)
+        begun[arm] = {"words": as_typed(words), "runs": {}}
+        if len(corpora.all) > 1:
+            begun[arm]["corpus"] = corpora.of(words).sha256
     for arm, entry in finished_runs(out).items():
         begun.setdefault(arm, entry)["runs"] = entry["runs"]
     judged_on = (read_json(out / RESULT) or {}).get("judges", {})
@@ -201,7 +196,8 @@ def _result(run: Path) -> dict[str, Any] | None:
     summary = read_summary(run)
     if summary is None:
         return None
-    kept = {name: summary[name] for name in ("tokens", "updates", "parameters", "exaflop")}
+    names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes")
+    kept = {name: summary[name] for name in names if name in summary}
     return {**summary["heldout"], **kept, "seconds": summary["charged_seconds"]}
 
 
