@@ -32,46 +32,56 @@ if TYPE_CHECKING:
     from crammed.study.judges import Judge
 
 
+StudyArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STUDY",
+        help="A built-in study, or a .yaml file of your own. Without STUDY, the built-in ones are "
+        "listed.",
+    ),
+]
+SeedsOption = Annotated[int, typer.Option(min=1, max=1000, help="Runs of each variant.")]
+FolderOption = Annotated[
+    Path | None, typer.Option(help="Folder for all runs; resumed if it exists.")
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=4096, help="Runs at a time (default: one, or one on each GPU)."),
+]
+JudgesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="What to judge runs by: heldout, blimp, glue or single tasks such as glue.cola "
+        "(default: those of the study).",
+    ),
+]
+BlimpOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Sentence pairs for the judge blimp.")
+]
+GlueOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of tasks for the judge glue.")
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Run on this Ray cluster, such as 10.0.0.5:6379."),
+]
+
+
 def study(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="STUDY",
-            help="A built-in study, or a .yaml file of your own. Without STUDY, the built-in ones "
-            "are listed.",
-        ),
-    ] = None,
+    name: StudyArgument = None,
     words: RecipeWords = None,
     corpus: CorpusOption = None,
     budget: BudgetOption = None,
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each variant.")] = 3,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for all runs; resumed if it exists.")
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, max=4096, help="Runs at a time (default: one, or one on each GPU)."),
-    ] = None,
+    seeds: SeedsOption = 3,
+    out: FolderOption = None,
+    jobs: JobsOption = None,
     as_json: JsonOption = False,
     data: DataOption = None,
-    judges: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="What to judge runs by: heldout, blimp, glue or single tasks such as glue.cola "
-            "(default: those of the study).",
-        ),
-    ] = None,
-    blimp: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Sentence pairs for the judge blimp.")
-    ] = None,
-    glue: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of tasks for the judge glue.")
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Run on this Ray cluster, such as 10.0.0.5:6379."),
-    ] = None,
+    judges: JudgesOption = None,
+    blimp: BlimpOption = None,
+    glue: GlueOption = None,
+    ray: RayOption = None,
 ) -> None:
     """Train variants with equal budgets, and compare their losses.
 
@@ -101,13 +111,18 @@ def study(
     if corpus is not None and data:
         raise InputError("use --data or --corpus, not both")
     refuse_twice([w for w in words or [] if "=" in w], "--budget", "budget.limit", given=True)
-    named = [each for each in judges.split(",") if each] if judges is not None else read.judges
+    named = read.judges if judges is None else [each for each in judges.split(",") if each]
     asked = judges_of(named, blimp, glue)
     texts = [absolute_source(each) for each in data or []]
     call = _Call(name, words or [], corpus, texts, budget, seeds, out, jobs or default_jobs())
     result = _run(call, asked, ray)
     failed, missing = _failed(result), _unscored(result)
     _print_study(result, {**failed, **missing}, out, as_json)
+    _raise_for(result, failed, missing)
+
+
+def _raise_for(result: dict[str, Any], failed: dict[str, str], missing: dict[str, str]) -> None:
+    """Raise `TaskFailed` if runs failed, or scores are missing."""
     faults = []
     if failed:
         runs = sum(len(each["runs"]) for each in result["arms"].values())

@@ -2,6 +2,14 @@
 
 Finished runs are not repeated, so a study that was stopped continues where it was, and one in which
 nothing is left to do ends at once.
+
+``OUT/study.json`` holds ``{"environment", "corpus", "unigram", "budget", "budgets", "jobs",
+"baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is ``{"loss@0.15",
+"loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens", "updates",
+"parameters", "exaflop", "memory_bytes", "seconds"}``, or ``{"failed": reason}``; ``scores`` are
+those of its judges by name, and ``unscored`` says why some are missing. Where arms have different
+corpora, each has the hash of its ``corpus`` beside its words, and ``corpora`` describes them by
+their hashes; ``judges`` holds a hash of the data of each.
 """
 
 from __future__ import annotations
@@ -80,13 +88,7 @@ def run_study(
         cluster: address of a Ray cluster to run on; None is this machine.
 
     Returns:
-        what ``OUT/study.json`` holds: ``{"environment", "corpus", "unigram", "budget", "budgets",
-        "jobs", "baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is
-        ``{"loss@0.15", "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25",
-        "tokens", "updates", "parameters", "exaflop", "memory_bytes", "seconds"}``, or
-        ``{"failed": reason}``; ``scores`` are those of its judges by name, and ``unscored`` says
-        why some are missing. Where arms have different corpora, each has the hash of its ``corpus``
-        beside its words, and ``corpora`` describes them by their hashes.
+        what ``OUT/study.json`` holds.
 
     Raises:
         InputError: the folder holds another study, is in use, or cannot be written to; or an arm
