@@ -51,9 +51,9 @@ def write(tmp_path: Path, arms: Any, base: Sequence[str] = MODEL) -> str:
     [
         ("batch.rows=65536", "6updates", "arm x: the corpus has .* fewer than one batch of 65,536"),
         ("order.by=sentence-length", "6updates", "arm x: .* has no order sentence-length"),
-        ("model.layers=1000000", "6updates", "arm x: a model of .* parameters needs"),
+        ("model.width=131072", "6updates", "arm x: a model of .* parameters needs"),
         ("compute.device=mps", "6updates", "arm x: compute.device=mps: this machine has none"),
-        ("batch.rows=64", "1000tok", "arm x: a budget of 1,000 tokens ends before one update"),
+        ("batch.rows=64", "1000tok", "arm x: a budget of 1000 tokens ends before one update"),
     ],
 )
 def test_an_arm_that_cannot_be_trained_is_refused_before_anything_starts(
@@ -197,7 +197,9 @@ def test_the_progress_line_tells_how_far_each_run_is(tmp_path: Path) -> None:
 
     log("plain", 0.1)
     log("muon", *[0.01] * 1000, 0.2)
-    assert shown.look(runs) == (2.3, "1 finished; 1 failed; plain seed 1: 10 %; muon seed 1: 20 %")
+    done, words = shown.look(runs)
+    assert done == pytest.approx(2.3)
+    assert words == "1 finished; 1 failed; plain seed 1: 10 %; muon seed 1: 20 %"
     clock.now += 60.0
     log("plain", 0.1, 0.4)
     done, words = shown.look(runs)

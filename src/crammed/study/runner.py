@@ -7,9 +7,9 @@ nothing is left to do ends at once.
 "baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is ``{"loss@0.15",
 "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens", "updates",
 "parameters", "exaflop", "memory_bytes", "seconds"}``, or ``{"failed": reason}``; ``scores`` are
-those of its judges by name, and ``unscored`` says why some are missing. Where arms have different
-corpora, each has the hash of its ``corpus`` beside its words, and ``corpora`` describes them by
-their hashes; ``judges`` holds a hash of the data of each.
+those of its judges by name, and ``unscored`` says why some are missing. Of corpora that
+the study has prepared, each arm has the hash of its ``corpus`` beside its words, and ``corpora``
+describes them by their hashes; ``judges`` holds a hash of the data of each.
 """
 
 from __future__ import annotations
@@ -139,11 +139,11 @@ def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> d
 
 
 def _about_corpora(corpora: Corpora, out: Path, before: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``study.json`` says of the base's corpus, and of all if there are several."""
+    """What ``study.json`` says of the base's corpus, and of all that the study has prepared."""
     base = corpora.base
     unigram = base.manifest["heldout"]["unigram_cross_entropy"]
     about: dict[str, Any] = {"corpus": base.sha256, "unigram": unigram}
-    if len(corpora.all) > 1:
+    if corpora.own is not None:
         described = {
             each.sha256: {
                 "folder": str(each.path.relative_to(out)),
@@ -173,7 +173,7 @@ def _begun(
     for arm in study.arms:
         words = study.words(arm)
         begun[arm] = {"words": as_typed(words), "runs": {}}
-        if len(corpora.all) > 1:
+        if corpora.own is not None:
             begun[arm]["corpus"] = corpora.of(words).sha256
     for arm, entry in finished_runs(out).items():
         begun.setdefault(arm, entry)["runs"] = entry["runs"]
