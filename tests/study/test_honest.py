@@ -15,6 +15,7 @@ import pytest
 
 from crammed.budget import Budget
 from crammed.cli import studies
+from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
@@ -140,11 +141,12 @@ def test_a_call_with_nothing_to_do_does_nothing(
     small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32", "batch.rows=8"]
     measured: list[str] = []
 
-    def measuring(*_: Any) -> Any:
-        return lambda config: measured.append(config.recipe) or 1e9
+    def measure(config: RunConfig) -> float:
+        measured.append(config.recipe)
+        return 1e9
 
     use(monkeypatch, lambda _: Ended(0, "", ""))
-    monkeypatch.setattr(folder, "measuring", measuring)
+    monkeypatch.setattr(folder, "measuring", lambda *_: measure)
 
     def call() -> dict[str, Any]:
         studies.study(name, small, corpus.path, Budget.parse("10m"), 2, out, 2, True)
@@ -174,7 +176,12 @@ def test_a_run_that_finished_as_its_study_was_killed_counts(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[str] = []
-    use(monkeypatch, lambda run: trained.append(run) or Ended(0, "", ""))
+
+    def ends(run: str) -> Ended:
+        trained.append(run)
+        return Ended(0, "", "")
+
+    use(monkeypatch, ends)
     study = load_study(write(tmp_path, {"plain": [], "slow": ["optim.lr=1e-4"]}), corpus, BUDGET)
     first = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
     kept = json.loads((tmp_path / "out" / "study.json").read_text())

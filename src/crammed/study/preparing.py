@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -55,7 +56,7 @@ class _Settings(Section):
         values = overlaid(self.model_dump(mode="json"), own, RunConfig)
         made = validated(_Settings, values)
         by = next((word for word in words if word.startswith(BY)), None)
-        order = by.removeprefix(BY) if by else ask(words[0]).config.order.by
+        order = by.removeprefix(BY) if by else _order_of(words[0])
         if order not in get_args(Ordering) or order in made.data.orders:
             return made
         values["data"]["orders"] = [*made.data.orders, order]
@@ -71,6 +72,12 @@ class _Settings(Section):
     def name(self) -> str:
         """A short name for the settings and the places of the text."""
         return json_hash(self.model_dump(mode="json"))[:10]
+
+
+@cache
+def _order_of(recipe: str) -> str:
+    """The order of rows that a recipe sets."""
+    return ask(recipe).config.order.by
 
 
 class PlannedCorpora:
