@@ -7,7 +7,8 @@
 A record is a folder. For each run it holds ``RUN.json`` (command, commit, hardware, configuration,
 corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page names
 the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
-``study: DATE-NAME`` shows a study, ``documents: DATE-NAME`` one whose runs were scored on documents
+``study: DATE-NAME`` shows a study, ``experiment: NAME`` the latest record of a built-in one, a
+folder ``records/DATE-study-NAME``, ``documents: DATE-NAME`` one whose runs were scored on documents
 by themselves, ``positions: DATE-NAME`` runs by position in the row, and ``sizes: BUDGET ...`` what
 the default recipe becomes at some budgets; ``contest: DATE-NAME``, ``sweep``, ``hour`` and
 ``serving`` show records on a CPU (`cpu_tables`); ``prepare: FILE`` and the other keys of `MAKERS`
@@ -35,7 +36,10 @@ from crammed.recipe import load_config
 from crammed.rundir import read_config, read_lines, read_metrics
 from crammed.sizing import tokens
 from crammed.speed import CORE, SHARE_OF_PEAK
+from crammed.study.budgets import by_budget
 from crammed.study.folder import run_folder
+from crammed.study.laws import law_lines
+from crammed.study.scaling import analyse
 from crammed.study.statistics import RATES, compare_arms, decidable, decidable_text
 from crammed.study.table import (
     difference_text,
@@ -192,7 +196,29 @@ def _score(name: str, entry: dict[str, Any]) -> str:
 
 def study_table(names: list[str]) -> str:
     """The arms of a study, best first, compared with its baseline."""
-    values = _study_of(names)
+    return _arms_table(_study_of(names))
+
+
+def experiment(names: list[str]) -> str:
+    """What the latest record of a built-in study says, for each of its budgets."""
+    (name,) = names
+    folders = sorted(RECORDS.glob(f"*-study-{name}"))
+    if not folders:
+        return benchmark_tables.NOT_YET
+    values = _study_of([folders[-1].name])
+    parts = [
+        (f"With {label}, {part['budget']}:\n\n" if label else "") + _arms_table(part)
+        for label, part in by_budget(values).items()
+        if any(arm["runs"] for arm in part["arms"].values())
+    ]
+    found = analyse(values) if name == "scaling" else None
+    if found is not None:
+        parts.append("".join(f"- {line}\n" for line in law_lines(found)))
+    record = f"From [{folders[-1].name}](../records/{folders[-1].name}/README.md).\n"
+    return "\n".join([*parts, record])
+
+
+def _arms_table(values: dict[str, Any]) -> str:
     lines = [
         "| arm | seeds | held-out loss at 15 % masking | at 25 % masking "
         f"| difference from {values['baseline']}, 95 % interval | p | tokens |",
@@ -306,6 +332,7 @@ MAKERS = {
     "coverage": benchmark_tables.coverage_table,
     "power": benchmark_tables.power_table,
     "study": study_table,
+    "experiment": experiment,
     "documents": documents_table,
     "positions": positions_table,
     "sizes": sizes_table,

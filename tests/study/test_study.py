@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,10 @@ from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT, Progress
-from crammed.study.arms import Study, load_study, study_names
-from crammed.study.runner import _Processes, _runs, run_study
+from crammed.study.arms import Study, load_study
+from crammed.study.corpora import Corpora
+from crammed.study.places import Processes
+from crammed.study.runner import _runs, run_study
 from support.command import PATIENCE, crammed, popen, wait_for
 
 BUDGET = Budget.parse("6updates")
@@ -106,7 +107,7 @@ def test_values_of_the_corpus_are_no_values_of_an_arm(tmp_path: Path, corpus: Co
 def test_threads_that_are_asked_for_are_those_of_every_run(tmp_path: Path, corpus: Corpus) -> None:
     file = write(tmp_path / "s.yaml", base=["crammed", *MODEL, "compute.threads=3"])
     study = load_study(str(file), corpus, BUDGET)
-    for run in _runs(study, corpus, BUDGET, 1, tmp_path, 1):
+    for run in _runs(study, Corpora(corpus), BUDGET, 1, tmp_path, 1):
         assert [word for word in run.command if "threads=" in word] == ["compute.threads=3"]
 
 
@@ -117,7 +118,7 @@ def test_runs_share_the_threads_that_the_environment_allows(
     study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
     for asked, threads in (("4", 2), ("1", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
-        run = next(_runs(study, corpus, BUDGET, 1, tmp_path, 2))
+        run = next(_runs(study, Corpora(corpus), BUDGET, 1, tmp_path, 2))
         assert f"compute.threads={threads}" in run.command
 
 
@@ -158,8 +159,8 @@ def test_a_study_that_is_stopped_begins_no_more_runs(
 
 
 def test_runs_end_with_their_study() -> None:
-    processes = _Processes()
-    endless = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(1e6)"]
+    processes = Processes(1)
+    endless = ["-c", "import time; print(1, flush=True); time.sleep(1e6)"]
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(processes.run, endless)
         wait_for(lambda: processes._started)
@@ -169,18 +170,11 @@ def test_runs_end_with_their_study() -> None:
         assert late.result(PATIENCE)[0] == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("name", study_names())
-def test_built_in_studies_are_valid(name: str, corpus: Corpus) -> None:
-    small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
-    study = load_study(name, corpus, Budget.parse("1m"), small)
-    assert all("model.head_dim=16" in study.words(arm) for arm in study.arms)
-
-
 def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) -> None:
     """More masked tokens cost more, which alone would change the size of the model."""
     small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
     for budget in ("3e11flop", "1e13flop"):
-        study = load_study("masking", corpus, Budget.parse(budget), small)
+        study = load_study("masking", corpus, Budget.parse(budget), ["crammed", *small])
         shapes = {
             tuple(word for word in study.words(arm) if word.startswith(("model.layers", "batch")))
             for arm in study.arms
@@ -210,13 +204,14 @@ def test_arms_take_of_the_base_what_suits_them(corpus: Corpus, tmp_path: Path) -
             load_study(str(file), corpus, BUDGET)
 
 
-def test_an_impossible_arm_ends_with_5_after_the_others(tmp_path: Path, corpus: Corpus) -> None:
-    arms = {"plain": [], "huge": ["batch.rows=65536"]}
+def test_a_failed_arm_ends_with_5_after_the_others(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {"plain": [], "bad": ["train.early_stop={after: 0.1, loss: 0.001}", "batch.rows=4"]}
     words = ["--corpus", str(corpus.path), "--budget", "6updates", "--seeds", "1"]
     file = write(tmp_path / "s.yaml", arms=arms)
     done = crammed("study", file, *words, "--out", tmp_path / "out")
     assert done.returncode == 5, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: finished, but these runs failed: huge,")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: finished, but 1 of 2 runs failed: bad, seed 0;")
     kept = json.loads((tmp_path / "out" / "study.json").read_text())["arms"]
     assert kept["plain"]["runs"]["0"]["updates"] == 6
-    assert f"huge, seed 0 failed: {kept['huge']['runs']['0']['failed']}" in done.stdout
+    assert f"bad, seed 0 failed: {kept['bad']['runs']['0']['failed']}" in done.stdout
