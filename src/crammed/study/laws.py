@@ -6,6 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crammed.quantity import flops_text, quantity
+from crammed.study.scaling import analyse, cells_of
+
+
+def laws_of(study: Mapping[str, Any]) -> list[str]:
+    """What a study on several budgets whose arms are called ``TYPE.SIZE`` says; else nothing."""
+    sized = all(cell.size for cell in cells_of(study))
+    found = analyse(study) if sized and "budgets" in study else None
+    return law_lines(found) if found is not None else []
 
 
 def law_lines(found: Mapping[str, Any]) -> list[str]:
