@@ -124,7 +124,7 @@ def run_study(
             left = Counter(run.arm for run in todo)
             finished = Counter({arm: seeds - left[arm] for arm in study.arms})
             board = Board(seeds, progress.clock, finished)
-            _run_all(todo, result, out, place, progress, board)
+            _train_all(todo, result, out, place, progress, board)
     return result
 
 
@@ -236,7 +236,7 @@ def _runs(
             yield _Run(arm, seed, folder, command, device=named, threads=threads)
 
 
-def _run_all(
+def _train_all(
     todo: Sequence[_Run],
     result: dict[str, Any],
     out: Path,
