@@ -14,6 +14,7 @@ from benchmark_tables import NOT_YET, tabled
 from crammed.files import read_json
 from crammed.quantity import quantity
 from crammed.study.statistics import RATES, compare_arms
+from crammed.study.table import interval_text, mean_text
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 FIFTH = "ours, a fifth of the time"
@@ -33,7 +34,7 @@ def contest_table(names: list[str]) -> str:
     rows = []
     for row in compared[RATES[0]].values():
         of = [run for run in runs if run["name"] == row["arm"]]
-        losses = [_mean(compared[rate][row["arm"]][rate]) for rate in RATES]
+        losses = [mean_text(compared[rate][row["arm"]][rate]) for rate in RATES]
         cells = (row["arm"], _minutes(of[0]), *_size(of), str(len(of)), *losses)
         rows.append(f"| {' | '.join(cells)} |")
     head = (
@@ -137,8 +138,7 @@ def _against(rows: dict[str, dict[str, Any]], rate: str, best: str) -> str:
     if FIFTH not in rows:
         return ""
     loss = rows[FIFTH][rate]
-    between = loss["interval"]
-    words = f", 95 % interval {between[0]:+.3f} to {between[1]:+.3f}" if between else ""
+    words = f", 95 % interval {interval_text(loss)}" if loss["interval"] else ""
     share = f"{100 * float(rate.partition('@')[2]):.0f} %"
     return (
         f"At {share} masking, the best peer is {best}; ours with a fifth of its time differs from "
@@ -174,11 +174,6 @@ def _size(runs: list[Run]) -> tuple[str, str, str]:
 
 def _minutes(run: Run) -> str:
     return f"{run['seconds'] / 60:.3g}"
-
-
-def _mean(loss: dict[str, Any]) -> str:
-    deviation = loss["deviation"]
-    return f"{loss['mean']:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")
 
 
 def _average(values: list[float], form: str = ".1f") -> str:

@@ -40,7 +40,14 @@ from crammed.study.budgets import by_budget
 from crammed.study.folder import run_folder
 from crammed.study.laws import law_lines
 from crammed.study.scaling import analyse
-from crammed.study.statistics import RATES, compare_arms
+from crammed.study.statistics import RATES, compare_arms, decidable, decidable_text
+from crammed.study.table import (
+    difference_text,
+    interval_text,
+    mean_text,
+    p_text,
+    sensitivity_text,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
@@ -212,40 +219,55 @@ def experiment(names: list[str]) -> str:
 
 
 def _arms_table(values: dict[str, Any]) -> str:
-    base = values["baseline"]
     lines = [
         "| arm | seeds | held-out loss at 15 % masking | at 25 % masking "
-        f"| difference from {base}, 95 % interval | tokens |",
-        "|---|---|---|---|---|---|",
+        f"| difference from {values['baseline']}, 95 % interval | p | tokens |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in compare_arms(values):
         if RATES[0] not in row:
-            lines.append(f"| {row['arm']} | 0 | {row['failed']} | | | |")
+            lines.append(f"| {row['arm']} | 0 | {row['failed']} | | | | |")
             continue
-        few, many = (_mean(row[rate]) for rate in RATES)
-        difference = _difference(row[RATES[0]])
-        tokens = quantity(row["tokens"])
-        cells = (row["arm"], str(row["seeds"]), few, many, difference, tokens)
+        few, many = (mean_text(row[rate], rate) for rate in RATES)
+        difference, p = _found(values, row[RATES[0]])
+        cells = (row["arm"], str(row["seeds"]), few, many, difference, p, quantity(row["tokens"]))
         lines.append(f"| {' | '.join(cells)} |")
-    made = values["environment"]
-    lines += ["", f"Budget {values['budget']}, {made['cores']} cores, commit {made['commit']}."]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", _below(values, RATES[0])]) + "\n"
 
 
 def documents_table(names: list[str]) -> str:
     """The arms of a study on documents by themselves and on packed rows, at 15 % masking."""
     values = _study_of(names)
     lines = [
-        "| arm | seeds | documents by themselves | difference, 95 % interval | packed rows "
-        "| difference, 95 % interval |",
-        "|---|---|---|---|---|---|",
+        "| arm | seeds | documents by themselves | difference, 95 % interval | p | packed rows "
+        "| difference, 95 % interval | p |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in compare_arms(values, (ALONE, RATES[0])):
-        losses = [word(row[key]) for key in (ALONE, RATES[0]) for word in (_mean, _difference)]
-        lines.append(f"| {row['arm']} | {row['seeds']} | {' | '.join(losses)} |")
-    made = values["environment"]
-    lines += ["", f"Budget {values['budget']}, {made['cores']} cores, commit {made['commit']}."]
-    return "\n".join(lines) + "\n"
+        cells = [row["arm"], str(row["seeds"])]
+        for key in (ALONE, RATES[0]):
+            cells += [mean_text(row[key], key), *_found(values, row[key])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _below(values, ALONE)]) + "\n"
+
+
+def _found(study: dict[str, Any], one: dict[str, Any]) -> tuple[str, str]:
+    """A difference with its interval, and its p-value, where the budget can decide at all."""
+    difference, interval = difference_text(one), interval_text(one)
+    if decidable(study) is False or not interval:
+        return difference, ""
+    return f"{difference} ({interval})", p_text(one)
+
+
+def _below(study: dict[str, Any], measure: str) -> str:
+    """What the table can show, and how the study was made."""
+    made = study["environment"]
+    words = [
+        sensitivity_text(study, measure),
+        *([decidable_text(study)] if "unigram" in study else []),
+        f"Budget {study['budget']}, {made['cores']} cores, commit {made['commit']}.",
+    ]
+    return benchmark_tables.wrapped(*words)
 
 
 def positions_table(names: list[str]) -> str:
@@ -272,19 +294,6 @@ def _study_of(names: list[str]) -> dict[str, Any]:
     if values is None:
         raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
     return values
-
-
-def _mean(loss: dict[str, Any]) -> str:
-    deviation = loss["deviation"]
-    return f"{loss['mean']:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")
-
-
-def _difference(loss: dict[str, Any]) -> str:
-    if loss["difference"] is None:
-        return ""
-    between = loss["interval"]
-    words = f" ({between[0]:+.3f} to {between[1]:+.3f})" if between is not None else ""
-    return f"{loss['difference']:+.3f}{words}"
 
 
 def sizes_table(budgets: list[str]) -> str:
@@ -321,6 +330,7 @@ MAKERS = {
     "prepare": benchmark_tables.prepare_table,
     "finetune": benchmark_tables.finetune_table,
     "coverage": benchmark_tables.coverage_table,
+    "power": benchmark_tables.power_table,
     "study": study_table,
     "experiment": experiment,
     "documents": documents_table,

@@ -13,7 +13,15 @@ from crammed.cli import studies
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.recipe import FORMER
-from crammed.study.arms import Study, former_study_names, load_study, read_study, study_names
+from crammed.study.arms import (
+    Study,
+    former_study_names,
+    load_study,
+    read_study,
+    study_names,
+    with_words,
+)
+from crammed.study.preparing import PlannedCorpora
 
 SMALL = ["model.max_length=32", "finetune.max_length=32"]
 FORMER_NAMES = ["ablation", "masking", "optimizers", "schedules", "sizes"]
@@ -61,10 +69,10 @@ def shape(study: Study, arm: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("name", study_names())
 @pytest.mark.parametrize("budget", ["5e6tok", "1e12tok"])
-def test_every_study_is_valid_small_and_in_full(name: str, budget: str, corpus: Corpus) -> None:
-    choose = lambda _, asked: asked.nominally(None)  # noqa: E731
-    study = load_study(name, corpus, Budget.parse(budget), SMALL, choose)
-    read = read_study(name)
+def test_every_study_is_valid_small_and_in_full(name: str, budget: str) -> None:
+    read, parsed = read_study(name), Budget.parse(budget)
+    planned = PlannedCorpora(with_words(read, []), ["text.jsonl"], parsed)
+    study = load_study(name, planned, parsed)
     assert len(study.arms) == len(read.arms) * max(1, len(read.budgets))
     layers, width, rows = shape(study, study.baseline)
     assert (layers, width) == (("2", "64") if budget == "5e6tok" else ("16", "768"))

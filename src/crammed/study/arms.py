@@ -10,7 +10,8 @@ A study is a YAML file, built in (``studies/``) or the user's:
       adamw: [optim.name=adamw]          # a recipe here replaces the base's
 
 What follows from the budget is decided once, for the base: arms with the base's recipe get its
-size, batch and learning rates, unless they set their own.
+size, batch and learning rates, unless they set their own. Where the study prepares its text, arms
+may also set ``data`` and ``tokenizer``; a number in ``data.sources`` is one of the texts given.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pydantic import BeforeValidator, Field
 
 from crammed.budget import Budget
 from crammed.choosing import Asked, values_of
-from crammed.config import PositiveFloat, RunConfig, Section
+from crammed.config import Names, PositiveFloat, RunConfig, Section
 from crammed.config.choice import overlaid
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
@@ -35,6 +36,7 @@ from crammed.files import inside
 from crammed.recipe import FORMER, ask, formerly, parse_overrides
 from crammed.sizing import FOLLOWERS, head_dim
 from crammed.study.budgets import at, with_each
+from crammed.study.corpora import ArmCorpora, Corpora, of_training
 from crammed.study.scaled import (
     has_factor,
     in_proportion,
@@ -46,6 +48,10 @@ from crammed.study.scaled import (
 
 BASE = ""
 """The name of a study's base where arms have theirs."""
+
+Choose = Callable[[str, Asked, int | None], RunConfig]
+"""Gives the values of what the base leaves open, or an arm with another recipe, whose name is given
+(`BASE` for the base), for a number of rows of text; None if that is not known."""
 
 
 def _listed(value: Any) -> Any:
@@ -66,6 +72,8 @@ class Study(Section):
     """Take the recipes in proportion where the budget is too small for the base (`scaled`)."""
     budgets: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Multiples of the budget that every arm is trained with, by label (`budgets`)."""
+    judges: Names = ("heldout",)
+    """What runs are judged by (`judges`); a call may name others."""
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]
 
@@ -109,19 +117,19 @@ def read_study(name: str) -> Study:
 
 def load_study(
     name: str,
-    corpus: Corpus,
+    corpus: Corpus | ArmCorpora,
     budget: Budget,
     words: Sequence[str] = (),
-    choose: Callable[[str, Asked], RunConfig] | None = None,
+    choose: Choose | None = None,
     former: bool = False,
 ) -> Study:
     """Read a study, and check every arm against the corpus and the budget of the study.
 
     Args:
+        corpus: one for all arms, or what is known of the corpora of the study.
         words: a recipe or overrides, which replace those of the study's base.
-        choose: gives the values of what the base leaves open, or an arm with another recipe; called
-            once for each with its name, which is empty for the base. None takes the nominal speed
-            of this machine.
+        choose: called once for the base and for each arm with another recipe. None takes the
+            nominal speed of this machine.
         former: take all recipes as they were in an earlier version.
 
     Returns:
@@ -133,23 +141,23 @@ def load_study(
     study = with_words(read_study(name), words)
     if former:
         study = study.formerly()
-    fixed = {**corpus.settings(), "budget": {"limit": budget}}
-    choose = choose or (lambda _, asked: asked.nominally(corpus.rows))
-    base = _base(study, fixed, choose)
+    corpora: ArmCorpora = Corpora(corpus) if isinstance(corpus, Corpus) else corpus
+
+    def chosen(arm: str, asked: Asked) -> RunConfig:
+        rows = corpora.rows(asked.config.corpus)
+        return choose(arm, asked, rows) if choose is not None else asked.nominally(rows)
+
+    base = _base(study, corpora.fixed(study.base, budget), chosen)
     arms = {}
     for arm, own in study.arms.items():
         recipe, *overrides = _settings(study, arm)
-        if taken := [word for word in overrides if word.startswith(("data.", "tokenizer."))]:
-            raise InputError(
-                f"study {name}, arm {arm}: {taken[0]} is a property of the corpus, which all arms "
-                "share: prepare another corpus"
-            )
         try:
+            fixed = corpora.fixed(study.words(arm), budget)
             if any("=" not in word for word in own):  # a recipe of its own
-                arms[arm] = _alone(study, arm, base, ask(recipe, overrides, fixed), choose)
+                arms[arm] = _alone(study, arm, base, ask(recipe, overrides, fixed), chosen)
             else:
                 arms[arm] = _beside(study, arm, base)
-            recipe, *overrides = merged((*study.base, *arms[arm]))
+            recipe, *overrides = of_training(merged((*study.base, *arms[arm])))
             ask(recipe, overrides, fixed)
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
@@ -181,7 +189,7 @@ class _Base:
 def _base(
     study: Study, fixed: Mapping[str, Any], choose: Callable[[str, Asked], RunConfig]
 ) -> _Base:
-    recipe, *overrides = study.base
+    recipe, *overrides = of_training(study.base)
     asked = ask(recipe, overrides, fixed)
     full = config = choose(BASE, asked)
     if study.scaled and "model.width" not in asked.open:
@@ -191,8 +199,9 @@ def _base(
 
 
 def _settings(study: Study, arm: str) -> list[str]:
-    """Recipe and overrides of an arm without what multiplies values."""
-    return merged((*study.base, *(word for word in study.arms[arm] if not has_factor(word))))
+    """Recipe and overrides of an arm without what multiplies values, or makes its corpus."""
+    own = (word for word in study.arms[arm] if not has_factor(word))
+    return of_training(merged((*study.base, *own)))
 
 
 def _alone(
@@ -211,7 +220,7 @@ def _beside(study: Study, arm: str, base: _Base) -> tuple[str, ...]:
     """The words of an arm with the recipe of the base."""
     own = resolved(study.arms[arm], base.config, study.scaled)
     small = scaled_words(base.config) if base.is_small else []
-    return (*small, *_taken(base.config, own, base.heads_follow), *own)
+    return (*small, *_taken(base.config, of_training(own), base.heads_follow), *own)
 
 
 def with_words(study: Study, words: Sequence[str]) -> Study:

@@ -84,7 +84,7 @@ def pretrain(
         Diverged: the loss or a weight is not finite, and `train.divergence` says to stop.
         RanksDiffer: the processes do not train the same model.
     """
-    _check_size(corpus, config.batch.rows)
+    check_size(corpus, config.batch.rows)
     ledger = Ledger(config.budget.charge, clock)
     alone = build_for(config, corpus, device)
     loaded = resume(run, alone, ledger, corpus.sha256)
@@ -115,7 +115,7 @@ def pretrain(
             try:
                 work = _train(work, stream, step, planner, ledger, upkeep)
                 if work.updates == 0:
-                    raise _nothing_trained(planner, ledger)
+                    raise nothing_trained(planner, ledger)
                 state, end = upkeep.finish(work)  # on disk, because what follows may fail
                 return Trained.of(alone.model, state, end)
             except Diverged as fault:
@@ -151,7 +151,7 @@ def _train(
     return work
 
 
-def _check_size(corpus: Corpus, rows: int) -> None:
+def check_size(corpus: Corpus, rows: int) -> None:
     """Raise an `InputError` if the corpus has not enough rows for one batch."""
     if corpus.rows < rows:
         raise InputError(
@@ -160,7 +160,8 @@ def _check_size(corpus: Corpus, rows: int) -> None:
         )
 
 
-def _nothing_trained(planner: Planner, ledger: Ledger) -> InputError:
+def nothing_trained(planner: Planner, ledger: Ledger) -> InputError:
+    """What to raise when a budget ends before its first update."""
     seconds = ledger.seconds["lost"]
     lost = f", {format_seconds(seconds)} of it lost earlier" if seconds else ""
     return InputError(
