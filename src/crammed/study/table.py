@@ -9,6 +9,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from crammed.study.budgets import by_budget
+from crammed.study.laws import law_lines
+from crammed.study.scaling import analyse
 from crammed.study.statistics import (
     POWER,
     RATES,
@@ -86,12 +89,21 @@ def sensitivity_text(study: Json, measure: str) -> str:
 
 
 def study_tables(study: Json) -> list[Table | Text]:
-    """A table for each measure, the best arm first, and what they can and cannot show."""
+    """A table for each measure, the best arm first, and what they can and cannot show.
+
+    Arms with several budgets are compared within each of them, and over all of them by laws.
+    """
     parts: list[Table | Text] = []
-    for measure in judged_by(study):
-        table = _table(study, measure)
-        parts += [table, Text(sensitivity_text(study, measure))]
-    return [*parts, Text(decidable_text(study))]
+    for label, part in by_budget(study).items():
+        if label and not any(arm["runs"] for arm in part["arms"].values()):
+            continue
+        if label:
+            parts.append(Text(f"With {label}, {part['budget']}:"))
+        for measure in judged_by(part):
+            parts += [_table(part, measure), Text(sensitivity_text(part, measure))]
+        parts.append(Text(decidable_text(part)))
+    found = analyse(study)
+    return [*parts, *([Text("\n".join(law_lines(found)))] if found else [])]
 
 
 def _table(study: Json, measure: str) -> Table:
