@@ -113,7 +113,7 @@ def findings(study: Json) -> dict[str, Any]:
         `smallest_difference` for each measure, and `decidable` return; for a study on several
         budgets, ``{"compared_at": {label: ...}}`` with these of each.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for label, part in by_budget(study).items():
         measures = measures_of(part) or RATES
         found[label] = {
@@ -121,7 +121,7 @@ def findings(study: Json) -> dict[str, Any]:
             "smallest_difference": {each: smallest_difference(part, each) for each in measures},
             "decidable": decidable(part),
         }
-    return found[""] if "" in found else {"compared_at": found}
+    return found.get("", {"compared_at": found})
 
 
 def _table(study: Json, measure: str) -> Table:
