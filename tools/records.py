@@ -211,8 +211,7 @@ def experiment(names: list[str]) -> str:
         for label, part in by_budget(values).items()
         if any(arm["runs"] for arm in part["arms"].values())
     ]
-    found = analyse(values) if name == "scaling" else None
-    if found is not None:
+    if (found := analyse(values)) is not None:
         parts.append("".join(f"- {line}\n" for line in law_lines(found)))
     record = f"From [{folders[-1].name}](../records/{folders[-1].name}/README.md).\n"
     return "\n".join([*parts, record])

@@ -28,7 +28,7 @@ def loaded(
     study = {"base": ["crammed-2022", *SHORT], "baseline": "plain", "arms": ARMS, "scaled": True}
     (tmp_path / "s.yaml").write_text(json.dumps({**study, **values}))
     rows = None if endless else corpus.rows
-    choose = lambda _, asked: asked.nominally(rows)  # noqa: E731
+    choose = lambda _, asked, known: asked.nominally(rows)  # noqa: E731
     return load_study(str(tmp_path / "s.yaml"), corpus, budget, choose=choose)
 
 

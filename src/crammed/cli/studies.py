@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,16 +27,20 @@ from crammed.quantity import counted
 if TYPE_CHECKING:
     from crammed.progress import Progress
     from crammed.study.corpora import Corpora
+    from crammed.study.costs import Cost
     from crammed.study.folder import Chooser
     from crammed.study.judges import Judge
 
+
+EVERY = "all"
+"""Stands for every built-in study, one after the other."""
 
 StudyArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="STUDY",
-        help="A built-in study, or a .yaml file of your own. Without STUDY, the built-in ones are "
-        "listed.",
+        help="A built-in study, all of them (all), or a .yaml file of your own. Without STUDY, the "
+        "built-in ones are listed.",
     ),
 ]
 SeedsOption = Annotated[int, typer.Option(min=1, max=1000, help="Runs of each variant.")]
@@ -65,6 +69,9 @@ RayOption = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Run on this Ray cluster, such as 10.0.0.5:6379."),
 ]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Say what it costs, and do nothing else.")
+]
 
 
 def study(
@@ -81,6 +88,7 @@ def study(
     blimp: BlimpOption = None,
     glue: GlueOption = None,
     ray: RayOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Train variants with equal budgets, and compare their losses.
 
@@ -95,14 +103,14 @@ def study(
     """
     from crammed.study.arms import read_study
     from crammed.study.folder import name_in
-    from crammed.study.judges import judges_of
     from crammed.study.places import default_jobs
 
     if name is None:
         _list_studies(as_json)
         return
-    name = name_in(out, name) if out is not None else name
-    read = read_study(name)
+    if name != EVERY:
+        name = name_in(out, name) if out is not None else name
+        read_study(name)
     if (corpus is None and not data) or budget is None or out is None:
         raise InputError(
             "a study needs --corpus CORPUS_DIR or --data FILES, --budget BUDGET and --out DIR"
@@ -110,21 +118,47 @@ def study(
     if corpus is not None and data:
         raise InputError("use --data or --corpus, not both")
     refuse_twice([w for w in words or [] if "=" in w], "--budget", "budget.limit", given=True)
-    named = read.judges if judges is None else [each for each in judges.split(",") if each]
-    asked = judges_of(named, blimp, glue)
     texts = [absolute_source(each) for each in data or []]
     call = _Call(name, words or [], corpus, texts, budget, seeds, out, jobs or default_jobs())
-    result = _run(call, asked, ray)
-    failed, missing = _failed(result), _unscored(result)
-    _print_study(result, {**failed, **missing}, out, as_json)
-    _raise_for(result, failed, missing)
+    calls = _every(call) if name == EVERY else [call]
+    asked = [_judges(each, judges, blimp, glue) for each in calls]
+    if dry_run or name == EVERY:
+        _say_costs(calls, alone=dry_run, as_json=as_json)
+    if not dry_run:
+        _run_each(calls, asked, ray, as_json=as_json)
 
 
-def _raise_for(result: dict[str, Any], failed: dict[str, str], missing: dict[str, str]) -> None:
+def _run_each(
+    calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], cluster: str | None, *, as_json: bool
+) -> None:
+    """Run studies one after the other, and print what they found.
+
+    Raises:
+        TaskFailed: runs of some of them failed, or scores are missing.
+    """
+    several = len(calls) > 1
+    results: dict[str, dict[str, Any]] = {}
+    failed: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for call, asked in zip(calls, judges, strict=True):
+        result = results[call.name] = _run(_sharing(call, calls[0]), asked, cluster)
+        faults = _failed(result), _unscored(result)
+        if not (several and as_json):
+            _print_study(result, {**faults[0], **faults[1]}, call.out, as_json)
+        for every, own in zip((failed, missing), faults, strict=True):
+            every |= {f"{call.name}: {run}" if several else run: why for run, why in own.items()}
+    if several and as_json:
+        print_result(results, as_json, [])
+    _raise_for(results.values(), failed, missing)
+
+
+def _raise_for(
+    results: Iterable[dict[str, Any]], failed: dict[str, str], missing: dict[str, str]
+) -> None:
     """Raise `TaskFailed` if runs failed, or scores are missing."""
     faults = []
     if failed:
-        runs = sum(len(each["runs"]) for each in result["arms"].values())
+        runs = sum(len(arm["runs"]) for result in results for arm in result["arms"].values())
         faults.append(f"{len(failed)} of {counted(runs, 'run')} failed: {'; '.join(failed)}")
     if missing:
         faults.append(f"{counted(len(missing), 'score')} could not be had: {'; '.join(missing)}")
@@ -147,6 +181,78 @@ class _Call:
     seeds: int
     out: Path
     jobs: int
+
+
+def _every(call: _Call) -> list[_Call]:
+    """The calls of all built-in studies, each in a folder of its own."""
+    from crammed.study.arms import study_names
+    from crammed.study.folder import name_in
+
+    return [
+        replace(call, name=name_in(call.out / name, name), out=call.out / name)
+        for name in study_names()
+    ]
+
+
+def _judges(
+    call: _Call, names: str | None, blimp: Path | None, glue: Path | None
+) -> Sequence[Judge]:
+    """The judges that were typed, or those of the study."""
+    from crammed.study.arms import read_study
+    from crammed.study.judges import judges_of
+
+    own = read_study(call.name).judges
+    return judges_of(own if names is None else filter(None, names.split(",")), blimp, glue)
+
+
+def _sharing(call: _Call, first: _Call) -> _Call:
+    """The call with the corpus that the first study has prepared, if no arm needs another."""
+    from crammed.study.arms import read_study, with_words
+    from crammed.study.corpora import is_of_corpus
+    from crammed.study.preparing import BY, FOLDER
+
+    shared = first.out / FOLDER / "base"
+    if call is first or call.corpus is not None or not (shared / "manifest.json").exists():
+        return call
+    for each in (first, call):
+        study = with_words(read_study(each.name), each.words)
+        words = [word for arm in study.arms for word in study.words(arm)]
+        if any(is_of_corpus(word) or word.startswith(BY) for word in words):
+            return call
+    return replace(call, corpus=shared, texts=[])
+
+
+def _say_costs(calls: Sequence[_Call], *, alone: bool, as_json: bool) -> None:
+    """Say what studies cost: on standard output if that is all that was asked for."""
+    with shown_progress() as progress:
+        costs = {call.name: _cost(call, progress) for call in calls}
+        every = list(costs.values())
+        lines = [(name, str(cost)) for name, cost in costs.items()]
+        if len(calls) > 1:
+            lines.append((EVERY, str(sum(every[1:], every[0]))))
+        if not alone:
+            for name, cost in lines:
+                progress.line(f"{name}  {cost}")
+            return
+    print_result({name: cost.values() for name, cost in costs.items()}, as_json, lines)
+
+
+def _cost(call: _Call, progress: Progress) -> Cost:
+    """What is left of a study, before anything is prepared."""
+    from crammed.data.corpus import Corpus
+    from crammed.study.arms import load_study, read_study, with_words
+    from crammed.study.corpora import ArmCorpora, Corpora
+    from crammed.study.costs import cost_of
+    from crammed.study.preparing import planned_corpora
+
+    corpora: ArmCorpora
+    if call.corpus is not None:
+        corpora = Corpora(Corpus(call.corpus))
+    else:
+        study = with_words(read_study(call.name), call.words)
+        corpora = planned_corpora(study, call.texts, call.budget, call.out)
+    loaded = load_study(call.name, corpora, call.budget, call.words)
+    return cost_of(loaded, corpora, call.budget, call.seeds, call.out, call.jobs, progress)
 
 
 def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from crammed.quantity import quantity
 from crammed.report.curves import Line, pattern
@@ -30,8 +31,7 @@ def scaling(study: Mapping[str, Any], lines: Mapping[str, Line]) -> dict[str, An
     cells = cells_of(study) if "budgets" in study else []
     if len({cell.label for cell in cells}) < 2:
         return None
-    sized = all(cell.size for cell in cells)
-    found = analyse(study) if sized else None
+    sized, found = all(cell.size for cell in cells), analyse(study)
     return {
         "flops": _flops_figure(cells, lines, found),
         "sizes": _sizes_figure(cells) if sized else None,
@@ -79,7 +79,7 @@ def _sizes_figure(cells: Sequence[Cell]) -> str:
                 linewidth=1.2,
                 label=f"{kind}, {label}",
             )
-        axes.legend(fontsize=7)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8)
         return as_svg(figure)
 
 
@@ -89,6 +89,7 @@ def _logarithmic(title: str) -> tuple[Figure, Axes]:
     axes.set_xscale("log")
     axes.set_xlabel(f"{title} (log scale)")
     axes.set_ylabel("held-out loss, nats per token")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
     axes.xaxis.set_minor_formatter(lambda *_: "")
     return figure, axes

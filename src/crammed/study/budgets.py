@@ -62,5 +62,5 @@ def by_budget(study: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             if arm.endswith(end)
         }
         base = study["baseline"].rpartition("@")[0]
-        parts[label] = {**study, "budget": limit, "baseline": base, "arms": arms}
+        parts[label] = {**study, "budget": limit, "budgets": {}, "baseline": base, "arms": arms}
     return parts

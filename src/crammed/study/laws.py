@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crammed.quantity import flops_text, quantity
-from crammed.study.scaling import analyse, cells_of
+from crammed.study.scaling import analyse
 
 
 def laws_of(study: Mapping[str, Any]) -> list[str]:
-    """What a study on several budgets whose arms are called ``TYPE.SIZE`` says; else nothing."""
-    sized = all(cell.size for cell in cells_of(study))
-    found = analyse(study) if sized and "budgets" in study else None
+    """What a study on several budgets says; nothing where fewer than two have finished."""
+    found = analyse(study) if "budgets" in study else None
     return law_lines(found) if found is not None else []
 
 

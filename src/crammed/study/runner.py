@@ -124,7 +124,7 @@ def run_study(
             left = Counter(run.arm for run in todo)
             finished = Counter({arm: seeds - left[arm] for arm in study.arms})
             board = Board(seeds, progress.clock, finished)
-            _run_all(todo, result, out, place, progress, board)
+            _train_all(todo, result, out, place, progress, board)
     return result
 
 
@@ -181,11 +181,11 @@ def _begun(
     for arm in study.arms:
         runs = begun[arm]["runs"]
         for seed in range(seeds):
-            entry: dict[str, Any] | None = runs.get(str(seed))
+            found: dict[str, Any] | None = runs.get(str(seed))
             with suppress(InputError):  # a damaged result, which the run itself will report
-                entry = entry or _result(run_folder(out, arm, seed))
-            if entry is not None:
-                runs[str(seed)] = without_stale(entry, judges, judged_on)
+                found = found or _result(run_folder(out, arm, seed))
+            if found is not None:
+                runs[str(seed)] = without_stale(found, judges, judged_on)
     return begun
 
 
@@ -236,7 +236,7 @@ def _runs(
             yield _Run(arm, seed, folder, command, device=named, threads=threads)
 
 
-def _run_all(
+def _train_all(
     todo: Sequence[_Run],
     result: dict[str, Any],
     out: Path,
