@@ -163,6 +163,20 @@ def coverage_table(names: list[str]) -> str:
     return "\n".join([*lines, "", wrapped(words)]) + "\n"
 
 
+def power_table(names: list[str]) -> str:
+    """How often simulated studies find a difference, where there is one and where there is none."""
+    (name,) = names
+    result = _benchmark(name)
+    head = "| arms vary | seeds | finds one of none | uncorrected | finds the one that is there |"
+    lines = [head, "|---|---|---|---|---|"]
+    for case in sorted(result["cases"], key=lambda case: bool(case["unequal"])):
+        shares = (f"{100 * case[key]:.1f} %" for key in ("family_wise", "uncorrected", "power"))
+        vary = "unequally" if case["unequal"] else "alike"
+        lines.append(f"| {vary} | {case['seeds']} | {' | '.join(shares)} |")
+    made = f"(`benchmarks/study_power.py`, commit {result['environment']['commit']})."
+    return "\n".join([*lines, "", f"{result['studies']:,} studies per cell {made}"]) + "\n"
+
+
 def _there(names: list[str]) -> list[dict[str, Any]]:
     """The results among these files that exist already."""
     return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]

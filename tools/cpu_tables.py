@@ -14,7 +14,7 @@ from benchmark_tables import NOT_YET, tabled
 from crammed.files import read_json
 from crammed.quantity import quantity
 from crammed.study.statistics import RATES, compare_arms
-from losses import mean_text
+from crammed.study.table import interval_text, mean_text
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 FIFTH = "ours, a fifth of the time"
@@ -138,8 +138,7 @@ def _against(rows: dict[str, dict[str, Any]], rate: str, best: str) -> str:
     if FIFTH not in rows:
         return ""
     loss = rows[FIFTH][rate]
-    between = loss["interval"]
-    words = f", 95 % interval {between[0]:+.3f} to {between[1]:+.3f}" if between else ""
+    words = f", 95 % interval {interval_text(loss)}" if loss["interval"] else ""
     share = f"{100 * float(rate.partition('@')[2]):.0f} %"
     return (
         f"At {share} masking, the best peer is {best}; ours with a fifth of its time differs from "

@@ -7,7 +7,8 @@
 A record is a folder. For each run it holds ``RUN.json`` (command, commit, hardware, configuration,
 corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page names
 the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
-``study: DATE-NAME`` shows a study, ``documents: DATE-NAME`` one whose runs were scored on documents
+``study: DATE-NAME`` shows a study, ``experiment: NAME`` the latest record of a built-in one, a
+folder ``records/DATE-study-NAME``, ``documents: DATE-NAME`` one whose runs were scored on documents
 by themselves, ``positions: DATE-NAME`` runs by position in the row, and ``sizes: BUDGET ...`` what
 the default recipe becomes at some budgets; ``contest: DATE-NAME``, ``sweep``, ``hour`` and
 ``serving`` show records on a CPU (`cpu_tables`), ``epochs: DATE-NAME``, ``variants`` and
@@ -37,9 +38,18 @@ from crammed.recipe import load_config
 from crammed.rundir import read_config, read_lines, read_metrics
 from crammed.sizing import tokens
 from crammed.speed import CORE, SHARE_OF_PEAK
+from crammed.study.budgets import by_budget
 from crammed.study.folder import run_folder
-from crammed.study.statistics import RATES, compare_arms
-from losses import difference_text, mean_text
+from crammed.study.laws import law_lines
+from crammed.study.scaling import analyse
+from crammed.study.statistics import RATES, compare_arms, decidable, decidable_text
+from crammed.study.table import (
+    difference_text,
+    interval_text,
+    mean_text,
+    p_text,
+    sensitivity_text,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
@@ -188,42 +198,77 @@ def _score(name: str, entry: dict[str, Any]) -> str:
 
 def study_table(names: list[str]) -> str:
     """The arms of a study, best first, compared with its baseline."""
-    values = _study_of(names)
-    base = values["baseline"]
+    return _arms_table(_study_of(names))
+
+
+def experiment(names: list[str]) -> str:
+    """What the latest record of a built-in study says, for each of its budgets."""
+    (name,) = names
+    folders = sorted(RECORDS.glob(f"*-study-{name}"))
+    if not folders:
+        return benchmark_tables.NOT_YET
+    values = _study_of([folders[-1].name])
+    parts = [
+        (f"With {label}, {part['budget']}:\n\n" if label else "") + _arms_table(part)
+        for label, part in by_budget(values).items()
+        if any(arm["runs"] for arm in part["arms"].values())
+    ]
+    if (found := analyse(values)) is not None:
+        parts.append("".join(f"- {line}\n" for line in law_lines(found)))
+    record = f"From [{folders[-1].name}](../records/{folders[-1].name}/README.md).\n"
+    return "\n".join([*parts, record])
+
+
+def _arms_table(values: dict[str, Any]) -> str:
     lines = [
         "| arm | seeds | held-out loss at 15 % masking | at 25 % masking "
-        f"| difference from {base}, 95 % interval | tokens |",
-        "|---|---|---|---|---|---|",
+        f"| difference from {values['baseline']}, 95 % interval | p | tokens |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in compare_arms(values):
         if RATES[0] not in row:
-            lines.append(f"| {row['arm']} | 0 | {row['failed']} | | | |")
+            lines.append(f"| {row['arm']} | 0 | {row['failed']} | | | | |")
             continue
-        few, many = (mean_text(row[rate]) for rate in RATES)
-        difference = difference_text(row[RATES[0]])
-        tokens = quantity(row["tokens"])
-        cells = (row["arm"], str(row["seeds"]), few, many, difference, tokens)
+        few, many = (mean_text(row[rate], rate) for rate in RATES)
+        difference, p = _found(values, row[RATES[0]])
+        cells = (row["arm"], str(row["seeds"]), few, many, difference, p, quantity(row["tokens"]))
         lines.append(f"| {' | '.join(cells)} |")
-    made = values["environment"]
-    lines += ["", f"Budget {values['budget']}, {made['cores']} cores, commit {made['commit']}."]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", _below(values, RATES[0])]) + "\n"
 
 
 def documents_table(names: list[str]) -> str:
     """The arms of a study on documents by themselves and on packed rows, at 15 % masking."""
     values = _study_of(names)
     lines = [
-        "| arm | seeds | documents by themselves | difference, 95 % interval | packed rows "
-        "| difference, 95 % interval |",
-        "|---|---|---|---|---|---|",
+        "| arm | seeds | documents by themselves | difference, 95 % interval | p | packed rows "
+        "| difference, 95 % interval | p |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in compare_arms(values, (ALONE, RATES[0])):
-        words = (mean_text, difference_text)
-        losses = [word(row[key]) for key in (ALONE, RATES[0]) for word in words]
-        lines.append(f"| {row['arm']} | {row['seeds']} | {' | '.join(losses)} |")
-    made = values["environment"]
-    lines += ["", f"Budget {values['budget']}, {made['cores']} cores, commit {made['commit']}."]
-    return "\n".join(lines) + "\n"
+        cells = [row["arm"], str(row["seeds"])]
+        for key in (ALONE, RATES[0]):
+            cells += [mean_text(row[key], key), *_found(values, row[key])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _below(values, ALONE)]) + "\n"
+
+
+def _found(study: dict[str, Any], one: dict[str, Any]) -> tuple[str, str]:
+    """A difference with its interval, and its p-value, where the budget can decide at all."""
+    difference, interval = difference_text(one), interval_text(one)
+    if decidable(study) is False or not interval:
+        return difference, ""
+    return f"{difference} ({interval})", p_text(one)
+
+
+def _below(study: dict[str, Any], measure: str) -> str:
+    """What the table can show, and how the study was made."""
+    made = study["environment"]
+    words = [
+        sensitivity_text(study, measure),
+        *([decidable_text(study)] if "unigram" in study else []),
+        f"Budget {study['budget']}, {made['cores']} cores, commit {made['commit']}.",
+    ]
+    return benchmark_tables.wrapped(*words)
 
 
 def positions_table(names: list[str]) -> str:
@@ -286,7 +331,9 @@ MAKERS = {
     "prepare": benchmark_tables.prepare_table,
     "finetune": benchmark_tables.finetune_table,
     "coverage": benchmark_tables.coverage_table,
+    "power": benchmark_tables.power_table,
     "study": study_table,
+    "experiment": experiment,
     "documents": documents_table,
     "positions": positions_table,
     "sizes": sizes_table,

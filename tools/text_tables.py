@@ -25,7 +25,7 @@ from crammed.recipe import ask
 from crammed.sizing import expected_tokens, flops_per_token
 from crammed.speed import SHARE_OF_PEAK
 from crammed.study.statistics import RATES, compare_arms
-from losses import difference_text, mean_text
+from crammed.study.table import difference_text, interval_text, mean_text
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 DEFAULT = "default"
@@ -252,14 +252,15 @@ def _compared(runs: list[Run]) -> list[str]:
         losses = {rate: run["heldout"][rate] for rate in RATES}
         kept = {**losses, "tokens": run["tokens"], "seconds": run["charged_seconds"]}
         arms.setdefault(run["variant"], {"runs": {}})["runs"][str(run["seed"])] = kept
-    found = compare_arms({"baseline": DEFAULT, "arms": arms})
+    rows = compare_arms({"baseline": DEFAULT, "arms": arms})
     lines = []
-    for row in sorted(found, key=lambda row: row["arm"] != DEFAULT):
+    for row in sorted(rows, key=lambda row: row["arm"] != DEFAULT):
         if RATES[0] not in row:
             lines.append(f"{row['arm']} | 0 | not run | not run | ")
             continue
         losses = [mean_text(row[rate]) for rate in RATES]
-        difference = difference_text(row[RATES[0]])
+        found, interval = difference_text(row[RATES[0]]), interval_text(row[RATES[0]])
+        difference = f"{found} ({interval})" if interval else found
         lines.append(" | ".join([row["arm"], str(row["seeds"]), *losses, difference]))
     return lines
 

@@ -91,6 +91,18 @@ class Budget:
             raise InputError(f"a budget of {typed!r} is not a whole number of updates")
         return budget
 
+    def times(self, factor: float) -> Budget:
+        """A budget that many times as large, rounded to whole updates where it is one of updates.
+
+        Raises:
+            InputError: nothing is left, or more than any machine could spend.
+        """
+        if factor == 1.0:
+            return self
+        limit = round(self.limit * factor) if self.kind == "updates" else self.limit * factor
+        unit = {"time": "s", "tokens": "tok", "updates": "updates", "flops": "flop"}[self.kind]
+        return Budget.parse(f"{limit:.9g}{unit}")
+
     def spent(self, work: Work, charged_seconds: float) -> float:
         """What counts against the limit, in the budget's own unit."""
         if self.kind == "time":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import shutil
 import sys
 import sysconfig
@@ -166,6 +167,14 @@ def memory_of(kind: str) -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):  # a system that does not say
         return None
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes that this process held at most: of a GPU's memory, otherwise of the machine's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most  # which other systems count in KiB
 
 
 def native_half(device: torch.device) -> torch.dtype | None:

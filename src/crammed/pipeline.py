@@ -22,7 +22,7 @@ from crammed.data.sources import open_sources
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once
 from crammed.data.workfolder import remove_left_overs
-from crammed.device import Device
+from crammed.device import Device, peak_memory
 from crammed.early_end import EarlyEnd, text_is_read
 from crammed.errors import Diverged, InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -321,6 +321,7 @@ def _summary(
         "exaflop": work.flops / EXA,
         "peak_exaflop": device.peak * trained.charged_seconds / EXA if device.peak else None,
         "peak_source": device.peak_source,
+        "memory_bytes": peak_memory(device.torch),
         "device": device.name,
         "dtype": str(device.dtype).removeprefix("torch."),
         "heldout": heldout,

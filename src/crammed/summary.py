@@ -80,6 +80,7 @@ class _Summary(_Part):
     exaflop: Amount
     peak_exaflop: Amount | None
     peak_source: str | None
+    memory_bytes: Count | None = None  # runs of 0.1.0 have none
     device: str
     dtype: str
     heldout: _Heldout

@@ -170,6 +170,7 @@ def test_help_of_every_verb() -> None:
         "report",
         "export",
         "recipes",
+        "runs",
         "doctor",
         "plan",
         "study",
@@ -194,7 +195,8 @@ def test_studies_are_listed_and_unknown_ones_refused() -> None:
     assert sorted(listed) == study_names()
     assert all(study["description"] for study in listed.values())
     assert listed["schedules"]["baseline"] in listed["schedules"]["arms"]
-    assert "choose one of ablation, masking" in refusal("study", "all")
+    assert "choose one of ablation, architecture" in refusal("study", "nothing")
+    assert "a study needs --corpus" in refusal("study", "all")
     assert "a study needs --corpus" in refusal("study", "masking")
 
 

@@ -20,6 +20,7 @@ from crammed.progress import SILENT
 from crammed.rundir import RunDir
 from crammed.study import folder
 from crammed.study.arms import Study, load_study
+from crammed.study.corpora import Corpora
 from crammed.study.runner import run_study
 from support.text import documents
 
@@ -45,7 +46,7 @@ def out(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Path
 
     def train(run: Any, processes: Any) -> dict[str, Any]:
         made = Path(run.command[run.command.index("--out") + 1])
-        config = folder._config(all_arms, run.arm, corpus, BUDGET)
+        config = folder.config_of(all_arms, run.arm, Corpora(corpus), BUDGET)
         with RunDir.open(made, config.model_copy(update={"seed": run.seed})):
             write_json(made / "summary.json", {})
         return {**RUN, "loss@0.15": 4.0 + run.seed, "loss@0.25": 5.0}

@@ -91,6 +91,19 @@ def test_intervals_hold_the_true_difference_as_often_as_is_said(tmp_path: Path) 
     assert deviations[widest] > deviations[0.0] > 0
 
 
+def test_studies_find_what_is_there_and_hardly_what_is_not(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    _run("study_power.py", "--studies", "100", "--out", out)
+    result = json.loads(out.read_text())
+    for case in result["cases"]:
+        assert case["family_wise"] <= 0.05 + 2 * (0.05 * 0.95 / 100) ** 0.5
+        assert case["uncorrected"] > case["family_wise"] + 0.05
+        assert case["covered"] > 0.9
+    assert min(case["power"] for case in result["cases"] if case["seeds"] == 5) > 0.7
+    assert max(case["power"] for case in result["cases"] if case["seeds"] == 3) < 0.6
+    assert "| unequally | 5 | " in _table("power", result, tmp_path)
+
+
 def test_more_seeds_of_a_task_join_its_row_and_its_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,8 @@ from crammed.pipeline import train_and_export
 from crammed.progress import SILENT
 from crammed.recipe import load_config
 from crammed.rundir import RunDir
-from crammed.study.arms import Study
+from crammed.study.arms import Study, study_names
+from crammed.study.budgets import by_budget
 from support.command import crammed, python
 from support.text import tiny
 
@@ -46,13 +47,25 @@ def test_every_file_that_a_record_names_is_there(folder: Path) -> None:
 @pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)
 def test_every_study_can_be_run_again(folder: Path) -> None:
     """Its arms lie beside its result, and each is still a configuration."""
-    study = Study.model_validate(yaml.load((folder / "arms.yaml").read_text("utf-8"), Loader))
     result = json.loads((folder / "study.json").read_text("utf-8"))
+    if "-study-" in folder.name:
+        _is_built_in(folder.name.partition("-study-")[2], result)
+        return
+    study = Study.model_validate(yaml.load((folder / "arms.yaml").read_text("utf-8"), Loader))
     assert f"records/{folder.name}/arms.yaml" in (folder / "README.md").read_text("utf-8")
     assert result["baseline"] == study.baseline
     assert result["arms"].keys() <= study.arms.keys()
     for arm in study.arms:
         recipe, *overrides = study.words(arm)
+        load_config(recipe, overrides, {"budget": {"limit": "6e5tok"}}, speed=1e11, rows=10_000)
+
+
+def _is_built_in(name: str, result: dict[str, Any]) -> None:
+    """A study of today, or one that had these arms before."""
+    assert f"crammed study {name}" in result["command"]
+    assert all(part["baseline"] in part["arms"] for part in by_budget(result).values())
+    for entry in result["arms"].values():
+        recipe, *overrides = entry["words"]
         load_config(recipe, overrides, {"budget": {"limit": "6e5tok"}}, speed=1e11, rows=10_000)
 
 
@@ -92,6 +105,45 @@ def test_a_page_shows_a_study(copy: Path) -> None:
     assert text.index("| muon | 2 | 3.505 ± 0.007 |") < text.index("| adamw | 2 | 4.005 ± 0.007 |")
     assert "| -0.500 (-0.5" in text
     assert "| broken | 0 | it crashed |" in text
+
+
+def test_the_page_of_experiments_shows_the_latest_record_of_each(copy: Path) -> None:
+    def made(date: str, loss: float) -> None:
+        arms = {}
+        for label, flops in (("x1", 1e13), ("x2", 2e13)):
+            for number, arm in enumerate(("gated.one", "bert.one")):
+                one = loss - 0.2 * (label == "x2") + 0.1 * number
+                runs = {
+                    str(n): {"loss@0.15": one + n / 100, "loss@0.25": one, "tokens": 5e5,
+                             "seconds": 60.0, "parameters": 10, "exaflop": flops / 1e18}
+                    for n in range(2)
+                }  # fmt: skip
+                arms[f"{arm}@{label}"] = {"words": ["crammed-2022"], "runs": runs}
+        values = {"budget": "1e13flop", "budgets": {"x1": "1e13flop", "x2": "2e13flop"}}
+        made = {"environment": {"cores": 2, "commit": "abc"}, "baseline": "gated.one@x1"}
+        folder = copy / "records" / f"{date}-study-scaling"
+        folder.mkdir()
+        write_json(folder / "study.json", {**values, **made, "arms": arms})
+
+    page = copy / "docs" / "any.md"
+    page.write_text("<!-- experiment: scaling -->\n<!-- end of experiment -->\n", "utf-8")
+    assert _tables(copy).returncode == 0
+    assert page.read_text("utf-8").splitlines()[1] == "Not measured yet."
+    made("2000-01-01", 9.0)
+    made("2000-01-02", 4.0)
+    assert _tables(copy).returncode == 0
+    lines = page.read_text("utf-8").splitlines()
+    assert "With x2, 2e13flop:" in lines
+    assert any(line.startswith("| gated.one | 2 | 3.805 ± 0.007 |") for line in lines)
+    assert any(line.startswith("- gated: loss ") for line in lines)
+    assert any(line.startswith("- types differ: ") for line in lines)
+    assert lines[-2].startswith("From [2000-01-02-study-scaling](../records/")
+
+
+def test_every_built_in_study_has_its_place_on_the_page_of_experiments() -> None:
+    page = (ROOT / "docs" / "experiments.md").read_text("utf-8")
+    assert re.findall(r"<!-- experiment: (\w+) -->", page) == re.findall(r"^## (\w+)$", page, re.M)
+    assert sorted(re.findall(r"<!-- experiment: (\w+) -->", page)) == study_names()
 
 
 def test_a_study_keeps_what_its_runs_score_on_documents_by_themselves(copy: Path) -> None:

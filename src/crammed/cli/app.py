@@ -37,6 +37,7 @@ for verb in (
     models.report,
     models.export,
     machine.recipes,
+    machine.runs,
     machine.doctor,
     training.plan,
     studies.study,
@@ -133,7 +134,7 @@ def main() -> None:
     """Run a verb; an error becomes one line on standard error and an exit code."""
     _open_closed_streams()
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
-    if verb in ("run", "prepare"):
+    if verb in ("run", "prepare", "study"):
         sys.argv[1:] = _spread_data(sys.argv[1:])
     sys.stdout = cast(TextIO, _Output(sys.stdout))
     try:

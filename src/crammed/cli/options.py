@@ -104,7 +104,7 @@ def configure(
         corpus = Corpus(corpus_dir)
         fixed |= corpus.settings()
     elif data:
-        fixed["data"] = {"sources": [_absolute(name) for name in data]}
+        fixed["data"] = {"sources": [absolute_source(name) for name in data]}
     asked = ask_in(out, recipe, overrides, fixed, fit=fit)
     if needs_data and corpus is None and not asked.config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
@@ -166,7 +166,7 @@ def _recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
     return (names[0] if names else "crammed"), overrides
 
 
-def _absolute(name: str) -> str:
+def absolute_source(name: str) -> str:
     """A path that is valid in any working directory; names that are not paths stay unchanged."""
     from crammed.config import SourceConfig
 

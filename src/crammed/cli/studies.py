@@ -2,45 +2,93 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crammed.budget import Budget
 from crammed.cli.options import (
     BudgetOption,
     CorpusOption,
+    DataOption,
     JsonOption,
     RecipeWords,
+    absolute_source,
     refuse_twice,
     shown_progress,
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError, TaskFailed
+from crammed.quantity import counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from crammed.progress import Progress
+    from crammed.study.corpora import Corpora
+    from crammed.study.costs import Cost
+    from crammed.study.folder import Chooser
+    from crammed.study.judges import Judge
+
+
+EVERY = "all"
+"""Stands for every built-in study, one after the other."""
+
+StudyArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STUDY",
+        help="A built-in study, all of them (all), or a .yaml file of your own. Without STUDY, the "
+        "built-in ones are listed.",
+    ),
+]
+SeedsOption = Annotated[int, typer.Option(min=1, max=1000, help="Runs of each variant.")]
+FolderOption = Annotated[
+    Path | None, typer.Option(help="Folder for all runs; resumed if it exists.")
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=4096, help="Runs at a time (default: one, or one on each GPU)."),
+]
+JudgesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="What to judge runs by: heldout, blimp, glue or single tasks such as glue.cola "
+        "(default: those of the study).",
+    ),
+]
+BlimpOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Sentence pairs for the judge blimp.")
+]
+GlueOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of tasks for the judge glue.")
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Run on this Ray cluster, such as 10.0.0.5:6379."),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Say what it costs, and do nothing else.")
+]
 
 
 def study(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="STUDY",
-            help="A built-in study, or a .yaml file of your own. Without STUDY, the built-in ones "
-            "are listed.",
-        ),
-    ] = None,
+    name: StudyArgument = None,
     words: RecipeWords = None,
     corpus: CorpusOption = None,
     budget: BudgetOption = None,
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each variant.")] = 3,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for all runs; resumed if it exists.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=4096, help="Runs at a time; 1 on a GPU.")] = 1,
+    seeds: SeedsOption = 3,
+    out: FolderOption = None,
+    jobs: JobsOption = None,
     as_json: JsonOption = False,
+    data: DataOption = None,
+    judges: JudgesOption = None,
+    blimp: BlimpOption = None,
+    glue: GlueOption = None,
+    ray: RayOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Train variants with equal budgets, and compare their losses.
 
@@ -53,49 +101,220 @@ def study(
         muon: []                        # overrides of this arm
         adamw: [optim.name=adamw]
     """
-    from crammed.data.corpus import Corpus
-    from crammed.study.arms import load_study, read_study
-    from crammed.study.folder import Chooser, began_earlier
-    from crammed.study.runner import run_study, threads_of
+    from crammed.study.arms import read_study
+    from crammed.study.folder import name_in
+    from crammed.study.places import default_jobs
 
     if name is None:
         _list_studies(as_json)
         return
-    if corpus is None or budget is None or out is None:
+    if name != EVERY:
+        name = name_in(out, name) if out is not None else name
         read_study(name)
-        raise InputError("a study needs --corpus CORPUS_DIR, --budget BUDGET and --out DIR")
+    if (corpus is None and not data) or budget is None or out is None:
+        raise InputError(
+            "a study needs --corpus CORPUS_DIR or --data FILES, --budget BUDGET and --out DIR"
+        )
+    if corpus is not None and data:
+        raise InputError("use --data or --corpus, not both")
     refuse_twice([w for w in words or [] if "=" in w], "--budget", "budget.limit", given=True)
-    opened = Corpus(corpus)
-    with shown_progress() as progress:
-        chooser = Chooser(opened, out, threads_of(jobs), progress)
-        former = began_earlier(name, words or [], opened, budget, out)
-        loaded = load_study(name, opened, budget, words or [], chooser, former)
-        if former:
-            progress.line("study  goes on with its recipes as they were in an earlier version")
-        result = run_study(loaded, opened, budget, seeds, out, jobs, progress, chooser.chosen)
-    failed = _failed(result)
-    _print_study(result, failed, out, as_json)
+    texts = [absolute_source(each) for each in data or []]
+    call = _Call(name, words or [], corpus, texts, budget, seeds, out, jobs or default_jobs())
+    calls = _every(call) if name == EVERY else [call]
+    asked = [_judges(each, judges, blimp, glue) for each in calls]
+    if dry_run or name == EVERY:
+        _say_costs(calls, alone=dry_run, as_json=as_json)
+    if not dry_run:
+        _run_each(calls, asked, ray, as_json=as_json)
+
+
+def _run_each(
+    calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], cluster: str | None, *, as_json: bool
+) -> None:
+    """Run studies one after the other, and print what they found.
+
+    Raises:
+        TaskFailed: runs of some of them failed, or scores are missing.
+    """
+    several = len(calls) > 1
+    results: dict[str, dict[str, Any]] = {}
+    failed: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for call, asked in zip(calls, judges, strict=True):
+        result = results[call.name] = _run(_sharing(call, calls[0]), asked, cluster)
+        faults = _failed(result), _unscored(result)
+        if not (several and as_json):
+            _print_study(result, {**faults[0], **faults[1]}, call.out, as_json)
+        for every, own in zip((failed, missing), faults, strict=True):
+            every |= {f"{call.name}: {run}" if several else run: why for run, why in own.items()}
+    if several and as_json:
+        print_result(results, as_json, [])
+    _raise_for(results.values(), failed, missing)
+
+
+def _raise_for(
+    results: Iterable[dict[str, Any]], failed: dict[str, str], missing: dict[str, str]
+) -> None:
+    """Raise `TaskFailed` if runs failed, or scores are missing."""
+    faults = []
     if failed:
+        runs = sum(len(arm["runs"]) for result in results for arm in result["arms"].values())
+        faults.append(f"{len(failed)} of {counted(runs, 'run')} failed: {'; '.join(failed)}")
+    if missing:
+        faults.append(f"{counted(len(missing), 'score')} could not be had: {'; '.join(missing)}")
+    if faults:
         raise TaskFailed(
-            f"finished, but these runs failed: {'; '.join(failed)}; the reasons are printed above, "
-            "and the same command tries them again"
+            f"finished, but {'; '.join(faults)}; the reasons are printed above, and the same "
+            "command tries them again"
         )
 
 
+@dataclass(frozen=True)
+class _Call:
+    """What was typed."""
+
+    name: str
+    words: list[str]
+    corpus: Path | None
+    texts: list[str]
+    budget: Budget
+    seeds: int
+    out: Path
+    jobs: int
+
+
+def _every(call: _Call) -> list[_Call]:
+    """The calls of all built-in studies, each in a folder of its own."""
+    from crammed.study.arms import study_names
+    from crammed.study.folder import name_in
+
+    return [
+        replace(call, name=name_in(call.out / name, name), out=call.out / name)
+        for name in study_names()
+    ]
+
+
+def _judges(
+    call: _Call, names: str | None, blimp: Path | None, glue: Path | None
+) -> Sequence[Judge]:
+    """The judges that were typed, or those of the study."""
+    from crammed.study.arms import read_study
+    from crammed.study.judges import judges_of
+
+    own = read_study(call.name).judges
+    return judges_of(own if names is None else filter(None, names.split(",")), blimp, glue)
+
+
+def _sharing(call: _Call, first: _Call) -> _Call:
+    """The call with the corpus that the first study has prepared, if no arm needs another."""
+    from crammed.study.arms import read_study, with_words
+    from crammed.study.corpora import is_of_corpus
+    from crammed.study.preparing import BY, FOLDER
+
+    shared = first.out / FOLDER / "base"
+    if call is first or call.corpus is not None or not (shared / "manifest.json").exists():
+        return call
+    for each in (first, call):
+        study = with_words(read_study(each.name), each.words)
+        words = [word for arm in study.arms for word in study.words(arm)]
+        if any(is_of_corpus(word) or word.startswith(BY) for word in words):
+            return call
+    return replace(call, corpus=shared, texts=[])
+
+
+def _say_costs(calls: Sequence[_Call], *, alone: bool, as_json: bool) -> None:
+    """Say what studies cost: on standard output if that is all that was asked for."""
+    with shown_progress() as progress:
+        costs = {call.name: _cost(call, progress) for call in calls}
+        every = list(costs.values())
+        lines = [(name, str(cost)) for name, cost in costs.items()]
+        if len(calls) > 1:
+            lines.append((EVERY, str(sum(every[1:], every[0]))))
+        if not alone:
+            for name, cost in lines:
+                progress.line(f"{name}  {cost}")
+            return
+    print_result({name: cost.values() for name, cost in costs.items()}, as_json, lines)
+
+
+def _cost(call: _Call, progress: Progress) -> Cost:
+    """What is left of a study, before anything is prepared."""
+    from crammed.data.corpus import Corpus
+    from crammed.study.arms import load_study, read_study, with_words
+    from crammed.study.corpora import ArmCorpora, Corpora
+    from crammed.study.costs import cost_of
+    from crammed.study.preparing import planned_corpora
+
+    corpora: ArmCorpora
+    if call.corpus is not None:
+        corpora = Corpora(Corpus(call.corpus))
+    else:
+        study = with_words(read_study(call.name), call.words)
+        corpora = planned_corpora(study, call.texts, call.budget, call.out)
+    loaded = load_study(call.name, corpora, call.budget, call.words)
+    return cost_of(loaded, corpora, call.budget, call.seeds, call.out, call.jobs, progress)
+
+
+def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str, Any]:
+    """Prepare what the study reads, check all of it, and run it."""
+    from crammed.study.arms import load_study
+    from crammed.study.folder import Chooser, began_earlier
+    from crammed.study.places import threads_of
+    from crammed.study.runner import run_study
+
+    name, words, budget, out = call.name, call.words, call.budget, call.out
+    with shown_progress() as progress:
+        chooser = Chooser(out, threads_of(call.jobs), progress)
+        corpora = _corpora(call, chooser, progress)
+        former = began_earlier(name, words, corpora, budget, out)
+        loaded = load_study(name, corpora, budget, words, chooser, former)
+        if former:
+            progress.line("study  goes on with its recipes as they were in an earlier version")
+        return run_study(
+            loaded,
+            corpora,
+            budget,
+            call.seeds,
+            out,
+            call.jobs,
+            progress,
+            chooser.chosen,
+            judges,
+            cluster,
+        )
+
+
+def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
+    """The corpus that was named, or those of the arms, once all arms have been found valid."""
+    from crammed.data.corpus import Corpus
+    from crammed.study.arms import load_study, read_study, with_words
+    from crammed.study.corpora import Corpora
+    from crammed.study.preparing import planned_corpora, prepare_corpora
+
+    if call.corpus is not None:
+        return Corpora(Corpus(call.corpus))
+    study = with_words(read_study(call.name), call.words)
+    planned = planned_corpora(study, call.texts, call.budget, call.out)
+    load_study(call.name, planned, call.budget, call.words)
+    return prepare_corpora(planned, call.out, chooser.tokenizer, progress)
+
+
 def _print_study(result: dict[str, Any], failed: dict[str, str], out: Path, as_json: bool) -> None:
-    """The comparison of the arms; below it what failed, or else how to look at the runs."""
+    """The comparison of the arms; below it what failed, and where the page is."""
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
-    from crammed.study.statistics import compare_arms
+    from crammed.report.study import write_study_page
+    from crammed.study.table import findings, study_tables
 
-    rows = compare_arms(result)
+    with shown_progress() as progress:
+        page = str(write_study_page(out, out / "report.html", progress))
     if as_json:
-        print_result({**result, "compared": rows}, as_json, [])
+        print_result({**result, **findings(result), "report": page}, as_json, [])
         return
     below = [f"{run} failed: {reason}" for run, reason in failed.items()]
-    below = below or [f"next  crammed report {shlex.quote(str(out))}/*-0"]
-    show([_table(rows, result["baseline"]), Text("\n".join(below))])
+    below.append(f"page  {page}")
+    show([*study_tables(result), Text("\n".join(below))])
 
 
 def _failed(result: dict[str, Any]) -> dict[str, str]:
@@ -108,6 +327,16 @@ def _failed(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _unscored(result: dict[str, Any]) -> dict[str, str]:
+    """The scores that judges could not give, and why."""
+    return {
+        f"{name} of {arm}, seed {seed}": reason
+        for arm, each in result["arms"].items()
+        for seed, run in each["runs"].items()
+        for name, reason in run.get("unscored", {}).items()
+    }
+
+
 def _list_studies(as_json: bool) -> None:
     from crammed.study.arms import read_study, study_names
 
@@ -117,36 +346,3 @@ def _list_studies(as_json: bool) -> None:
         (name, f"{each.description}\narms: {', '.join(each.arms)}") for name, each in listed.items()
     ]
     print_result(values, as_json, lines)
-
-
-def _table(rows: list[dict[str, Any]], baseline: str) -> Table:
-    """The arms of a study, the best first."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title="Held-out loss", title_justify="left")
-    table.add_column("arm")
-    difference = f"difference from {baseline} (15 %)"
-    for name in ("seeds", "15 % masked", "25 % masked", difference, "95 % interval", "p"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        if "loss@0.15" not in row:
-            table.add_row(row["arm"], "0", "failed")
-            continue
-        at15, at25 = row["loss@0.15"], row["loss@0.25"]
-        between = at15["interval"]
-        table.add_row(
-            row["arm"],
-            str(row["seeds"]),
-            _mean_text(at15),
-            _mean_text(at25),
-            "" if at15["difference"] is None else f"{at15['difference']:+.3f}",
-            "" if between is None else f"{between[0]:+.3f} to {between[1]:+.3f}",
-            "" if at15["p"] is None else f"{at15['p']:.3f}",
-        )
-    return table
-
-
-def _mean_text(loss: dict[str, Any]) -> str:
-    deviation = loss["deviation"]
-    return f"{loss['mean']:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")

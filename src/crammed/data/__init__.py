@@ -7,6 +7,8 @@ ingest           sources -> cleaned shards
   shard_cleaning   a worker's job: raw documents -> cleaned documents
   cleaning/        what is fit to train on
 selection        which documents of all shards to drop, to hold out and to pack
+  heldout_choice   which documents to hold out; heldout_copies leaves out what repeats them
+  given_heldout    those of another corpus in place of a choice
   shard_selection  a worker's job: cleaned documents -> held-out documents, chunks of the others
 tokenization/    training a tokenizer; documents -> token ids
 shard_packing    a worker's job: token ids -> rows

@@ -121,12 +121,33 @@ def release_memory() -> None:
 def _ray_engine(workers: int) -> Iterator[Engine]:
     """A cluster on this machine alone, or the one that RAY_ADDRESS names."""
     address = os.environ.get("RAY_ADDRESS") or "local"
+    alone = "leave compute.engine at processes"
+    with ray_cluster(address, "RAY_ADDRESS", "compute.engine=ray", alone, workers) as ray:
+        yield _Ray(ray)
+
+
+@contextmanager
+def ray_cluster(
+    address: str, option: str, user: str, otherwise: str, workers: int
+) -> Iterator[Any]:
+    """Ray, joined to a cluster.
+
+    Args:
+        address: ``local`` for one of this process alone, or as in 10.0.0.5:6379.
+        option: what set the address, for messages.
+        user: what needs Ray, and `otherwise` what to do without it, for messages.
+        workers: CPUs of a local cluster.
+
+    Raises:
+        InputError: Ray is not installed, or no cluster answers at the address.
+        CrammedError: a task raised it.
+    """
     if address == "auto":  # any user of this machine may have written the file with the address
-        raise InputError("RAY_ADDRESS=auto: name the cluster by its address, as in 10.0.0.5:6379")
+        raise InputError(f"{option}=auto: name the cluster by its address, as in 10.0.0.5:6379")
     if address == "local":
         os.environ.setdefault(_RAY_CLUSTERS, "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray = import_extra("ray", "ray", "compute.engine=ray", ", or leave compute.engine at processes")
+    ray = import_extra("ray", "ray", user, f", or {otherwise}")
     began_here = not ray.is_initialized()
     if began_here:
         handler = signal.getsignal(signal.SIGTERM)
@@ -134,11 +155,11 @@ def _ray_engine(workers: int) -> Iterator[Engine]:
         if address == "local":
             ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
         else:
-            _join(lambda: ray.init(address=address, **quiet), address)
+            _join(lambda: ray.init(address=address, **quiet), f"{option}={address}")
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray takes it over
     try:
-        yield _Ray(ray)
+        yield ray
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, CrammedError):
             raise error.cause from None
@@ -148,7 +169,7 @@ def _ray_engine(workers: int) -> Iterator[Engine]:
             ray.shutdown()
 
 
-def _join(join: Callable[[], object], address: str) -> None:
+def _join(join: Callable[[], object], named: str) -> None:
     """Join a cluster within a time limit, which Ray itself has not."""
     faults: list[Exception] = []
 
@@ -164,6 +185,6 @@ def _join(join: Callable[[], object], address: str) -> None:
     if faults or thread.is_alive():
         why = f"{faults[0]}".partition("\n")[0] if faults else f"none within {JOIN_SECONDS:g} s"
         raise InputError(
-            f"no Ray cluster answers at RAY_ADDRESS={address} ({why}): correct it, or unset it to "
-            "work on this machine alone"
+            f"no Ray cluster answers at {named} ({why}): correct it, or leave it out to work on "
+            "this machine alone"
         ) from (faults[0] if faults else None)

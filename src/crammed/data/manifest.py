@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from crammed.data.ingest import CleanedText
 from crammed.data.samples import Sample, first_of_each_step
 from crammed.data.selection import Selection
 from crammed.data.shard_packing import Packed
-from crammed.data.sources import open_sources
+from crammed.data.sources import Part, open_sources
 from crammed.data.statistics import Statistics, unigram_cross_entropy
 from crammed.data.tokenization.tokenizer import Specials, vocabulary_size
 from crammed.errors import InputError
@@ -63,11 +63,7 @@ def write_manifest(
     manifest = {
         "schema": SCHEMA,
         "crammed": crammed.__version__,
-        "data": {
-            **data.model_dump(mode="json", exclude={"sources", "unreadable"}),
-            "clean": settings_of(data.clean),
-        },
-        "tokenizer": tokenizer_config.model_dump(mode="json", exclude={"file"}),
+        **settings_json(data, tokenizer_config),
         "sources": [
             {
                 **source,
@@ -92,24 +88,50 @@ def write_manifest(
     write_json(corpus / "manifest.json", manifest)
 
 
-def changed_files(manifest: dict[str, Any], data: DataConfig) -> list[str]:
+def settings_json(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
+    """What a manifest keeps of the settings, as ``data`` and ``tokenizer``.
+
+    Sources are not among them, nor anything else that names a folder of this machine.
+    """
+    return {
+        "data": {
+            **data.model_dump(mode="json", exclude={"sources", "unreadable"}),
+            "clean": settings_of(data.clean),
+        },
+        "tokenizer": tokenizer.model_dump(mode="json", exclude={"file"}),
+    }
+
+
+def changed_files(manifest: dict[str, Any], data: DataConfig, *, hashed: bool = True) -> list[str]:
     """Names of the sources' files that are new or have changed since the corpus was made.
 
     Files that are gone do not count, and standard input cannot be read again.
+
+    Args:
+        hashed: read all files; otherwise only their sizes are compared.
     """
-    known = {json.dumps(part) for source in manifest["sources"] for part in source["parts"]}
+    parts = [part for source in manifest["sources"] for part in source["parts"]]
+    known = {json.dumps(part if hashed else _sized(part["name"], part)) for part in parts}
     skipped = {each["part"] for each in manifest["skipped"]}
     files = tuple(each for each in data.sources if each.max_characters is None and each.is_on_disk)
     try:
         sources = open_sources(data.model_copy(update={"sources": files})) if files else []
     except InputError:
         return []
+
+    def now(part: Part) -> dict[str, Any]:
+        return part.fingerprint() if hashed else _sized(part.name, part.state())
+
     return [
         part.name
         for source in sources
         for part in source.parts
-        if part.name not in skipped and json.dumps(part.fingerprint()) not in known
+        if part.name not in skipped and json.dumps(now(part)) not in known
     ]
+
+
+def _sized(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "bytes": part.get("bytes")}
 
 
 def _samples(results: StageResults) -> Iterator[Sample]:

@@ -25,6 +25,7 @@ from crammed.data.cleaning import near, substring
 from crammed.data.cleaning.steps import settings_of
 from crammed.data.corpus import Corpus, rows_file_number
 from crammed.data.engine import Engine, open_engine, release_memory
+from crammed.data.given_heldout import GivenHeldout
 from crammed.data.heldout import heldout_texts
 from crammed.data.heldout_copies import without_copies, write_heldout_runs
 from crammed.data.ingest import CleanedText, Shard, read_and_clean
@@ -88,6 +89,7 @@ def prepare(
     compute: ComputeConfig | None = None,
     work: Path | None = None,
     choose: Callable[[float], TokenizerConfig] | None = None,
+    heldout: Corpus | None = None,
 ) -> Corpus:
     """Make the corpus `out` and open it.
 
@@ -98,6 +100,8 @@ def prepare(
             are removed in the end.
         choose: gives the tokenizer's settings in place of `tokenizer`, once the text is cleaned;
             called with about how many tokens there will be to train on.
+        heldout: a corpus whose held-out documents this one holds out, too, and trains on none of;
+            None chooses some.
 
     Raises:
         InputError: there is too little data or some is unreadable, `out` exists already, or
@@ -107,18 +111,24 @@ def prepare(
         if (out / "manifest.json").exists():
             remove_left_overs(out)
         raise InputError(f"{out} exists already: choose another --out")
-    _require_extras(data, tokenizer)
+    require_extras(data, tokenizer)
     sources = open_sources(data)
     if ignored := ignored_files(data):
         listed = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
         progress.line(f"sources  ignoring files of other formats: {listed}")
     with work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
-        _Preparation(data, tokenizer, folder, engine, progress, choose).run(sources, out)
+        given = GivenHeldout.of(heldout) if heldout is not None else None
+        preparation = _Preparation(data, tokenizer, folder, engine, progress, choose, given)
+        preparation.run(sources, out)
     return Corpus(out)
 
 
-def _require_extras(data: DataConfig, tokenizer: TokenizerConfig) -> None:
-    """Report a missing library now rather than hours later."""
+def require_extras(data: DataConfig, tokenizer: TokenizerConfig) -> None:
+    """Report a missing library now rather than hours later.
+
+    Raises:
+        InputError: one is missing; names the extra that installs it.
+    """
     if data.clean.near is not None:
         near.minhash_library()
     if data.clean.substring is not None:
@@ -165,6 +175,7 @@ class _Preparation:
     engine: Engine
     progress: Progress
     choose: Callable[[float], TokenizerConfig] | None
+    given: GivenHeldout | None
 
     def run(self, sources: Sequence[Source], out: Path) -> None:
         """Make the corpus and let it appear at `out`."""
@@ -177,7 +188,7 @@ class _Preparation:
         text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress)
         with refusals_of(text):
             text.require_documents()
-            selection, chosen = select_documents(text.shards, self.data), self
+            selection, chosen = select_documents(text.shards, self.data, self.given), self
             if self.choose is not None:
                 tokens = expected_tokens(text.shards, selection)
                 chosen = replace(self, tokenizer_config=self.choose(tokens))
@@ -207,13 +218,19 @@ class _Preparation:
             characters = self._select(shards, chunked)
         else:
             runs = made / "heldout-runs.npy"
-            write_heldout_runs(runs, text.shards, selection)
+            if self.given is not None:
+                self.given.write_runs(runs)
+            else:
+                write_heldout_runs(runs, text.shards, selection)
             self._select(shards, chunked, heldout_runs=runs)
             outs = [shard.out for shard in shards]
             selection = without_copies(selection, text.shards, outs, runs)
             before, shards = shards, _selected_shards(text, selection, made)
             characters = self._select(shards, chunked, before)
-        write_gzip(corpus / "heldout.jsonl.gz", (heldout_lines(shard.out) for shard in shards))
+        if self.given is not None:
+            shutil.copyfile(self.given.file, corpus / "heldout.jsonl.gz")
+        else:
+            write_gzip(corpus / "heldout.jsonl.gz", (heldout_lines(each.out) for each in shards))
         tokenizer = self._tokenizer(corpus, supplied, shards, chunked)
         packed, outs = self._pack(corpus, shards, chunked, characters)
         left_out = pack_tails(
@@ -241,6 +258,7 @@ class _Preparation:
                 settings_of(self.data.clean),
                 self.tokenizer_config.model_dump(mode="json", exclude={"file"}),
                 None if supplied is None else to_json(supplied),
+                *([] if self.given is None else [self.given.sha256]),
             ]
         )
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from crammed.config import DataConfig
 from crammed.data.cleaning.near import near_duplicates
 from crammed.data.cleaning.substring import Span, repeated_spans, without_spans
+from crammed.data.given_heldout import SEAM_STEP, GivenHeldout
 from crammed.data.heldout_choice import SEAM, choose_heldout, heldout_beginning
 from crammed.data.ingest import Shard
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
@@ -68,13 +69,20 @@ class Selection:
         return f"{what}, {size} ({100 * self.heldout_share:.1f} % of the text)"
 
 
-def select_documents(shards: Sequence[Shard], data: DataConfig) -> Selection:
+def select_documents(
+    shards: Sequence[Shard], data: DataConfig, given: GivenHeldout | None = None
+) -> Selection:
     """Drop exact and near-duplicates, hold documents out, and set how often each is packed.
+
+    Args:
+        given: documents to hold out in place of a choice; those that the shards have are dropped.
 
     Raises:
         InputError: there are too few documents to train on some and hold out others.
     """
     every = _Documents(shards)
+    if given is not None:
+        every.drop("held-out documents", given.among(every.digests))
     if data.clean.exact:
         every.drop("exact duplicates", exact_duplicates(every.digests))
     if data.clean.near is not None:
@@ -84,31 +92,47 @@ def select_documents(shards: Sequence[Shard], data: DataConfig) -> Selection:
     if data.clean.substring is not None:
         cuts = every.cut_repeated_passages(data.clean.substring)
 
-    # The digest decides, so all copies of a document are on the same side.
-    ranks = every.digests[every.kept, 0] / 2.0**64
-    by_line = _could_be_lines(shards)
-    choice = choose_heldout(ranks, every.characters[every.kept], data, by_line=by_line)
-    total = int(every.characters[every.kept].sum())
     heldout = np.zeros(len(every.kept), np.bool_)
-    heldout[every.kept] = choice.documents
+    splits: Splits = {}
+    if given is not None:
+        held, documents_held = given.characters, given.documents
+        if given.end is not None:
+            splits = every.split_before(given.end, cuts)
+    else:
+        heldout, splits, held = _choose(every, data, cuts, by_line=_could_be_lines(shards))
+        documents_held = int(heldout.sum())
+    total = int(every.characters[every.kept].sum())
     repeats = every.repeats()
     repeats[~every.kept] = 0
-    splits: Splits = {}
-    if choice.part is None:
+    if not splits:
         repeats[heldout] = 0
-        held = int(every.characters[heldout].sum())
-    else:
-        splits, held = every.split(np.flatnonzero(heldout), choice.part, cuts)
     return Selection(
         shards=list(every.by_shard(repeats, heldout, cuts, splits)),
         steps=every.steps,
         samples=every.samples,
-        heldout_documents=int(heldout.sum()),
+        heldout_documents=documents_held,
         heldout_characters=held,
         documents=int(every.kept.sum()),
-        characters=total,
+        characters=total + (held if given is not None and not splits else 0),
         packed_characters=int((repeats * every.characters).sum()) - (held if splits else 0),
     )
+
+
+def _choose(
+    every: _Documents, data: DataConfig, cuts: Cuts, *, by_line: bool
+) -> tuple[Mask, Splits, int]:
+    """The documents to hold out, where to split those of which an end is, and their characters.
+
+    The digest decides, so all copies of a document are on the same side.
+    """
+    ranks = every.digests[every.kept, 0] / 2.0**64
+    choice = choose_heldout(ranks, every.characters[every.kept], data, by_line=by_line)
+    heldout = np.zeros(len(every.kept), np.bool_)
+    heldout[every.kept] = choice.documents
+    if choice.part is None:
+        return heldout, {}, int(every.characters[heldout].sum())
+    splits, held = every.split(np.flatnonzero(heldout), choice.part, cuts)
+    return heldout, splits, held
 
 
 def _could_be_lines(shards: Sequence[Shard]) -> bool:
@@ -186,9 +210,27 @@ class _Documents:
         """Where to split copies of one document, and the characters held out of them together."""
         text = without_spans(self._text(int(numbers[0])), cuts.get(int(numbers[0]), ()))
         begin = heldout_beginning(text, part)
-        self._record("seam of the held-out text", 0, SEAM * len(numbers), changed=len(numbers))
+        self._record(SEAM_STEP, 0, SEAM * len(numbers), changed=len(numbers))
         splits = dict.fromkeys(numbers.tolist(), Split(begin - SEAM, begin))
         return splits, (len(text) - begin) * len(numbers)
+
+    def split_before(self, heldout: str, cuts: Cuts) -> Splits:
+        """Where to split the documents that hold this text; drops those that begin with it."""
+        splits: Splits = {}
+        begins = np.cumsum(self._sizes) - self._sizes
+        dropped = characters = 0
+        for shard, first in zip(self._shards, begins.tolist(), strict=True):
+            for number, text in enumerate(documents(shard.path), first):
+                begin = without_spans(text, cuts.get(number, ())).rfind(heldout)
+                if begin > SEAM and self.kept[number]:
+                    splits[number] = Split(begin - SEAM, begin)
+                    characters += SEAM
+                elif begin >= 0 and self.kept[number]:
+                    self.kept[number] = False
+                    dropped += 1
+                    characters += len(text)
+        self._record(SEAM_STEP, dropped, characters, changed=len(splits))
+        return splits
 
     def _text(self, number: int) -> str:
         for shard, size in zip(self._shards, self._sizes, strict=True):

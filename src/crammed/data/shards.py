@@ -16,7 +16,7 @@ again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,8 +133,16 @@ def digests(shard: Path) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         chunk.buffers()[1].to_pybytes()[: len(chunk) * DIGEST_BYTES]
         for chunk in table["digest"].chunks
     )
-    pairs = np.frombuffer(joined, ">u8").reshape(-1, 2).astype(np.uint64)
-    return pairs, table["characters"].to_numpy()
+    return _as_integers(joined), table["characters"].to_numpy()
+
+
+def digests_of(texts: Iterable[str]) -> NDArray[np.uint64]:
+    """The digests of cleaned texts, as `digests` gives them, [n, 2]."""
+    return _as_integers(b"".join(map(_digest, texts)))
+
+
+def _as_integers(joined: bytes) -> NDArray[np.uint64]:
+    return np.frombuffer(joined, ">u8").reshape(-1, 2).astype(np.uint64)
 
 
 def minhash_bands(shard: Path) -> NDArray[np.uint64]:

@@ -11,12 +11,14 @@ A study is a YAML file, built in (``studies/``) or the user's:
 
 What follows from the budget is decided once, for the base: arms with the base's recipe get its
 size, batch and learning rates, unless they set their own. `budget.most_epochs` is that of the base
-in every arm, so that none may train longer than the others.
+in every arm, so that none may train longer than the others. Where the study prepares its text, arms
+may also set ``data`` and ``tokenizer``; a number in ``data.sources`` is one of the texts given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -26,7 +28,7 @@ from pydantic import BeforeValidator, Field
 
 from crammed.budget import Budget
 from crammed.choosing import Asked, values_of
-from crammed.config import RunConfig, Section
+from crammed.config import Names, PositiveFloat, RunConfig, Section
 from crammed.config.choice import overlaid
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
@@ -34,9 +36,23 @@ from crammed.errors import InputError
 from crammed.files import inside
 from crammed.recipe import FORMER, ask, formerly, parse_overrides
 from crammed.sizing import FOLLOWERS, head_dim
+from crammed.study.budgets import at, with_each
+from crammed.study.corpora import ArmCorpora, Corpora, of_training
+from crammed.study.scaled import (
+    has_factor,
+    in_proportion,
+    resolved,
+    scaled_down,
+    scaled_words,
+    typed_keys,
+)
 
 BASE = ""
 """The name of a study's base where arms have theirs."""
+
+Choose = Callable[[str, Asked, int | None], RunConfig]
+"""Gives the values of what the base leaves open, or an arm with another recipe, whose name is given
+(`BASE` for the base), for a number of rows of text; None if that is not known."""
 
 
 def _listed(value: Any) -> Any:
@@ -53,6 +69,12 @@ class Study(Section):
 
     description: str = ""
     base: Overrides = ()
+    scaled: bool = False
+    """Take the recipes in proportion where the budget is too small for the base (`scaled`)."""
+    budgets: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Multiples of the budget that every arm is trained with, by label (`budgets`)."""
+    judges: Names = ("heldout",)
+    """What runs are judged by (`judges`); a call may name others."""
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]
 
@@ -71,35 +93,44 @@ def study_names() -> list[str]:
     return names_in(_folder())
 
 
+def former_study_names() -> list[str]:
+    """Names of the built-in studies that were others in an earlier version."""
+    return names_in(_folder() / "former")
+
+
 def read_study(name: str) -> Study:
     """A built-in study by its name, or one of the user's by the path of its .yaml file.
+
+    `FORMER` before a built-in one reads it as it was in an earlier version.
 
     Raises:
         InputError: no such study, or faults in it.
     """
-    study = read_section("study", name, _folder(), Study)
+    earlier = name.startswith(FORMER)
+    name = name.removeprefix(FORMER)
+    study = read_section("study", name, _folder() / "former" if earlier else _folder(), Study)
     if study.baseline not in study.arms:
         raise InputError(f"study {name}: baseline {study.baseline} is not one of its arms")
-    for arm in study.arms:
+    for arm in (*study.arms, *study.budgets):
         inside(Path(), arm, f"study {name}")  # as a folder of its runs
     return study
 
 
 def load_study(
     name: str,
-    corpus: Corpus,
+    corpus: Corpus | ArmCorpora,
     budget: Budget,
     words: Sequence[str] = (),
-    choose: Callable[[str, Asked], RunConfig] | None = None,
+    choose: Choose | None = None,
     former: bool = False,
 ) -> Study:
     """Read a study, and check every arm against the corpus and the budget of the study.
 
     Args:
+        corpus: one for all arms, or what is known of the corpora of the study.
         words: a recipe or overrides, which replace those of the study's base.
-        choose: gives the values of what the base leaves open, or an arm with another recipe; called
-            once for each with its name, which is empty for the base. None takes the nominal speed
-            of this machine.
+        choose: called once for the base and for each arm with another recipe. None takes the
+            nominal speed of this machine.
         former: take all recipes as they were in an earlier version.
 
     Returns:
@@ -111,34 +142,90 @@ def load_study(
     study = with_words(read_study(name), words)
     if former:
         study = study.formerly()
-    fixed = {**corpus.settings(), "budget": {"limit": budget}}
-    choose = choose or (lambda _, asked: asked.nominally(corpus.rows))
-    recipe, *overrides = study.base
-    asked = ask(recipe, overrides, fixed)
-    base, heads_follow = choose(BASE, asked), "model.head_dim" in asked.open
+    corpora: ArmCorpora = Corpora(corpus) if isinstance(corpus, Corpus) else corpus
+
+    def chosen(arm: str, asked: Asked) -> RunConfig:
+        rows = corpora.rows(asked.config.corpus)
+        return choose(arm, asked, rows) if choose is not None else asked.nominally(rows)
+
+    base = _base(study, corpora.fixed(study.base, budget), chosen)
     arms = {}
     for arm, own in study.arms.items():
-        recipe, *overrides = study.words(arm)
-        if taken := [word for word in overrides if word.startswith(("data.", "tokenizer."))]:
-            raise InputError(
-                f"study {name}, arm {arm}: {taken[0]} is a property of the corpus, which all arms "
-                "share: prepare another corpus"
-            )
+        recipe, *overrides = _settings(study, arm)
         try:
+            fixed = corpora.fixed(study.words(arm), budget)
             if any("=" not in word for word in own):  # a recipe of its own
-                same = _same_end(base, ask(recipe, overrides, fixed).config)
+                same = _same_end(base.config, ask(recipe, overrides, fixed).config)
                 recipe, *overrides = merged((recipe, *overrides, *same))
                 asked = ask(recipe, overrides, fixed)
-                followed = [*same, *_followed(choose(arm, asked), asked.open)]
+                arms[arm] = (*same, *_alone(study, arm, base, asked, chosen))
             else:
-                followed = _taken(base, own, heads_follow)
-            arms[arm] = (*followed, *own)
-            recipe, *overrides = merged((*study.base, *arms[arm]))
-            if _same_end(base, ask(recipe, overrides, fixed).config):
+                arms[arm] = _beside(study, arm, base)
+            recipe, *overrides = of_training(merged((*study.base, *arms[arm])))
+            if _same_end(base.config, ask(recipe, overrides, fixed).config):
                 raise InputError("budget.most_epochs is the same in all arms: set it in the base")
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
-    return study.model_copy(update={"arms": arms})
+    first = next(iter(study.budgets), None)
+    baseline = study.baseline if first is None else at(study.baseline, first)
+    arms = with_each(arms, study.budgets, budget)
+    return study.model_copy(update={"arms": arms, "baseline": baseline})
+
+
+@dataclass(frozen=True)
+class _Base:
+    """The base of a study.
+
+    Attributes:
+        full: as its recipe has it.
+        config: what arms take values of: `full`, or that in proportion to a small budget.
+        heads_follow: whether the width of its heads follows from the width.
+    """
+
+    full: RunConfig
+    config: RunConfig
+    heads_follow: bool
+
+    @property
+    def is_small(self) -> bool:
+        return self.config != self.full
+
+
+def _base(
+    study: Study, fixed: Mapping[str, Any], choose: Callable[[str, Asked], RunConfig]
+) -> _Base:
+    recipe, *overrides = of_training(study.base)
+    asked = ask(recipe, overrides, fixed)
+    full = config = choose(BASE, asked)
+    if study.scaled and "model.width" not in asked.open:
+        asked = ask(recipe, overrides, fixed, fit=True)
+        config = scaled_down(full, choose(BASE, asked), typed_keys(overrides))
+    return _Base(full, config, "model.head_dim" in asked.open)
+
+
+def _settings(study: Study, arm: str) -> list[str]:
+    """Recipe and overrides of an arm without what multiplies values, or makes its corpus."""
+    own = (word for word in study.arms[arm] if not has_factor(word))
+    return of_training(merged((*study.base, *own)))
+
+
+def _alone(
+    study: Study, arm: str, base: _Base, asked: Asked, choose: Callable[[str, Asked], RunConfig]
+) -> tuple[str, ...]:
+    """The words of an arm with a recipe of its own."""
+    config = choose(arm, asked)
+    followed = _followed(config, asked.open)
+    if base.is_small and "model.width" not in asked.open:
+        config = in_proportion(config, base.full, base.config)
+        followed = scaled_words(config, but=typed_keys(_settings(study, arm)))
+    return (*followed, *resolved(study.arms[arm], config, study.scaled))
+
+
+def _beside(study: Study, arm: str, base: _Base) -> tuple[str, ...]:
+    """The words of an arm with the recipe of the base."""
+    own = resolved(study.arms[arm], base.config, study.scaled)
+    small = scaled_words(base.config) if base.is_small else []
+    return (*small, *_taken(base.config, of_training(own), base.heads_follow), *own)
 
 
 def with_words(study: Study, words: Sequence[str]) -> Study:

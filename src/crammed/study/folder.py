@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from crammed.budget import Budget
-from crammed.choosing import Asked, choose
-from crammed.config import RunConfig
-from crammed.data.corpus import Corpus
+from crammed.choosing import Asked, Chosen, choose
+from crammed.config import RunConfig, TokenizerConfig
 from crammed.errors import InputError
 from crammed.files import read_json
 from crammed.progress import Progress
-from crammed.recipe import load_config
+from crammed.recipe import FORMER, load_config
 from crammed.resuming import as_begun, ask_in
 from crammed.rundir import differences, read_config
 from crammed.sizing import with_values
-from crammed.study.arms import Study, as_typed, read_study, with_words
+from crammed.study.arms import (
+    Study,
+    as_typed,
+    former_study_names,
+    read_study,
+    with_words,
+)
+from crammed.study.budgets import split
+from crammed.study.corpora import Corpora, of_training
 from crammed.training.settling import device_of, measuring
 
 RESULT = "study.json"
@@ -43,7 +50,7 @@ def finished_runs(out: Path) -> dict[str, dict[str, Any]]:
         for arm, entry in found["arms"].items():
             runs = {seed: run for seed, run in entry["runs"].items() if "failed" not in run}
             if runs:
-                finished[arm] = {"words": list(entry["words"]), "runs": runs}
+                finished[arm] = {**entry, "words": list(entry["words"]), "runs": runs}
     except (KeyError, TypeError, AttributeError) as error:
         raise _no_results(out) from error
     return finished
@@ -63,16 +70,15 @@ class Chooser:
             the configuration that they were chosen for.
     """
 
-    def __init__(self, corpus: Corpus, out: Path, threads: int, progress: Progress) -> None:
+    def __init__(self, out: Path, threads: int, progress: Progress) -> None:
         self.chosen: dict[str, dict[str, Any]] = {}
-        self._corpus = corpus
         self._threads = threads
         self._progress = progress
         self._out = out
         self._before = (read_json(out / RESULT) or {}).get("chosen", {})
 
-    def __call__(self, arm: str, asked: Asked) -> RunConfig:
-        """The configuration with what it leaves open."""
+    def __call__(self, arm: str, asked: Asked, rows: int | None) -> RunConfig:
+        """The configuration with what it leaves open; see `Choose`."""
         if not asked.open:
             return asked.config
         wanted = asked.config.identity()  # what is open has the values of the recipe there
@@ -83,11 +89,7 @@ class Chooser:
                 return with_values(asked.config, before["values"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise _no_results(self._out) from error
-        threads = asked.config.compute.threads or self._threads
-        own = Asked(with_values(asked.config, {"compute.threads": threads}), asked.open)
-        rows = self._corpus.rows
-        measure = measuring(device_of(own.nominally(rows), rows), self._progress)
-        made = choose(own, rows, measure)
+        made = self._choose(asked, rows)
         self.chosen[arm] = {
             "identity": wanted,
             "values": made.values,
@@ -95,9 +97,30 @@ class Chooser:
         }
         return made.config
 
+    def tokenizer(self, asked: Asked, rows: float) -> TokenizerConfig:
+        """The tokenizer for about so many rows of text, with the vocabulary that it leaves open."""
+        tokenizer = self._choose(asked, rows).config.tokenizer
+        self._progress.line(f"vocabulary  {tokenizer.vocab_size:,}, that of the study's base")
+        return tokenizer
+
+    def _choose(self, asked: Asked, rows: float | None) -> Chosen:
+        threads = asked.config.compute.threads or self._threads
+        own = Asked(with_values(asked.config, {"compute.threads": threads}), asked.open)
+        return choose(own, rows, measuring(device_of(own.nominally(rows), rows), self._progress))
+
+
+def name_in(out: Path, name: str) -> str:
+    """The name of the study to go on with: a built-in one as it was when the folder began.
+
+    Folders of the version before the built-in studies changed do not say which budgets they have.
+    """
+    found = read_json(out / RESULT)
+    began = isinstance(found, dict) and "budgets" not in found
+    return f"{FORMER}{name}" if began and name in former_study_names() else name
+
 
 def began_earlier(
-    name: str, words: Sequence[str], corpus: Corpus, budget: Budget, out: Path
+    name: str, words: Sequence[str], corpora: Corpora, budget: Budget, out: Path
 ) -> bool:
     """Whether the folder holds runs of a study with its recipes as of an earlier version.
 
@@ -105,19 +128,19 @@ def began_earlier(
     """
     study = with_words(read_study(name), words)
     for arm in study.arms:
-        recipe, *overrides = study.words(arm)
+        recipe, *overrides = of_training(study.words(arm))
         for run in sorted(out.glob(f"{glob.escape(arm)}-*")):
             seed = run.name.removeprefix(f"{arm}-")
             if seed.isdecimal() and (run / "config.json").exists():
-                fixed = {**_fixed(corpus, budget), "seed": int(seed)}
                 try:
+                    fixed = {**corpora.fixed(study.words(arm), budget), "seed": int(seed)}
                     return as_begun(run, ask_in(run, recipe, overrides, fixed)).earlier
                 except InputError:  # `load_study` says so, with the name of the arm
                     return False
     return False
 
 
-def refuse_another(study: Study, corpus: Corpus, budget: Budget, seeds: int, out: Path) -> None:
+def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, out: Path) -> None:
     """Check that the folder holds nothing, or this study with any arms and seeds.
 
     Runs are compared as ``crammed pretrain`` compares them before it resumes one; runs whose
@@ -128,7 +151,7 @@ def refuse_another(study: Study, corpus: Corpus, budget: Budget, seeds: int, out
     """
     finished = finished_runs(out)
     found = read_json(out / RESULT) or {}
-    if finished and found.get("corpus") != corpus.sha256:
+    if finished and found.get("corpus") != corpora.base.sha256:
         raise _another(out, "it was trained on another corpus")
     if finished and found.get("budget") != budget.text:
         raise _another(out, f"budget: {found.get('budget')} there, {budget.text} here")
@@ -136,18 +159,17 @@ def refuse_another(study: Study, corpus: Corpus, budget: Budget, seeds: int, out
         runs = [(seed, run_folder(out, arm, seed)) for seed in range(seeds)]
         there = [(seed, run) for seed, run in runs if (run / "config.json").exists()]
         if there:
-            _compare_runs(there, _config(study, arm, corpus, budget), arm, out)
+            _compare_runs(there, config_of(study, arm, corpora, budget), arm, out)
         elif arm in finished:
             _compare_words(finished[arm]["words"], as_typed(study.words(arm)), arm, out)
 
 
-def _config(study: Study, arm: str, corpus: Corpus, budget: Budget) -> RunConfig:
-    recipe, *overrides = study.words(arm)
-    return load_config(recipe, overrides, _fixed(corpus, budget), rows=corpus.rows)
-
-
-def _fixed(corpus: Corpus, budget: Budget) -> Mapping[str, Any]:
-    return {**corpus.settings(), "budget": {"limit": budget}}
+def config_of(study: Study, arm: str, corpora: Corpora, budget: Budget) -> RunConfig:
+    """The configuration of the runs of an arm, but for the seed."""
+    words, limit = split(study.words(arm), budget)
+    recipe, *overrides = of_training(words)
+    fixed = corpora.fixed(words, limit)
+    return load_config(recipe, overrides, fixed, rows=corpora.rows(fixed["corpus"]))
 
 
 def _compare_runs(there: list[tuple[int, Path]], config: RunConfig, arm: str, out: Path) -> None:

@@ -1,45 +1,80 @@
-"""Runs a study: every arm and seed is a run of ``crammed pretrain``.
+"""Runs a study: every arm and seed is a run of ``crammed pretrain``, and then judged.
 
-Finished runs are not repeated, so a study that was stopped continues where it was.
+Finished runs are not repeated, so a study that was stopped continues where it was, and one in which
+nothing is left to do ends at once.
+
+``OUT/study.json`` holds ``{"environment", "corpus", "unigram", "budget", "budgets", "jobs",
+"baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is ``{"loss@0.15",
+"loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens", "updates",
+"parameters", "exaflop", "memory_bytes", "seconds"}``, or ``{"failed": reason}``; ``scores`` are
+those of its judges by name, and ``unscored`` says why some are missing. Of corpora that
+the study has prepared, each arm has the hash of its ``corpus`` beside its words, and ``corpora``
+describes them by their hashes; ``judges`` holds a hash of the data of each.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
+from crammed.errors import InputError, TaskFailed
 from crammed.files import FolderLock, read_json, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
 from crammed.study.arms import Study, as_typed, merged
+from crammed.study.board import Board
+from crammed.study.budgets import split
+from crammed.study.checks import check_arms
+from crammed.study.corpora import Corpora, corpora_of, of_training
 from crammed.study.folder import RESULT, finished_runs, refuse_another, run_folder
-from crammed.workers import cores
+from crammed.study.judges import Judge, scores_of, unscored, without_stale
+from crammed.study.places import Ended, Place, opened, threads_of
+from crammed.summary import read_summary
+
+_SCORED = (0, TaskFailed.exit_code)
+"""Exit codes of an evaluation that has written scores, all or some."""
+SECONDS_BETWEEN_LOOKS = 2.0
+"""How often the progress of runs is read from their folders."""
 
 
 @dataclass(frozen=True)
 class _Run:
+    """A run that is to be trained, judged, or both.
+
+    Attributes:
+        command: what to type after ``python`` to train it.
+        before: what is known of it if it is trained already.
+        judges: what is still to be asked.
+    """
+
     arm: str
     seed: int
+    folder: Path
     command: list[str]
+    before: dict[str, Any] | None = None
+    judges: list[Judge] = field(default_factory=list)
+    device: str = "auto"
+    threads: int = 1
 
 
 def run_study(
     study: Study,
-    corpus: Corpus,
+    corpus: Corpus | Corpora,
     budget: Budget,
     seeds: int,
     out: Path,
     jobs: int,
     progress: Progress,
     chosen: Mapping[str, Any] | None = None,
+    judges: Sequence[Judge] = (),
+    cluster: str | None = None,
 ) -> dict[str, Any]:
     """Train every arm with every seed, `jobs` runs at a time, which share the CPU's cores.
 
@@ -47,114 +82,236 @@ def run_study(
     the result.
 
     Args:
+        corpus: one for all arms, or their corpora.
         chosen: what a `Chooser` has chosen for the study, which the folder keeps.
+        judges: what each run is judged by after training, besides held-out loss.
+        cluster: address of a Ray cluster to run on; None is this machine.
 
     Returns:
-        what ``OUT/study.json`` holds: ``{"environment", "corpus", "budget", "jobs", "baseline",
-        "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``, where a run is ``{"loss@0.15",
-        "loss@0.25", "tokens", "updates", "parameters", "seconds"}``, or ``{"failed": reason}``.
+        what ``OUT/study.json`` holds.
 
     Raises:
-        InputError: the folder holds another study, is in use, or cannot be written to.
+        InputError: the folder holds another study, is in use, or cannot be written to; or an arm
+            that is to be trained cannot be. Nothing was begun then.
     """
-    refuse_another(study, corpus, budget, seeds, out)
-    runs = list(_runs(study, corpus, budget, seeds, out, jobs))
-    with FolderLock(out):
+    corpora = corpora_of(corpus)
+    refuse_another(study, corpora, budget, seeds, out)
+    runs = list(_runs(study, corpora, budget, seeds, out, jobs))
+    todo = _unfinished(runs, _begun(study, corpora, seeds, out, judges), judges)
+    untrained = dict.fromkeys(run.arm for run in todo if run.before is None)
+    check_arms(study, list(untrained), corpora, budget, here=cluster is None)
+    with ExitStack() as stack:
+        on_gpus = any(run.device != "cpu" for run in todo)
+        there = opened(jobs, len(todo), on_gpus=on_gpus, cluster=cluster) if todo else None
+        place = stack.enter_context(there) if there is not None else None
+        stack.enter_context(FolderLock(out))
+        before, arms = read_json(out / RESULT) or {}, _begun(study, corpora, seeds, out, judges)
+        as_it_is = bool(before) and not untrained
         result: dict[str, Any] = {
-            "environment": environment(),
-            "corpus": corpus.sha256,
+            "environment": before.get("environment") if as_it_is else environment(),
+            "jobs": before.get("jobs") if as_it_is else jobs,
             "budget": budget.text,
-            "jobs": jobs,
             "baseline": study.baseline,
             "chosen": chosen or {},
-            "arms": _begun(study, out),
+            **_about_budgets(study, budget, before),
+            **_about_corpora(corpora, out, before),
+            **_about_judges(judges, before),
+            "arms": arms,
         }
-        write_json(out / RESULT, result)  # a call that goes on takes from here what was chosen
-        _train_all(runs, result, out, jobs, progress)
+        if result != before:  # a call that goes on takes from here what was chosen
+            write_json(out / RESULT, result)
+        if place is not None:
+            left = Counter(run.arm for run in todo)
+            finished = Counter({arm: seeds - left[arm] for arm in study.arms})
+            board = Board(seeds, progress.clock, finished)
+            _train_all(todo, result, out, place, progress, board)
     return result
 
 
-def _begun(study: Study, out: Path) -> dict[str, dict[str, Any]]:
-    """The arms of the study, and of the folder, with the runs that have finished."""
-    begun: dict[str, dict[str, Any]] = {
-        arm: {"words": as_typed(study.words(arm)), "runs": {}} for arm in study.arms
-    }
+def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> dict[str, Any]:
+    """The budgets of the arms, by label.
+
+    A folder that an earlier version began goes on without them, by which it is known (`name_in`).
+    """
+    if before and "budgets" not in before:
+        return {}
+    return {"budgets": {label: budget.times(each).text for label, each in study.budgets.items()}}
+
+
+def _about_corpora(corpora: Corpora, out: Path, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``study.json`` says of the base's corpus, and of all that the study has prepared."""
+    base = corpora.base
+    unigram = base.manifest["heldout"]["unigram_cross_entropy"]
+    about: dict[str, Any] = {"corpus": base.sha256, "unigram": unigram}
+    if corpora.own is not None:
+        described = {
+            each.sha256: {
+                "folder": str(each.path.relative_to(out)),
+                "vocab_size": each.vocab_size,
+                "tokens": each.manifest["tokens"],
+            }
+            for each in corpora.all
+        }
+        about["corpora"] = {**before.get("corpora", {}), **described}
+    return about
+
+
+def _about_judges(judges: Sequence[Judge], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of the data that each suite was scored on, if there are any."""
+    states = {**before.get("judges", {}), **{each.suite: each.state() for each in judges}}
+    return {"judges": states} if states else {}
+
+
+def _begun(
+    study: Study, corpora: Corpora, seeds: int, out: Path, judges: Sequence[Judge]
+) -> dict[str, dict[str, Any]]:
+    """The arms of the study, and of the folder, with the runs that have finished.
+
+    A run that finished just before its study was killed has its result in its own folder.
+    """
+    begun: dict[str, dict[str, Any]] = {}
+    for arm in study.arms:
+        words = study.words(arm)
+        begun[arm] = {"words": as_typed(words), "runs": {}}
+        if corpora.own is not None:
+            begun[arm]["corpus"] = corpora.of(words).sha256
     for arm, entry in finished_runs(out).items():
         begun.setdefault(arm, entry)["runs"] = entry["runs"]
+    judged_on = (read_json(out / RESULT) or {}).get("judges", {})
+    for arm in study.arms:
+        runs = begun[arm]["runs"]
+        for seed in range(seeds):
+            found: dict[str, Any] | None = runs.get(str(seed))
+            with suppress(InputError):  # a damaged result, which the run itself will report
+                found = found or _result(run_folder(out, arm, seed))
+            if found is not None:
+                runs[str(seed)] = without_stale(found, judges, judged_on)
     return begun
 
 
+def _result(run: Path) -> dict[str, Any] | None:
+    """What a study keeps of a run; None if it has not finished.
+
+    Raises:
+        InputError: its result is damaged.
+    """
+    summary = read_summary(run)
+    if summary is None:
+        return None
+    names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes")
+    kept = {name: summary[name] for name in names if name in summary}
+    return {**summary["heldout"], **kept, "seconds": summary["charged_seconds"]}
+
+
+def _unfinished(
+    runs: Sequence[_Run], arms: Mapping[str, Any], judges: Sequence[Judge]
+) -> list[_Run]:
+    """The runs that are to be trained or judged, with what is left to do."""
+    todo = []
+    for run in runs:
+        entry = arms[run.arm]["runs"].get(str(run.seed))
+        if entry is not None and not (run.folder / "summary.json").exists():
+            entry = None  # somebody has removed it, to have it trained again
+        wanted = [judge for judge in judges if judge.is_missing(entry or {})]
+        if entry is None or wanted:
+            todo.append(replace(run, before=entry, judges=wanted))
+    return todo
+
+
+def _runs(
+    study: Study, corpora: Corpora, budget: Budget, seeds: int, out: Path, jobs: int
+) -> Iterator[_Run]:
+    """Seeds are the outer loop, so that a study that is cut short has complete seeds."""
+    threads = threads_of(jobs)
+    for seed in range(seeds):
+        for arm in study.arms:
+            own = merged((f"compute.threads={threads}", *study.words(arm)))
+            words, limit = split(own, budget)
+            folder, corpus = run_folder(out, arm, seed), corpora.of(words)
+            command = ["-m", "crammed", "pretrain", *of_training(words)]
+            command += ["--corpus", str(corpus.path), "--budget", limit.text]
+            command += ["--seed", str(seed), "--out", str(folder)]
+            device = [word for word in words if word.startswith("compute.device=")]
+            named = device[-1].partition("=")[2] if device else "auto"
+            yield _Run(arm, seed, folder, command, device=named, threads=threads)
+
+
 def _train_all(
-    runs: list[_Run], result: dict[str, Any], out: Path, jobs: int, progress: Progress
+    todo: Sequence[_Run],
+    result: dict[str, Any],
+    out: Path,
+    place: Place,
+    progress: Progress,
+    board: Board,
 ) -> None:
-    """Train, and add what each run gives to the result and its file."""
-    with progress.task("study", len(runs)) as bar, ThreadPoolExecutor(jobs) as pool:
-        processes = _Processes()
-        futures = {pool.submit(_train, run, processes): run for run in runs}
+    """Train and judge, and add what each run gives to the result and its file."""
+    total = board.seeds * len(board.finished)
+    with progress.task("study", total) as bar, ThreadPoolExecutor(place.slots) as pool:
+        futures = {pool.submit(_train, run, place): run for run in todo}
+        waiting: set[Future[dict[str, Any]]] = set(futures)
         try:
-            for done, future in enumerate(as_completed(futures), 1):
-                run = futures[future]
-                result["arms"][run.arm]["runs"][str(run.seed)] = future.result()
-                write_json(out / RESULT, result)
-                bar.update(done, f"{run.arm}, seed {run.seed}")
+            while waiting:
+                ended, waiting = wait(waiting, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+                for future in ended:
+                    run, entry = futures[future], future.result()
+                    result["arms"][run.arm]["runs"][str(run.seed)] = entry
+                    write_json(out / RESULT, result)
+                    board.ended(run.arm, failed="failed" in entry)
+                    progress.line(_line(run, entry, board))
+                running = [futures[each] for each in waiting if each.running()]
+                bar.update(*board.look([(run.arm, run.seed, run.folder) for run in running]))
         except BaseException:  # those that wait must not start
             pool.shutdown(wait=False, cancel_futures=True)
-            processes.stop()
+            place.stop()
             pool.shutdown(wait=True)
             raise
 
 
-def threads_of(jobs: int) -> int:
-    """CPU threads of each of so many runs at a time."""
-    return max(1, cores() // jobs)
+def _line(run: _Run, entry: Mapping[str, Any], board: Board) -> str:
+    """What is said of a run when it ends."""
+    if "failed" in entry:
+        what = f"failed: {entry['failed']}"
+    else:
+        scores = entry.get("scores", {})
+        shown = [f"{name} {value:.1f}" for name, value in scores.items()]
+        lacks = [f"{name} failed: {why}" for name, why in entry.get("unscored", {}).items()]
+        what = ", ".join([f"held-out loss {entry['loss@0.15']:.3f}", *shown, *lacks])
+    return f"{run.arm}, seed {run.seed}  {what}  ({board.of_arm(run.arm)})"
 
 
-def _runs(
-    study: Study, corpus: Corpus, budget: Budget, seeds: int, out: Path, jobs: int
-) -> Iterator[_Run]:
-    """Seeds are the outer loop, so that a study that is cut short has complete seeds."""
-    threads = f"compute.threads={threads_of(jobs)}"
-    for seed in range(seeds):
-        for arm in study.arms:
-            words = merged((threads, *study.words(arm)))
-            command = [sys.executable, "-m", "crammed", "pretrain", *words]
-            command += ["--corpus", str(corpus.path), "--budget", budget.text]
-            command += ["--seed", str(seed), "--out", str(run_folder(out, arm, seed)), "--json"]
-            yield _Run(arm, seed, command)
+def _train(run: _Run, place: Place) -> dict[str, Any]:
+    """Train and judge a run as far as that is left to do; returns its entry in ``study.json``."""
+    entry = run.before
+    if entry is None:
+        ended = place.run(run.command)
+        if ended.code:
+            return {"failed": _fault(ended)}
+        entry = _result(run.folder)
+        if entry is None:
+            return {"failed": f"it ended without a result: does this machine see {run.folder}?"}
+    return _judged(run, entry, place) if run.judges else entry
 
 
-class _Processes:
-    """The processes of the runs, which all end when the study is stopped."""
-
-    def __init__(self) -> None:
-        self._started: list[subprocess.Popen[str]] = []
-        self._stopped = False
-
-    def run(self, command: list[str]) -> tuple[int, str, str]:
-        """Run a command to its end; its exit code, output and errors."""
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+def _judged(run: _Run, entry: dict[str, Any], place: Place) -> dict[str, Any]:
+    """The entry of a run with its scores."""
+    faults: dict[str, str] = {}
+    for judge in run.judges:
+        ended = place.run(
+            judge.words(run.folder, run.device), {"OMP_NUM_THREADS": str(run.threads)}
         )
-        self._started.append(process)
-        if self._stopped:  # while it was started
-            self.stop()
-        out, error = process.communicate()
-        return process.returncode, out, error
-
-    def stop(self) -> None:
-        """Have all runs write a checkpoint and end."""
-        self._stopped = True
-        for process in self._started:
-            process.terminate()
+        given = scores_of(run.folder, judge) if ended.code in _SCORED else {}
+        scores = {**entry.get("scores", {}), **given}
+        entry = {**entry, "scores": scores}
+        faults |= unscored(run.folder, judge, scores, _fault(ended))
+    kept = {name: value for name, value in entry.items() if name != "unscored"}
+    return {**kept, "unscored": faults} if faults else kept
 
 
-def _train(run: _Run, processes: _Processes) -> dict[str, Any]:
-    code, out, error = processes.run(run.command)
-    if code:
-        lines = [line for line in error.splitlines() if line.startswith("error: ")]
-        return {"failed": lines[-1].removeprefix("error: ") if lines else "it crashed"}
-    printed = json.loads(out)
-    summary = read_json(Path(printed["run_dir"]) / "summary.json") or {}
-    losses = {name: v for name, v in printed["heldout"].items() if name.startswith("loss@")}
-    kept = {name: printed[name] for name in ("tokens", "updates", "parameters")}
-    return {**losses, **kept, "seconds": summary["charged_seconds"]}
+def _fault(ended: Ended) -> str:
+    """Why a command failed."""
+    lines = [line for line in ended.error.splitlines() if line.startswith("error: ")]
+    if lines:
+        return lines[-1].removeprefix("error: ")
+    if ended.code < 0:
+        return f"signal {-ended.code} ended it, perhaps because memory ran out"
+    return "it crashed: " + (ended.error.strip().splitlines() or [f"exit code {ended.code}"])[-1]

@@ -1,70 +1,264 @@
-"""Compares the arms of a study with its baseline: means, deviations, confidence intervals."""
+"""Compares the arms of a study with its baseline: means, differences, and what they support.
+
+Seeds are the unit: a run is one number. Each arm is compared with the baseline by Welch's t-test
+(Welch 1947), which does not ask that arms vary alike: a recipe that is stuck hardly varies at all.
+Three seeds say little about how much an arm varies, so the variance within all arms of the study
+has a say in each arm's, as much as one more seed (moderated t-tests, Smyth 2004). One study makes
+many comparisons, so p-values are corrected over its arms by Holm's step-down method (Holm 1979),
+and intervals by Bonferroni (Dunn 1961), so that all of them hold together.
+``benchmarks/study_power.py`` shows what this finds in studies like ours.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 RATES = ("loss@0.15", "loss@0.25")
+LEVEL = 0.05
+"""Probability that a study without any differences finds one; intervals hold with the rest."""
+POWER = 0.8
+"""Probability with which the smallest difference that a study could have seen is seen."""
+GATE = 1.0
+"""Nats below the unigram cross-entropy that the baseline has to reach before arms are judged."""
+
+PRIOR = 1.0
+"""Degrees of freedom that the variance within all arms counts for in the variance of each."""
+ENOUGH = 20
+"""It counts for less where arms other than the two compared have fewer degrees of freedom."""
+
+_LOSSES = ("loss@", "document_loss@", "bits_per_character@")
 
 
-def compare_arms(study: dict[str, Any], rates: Sequence[str] = RATES) -> list[dict[str, Any]]:
-    """A row for every arm, the lowest held-out loss first.
+def compare_arms(study: Mapping[str, Any], measures: Sequence[str] = RATES) -> list[dict[str, Any]]:
+    """A row for every arm, the best first.
 
     Args:
         study: what `run_study` returns.
-        rates: the losses of a run to compare, the first to sort by.
+        measures: what is compared, the first to sort by: losses in nats, bits per character, or
+            scores in percent.
 
     Returns:
-        ``{"arm", "seeds", "tokens", "seconds", "loss@0.15", "loss@0.25"}`` for each arm. A loss is
-        its ``mean`` and standard ``deviation``, its ``difference`` from the baseline, and the 95 %
-        ``interval`` and two-sided ``p`` of this difference by Welch's t-test (Welch 1947). These
-        are None for the baseline, and interval and p are None if an arm has one seed. If runs
-        failed, ``failed`` is the first reason; if all did, there are no losses.
+        ``{"arm", "seeds", "tokens", "seconds", MEASURE...}`` for each arm. A measure that some run
+        of the arm has is
+
+        - its ``mean`` and standard ``deviation`` over seeds,
+        - its ``difference`` from the baseline,
+        - the ``interval`` of this difference, which holds for all arms at once with 95 %,
+        - ``p``, two-sided and corrected over the arms, and ``p_alone``, which is not,
+        - the ``verdict``: ``better`` or ``worse`` if p is below 5 %, else None.
+
+        The last five are None for the baseline, and all but the difference if it or the arm has one
+        seed, or if nothing varies. There is no verdict where `decidable` is False. If runs
+        failed, ``failed`` is the first reason.
     """
-    arms = {name: _losses(arm, rates) for name, arm in study["arms"].items()}
-    base = arms[study["baseline"]]
-    rows = []
-    for name, losses in arms.items():
-        runs = study["arms"][name]["runs"].values()
-        failed = [run["failed"] for run in runs if "failed" in run]
-        row: dict[str, Any] = {"arm": name, "seeds": len(losses[rates[0]])}
-        if failed:
-            row["failed"] = failed[0]
-        if losses[rates[0]]:
-            good = [run for run in runs if "failed" not in run]
-            row["tokens"] = statistics.fmean(run["tokens"] for run in good)
-            row["seconds"] = statistics.fmean(run["seconds"] for run in good)
-            for rate in rates:
-                row[rate] = _one(losses[rate], base[rate] if name != study["baseline"] else None)
-        rows.append(row)
-    return sorted(rows, key=lambda row: row.get(rates[0], {"mean": math.inf})["mean"])
+    rows = [_row(name, arm, measures[0]) for name, arm in study["arms"].items()]
+    judged = decidable(study) is not False
+    for measure in measures:
+        values = {name: values_of(arm, measure) for name, arm in study["arms"].items()}
+        pooled, base = _Pooled(values.values()), values[study["baseline"]]
+        for row in rows:
+            if own := values[row["arm"]]:
+                row[measure] = _one(own, base if row["arm"] != study["baseline"] else [], pooled)
+        _correct([row[measure] for row in rows if measure in row])
+        for row in rows:
+            if judged and measure in row:
+                row[measure]["verdict"] = _verdict(row[measure], measure)
+    sign = 1.0 if lower_is_better(measures[0]) else -1.0
+    first = measures[0]
+    return sorted(rows, key=lambda row: sign * row[first]["mean"] if first in row else math.inf)
 
 
-def _losses(arm: dict[str, Any], rates: Sequence[str]) -> dict[str, list[float]]:
-    runs = [run for run in arm["runs"].values() if "failed" not in run]
-    return {rate: [run[rate] for run in runs] for rate in rates}
+def measures_of(study: Mapping[str, Any]) -> list[str]:
+    """What the runs of a study were measured by: losses first, in the order of the runs."""
+    names = dict.fromkeys(
+        name
+        for arm in study["arms"].values()
+        for run in arm["runs"].values()
+        for name in (*run, *run.get("scores", {}))
+        if name.startswith(_LOSSES) or name in run.get("scores", {})
+    )
+    return sorted(names, key=lambda name: (*RATES, name).index(name))
 
 
-def _one(losses: list[float], base: list[float] | None) -> dict[str, Any]:
-    """Mean and deviation of an arm's losses, and their difference from the baseline's."""
-    values: dict[str, Any] = {
-        "mean": statistics.fmean(losses),
-        "deviation": statistics.stdev(losses) if len(losses) > 1 else None,
-        "difference": None,
-        "interval": None,
-        "p": None,
+def main_measure(study: Mapping[str, Any]) -> str:
+    """What the arms of a study are compared by: their loss, or bits where vocabularies differ."""
+    corpora = {arm["corpus"] for arm in study["arms"].values() if "corpus" in arm}
+    bits = "bits_per_character@0.15"
+    return bits if len(corpora) > 1 and bits in measures_of(study) else RATES[0]
+
+
+def values_of(arm: Mapping[str, Any], measure: str) -> list[float]:
+    """The values of a measure in the runs of an arm that have it."""
+    runs = [{**run, **run.get("scores", {})} for run in arm["runs"].values()]
+    return [run[measure] for run in runs if run.get(measure) is not None]
+
+
+def lower_is_better(measure: str) -> bool:
+    """Whether the measure is a loss; otherwise it is a score, of which more is better."""
+    return measure.startswith(_LOSSES)
+
+
+def decidable(study: Mapping[str, Any]) -> bool | None:
+    """Whether the budget takes the baseline far enough below the unigram model to judge arms.
+
+    A model that only knows how frequent words are is where every recipe begins, and differences
+    there say who leaves that plateau first, not who is better. None if the study does not hold the
+    unigram cross-entropy, as older ones do not, or the baseline has no loss.
+    """
+    losses = values_of(study["arms"][study["baseline"]], RATES[0])
+    unigram = study.get("unigram")
+    if unigram is None or not losses:
+        return None
+    return statistics.fmean(losses) <= unigram - GATE
+
+
+def decidable_text(study: Mapping[str, Any]) -> str:
+    """A sentence that says whether arms can be judged, and why."""
+    decided = decidable(study)
+    if decided is None:
+        return (
+            "The unigram cross-entropy is not part of this result, so whether the budget is "
+            "enough to judge arms was not checked."
+        )
+    base = study["baseline"]
+    below = study["unigram"] - statistics.fmean(values_of(study["arms"][base], RATES[0]))
+    place = f"{abs(below):.2f} nats {'below' if below >= 0 else 'above'}"
+    where = f"{base} ends {place} the unigram cross-entropy of {study['unigram']:.3f}"
+    if decided:
+        return f"Decidable at this budget: {where}, and {GATE:g} is needed."
+    return f"Not decidable at this budget: {where}, and {GATE:g} below it is needed."
+
+
+def smallest_difference(study: Mapping[str, Any], measure: str = RATES[0]) -> dict[str, Any] | None:
+    """The smallest difference from the baseline that this study could have seen.
+
+    Returns:
+        ``{"difference", "deviation", "seeds"}``: the difference that is found significant with
+        `POWER`, if it is the only one, where the arm (with the usual number of ``seeds``) and the
+        baseline vary by the ``deviation`` pooled over all arms. None without two seeds or spread.
+    """
+    arms = {name: values_of(arm, measure) for name, arm in study["arms"].items()}
+    pooled = _Pooled(arms.values())
+    base = arms.pop(study["baseline"])
+    others = [values for values in arms.values() if len(values) > 1]
+    if len(base) < 2 or not others or not pooled.variance:
+        return None
+    usual = statistics.median_low(map(len, others))
+    groups = [(pooled.variance, count) for count in (usual, len(base))]
+    error, freedom = pooled.error(*groups)
+    size = _noncentrality(freedom, LEVEL / len(others))
+    return {"difference": size * error, "deviation": math.sqrt(pooled.variance), "seeds": usual}
+
+
+class _Pooled:
+    """The variance within all arms of a study, which joins that of each arm.
+
+    Attributes:
+        variance: None if no arm has two seeds.
+    """
+
+    def __init__(self, arms: Iterable[list[float]]) -> None:
+        several = [values for values in arms if len(values) > 1]
+        squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
+        self._freedom = sum(len(values) - 1 for values in several)
+        self.variance = squares / self._freedom if self._freedom else None
+
+    def error(self, *groups: tuple[float, int]) -> tuple[float, float]:
+        """Standard error of a difference between two arms, and its degrees of freedom.
+
+        Args:
+            groups: variance and number of seeds of each of the two.
+        """
+        rest = self._freedom - sum(seeds - 1 for _, seeds in groups)
+        weight = PRIOR * min(1.0, rest / ENOUGH)
+        parts = []
+        for variance, seeds in groups:
+            freedom = weight + seeds - 1
+            joint = (weight * (self.variance or 0.0) + (seeds - 1) * variance) / freedom
+            parts.append((joint / seeds, freedom))
+        squared = sum(part for part, _ in parts)
+        if squared == 0.0:
+            return 0.0, 0.0
+        return math.sqrt(squared), squared**2 / sum(part**2 / free for part, free in parts)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for their number, in the order in which they are given (Holm 1979)."""
+    corrected, least = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = least
+    return corrected
+
+
+def _row(name: str, arm: Mapping[str, Any], first: str) -> dict[str, Any]:
+    """What a row says beside the measures."""
+    runs = arm["runs"].values()
+    row: dict[str, Any] = {"arm": name, "seeds": len(values_of(arm, first))}
+    if failed := [run["failed"] for run in runs if "failed" in run]:
+        row["failed"] = failed[0]
+    if good := [run for run in runs if "failed" not in run]:
+        row["tokens"] = statistics.fmean(run["tokens"] for run in good)
+        row["seconds"] = statistics.fmean(run["seconds"] for run in good)
+    return row
+
+
+def _one(values: list[float], base: list[float], pooled: _Pooled) -> dict[str, Any]:
+    """Mean and deviation of an arm, and its difference from the baseline, not yet corrected.
+
+    Until `_correct` replaces it, ``interval`` is the difference's standard error and its degrees of
+    freedom.
+    """
+    one: dict[str, Any] = {
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        "difference": statistics.fmean(values) - statistics.fmean(base) if base else None,
+        **dict.fromkeys(("interval", "p", "p_alone", "verdict")),
     }
-    if base:
-        values["difference"] = values["mean"] - statistics.fmean(base)
-    if base and min(len(losses), len(base)) > 1:
-        from scipy.stats import ttest_ind
+    if min(len(values), len(base)) > 1:
+        groups = [(statistics.variance(each), len(each)) for each in (values, base)]
+        error, freedom = pooled.error(*groups)
+        one["interval"] = (error, freedom) if error else None
+    return one
 
-        test = ttest_ind(losses, base, equal_var=False)
-        if math.isfinite(test.pvalue):  # it is not if neither has any spread
-            between = test.confidence_interval()
-            values["interval"] = [float(between.low), float(between.high)]
-            values["p"] = float(test.pvalue)
-    return values
+
+def _correct(compared: Iterable[dict[str, Any]]) -> None:
+    """Give the differences of one measure p-values and intervals that hold for all of them.
+
+    Holm's method may find a difference whose Bonferroni interval still holds 0; such an interval
+    ends at 0, because the test has excluded what lies beyond (Guilbaud 2008).
+    """
+    from scipy.stats import t
+
+    tested = [one for one in compared if one["interval"] is not None]
+    if not tested:
+        return
+    error, freedom = np.array([one["interval"] for one in tested]).T
+    difference = np.array([one["difference"] for one in tested])
+    alone = (2.0 * t.sf(np.abs(difference) / error, freedom)).tolist()
+    reach = error * t.isf(LEVEL / len(tested) / 2.0, freedom)
+    ends = np.stack([difference - reach, difference + reach], 1).tolist()
+    for one, p_alone, p, (low, high) in zip(tested, alone, holm(alone), ends, strict=True):
+        if p < LEVEL:
+            low, high = (max(0.0, low), high) if one["difference"] > 0.0 else (low, min(0.0, high))
+        one |= {"interval": [low, high], "p": p, "p_alone": p_alone}
+
+
+def _verdict(one: Mapping[str, Any], measure: str) -> str | None:
+    if one["p"] is None or one["p"] >= LEVEL:
+        return None
+    return "better" if (one["difference"] < 0.0) == lower_is_better(measure) else "worse"
+
+
+def _noncentrality(freedom: float, level: float) -> float:
+    """The true difference, in standard errors, that a two-sided test finds with `POWER`."""
+    from scipy.optimize import brentq
+    from scipy.stats import nct, t
+
+    critical = float(t.isf(level / 2.0, freedom))
+    return float(brentq(lambda size: nct.sf(critical, freedom, size) - POWER, 0.0, 3.0 * critical))

@@ -84,7 +84,7 @@ def pretrain(
         Diverged: the loss or a weight is not finite, and `train.divergence` says to stop.
         RanksDiffer: the processes do not train the same model.
     """
-    _check_size(corpus, config.batch.rows)
+    check_size(corpus, config.batch.rows)
     ledger = Ledger(config.budget.charge, clock)
     alone = build_for(config, corpus, device)
     loaded = resume(run, alone, ledger, corpus.sha256)
@@ -115,7 +115,7 @@ def pretrain(
             try:
                 work = _train(work, stream, step, planner, ledger, upkeep)
                 if work.updates == 0:
-                    raise _nothing_trained(planner, ledger, corpus)
+                    raise nothing_trained(planner, ledger, corpus)
                 state, end = upkeep.finish(work)  # on disk, because what follows may fail
                 return Trained.of(alone.model, state, end)
             except Diverged as fault:
@@ -151,7 +151,7 @@ def _train(
     return work
 
 
-def _check_size(corpus: Corpus, rows: int) -> None:
+def check_size(corpus: Corpus, rows: int) -> None:
     """Raise an `InputError` if the corpus has not enough rows for one batch."""
     if corpus.rows < rows:
         raise InputError(
@@ -160,7 +160,8 @@ def _check_size(corpus: Corpus, rows: int) -> None:
         )
 
 
-def _nothing_trained(planner: Planner, ledger: Ledger, corpus: Corpus) -> InputError:
+def nothing_trained(planner: Planner, ledger: Ledger, corpus: Corpus) -> InputError:
+    """What to raise when a run ends before its first update."""
     if planner.limits.most_tokens < planner.rows(0.0) * corpus.row_length:
         return InputError(
             f"one update of {planner.rows(0.0)} rows reads more of the {corpus.rows:,} rows of the "

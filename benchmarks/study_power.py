@@ -1,0 +1,159 @@
+"""How often a study finds a difference where there is none, and how often one that is there.
+
+    python benchmarks/study_power.py [--studies 2000] [--arms 12] [--out RESULT.json]
+
+Studies are simulated with the residuals of those in ``records/``: what the held-out losses of an
+arm's seeds differ by from their mean, in units of the deviation pooled over that study's arms.
+Where arms vary ``alike``, residuals of all recorded arms are drawn; where they are ``unequal``,
+each arm also takes the deviation of one recorded arm.
+
+For each number of seeds, ``family_wise`` is the share of studies of equal arms that find any
+difference, and ``uncorrected`` what it would be without a correction. ``deviations`` are the least,
+the middle and the greatest of the recorded arms. ``power`` is the share of
+studies that find the one arm that is worse by `SHIFT` pooled deviations. ``covered`` is the share
+of studies, with three in ten arms worse, whose intervals all hold the true differences. ``plain``
+and ``pooled`` are what is not used: Welch's test, where each arm has the variance of its own seeds,
+and one variance for all arms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from scipy.stats import t
+
+from common import Json, finish, run
+from crammed.files import read_json
+from crammed.rundir import environment
+from crammed.study.statistics import LEVEL, RATES, compare_arms, holm, values_of
+
+RECORDS = Path(__file__).resolve().parents[1] / "records"
+SEEDS = (3, 5)
+SHIFT = 4.0
+OTHERS = {"plain": 0.0, "pooled": 1e6}
+"""Other tests, by the degrees of freedom that the pooled variance adds to each arm's."""
+Values = NDArray[np.float64]
+
+
+def main(
+    studies: Annotated[int, typer.Option(min=1, help="Simulated studies of each kind.")] = 2000,
+    arms: Annotated[int, typer.Option(min=2, help="Arms, with the baseline.")] = 12,
+    out: Path | None = None,
+) -> None:
+    residuals, deviations = recorded()
+    result: Json = {
+        "name": "study_power",
+        "environment": environment(),
+        "studies": studies,
+        "arms": arms,
+        "shift": SHIFT,
+        "residuals": len(residuals),
+        "deviations": np.quantile(deviations, (0.0, 0.5, 1.0)).tolist(),
+        "cases": [],
+    }
+    for seeds in SEEDS:
+        for unequal in (False, True):
+            draw = np.random.default_rng([seeds, unequal])
+            shape = (studies, arms, seeds)
+            values = draw.choice(residuals, shape)
+            if unequal:
+                values *= draw.choice(deviations, (studies, arms, 1))
+            result["cases"].append({"seeds": seeds, "unequal": unequal, **_case(values)})
+    finish(result, out)
+
+
+def recorded() -> tuple[Values, Values]:
+    """The residuals of all recorded arms, with variance 1, and the deviation of each arm."""
+    residuals, deviations = list[float](), list[float]()
+    for file in sorted(RECORDS.glob("*/study.json")):
+        study = read_json(file) or {}
+        losses = [values_of(arm, RATES[0]) for arm in study["arms"].values()]
+        several = [np.array(each) for each in losses if len(each) > 1]
+        if len(several) < 2:
+            continue
+        within = sum(((own - own.mean()) ** 2).sum() for own in several)
+        pooled = math.sqrt(within / sum(len(own) - 1 for own in several))
+        for own in several:
+            unbiased = math.sqrt(len(own) / (len(own) - 1)) / pooled
+            residuals += ((own - own.mean()) * unbiased).tolist()
+            deviations.append(float(own.std()) * unbiased)
+    found = np.array(residuals)
+    return found / np.sqrt((found**2).mean()), np.array(deviations)
+
+
+def _case(values: Values) -> Json:
+    """What studies with these losses find, [studies, arms, seeds]; the first arm is the baseline.
+
+    All arms are equal; the differences that others shall have are added here.
+    """
+    equal = list(_compared(values))
+    one, several = np.zeros((2, values.shape[1], 1))
+    one[1] = SHIFT
+    several[1 : 1 + round(0.3 * len(several))] = SHIFT
+    shifted, mixed = list(_compared(values + one)), list(_compared(values + several))
+    truth = several[1:, 0]
+    return {
+        "family_wise": _share(any(arm["verdict"] for arm in study) for study in equal),
+        "uncorrected": _share(any(_below(arm["p_alone"]) for arm in study) for study in equal),
+        "power": _share(study[0]["verdict"] == "worse" for study in shifted),
+        "covered": _share(_all_hold(study, truth) for study in mixed),
+        **{name: _other(values, one, weight) for name, weight in OTHERS.items()},
+    }
+
+
+def _compared(values: Values) -> Iterator[list[dict[str, Any]]]:
+    """What `compare_arms` says about each arm but the baseline, study by study."""
+    for study in values:
+        arms = {str(n): _arm(losses) for n, losses in enumerate(study.tolist())}
+        rows = compare_arms({"baseline": "0", "arms": arms}, RATES[:1])
+        found = {row["arm"]: row[RATES[0]] for row in rows}
+        yield [found[str(n)] for n in range(1, len(study))]
+
+
+def _arm(losses: list[float]) -> Json:
+    runs = {str(n): {RATES[0]: loss, "tokens": 1, "seconds": 1} for n, loss in enumerate(losses)}
+    return {"runs": runs}
+
+
+def _other(values: Values, one: Values, weight: float) -> Json:
+    """Errors and power of a t-test to whose variances the pooled one adds so much freedom."""
+    return {
+        "family_wise": _share(any(map(_below, p)) for p in _tested(values, weight)),
+        "power": _share(_below(p[0]) for p in _tested(values + one, weight)),
+    }
+
+
+def _tested(values: Values, weight: float) -> Iterator[list[float]]:
+    """Corrected p-values, study by study."""
+    seeds, variance = values.shape[2], values.var(2, ddof=1)
+    freedom = weight + seeds - 1
+    joint = weight * variance.mean(1, keepdims=True) + (seeds - 1) * variance
+    parts = joint / freedom / seeds
+    squared = parts[:, 1:] + parts[:, :1]
+    between = freedom * squared**2 / (parts[:, 1:] ** 2 + parts[:, :1] ** 2)
+    means = values.mean(2)
+    differences = np.abs(means[:, 1:] - means[:, :1])
+    return map(holm, (2.0 * t.sf(differences / np.sqrt(squared), between)).tolist())
+
+
+def _all_hold(study: list[dict[str, Any]], truth: Values) -> bool:
+    found = [(arm["interval"], true) for arm, true in zip(study, truth, strict=True)]
+    return all(between is None or between[0] <= true <= between[1] for between, true in found)
+
+
+def _below(p: float | None) -> bool:
+    return p is not None and p < LEVEL
+
+
+def _share(found: Iterator[bool]) -> float:
+    return float(np.mean(list(found)))
+
+
+if __name__ == "__main__":
+    run(main)

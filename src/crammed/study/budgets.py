@@ -1,0 +1,66 @@
+"""Studies on several budgets: each arm is trained with each of them, and compared within each.
+
+A study's file names them as multiples of the budget that is typed: ``budgets: {x1: 1, x4: 4}``. The
+arm ``plain`` becomes the arms ``plain@x1`` and ``plain@x4``, which differ in ``budget.limit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crammed.budget import Budget
+
+LIMIT = "budget.limit="
+
+
+def at(arm: str, label: str) -> str:
+    """The name of an arm with one of the budgets."""
+    return f"{arm}@{label}"
+
+
+def split(words: Sequence[str], budget: Budget) -> tuple[list[str], Budget]:
+    """The words of an arm without its budget, and its budget; without its own, the study's."""
+    own = [word.removeprefix(LIMIT) for word in words if word.startswith(LIMIT)]
+    kept = [word for word in words if not word.startswith(LIMIT)]
+    return kept, Budget.parse(own[-1]) if own else budget
+
+
+def with_each(
+    arms: Mapping[str, Sequence[str]], budgets: Mapping[str, float], budget: Budget
+) -> dict[str, tuple[str, ...]]:
+    """Every arm with every budget, by name; the arms themselves where there is only the study's."""
+    if not budgets:
+        return {arm: tuple(words) for arm, words in arms.items()}
+    limits = {label: budget.times(factor) for label, factor in budgets.items()}
+    return {
+        at(arm, label): (*words, f"{LIMIT}{limit.text}")
+        for label, limit in limits.items()
+        for arm, words in arms.items()
+    }
+
+
+def by_budget(study: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A study's result for each of its budgets, by label, with the arms under their own names.
+
+    Args:
+        study: what `run_study` returns.
+
+    Returns:
+        results of the same form, each with the arms of one budget; a study without budgets of its
+        own is one result, with no label.
+    """
+    labels = study.get("budgets", {})
+    if not labels:
+        return {"": dict(study)}
+    parts = {}
+    for label, limit in labels.items():
+        end = at("", label)
+        arms = {
+            arm.removesuffix(end): entry
+            for arm, entry in study["arms"].items()
+            if arm.endswith(end)
+        }
+        base = study["baseline"].rpartition("@")[0]
+        parts[label] = {**study, "budget": limit, "budgets": {}, "baseline": base, "arms": arms}
+    return parts

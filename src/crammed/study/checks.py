@@ -1,0 +1,64 @@
+"""Refuses arms that cannot be trained before any of a study is, as ``crammed pretrain`` would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crammed.budget import Budget, Ledger
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus
+from crammed.device import choose_kind
+from crammed.errors import InputError
+from crammed.study.arms import Study
+from crammed.study.corpora import Corpora
+from crammed.study.folder import config_of
+from crammed.training.loop import check_size, nothing_trained
+from crammed.training.memory import refuse_too_large
+from crammed.training.plan import Planner
+from crammed.training.settling import device_of
+
+
+def check_arms(
+    study: Study, arms: Sequence[str], corpora: Corpora, budget: Budget, *, here: bool
+) -> None:
+    """Check the arms that are about to be trained.
+
+    Args:
+        here: whether they are trained on this machine, so that its devices and memory count.
+
+    Raises:
+        InputError: an arm cannot be trained; names the first of them, and why.
+    """
+    seen: set[str] = set()
+    for arm in arms:
+        config, corpus = config_of(study, arm, corpora, budget), corpora.of(study.words(arm))
+        try:
+            _check_text(config, corpus)
+            if here:
+                _check_device(config, corpus, seen)
+        except InputError as error:
+            raise InputError(f"arm {arm}: {error}; nothing was begun") from error
+
+
+def _check_text(config: RunConfig, corpus: Corpus) -> None:
+    check_size(corpus, config.batch.rows)
+    if config.order.by != "random":
+        corpus.order(config.order.by)
+    if config.budget.limit.kind != "time":  # of which nobody knows yet what it pays for
+        ledger = Ledger(config.budget.charge)
+        planner = Planner(config, corpus.vocab_size, corpus.rows, ledger, lambda: None)
+        if not planner.rows_of_run(1):
+            raise nothing_trained(planner, ledger, corpus)
+
+
+def _check_device(config: RunConfig, corpus: Corpus, seen: set[str]) -> None:
+    """Check device and memory.
+
+    Args:
+        seen: the settings of devices that were found fit.
+    """
+    settings = config.compute.model_dump_json()
+    if settings not in seen:
+        device_of(config)
+        seen.add(settings)
+    refuse_too_large(config.model, corpus.vocab_size, choose_kind(config.compute, []))

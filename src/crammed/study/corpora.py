@@ -1,0 +1,107 @@
+"""The corpora of a study: one for all arms, or one for each of the ways in which arms make theirs.
+
+An arm has another corpus if its words set ``data`` or ``tokenizer``, or an order of rows that the
+base's corpus does not store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from crammed.budget import Budget
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError
+from crammed.recipe import FORMER
+
+Key = tuple[str, ...]
+_OF_CORPUS = ("data.", "data=", "tokenizer.", "tokenizer=")
+
+
+def is_of_corpus(word: str) -> bool:
+    """Whether an override says how text becomes a corpus."""
+    return word.startswith(_OF_CORPUS)
+
+
+def of_training(words: Sequence[str]) -> list[str]:
+    """Recipe and overrides without those that say how text becomes a corpus."""
+    return [word for word in words if not is_of_corpus(word)]
+
+
+def key_of(words: Sequence[str]) -> Key:
+    """What of the words of an arm decides its corpus; a recipe may bring its order of rows."""
+    recipes = [word.removeprefix(FORMER) for word in words if "=" not in word]
+    kept = [word for word in words if is_of_corpus(word) or word.startswith("order.by=")]
+    return (*recipes, *sorted(kept))
+
+
+class ArmCorpora(Protocol):
+    """What has to be known of the corpora of a study to configure its arms."""
+
+    def fixed(self, words: Sequence[str], budget: Budget) -> dict[str, Any]:
+        """What corpus and budget decide of the configuration of an arm, by section.
+
+        Args:
+            words: recipe and overrides of the arm.
+
+        Raises:
+            InputError: there is no corpus for them.
+        """
+        ...
+
+    def rows(self, sha256: str | None) -> int | None:
+        """The number of rows of the corpus with this hash; None if nobody knows yet."""
+        ...
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """The corpora of a study.
+
+    Attributes:
+        base: that of the study's base, whose held-out documents all of them hold out.
+        own: for a study that prepares its corpora, those of its arms by `key_of` their words; None
+            for one that was given a corpus.
+    """
+
+    base: Corpus
+    own: Mapping[Key, Corpus] | None = None
+    _by_hash: dict[str, Corpus] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        every = [self.base, *(self.own or {}).values()]
+        object.__setattr__(self, "_by_hash", {each.sha256: each for each in every})
+
+    def of(self, words: Sequence[str]) -> Corpus:
+        """The corpus of an arm with these words, a recipe and overrides.
+
+        Raises:
+            InputError: the words ask for another corpus than the one that was given.
+        """
+        if self.own is not None:
+            return self.own[key_of(words)]
+        if taken := [word for word in words if is_of_corpus(word)]:
+            raise InputError(
+                f"{taken[0]} is a property of the corpus, which is prepared already: give the "
+                "study its text, with --data FILES instead of --corpus"
+            )
+        return self.base
+
+    def fixed(self, words: Sequence[str], budget: Budget) -> dict[str, Any]:
+        """As `ArmCorpora.fixed`."""
+        return {**self.of(words).settings(), "budget": {"limit": budget}}
+
+    def rows(self, sha256: str | None) -> int:
+        """The number of rows of the corpus with this hash."""
+        return self._by_hash[sha256 or self.base.sha256].rows
+
+    @property
+    def all(self) -> list[Corpus]:
+        """Every corpus once, the base's first."""
+        return list(self._by_hash.values())
+
+
+def corpora_of(corpus: Corpus | Corpora) -> Corpora:
+    """One corpus for all arms, or the corpora as they are."""
+    return Corpora(corpus) if isinstance(corpus, Corpus) else corpus

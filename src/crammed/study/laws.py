@@ -1,0 +1,73 @@
+"""What `scaling` finds, in sentences for a terminal or a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crammed.quantity import flops_text, quantity
+from crammed.study.scaling import analyse
+
+
+def laws_of(study: Mapping[str, Any]) -> list[str]:
+    """What a study on several budgets says; nothing where fewer than two have finished."""
+    found = analyse(study) if "budgets" in study else None
+    return law_lines(found) if found is not None else []
+
+
+def law_lines(found: Mapping[str, Any]) -> list[str]:
+    """Laws, best sizes and the test of types, a line each.
+
+    Args:
+        found: what `analyse` returns.
+    """
+    lines = []
+    for name, one in found["types"].items():
+        lines.append(f"{name}: {_law(one['law'])}; best {_points(one['points'])}")
+        if sizes := _sizes(one["sizes"]):
+            grows = one["exponent"]
+            power = "" if grows is None else f"; it grows with C^{grows:.2f}"
+            lines.append(f"{name}: best size by parabolas {sizes}{power}")
+    if found["test"] is not None:
+        lines += _test(found["test"])
+    return lines
+
+
+def _law(law: Mapping[str, Any]) -> str:
+    floor = f" + {law['c']:.2f}" if law["c"] else ""
+    between = law["b_interval"]
+    range_ = "" if between is None else f" (exponent {between[0]:.3f} to {between[1]:.3f})"
+    return f"loss {law['a']:.3g} C^-{law['b']:.3f}{floor}{range_}"
+
+
+def _points(points: Sequence[Mapping[str, Any]]) -> str:
+    shown = (
+        f"{point['size'] or quantity(point['parameters'])} {point['loss']:.3f} "
+        f"at {flops_text(point['flops'])}"
+        for point in points
+    )
+    return ", ".join(shown)
+
+
+def _sizes(sizes: Sequence[Mapping[str, Any]]) -> str:
+    shown = []
+    for each in sizes:
+        if each["parameters"] is not None:
+            between = each["interval"]
+            range_ = "" if between is None else f" ({' to '.join(map(quantity, between))})"
+            shown.append(f"{quantity(each['parameters'])}{range_} at {flops_text(each['flops'])}")
+    return ", ".join(shown)
+
+
+def _test(test: Mapping[str, Any]) -> list[str]:
+    first, second = test["freedom"]
+    verdict = "types differ" if test["p_permutation"] < 0.05 else "types cannot be told apart"
+    lines = [
+        f"{verdict}: one curve for all against one for each, F({first}, {second}) = "
+        f"{test['f']:.2f}, p = {test['p']:.3g}, by exchanging types {test['p_permutation']:.3g}"
+    ]
+    for name, shift in test["shifts"].items():
+        worth = shift["compute"]
+        priced = "" if worth is None else f", as all types with {worth:.2f} times the FLOPs"
+        lines.append(f"{name}: {shift['percent']:+.2f} % loss at equal size and FLOPs{priced}")
+    return lines

@@ -1,0 +1,216 @@
+"""Where the runs of a study are trained: processes on this machine, or tasks on a Ray cluster.
+
+A run is a command, and the same command gives the same result in every place. Runs end with their
+study: each then writes a checkpoint, from which any place can go on, if it has the same folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from crammed.data.engine import ray_cluster
+from crammed.workers import cores
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_DIES_WITH_PARENT = 1
+"""``PR_SET_PDEATHSIG`` of Linux."""
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code, negative for a signal, and what it wrote."""
+
+    code: int
+    out: str
+    error: str
+
+
+class Place(Protocol):
+    """Runs commands, several at a time, from several threads.
+
+    Attributes:
+        slots: how many are worth starting at a time.
+    """
+
+    slots: int
+
+    def run(self, words: Sequence[str], env: Mapping[str, str] = NOTHING) -> Ended:
+        """Run Python with these words to its end.
+
+        Args:
+            env: variables besides those of this process.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Have all runs write a checkpoint and end; those that are begun later end at once."""
+        ...
+
+
+class Processes:
+    """Processes on this machine.
+
+    Args:
+        slots: how many run at a time.
+        devices: names of GPUs, of which each gets one; several share one if there are too few.
+    """
+
+    def __init__(self, slots: int, devices: Sequence[str] = ()) -> None:
+        self.slots = slots
+        self._started: list[subprocess.Popen[str]] = []
+        self._stopped = False
+        self._free: queue.Queue[str] = queue.Queue()
+        for slot in range(slots if devices else 0):
+            self._free.put(devices[slot % len(devices)])
+        self._has_devices = bool(devices)
+
+    def run(self, words: Sequence[str], env: Mapping[str, str] = NOTHING) -> Ended:
+        """As `Place.run`."""
+        if not self._has_devices:
+            return self._run(words, env)
+        device = self._free.get()
+        try:
+            return self._run(words, {**env, VISIBLE: device})
+        finally:
+            self._free.put(device)
+
+    def _run(self, words: Sequence[str], env: Mapping[str, str]) -> Ended:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **env},
+        )
+        self._started.append(process)
+        if self._stopped:  # while it was started
+            self.stop()
+        out, error = process.communicate()
+        return Ended(process.returncode, out, error)
+
+    def stop(self) -> None:
+        """As `Place.stop`."""
+        self._stopped = True
+        for process in self._started:
+            process.terminate()
+
+
+class RayTasks:
+    """Tasks on a Ray cluster, whose machines all see the folders of the study.
+
+    Args:
+        slots: how many are handed to the cluster, which begins those that it has room for.
+        threads: CPUs of each.
+        gpus: GPUs of each.
+    """
+
+    def __init__(self, ray: Any, slots: int, threads: int, gpus: int) -> None:
+        self.slots = slots
+        self._ray = ray
+        needs = {"num_cpus": threads, "num_gpus": gpus}
+        self._task = ray.remote(**needs)(run_here)
+        self._waiting: list[Any] = []
+        self._stopped = False
+
+    def run(self, words: Sequence[str], env: Mapping[str, str] = NOTHING) -> Ended:
+        """As `Place.run`."""
+        handle = self._task.remote(list(words), dict(env), os.getcwd())
+        self._waiting.append(handle)
+        if self._stopped:
+            self.stop()
+        try:
+            return Ended(*self._ray.get(handle))
+        except self._ray.exceptions.RayError as error:
+            return Ended(1, "", f"error: the task on the Ray cluster ended: {_first_line(error)}")
+
+    def stop(self) -> None:
+        """As `Place.stop`."""
+        self._stopped = True
+        for handle in self._waiting:
+            self._ray.cancel(handle)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple[int, str, str]:
+    """Run Python with these words in this process's stead, as a task of Ray does.
+
+    The command ends with the process that waits for it, however that ends.
+
+    Args:
+        folder: the working directory, if this machine has it.
+    """
+    libc = ctypes.CDLL(None)
+
+    def follow() -> None:
+        if sys.platform == "linux":
+            libc.prctl(_DIES_WITH_PARENT, signal.SIGTERM)
+
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env},
+        cwd=folder if Path(folder).is_dir() else None,
+        preexec_fn=follow,
+    )
+    try:
+        out, error = process.communicate()
+    except BaseException:
+        process.terminate()
+        process.communicate()  # until its checkpoint is written
+        raise
+    return process.returncode, out, error
+
+
+def gpus() -> list[str]:
+    """The names by which CUDA_VISIBLE_DEVICES may select the GPUs that this process may use."""
+    import torch
+
+    if (named := os.environ.get(VISIBLE)) is not None:
+        return [each.strip() for each in named.split(",") if each.strip()]
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def default_jobs() -> int:
+    """Runs at a time unless somebody says: one, or one on each GPU."""
+    return max(1, len(gpus()))
+
+
+def threads_of(jobs: int) -> int:
+    """CPU threads of each of so many runs at a time."""
+    return max(1, cores() // jobs)
+
+
+@contextmanager
+def opened(jobs: int, runs: int, *, on_gpus: bool, cluster: str | None) -> Iterator[Place]:
+    """The place for the runs of a study.
+
+    Args:
+        jobs: runs at a time on this machine; on a cluster it decides the threads of each alone.
+        runs: how many runs there are.
+        on_gpus: whether they use GPUs where there are any: each run gets one.
+        cluster: address of a Ray cluster; None is this machine.
+
+    Raises:
+        InputError: Ray is not installed, or no cluster answers.
+    """
+    if cluster is None:
+        yield Processes(jobs, gpus() if on_gpus else [])
+        return
+    with ray_cluster(cluster, "--ray", "--ray", "leave --ray out", cores()) as ray:
+        has_gpus = on_gpus and ray.cluster_resources().get("GPU", 0) >= 1
+        yield RayTasks(ray, runs, threads_of(jobs), int(has_gpus))

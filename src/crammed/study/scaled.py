@@ -1,0 +1,140 @@
+"""Studies at any budget: recipes in proportion to a size that fits, values in proportion to others.
+
+The paper's recipes are for a day on a GPU. A study whose file says ``scaled: true`` takes them as
+they are where its budget feeds the base's own size, and otherwise in proportion: the base in the
+size and the batch that the rules of `crammed.sizing` give, every other recipe as much larger or
+smaller as it is in full. What begins or moves weights follows their number of inputs, the width:
+learning rates and initial deviations are multiplied with the root of how much narrower a model is,
+so that positions, tokens and scores of attention begin as large beside each other as in the paper.
+
+Arms may set ``key*=factor``: so many times the value that the arm would have without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from crammed.choosing import values_of
+from crammed.config import RunConfig
+from crammed.errors import InputError
+from crammed.model.count import block_matrix_parameters
+from crammed.sizing import head_dim, with_values
+
+RATES = ("optim.lr", "optim.matrix_lr", "optim.embedding_lr")
+DEVIATIONS = ("model.init_std", "model.embedding_std")
+NARROWEST = 8
+"""Widths are multiples of this, so that there are heads of a width that rotary positions take."""
+CHANGED = ("model.layers", "model.width", "model.head_dim", "batch.rows", *RATES, *DEVIATIONS)
+"""What a recipe in proportion has other values of."""
+
+Values = dict[str, Any]
+
+
+def scaled_down(full: RunConfig, fitted: RunConfig, but: Iterable[str]) -> RunConfig:
+    """A recipe in the size that suits a budget, or as it is where it is no larger.
+
+    Args:
+        full: the recipe as it is.
+        fitted: the recipe with what follows from the budget.
+        but: keys that were typed, which stay.
+    """
+    if block_matrix_parameters(full.model) <= block_matrix_parameters(fitted.model):
+        return full
+    moved = _narrowed(full, fitted.model.width)
+    return with_values(fitted, {key: value for key, value in moved.items() if key not in but})
+
+
+def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunConfig:
+    """A recipe as much smaller than itself as `small` is than `full`.
+
+    Args:
+        config: the recipe as it is.
+        full: the base of the study as it is.
+        small: the base as `scaled_down` gives it.
+    """
+    if small == full:
+        return config
+    width = _whole_width(config.model.width * small.model.width / full.model.width)
+    layers = _whole(config.model.layers * small.model.layers / full.model.layers)
+    rows = _whole(config.batch.rows * small.batch.rows / full.batch.rows)
+    changed: Values = {
+        "model.layers": layers,
+        "batch.rows": rows,
+        "model.head_dim": head_dim(width),
+    }
+    return with_values(config, {**_narrowed(config, width), **changed, "model.width": width})
+
+
+def scaled_words(config: RunConfig, but: Iterable[str] = ()) -> list[str]:
+    """Overrides with the values of what is in proportion, except some keys."""
+    values = values_of(config, [key for key in CHANGED if key not in but])
+    return [f"{key}={value}" for key, value in values.items() if value is not None]
+
+
+def typed_keys(words: Iterable[str]) -> set[str]:
+    """The keys that words set."""
+    return {word.partition("=")[0] for word in words if "=" in word}
+
+
+def has_factor(word: str) -> bool:
+    """Whether a word multiplies a value instead of setting it."""
+    return word.partition("=")[0].endswith("*")
+
+
+def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple[str, ...]:
+    """An arm's own words with numbers in place of factors.
+
+    Args:
+        config: what the arm would be without its own values.
+        proportional: a width that is multiplied brings the rates and deviations that are in
+            proportion to it, except those that the arm sets.
+
+    Raises:
+        InputError: a factor is no positive number, or its key has no number to multiply.
+    """
+    values = config.model_dump(mode="json")
+    words = [word for word in own if not has_factor(word)]
+    changed: Values = {}
+    for word in filter(has_factor, own):
+        key, _, factor = word.partition("=")
+        section, _, name = key[:-1].partition(".")
+        held = values.get(section)
+        value = held.get(name) if isinstance(held, dict) else None
+        changed[key[:-1]] = _multiplied(word, value, factor)
+    width = changed.get("model.width")
+    if proportional and width is not None:
+        set_by_arm = typed_keys(words) | changed.keys()
+        follow = {**_narrowed(config, width), "model.head_dim": head_dim(width)}
+        changed |= {key: value for key, value in follow.items() if key not in set_by_arm}
+    return (*words, *(f"{key}={value}" for key, value in changed.items()))
+
+
+def _multiplied(word: str, value: Any, text: str) -> int | float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 0.0 < factor < math.inf:
+        raise InputError(f"{word}: a factor is a number above 0, such as optim.lr*=0.5")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{word}: there is no number to multiply: set the value itself")
+    if word.startswith("model.width*"):
+        return _whole_width(value * factor)
+    return _whole(value * factor) if isinstance(value, int) else float(f"{value * factor:.6g}")
+
+
+def _narrowed(config: RunConfig, width: int) -> Values:
+    """Rates and deviations of the configuration in another width."""
+    factor = math.sqrt(config.model.width / width)
+    values = values_of(config, (*RATES, *DEVIATIONS))
+    return {k: float(f"{v * factor:.6g}") for k, v in values.items() if v is not None}
+
+
+def _whole(value: float) -> int:
+    return max(1, math.floor(value + 0.5))
+
+
+def _whole_width(value: float) -> int:
+    return NARROWEST * _whole(value / NARROWEST)

@@ -1,0 +1,183 @@
+"""What a study found, as tables for a terminal, and the wording that pages share with them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from crammed.study.budgets import by_budget
+from crammed.study.laws import laws_of
+from crammed.study.statistics import (
+    POWER,
+    RATES,
+    compare_arms,
+    decidable,
+    decidable_text,
+    lower_is_better,
+    main_measure,
+    measures_of,
+    smallest_difference,
+    values_of,
+)
+
+Json = Mapping[str, Any]
+
+_NAMES = {
+    "loss": "held-out loss",
+    "document_loss": "held-out loss on documents by themselves",
+    "bits_per_character": "bits per character",
+}
+
+
+_TWINS = ("bits_", "untrained.")
+"""The same in other units, and of the untrained model: what is compared already."""
+
+
+def judged_by(study: Json) -> list[str]:
+    """The measures that are worth a table each."""
+    main = main_measure(study)
+    others = (each for each in measures_of(study) if each not in (main, RATES[0]))
+    return [main, *(o for o in others if not o.startswith(_TWINS) and not o.endswith("@0.25"))]
+
+
+def measure_text(measure: str) -> str:
+    """``loss@0.15`` -> ``held-out loss, 15 % masked``; a score has its own name."""
+    name, _, rate = measure.partition("@")
+    if name not in _NAMES or not rate:
+        return measure
+    return f"{_NAMES[name]}, {100 * float(rate):.0f} % masked"
+
+
+def mean_text(one: Json, measure: str = RATES[0]) -> str:
+    """``4.138 ± 0.012``: a mean and its standard deviation over seeds."""
+    digits, deviation = _digits(measure), one["deviation"]
+    spread = f" ± {deviation:.{digits}f}" if deviation is not None else ""
+    return f"{one['mean']:.{digits}f}{spread}"
+
+
+def untrained_text(study: Json, arm: str, measure: str) -> str:
+    """The mean score of an arm's untrained twins; empty if there are none."""
+    values = values_of(study["arms"][arm], f"untrained.{measure}")
+    return number_text(statistics.fmean(values), measure) if values else ""
+
+
+def difference_text(one: Json, measure: str = RATES[0]) -> str:
+    """``+0.123``; empty for the baseline."""
+    return "" if one["difference"] is None else f"{one['difference']:+.{_digits(measure)}f}"
+
+
+def interval_text(one: Json, measure: str = RATES[0]) -> str:
+    """``+0.102 to +0.144``; empty without an interval."""
+    digits = _digits(measure)
+    if one["interval"] is None:
+        return ""
+    return " to ".join("0" if end == 0.0 else f"{end:+.{digits}f}" for end in one["interval"])
+
+
+def p_text(one: Json) -> str:
+    """A p-value with three digits; empty without one."""
+    if one["p"] is None:
+        return ""
+    return "< 0.001" if one["p"] < 0.001 else f"{one['p']:.3f}"
+
+
+def sensitivity_text(study: Json, measure: str) -> str:
+    """A sentence about the smallest difference that the study could have seen."""
+    found = smallest_difference(study, measure)
+    if found is None:
+        return "One seed of the baseline or of each arm can show no difference: give --seeds 5."
+    digits = _digits(measure)
+    return (
+        f"With {found['seeds']} seeds and a deviation of {found['deviation']:.{digits}f}, the "
+        f"smallest difference that this study could have seen is {found['difference']:.{digits}f} "
+        f"({100 * POWER:.0f} % power)."
+    )
+
+
+def study_tables(study: Json) -> list[Table | Text]:
+    """A table for each measure, the best arm first, and what they can and cannot show.
+
+    A study on several budgets has them for each.
+    """
+    parts: list[Table | Text] = []
+    for label, part in by_budget(study).items():
+        if label:
+            parts.append(Text(f"{label}: {part['budget']}", style="bold"))
+        for measure in judged_by(part):
+            parts += [_table(part, measure), Text(sensitivity_text(part, measure))]
+        parts.append(Text(decidable_text(part)))
+    if laws := laws_of(study):
+        parts.append(Text("\n".join(laws)))
+    return parts
+
+
+def findings(study: Json) -> dict[str, Any]:
+    """The same for scripts.
+
+    Returns:
+        ``{"compared", "smallest_difference", "decidable"}``, what `compare_arms`,
+        `smallest_difference` for each measure, and `decidable` return; for a study on several
+        budgets, ``{"compared_at": {label: ...}}`` with these of each.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for label, part in by_budget(study).items():
+        measures = measures_of(part) or RATES
+        found[label] = {
+            "compared": compare_arms(part, measures),
+            "smallest_difference": {each: smallest_difference(part, each) for each in measures},
+            "decidable": decidable(part),
+        }
+    return found.get("", {"compared_at": found})
+
+
+def _table(study: Json, measure: str) -> Table:
+    judged, second = decidable(study) is not False, measure == RATES[0]
+    title = "Held-out loss" if second else measure_text(measure).capitalize()
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        title=title,
+        title_justify="left",
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("arm", overflow="fold")
+    twins = {arm: twin for arm in study["arms"] if (twin := untrained_text(study, arm, measure))}
+    means = ["15 % masked", "25 % masked"] if second else ["mean", *(["untrained"] * bool(twins))]
+    found = ["95 % interval", "p"] if judged else []
+    for name in ("seeds", *means, f"from {study['baseline']}", *found):
+        table.add_column(name, justify="right", no_wrap=True)
+    if judged:
+        table.add_column("")
+    rates = RATES if second else (measure,)
+    for row in compare_arms(study, rates):
+        cells = _cells(row, rates, judged=judged)
+        if twins and len(cells) > 3:
+            cells.insert(3, twins.get(row["arm"], ""))
+        table.add_row(*cells)
+    return table
+
+
+def _cells(row: Json, measures: Sequence[str], *, judged: bool) -> list[str]:
+    """One arm; what has failed or was not measured has no numbers."""
+    main = measures[0]
+    if main not in row:
+        return [row["arm"], "0", "failed" if "failed" in row else ""]
+    means = [mean_text(row[each], each) if each in row else "" for each in measures]
+    cells = [row["arm"], str(row["seeds"]), *means, difference_text(row[main], main)]
+    if not judged:
+        return cells
+    return [*cells, interval_text(row[main], main), p_text(row[main]), row[main]["verdict"] or ""]
+
+
+def _digits(measure: str) -> int:
+    return 3 if lower_is_better(measure) else 1
+
+
+def number_text(value: float, measure: str) -> str:
+    """A value of a measure: three decimals for a loss, one for a score in percent."""
+    return f"{value:.{_digits(measure)}f}"

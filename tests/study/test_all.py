@@ -1,0 +1,131 @@
+"""``crammed study all``: every built-in study, what it costs, and what they share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.budget import Budget
+from crammed.cli import studies
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus
+from crammed.doctor import TINY
+from crammed.errors import TaskFailed
+from crammed.files import write_json
+from crammed.recipe import load_config
+from crammed.study.arms import read_study, study_names
+from crammed.study.costs import Cost, seconds_of
+from crammed.workers import cores
+
+MINUTE = Budget.parse("60s")
+OWN = {"data", "vocabulary"}
+"""The studies that prepare corpora of their own."""
+
+
+def every(
+    tmp_path: Path, budget: Budget = MINUTE, name: str = "all", **options: Any
+) -> dict[str, Any]:
+    (tmp_path / "text.txt").write_text("Some text.\n\nMore of it.\n")
+    given = {"words": [], "corpus": None, "seeds": 2, "jobs": 1, "as_json": True, **options}
+    given.setdefault("data", [str(tmp_path / "text.txt")])
+    studies.study(name, budget=budget, out=tmp_path / "out", **given)
+    return given
+
+
+def test_a_dry_run_says_what_everything_costs(tmp_path: Path, capsys: Any) -> None:
+    every(tmp_path, dry_run=True)
+    said = json.loads(capsys.readouterr().out)
+    assert sorted(said) == study_names()
+    for name, cost in said.items():
+        study = read_study(name)
+        factors = list(study.budgets.values()) or [1.0]
+        assert cost["arms"] == len(study.arms) * len(factors)
+        assert cost["runs"] == cost["left"] == 2 * cost["arms"]
+        assert cost["seconds"] == pytest.approx(120.0 * len(study.arms) * sum(factors))
+        assert cost["core_hours"] == pytest.approx(cost["seconds"] * cores() / 3600.0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_has_finished_costs_nothing(
+    tmp_path: Path, corpus: Corpus, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
+    monkeypatch.setattr("crammed.study.costs.measuring", lambda *_: lambda _: 1e9)
+    options = {"words": ["crammed", *words], "corpus": corpus.path, "data": None, "dry_run": True}
+    every(tmp_path, Budget.parse("1e10flop"), "masking", **options)
+    before = json.loads(capsys.readouterr().out)["masking"]
+    assert (before["left"], before["seconds"]) == (16, pytest.approx(160.0))
+    runs = {"0": {"loss@0.15": 4.0}, "1": {"failed": "no memory"}}
+    arms = {"masks-25": {"words": ["crammed"], "runs": runs}}
+    write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
+    every(tmp_path, Budget.parse("1e10flop"), "masking", **{**options, "as_json": False})
+    assert capsys.readouterr().out.startswith("masking  8 arms, 15 of 16 runs to go, about 2m 30s")
+
+
+def config(budget: str) -> RunConfig:
+    return load_config("crammed-2022", [f"budget.limit={budget}"])
+
+
+def test_seconds_follow_from_the_kind_of_budget() -> None:
+    assert seconds_of(config("90m"), 1e9) == 5400.0
+    assert seconds_of(config("1e18flop"), 1e15) == 1000.0
+    tokens = seconds_of(config("1e9tok"), 1e15)
+    assert tokens == pytest.approx(0.623e9 * 1e9 / 1e15, rel=0.01)
+    updates = seconds_of(config("1000updates"), 1e15)
+    assert updates == pytest.approx(tokens * 1000 * 8192 * 128 / 1e9)
+
+
+def test_costs_add_up() -> None:
+    both = Cost(2, 6, 3, 60.0, 2, 4) + Cost(1, 3, 3, 30.0, 2, 4)
+    assert str(both) == "3 arms, 6 of 9 runs to go, about 45s, 0.1 core-hours"
+    assert "core-hours" not in str(Cost(2, 6, 3, 60.0, 2, 0))
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls of studies, none of which trains anything."""
+    calls: list[Any] = []
+
+    def run(call: Any, judges: Any, cluster: Any) -> dict[str, Any]:
+        calls.append(call)
+        if call.corpus is None:
+            write_json(call.out / "corpora" / "base" / "manifest.json", {})
+        fails = call.name == "batch"
+        runs = {"0": {"failed": "no memory"} if fails else {"loss@0.15": 4.0}}
+        return {"baseline": "a", "arms": {"a": {"words": [], "runs": runs}}}
+
+    monkeypatch.setattr(studies, "_run", run)
+    return calls
+
+
+def test_every_study_runs_in_its_folder_and_failures_are_said_at_the_end(
+    tmp_path: Path, ran: list[Any], capsys: Any
+) -> None:
+    with pytest.raises(TaskFailed, match=r"1 run of 12 failed: batch: a, seed 0; the reasons"):
+        every(tmp_path)
+    assert [call.name for call in ran] == study_names()
+    assert all(call.out == tmp_path / "out" / call.name for call in ran)
+    assert sorted(json.loads(capsys.readouterr().out)) == study_names()
+
+
+def test_studies_share_the_corpus_that_the_first_prepared(tmp_path: Path, ran: list[Any]) -> None:
+    with pytest.raises(TaskFailed):
+        every(tmp_path)
+    first, *others = ran
+    assert (first.name, first.corpus, len(first.texts)) == ("ablation", None, 1)
+    shared = tmp_path / "out" / "ablation" / "corpora" / "base"
+    assert {call.name for call in others if call.corpus is None} == OWN
+    assert all(call.corpus == shared and not call.texts for call in others if call.name not in OWN)
+
+
+def test_the_cost_is_said_before_anything_runs(
+    tmp_path: Path, ran: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    with pytest.raises(TaskFailed):
+        every(tmp_path)
+    said = capsys.readouterr().err
+    assert "\nall  " in said
+    assert said.index("main  18 arms, 36 of 36 runs to go, about ") < said.index("\nall  ")

@@ -1,0 +1,185 @@
+"""Studies whose arms differ in the corpus: each distinct one once, and the same held-out text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.budget import Budget
+from crammed.choosing import Asked
+from crammed.config import TokenizerConfig
+from crammed.data import shard_cleaning
+from crammed.data.corpus import Corpus
+from crammed.doctor import TINY
+from crammed.errors import InputError
+from crammed.progress import SILENT
+from crammed.study import preparing
+from crammed.study.arms import Study, load_study, read_study, with_words
+from crammed.study.corpora import Corpora
+from crammed.study.folder import config_of
+from support.command import crammed
+from support.text import documents, write_jsonl
+
+BUDGET = Budget.parse("6updates")
+OWN: dict[str, list[str]] = {
+    "plain": [],
+    "faster": ["optim.lr=2e-3"],
+    "small": ["tokenizer.vocab_size=200"],
+    "small-too": ["tokenizer.vocab_size=200", "optim.lr=2e-3"],
+    "long": ["data.clean.min_characters=150"],
+    "sorted": ["order.by=sentence-length"],
+    "other": ["data.sources=[2]"],
+    "both": ["data.sources=[1, {path: 2, weight: 2.0}]"],
+}
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[str]:
+    """Two files; the second repeats some of the first."""
+    first, second = documents(300), documents(400, seed=1)
+    return [
+        str(write_jsonl(tmp_path / "first.jsonl", first)),
+        str(write_jsonl(tmp_path / "second.jsonl", [*second, *first[:200]])),
+    ]
+
+
+def write(tmp_path: Path, arms: Any, base: Any = TINY) -> str:
+    file = tmp_path / "s.yaml"
+    values = {"base": ["crammed", *base], "baseline": "plain", "arms": arms}
+    file.write_text(json.dumps(values))
+    return str(file)
+
+
+def no_choice(asked: Asked, rows: float) -> TokenizerConfig:
+    pytest.fail("nothing is open")
+
+
+def made(name: str, texts: list[str], out: Path, choose: Any = no_choice) -> tuple[Study, Corpora]:
+    """The study with the corpora of its arms, prepared as the command does it."""
+    study = with_words(read_study(name), [])
+    planned = preparing.planned_corpora(study, texts, BUDGET, out)
+    load_study(name, planned, BUDGET)
+    corpora = preparing.prepare_corpora(planned, out, choose, SILENT)
+    return load_study(name, corpora, BUDGET), corpora
+
+
+def test_arms_share_corpora_and_held_out_documents(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, out, cleaned = write(tmp_path, OWN), tmp_path / "out", list[str]()
+    real = shard_cleaning.clean_shard
+
+    def noting(job: shard_cleaning.CleanJob) -> shard_cleaning.Cleaned:
+        cleaned.append(job.source)
+        return real(job)
+
+    monkeypatch.setattr(shard_cleaning, "clean_shard", noting)
+    study, corpora = made(name, texts, out)
+    of = {arm: corpora.of(study.words(arm)) for arm in OWN}
+    assert of["plain"] is of["faster"] is corpora.base
+    assert of["small"] is of["small-too"]
+    assert len(corpora.all) == len({each.sha256 for each in of.values()}) == 6
+    assert len({each.heldout.read_bytes() for each in of.values()}) == 1
+    assert of["sorted"].orders == ("sentence-length",)
+    assert of["small"].vocab_size <= 200 < of["plain"].vocab_size
+    assert [each["weight"] for each in of["both"].manifest["sources"]] == [1.0, 2.0]
+    dropped = {each["step"]: each["dropped"] for each in of["other"].manifest["steps"]}
+    assert dropped["held-out documents"] > 0
+    # The text of the base, the filtered text, and nothing for the others, which have the same.
+    assert sorted(cleaned) == sorted(2 * ["first.jsonl", "second.jsonl"])
+    folders = {each.name for each in (out / "corpora").iterdir()}
+    assert folders == {each.path.name for each in corpora.all}
+    for arm in OWN:
+        config = config_of(study, arm, corpora, BUDGET)
+        assert config.corpus == of[arm].sha256
+        assert config.batch.rows == 8
+
+
+def test_corpora_that_are_there_are_not_prepared_again(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = {"plain": [], "small": OWN["small"]}
+    name, out = write(tmp_path, arms), tmp_path / "out"
+    _, first = made(name, texts, out)
+    monkeypatch.setattr(preparing, "prepare", lambda *_, **__: pytest.fail("prepared"))
+    _, again = made(name, texts, out)
+    assert [each.sha256 for each in again.all] == [each.sha256 for each in first.all]
+    with pytest.raises(InputError, match=r"another study \(data.row_length: 32 there, 16 here\)"):
+        made(write(tmp_path, arms, [*TINY, "data.row_length=16"]), texts, out)
+    with Path(texts[0]).open("a") as file:
+        file.write(json.dumps({"text": "One more."}) + "\n")
+    with pytest.raises(InputError, match=r"first.jsonl changed since .* was prepared"):
+        made(write(tmp_path, arms), texts, out)
+
+
+def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
+    tmp_path: Path, texts: list[str]
+) -> None:
+    asked: list[float] = []
+
+    def choose(open_: Asked, rows: float) -> TokenizerConfig:
+        asked.append(rows)
+        return open_.config.tokenizer.model_copy(update={"vocab_size": 220})
+
+    base = [word for word in TINY if not word.startswith("tokenizer.")]
+    arms = {
+        "plain": [],
+        "small": ["tokenizer.vocab_size=200"],
+        "same": ["tokenizer.vocab_size=220"],
+    }
+    study, corpora = made(write(tmp_path, arms, base), texts, tmp_path / "out", choose)
+    assert len(asked) == 1
+    assert corpora.base.manifest["tokenizer"]["vocab_size"] == 220
+    assert corpora.of(study.words("same")) is corpora.base
+    made(write(tmp_path, arms, base), texts, tmp_path / "out", choose)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ("data.sources=[3]", "arm x: data.sources has 3, and --data names 2: count from 1"),
+        ("data.clean.neer=0.8", "arm x: data.clean.neer: no such key; did you mean"),
+        ("tokenizer.vocab_size=-1", "arm x: tokenizer.vocab_size: "),
+        ("order.by=longest", "(?s)arm x: .*order.by"),
+        ("optim.lrr=1", "arm x: .*did you mean optim.lr"),
+    ],
+)
+def test_wrong_arms_are_refused_before_anything_is_prepared(
+    tmp_path: Path, texts: list[str], own: str, message: str
+) -> None:
+    name = write(tmp_path, {"plain": [], "x": [own]})
+    with pytest.raises(InputError, match=message):
+        made(name, texts, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_prepared_corpus_is_one_for_all(tmp_path: Path, corpus: Corpus) -> None:
+    name = write(
+        tmp_path, {"plain": [], "small": OWN["small"]}, [w for w in TINY if "data" not in w]
+    )
+    with pytest.raises(
+        InputError, match=r"vocab_size=256 is a property of the corpus.*with --data"
+    ):
+        load_study(name, corpus, BUDGET)
+
+
+def test_a_study_of_vocabularies_from_text(tmp_path: Path, texts: list[str]) -> None:
+    """From the words that are typed to the losses in bits per character."""
+    name = write(tmp_path, {"plain": [], "small": OWN["small"]})
+    words = ["--data", *texts, "--budget", "4updates", "--seeds", "1", "--json"]
+    done = crammed("study", name, *words, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    arms = result["arms"]
+    assert arms["plain"]["corpus"] == result["corpus"] != arms["small"]["corpus"]
+    assert result["corpora"][result["corpus"]]["folder"] == "corpora/base"
+    assert result["corpora"][arms["small"]["corpus"]]["vocab_size"] <= 200
+    runs = {arm: each["runs"]["0"] for arm, each in arms.items()}
+    for run in runs.values():
+        assert run["bits_per_character@0.15"] > 0.0
+        assert run["updates"] == 4
+    assert runs["plain"]["parameters"] > runs["small"]["parameters"]

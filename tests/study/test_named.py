@@ -1,0 +1,95 @@
+"""The built-in studies: that they can be run, at any budget, and go on where they began."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.budget import Budget
+from crammed.cli import studies
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError
+from crammed.recipe import FORMER
+from crammed.study.arms import (
+    Study,
+    former_study_names,
+    load_study,
+    read_study,
+    study_names,
+    with_words,
+)
+from crammed.study.preparing import PlannedCorpora
+
+SMALL = ["model.max_length=32", "finetune.max_length=32"]
+FORMER_NAMES = ["ablation", "masking", "optimizers", "schedules", "sizes"]
+
+
+@pytest.mark.parametrize("name", [FORMER + name for name in FORMER_NAMES])
+def test_former_studies_are_valid(name: str, corpus: Corpus) -> None:
+    study = load_study(name, corpus, Budget.parse("1m"), [*SMALL, "model.head_dim=16"])
+    assert all("model.head_dim=16" in study.words(arm) for arm in study.arms)
+
+
+def test_a_folder_goes_on_with_the_built_in_study_that_it_began_with(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    run = {"tokens": 1, "updates": 1, "parameters": 1, "seconds": 1.0}
+    losses = {"loss@0.15": 4.0, "loss@0.25": 5.0}
+    monkeypatch.setattr("crammed.study.runner._train", lambda *_: {**run, **losses})
+    words = [*SMALL, "model.layers=1", "model.width=16", "model.head_dim=8", "batch.rows=4"]
+
+    def arms(name: str) -> set[str]:
+        budget = Budget.parse("6updates")
+        studies.study(name, words, corpus.path, budget, 1, tmp_path / "out", 1, True)
+        return set(json.loads(capsys.readouterr().out)["arms"])
+
+    new = arms("masking")
+    assert new == set(read_study("masking").arms)
+    file = tmp_path / "out" / "study.json"
+    begun = json.loads(file.read_text())
+    del begun["budgets"]  # as a version before had it
+    file.write_text(json.dumps({**begun, "arms": {}}))
+    assert arms("masking") == set(read_study("former:masking").arms) != new
+
+
+def test_former_studies_are_named_and_not_listed() -> None:
+    assert former_study_names() == FORMER_NAMES
+    assert "sizes" not in study_names()
+    with pytest.raises(InputError, match="no study 'sizes': choose one of"):
+        read_study("sizes")
+
+
+def shape(study: Study, arm: str) -> tuple[str, ...]:
+    words = dict(word.split("=", 1) for word in study.words(arm)[1:])
+    return tuple(words[key] for key in ("model.layers", "model.width", "batch.rows"))
+
+
+@pytest.mark.parametrize("name", study_names())
+@pytest.mark.parametrize("budget", ["5e6tok", "1e12tok"])
+def test_every_study_is_valid_small_and_in_full(name: str, budget: str) -> None:
+    read, parsed = read_study(name), Budget.parse(budget)
+    planned = PlannedCorpora(with_words(read, []), ["text.jsonl"], parsed)
+    study = load_study(name, planned, parsed)
+    assert len(study.arms) == len(read.arms) * max(1, len(read.budgets))
+    layers, width, rows = shape(study, study.baseline)
+    assert (layers, width) == (("2", "64") if budget == "5e6tok" else ("16", "768"))
+    assert (int(rows) < 100) == (budget == "5e6tok")
+    assert not any("*" in word for arm in study.arms for word in study.words(arm))
+    assert not any(word.endswith("=None") for arm in study.arms for word in study.words(arm))
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_arm_differs_from_every_other(name: str) -> None:
+    study = read_study(name)
+    words = [tuple(sorted(study.words(arm))) for arm in study.arms]
+    assert len(set(words)) == len(words)
+    assert study.words(study.baseline) == [*study.base]
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_study_says_where_the_paper_has_it(name: str) -> None:
+    described = read_study(name).description
+    assert any(word in described for word in ("section", "table", "figure")), described

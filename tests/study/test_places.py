@@ -1,0 +1,135 @@
+"""Where runs are trained: processes with a GPU each, and tasks on a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from crammed.budget import Budget
+from crammed.data.corpus import Corpus
+from crammed.doctor import TINY
+from crammed.errors import InputError
+from crammed.progress import SILENT
+from crammed.study.arms import load_study
+from crammed.study.places import Ended, Processes, RayTasks, default_jobs, gpus, opened
+from crammed.study.runner import run_study
+from support.command import PATIENCE, wait_for
+
+ENDLESS = "import time; print(1, flush=True); time.sleep(1e6)"
+TAKE = """
+import os, pathlib, sys, time
+folder, device = pathlib.Path(sys.argv[1]), os.environ["CUDA_VISIBLE_DEVICES"]
+(folder / device).touch(exist_ok=False)
+while len(list(folder.iterdir())) < 2:
+    time.sleep(0.01)
+print(device)
+"""
+"""Takes a device for itself, and holds it until another process has taken one."""
+
+
+def test_runs_at_the_same_time_have_different_gpus(tmp_path: Path) -> None:
+    place = Processes(2, ["GPU-a", "7"])
+    with ThreadPoolExecutor(place.slots) as pool:
+        ended = [pool.submit(place.run, ["-c", TAKE, str(tmp_path)]) for _ in range(2)]
+        found = [each.result(PATIENCE) for each in ended]
+    assert {each.code for each in found} == {0}, found
+    assert {each.out.strip() for each in found} == {"GPU-a", "7"}
+
+
+def test_more_runs_than_gpus_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    shown = ["-c", "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))"]
+    place = Processes(3, ["0", "1"])
+    assert [place.run(shown).out.strip() for _ in range(4)] == ["0", "1", "0", "0"]
+    assert Processes(3).run(shown).out.strip() == "None"
+
+
+@pytest.mark.parametrize(
+    ("named", "found"), [("3, GPU-b", ["3", "GPU-b"]), ("", []), (None, ["0", "1"])]
+)
+def test_gpus_are_those_that_are_visible(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, found: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    if named is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert gpus() == found
+    assert default_jobs() == max(1, len(found))
+
+
+def test_a_missing_ray_is_said_before_anything_is_made(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    study = load_study(str(write(tmp_path)), corpus, BUDGET)
+    message = r"--ray needs ray: pip install 'crammed\[ray\]', or leave --ray out"
+    with pytest.raises(InputError, match=message):
+        run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT, cluster="10.0.0.5:6379")
+    assert not (tmp_path / "out").exists()
+
+
+BUDGET = Budget.parse("4updates")
+
+
+def write(tmp_path: Path) -> Path:
+    """A study of two arms."""
+    base = ["crammed", *(word for word in TINY if not word.startswith(("data.", "tokenizer.")))]
+    arms = {"plain": [], "wide": ["batch.rows=4"]}
+    file = tmp_path / "s.yaml"
+    file.write_text(json.dumps({"base": base, "baseline": "plain", "arms": arms}))
+    return file
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A Ray cluster of two machines with a core each, all of which are this one."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        made.add_node(num_cpus=1)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def test_tasks_of_ray_end_with_their_study(cluster: Any) -> None:
+    with opened(4, 2, on_gpus=True, cluster=cluster.address) as place:
+        assert isinstance(place, RayTasks)
+        given = "import os, sys; print(os.environ['NAMED']); sys.exit('error: so it is')"
+        done = place.run(["-c", given], {"NAMED": "value"})
+        assert done == Ended(1, "value\n", "error: so it is\n")
+        with ThreadPoolExecutor(1) as pool:
+            endless = pool.submit(place.run, ["-c", ENDLESS])
+            wait_for(lambda: len(place._waiting) == 2)
+            place.stop()
+            ended = endless.result(PATIENCE)
+    assert ended.code
+    assert "cancel" in ended.error.lower()
+
+
+@pytest.mark.long
+def test_a_study_on_a_cluster_gives_the_same_losses(
+    tmp_path: Path, corpus: Corpus, cluster: Any
+) -> None:
+    study = load_study(str(write(tmp_path)), corpus, BUDGET)
+    address = cluster.address
+    far = run_study(study, corpus, BUDGET, 2, tmp_path / "far", 4, SILENT, cluster=address)
+    here = run_study(study, corpus, BUDGET, 2, tmp_path / "here", 4, SILENT)
+    for arm, entry in here["arms"].items():
+        for seed, run in entry["runs"].items():
+            other = far["arms"][arm]["runs"][seed]
+            assert {**other, "seconds": 0.0} == {**run, "seconds": 0.0}
+    again = run_study(study, corpus, BUDGET, 2, tmp_path / "far", 1, SILENT)
+    assert again == far

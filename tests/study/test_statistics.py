@@ -1,0 +1,196 @@
+"""What a study's differences mean: corrected over its arms, and judged only where they can be."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from scipy.stats import ttest_ind
+
+from crammed.evaluation.scores.table import show
+from crammed.study.statistics import (
+    compare_arms,
+    decidable,
+    decidable_text,
+    holm,
+    measures_of,
+    smallest_difference,
+)
+from crammed.study.table import study_tables
+
+BASE, NEAR, FAR = (4.0, 4.1, 4.2), (3.9, 3.95, 3.8), (3.0, 3.1, 3.05)
+
+
+def arm(*losses: float, **scores: list[float]) -> dict[str, Any]:
+    one = {"tokens": 10, "updates": 1, "parameters": 5, "seconds": 2.0}
+    runs: dict[str, Any] = {}
+    for n, loss in enumerate(losses):
+        runs[str(n)] = {**one, "loss@0.15": loss, "loss@0.25": loss + 1}
+        if scores:
+            runs[str(n)]["scores"] = {name: values[n] for name, values in scores.items()}
+    return {"words": [], "runs": runs}
+
+
+def study(base: dict[str, Any], **arms: dict[str, Any]) -> dict[str, Any]:
+    return {"baseline": "base", "arms": {"base": base, **arms}}
+
+
+def test_differences_have_intervals_and_the_best_is_first() -> None:
+    new, base = compare_arms(study(arm(*BASE), new=arm(*FAR)))
+    assert (new["arm"], base["arm"]) == ("new", "base")
+    loss = new["loss@0.15"]
+    assert loss["difference"] == pytest.approx(-1.05)
+    assert loss["interval"][0] < -1.05 < loss["interval"][1] < 0
+    assert (loss["p"] < 0.01, loss["verdict"]) == (True, "better")
+    assert base["loss@0.15"]["difference"] is base["loss@0.15"]["verdict"] is None
+    assert new["loss@0.25"]["mean"] == pytest.approx(4.05)
+
+
+def test_one_seed_has_no_interval_and_a_failure_is_said() -> None:
+    bad = {"words": [], "runs": {"0": {"failed": "the loss is not finite"}}}
+    rows = compare_arms(study(arm(4.0), one=arm(3.0), bad=bad))
+    assert [row["arm"] for row in rows] == ["one", "base", "bad"]
+    assert rows[0]["loss@0.15"]["difference"] == pytest.approx(-1.0)
+    assert rows[0]["loss@0.15"]["p"] is rows[0]["loss@0.15"]["verdict"] is None
+    assert rows[1]["loss@0.15"]["deviation"] is None
+    assert rows[2] == {"arm": "bad", "seeds": 0, "failed": "the loss is not finite"}
+
+
+def test_a_single_arm_is_compared_by_welchs_test() -> None:
+    loss = compare_arms(study(arm(*BASE), near=arm(*NEAR)))[0]["loss@0.15"]
+    theirs = ttest_ind(NEAR, BASE, equal_var=False)
+    between = theirs.confidence_interval()
+    assert loss["p"] == loss["p_alone"] == pytest.approx(theirs.pvalue)
+    assert loss["interval"] == pytest.approx([between.low, between.high])
+
+
+def test_what_one_arm_shows_is_nothing_among_many() -> None:
+    """The same numbers: significant as the only arm, but not as the best of twelve."""
+    alone = compare_arms(study(arm(*BASE), near=arm(*NEAR)))[0]["loss@0.15"]
+    assert alone["verdict"] == "better"
+    others = {f"other{n}": arm(*(loss + 0.01 * n for loss in BASE)) for n in range(11)}
+    rows = compare_arms(study(arm(*BASE), near=arm(*NEAR), **others))
+    among = rows[0]["loss@0.15"]
+    assert rows[0]["arm"] == "near"
+    assert among["p_alone"] < 0.05
+    assert among["p"] == pytest.approx(12 * among["p_alone"])
+    assert among["verdict"] is None
+    assert among["interval"][0] < alone["interval"][0] < 0 < among["interval"][1]
+    assert [row["loss@0.15"]["verdict"] for row in rows] == [None] * 13
+
+
+def test_the_variance_of_all_arms_joins_that_of_each() -> None:
+    """Three seeds that happen to lie close together are no proof; those of the others help."""
+    others = {f"other{n}": arm(*BASE) for n in range(10)}
+    lucky = arm(3.9, 3.9001, 3.8999)
+    alone = compare_arms(study(arm(4.0, 4.0001, 3.9999), lucky=lucky))[0]["loss@0.15"]
+    among = compare_arms(study(arm(4.0, 4.0001, 3.9999), lucky=lucky, **others))
+    found = next(row["loss@0.15"] for row in among if row["arm"] == "lucky")
+    assert alone["p_alone"] < 1e-6
+    assert 0.01 < found["p_alone"] < 0.2
+    same = {**study(arm(*BASE), same=arm(4.0, 4.0)), "baseline": "same"}
+    assert {row["loss@0.15"]["p"] for row in compare_arms(same)} != {None}
+
+
+def test_p_values_are_corrected_as_holm_does() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_an_interval_agrees_with_the_verdict() -> None:
+    """Of two clear differences, Holm's method finds the second one with less: it ends at 0."""
+    rows = compare_arms(study(arm(*BASE), far=arm(*FAR), near=arm(3.82, 3.83, 3.84)))
+    far, near = (row["loss@0.15"] for row in rows[:2])
+    assert 0.025 < near["p_alone"] < 0.05
+    assert (far["verdict"], near["verdict"]) == ("better", "better")
+    assert near["interval"][0] < near["difference"] < near["interval"][1] == 0.0
+
+
+def test_arms_without_any_spread_are_not_tested() -> None:
+    rows = compare_arms(study(arm(4.0, 4.0), same=arm(3.0, 3.0), one=arm(3.5)))
+    assert {row["loss@0.15"]["p"] for row in rows} == {None}
+    assert smallest_difference(study(arm(4.0, 4.0), same=arm(3.0, 3.0))) is None
+
+
+def test_more_is_better_for_scores() -> None:
+    values = study(arm(*BASE, blimp=[60.0, 61.0, 60.5]), new=arm(*FAR, blimp=[55.0, 56.0, 55.5]))
+    assert measures_of(values) == ["loss@0.15", "loss@0.25", "blimp"]
+    base, new = compare_arms(values, ["blimp"])
+    assert (base["arm"], new["arm"]) == ("base", "new")
+    assert new["blimp"]["difference"] == pytest.approx(-5.0)
+    assert new["blimp"]["verdict"] == "worse"
+
+
+def test_runs_that_lack_a_measure_do_not_count_for_it() -> None:
+    values = study(arm(*BASE, blimp=[60.0, 61.0, 60.5]), new=arm(*FAR))
+    base, new = compare_arms(values, ["blimp", "loss@0.15"])
+    assert (base["arm"], base["seeds"], new["seeds"]) == ("base", 3, 0)
+    assert "blimp" not in new
+    assert new["loss@0.15"]["verdict"] == "better"
+
+
+@pytest.mark.parametrize(
+    ("unigram", "decided", "words"),
+    [
+        (5.2, True, "Decidable at this budget: base ends 1.10 nats below the unigram"),
+        (5.0, False, "Not decidable at this budget: base ends 0.90 nats below the unigram"),
+        (4.0, False, "base ends 0.10 nats above the unigram cross-entropy of 4.000, and 1 below"),
+        (None, None, "unigram cross-entropy is not part of this result"),
+    ],
+)
+def test_nothing_is_judged_near_the_unigram_model(
+    unigram: float | None, decided: bool | None, words: str
+) -> None:
+    values = study(arm(*BASE), new=arm(*FAR))
+    if unigram is not None:
+        values["unigram"] = unigram
+    assert decidable(values) is decided
+    assert words in decidable_text(values)
+    loss = compare_arms(values)[0]["loss@0.15"]
+    assert loss["verdict"] == (None if decided is False else "better")
+    assert loss["p"] < 0.01
+
+
+def test_the_smallest_difference_that_could_have_been_seen() -> None:
+    """Against tables of the power of t-tests: two groups of ten, d = 1.325 for 80 %."""
+    spread = [0.0, 1.0] * 5
+    found = smallest_difference(study(arm(*spread), new=arm(*spread)))
+    assert found is not None
+    assert found["difference"] / found["deviation"] == pytest.approx(1.325, abs=0.001)
+    assert found["seeds"] == 10
+    many = study(arm(*spread), **{f"arm{n}": arm(*spread) for n in range(11)})
+    assert (smallest_difference(many) or found)["difference"] > 1.3 * found["difference"]
+    assert smallest_difference(study(arm(1.0), new=arm(*spread))) is None
+
+
+def printed(values: dict[str, Any]) -> str:
+    stream = io.StringIO()
+    show(study_tables(values), stream)
+    return stream.getvalue()
+
+
+def test_the_table_says_what_is_found() -> None:
+    values = study(
+        arm(*BASE, blimp=[60.0, 61.0, 60.5]),
+        new=arm(*FAR, blimp=[55.0, 56.0, 55.5]),
+        bad={"words": [], "runs": {"0": {"failed": "it crashed"}}},
+    )
+    text = printed(values)
+    loss = next(line for line in text.splitlines() if line.startswith("new "))
+    assert loss.split()[:2] == ["new", "3"]
+    assert "-1.050" in loss
+    assert loss.split()[-1] == "better"
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("new ")][1] == "worse"
+    assert text.count("failed") == 2
+    assert "smallest difference that this study could have seen is 0.2" in text
+    assert "unigram cross-entropy is not part of this result" in text
+
+
+def test_the_table_judges_nothing_near_the_unigram_model() -> None:
+    text = printed({**study(arm(*BASE), new=arm(*FAR)), "unigram": 4.5})
+    assert "-1.050" in text
+    assert "Not decidable at this budget" in text
+    assert not re.search(r"better|worse|interval|\bp\b", text)
