@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import typer
 
 import benchmark_tables
+import count_tables
 import cpu_tables
 from crammed.device import known_peak
 from crammed.errors import InputError
@@ -308,6 +309,7 @@ MAKERS = {
     "checkpoint": benchmark_tables.checkpoint_table,
     "end_to_end": benchmark_tables.end_to_end_table,
     "plan": benchmark_tables.plan_table,
+    "cards": count_tables.cards_table,
     "contest": cpu_tables.contest_table,
     "sweep": cpu_tables.sweep_table,
     "hour": cpu_tables.hour_table,

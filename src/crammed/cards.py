@@ -22,7 +22,7 @@ class Card:
         teraflops: dense 16-bit matrix products with 32-bit accumulation, in TFLOP/s.
         gibibytes: memory.
         gigabytes_per_second: bandwidth of the memory.
-        capability: CUDA compute capability; bfloat16 begins with (8, 0).
+        capability: CUDA compute capability.
         published: tokens per second of the paper's encoder in its authors' program, where they have
             said it.
     """
@@ -43,6 +43,11 @@ class Card:
     def memory(self) -> int:
         """Bytes of memory."""
         return self.gibibytes * GIB
+
+    @property
+    def half(self) -> str:
+        """The 16-bit format that it multiplies."""
+        return "bfloat16" if self.capability >= (8, 0) else "float16"
 
     @property
     def bandwidth(self) -> float:
