@@ -90,7 +90,7 @@ def main(
     def built(name: str) -> _Timed:
         if name in PLAIN:
             microbatch = loops[0].microbatch_rows or rows
-            plain = partial(_plain_loop, config, device, rows, microbatch, name)
+            plain = partial(plain_loop, config, device, rows, microbatch, name)
             return _Timed(name, config, device, rows, plain)
         theirs = config_of([*(words or []), *([] if name == "ours" else name.split())])
         return _Timed(name, theirs, choose_device(theirs.compute), rows)
@@ -215,7 +215,7 @@ class _Timed:
         return values
 
 
-def _plain_loop(config: RunConfig, device: Device, rows: int, microbatch: int, name: str) -> Loop:
+def plain_loop(config: RunConfig, device: Device, rows: int, microbatch: int, name: str) -> Loop:
     """One of the `PLAIN` loops, with microbatches of the same size as ours."""
     optim, (make, masked_only) = options_of(config, AdamWConfig), PLAIN[name]
     model, logits_of = make(config)

@@ -310,6 +310,8 @@ MAKERS = {
     "end_to_end": benchmark_tables.end_to_end_table,
     "plan": benchmark_tables.plan_table,
     "cards": count_tables.cards_table,
+    "paper": count_tables.paper_table,
+    "paper_parts": count_tables.paper_parts_table,
     "contest": cpu_tables.contest_table,
     "sweep": cpu_tables.sweep_table,
     "hour": cpu_tables.hour_table,
