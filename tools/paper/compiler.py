@@ -73,7 +73,7 @@ def _configure() -> None:
 def _replace_loading(noted: Noted) -> None:
     """Where generated code loads kernels, and where it makes, reads and checks tensors."""
 
-    def load(self: Any, name: str, source: str, device: str = "cuda") -> Kernel:
+    def load(self: Any, name: str, source: str, device_str: str = "cuda") -> Kernel:
         return Kernel(name, noted)
 
     _module("_inductor.async_compile").AsyncCompile.triton = load

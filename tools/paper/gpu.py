@@ -86,7 +86,8 @@ def pretend() -> None:
     """Let PyTorch's Python side find the device, too. What is imported here asks for it at once."""
     import torch
 
-    cuda, low = importlib.import_module("torch.cuda"), importlib.import_module("torch._C")
+    cuda: Any = importlib.import_module("torch.cuda")
+    low: Any = importlib.import_module("torch._C")
     _answer(cuda, True, "is_available is_initialized is_bf16_supported _is_compiled")
     _answer(cuda, None, "_lazy_init init set_device synchronize empty_cache set_rng_state")
     _answer(cuda, None, "reset_peak_memory_stats")
@@ -101,7 +102,8 @@ def pretend() -> None:
     _answer(low, 0, "_cuda_maybeExchangeDevice _cuda_getCurrentRawStream")
     cuda.get_rng_state = lambda device=None: torch.zeros(16, dtype=torch.uint8)
     cuda.Event = _Event
-    importlib.import_module("torch.version").cuda = "13.0"
+    version: Any = importlib.import_module("torch.version")
+    version.cuda = "13.0"
     low._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device="cuda") on fake tensors
     fakes = importlib.import_module("torch._subclasses")
     fakes.FakeTensorMode.avoid_device_init = property(lambda self: True)

@@ -69,7 +69,8 @@ class Noted:
     @contextmanager
     def listening(self) -> Iterator[list[Launch]]:
         """What is launched inside, as a list that grows."""
-        self._launches = launches = []
+        launches: list[Launch] = []
+        self._launches = launches
         try:
             yield launches
         finally:
@@ -80,7 +81,7 @@ class Operators(TorchDispatchMode):
     """Notes every operator that runs outside of generated kernels."""
 
     def __init__(self, noted: Noted) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._noted = noted
 
     @classmethod

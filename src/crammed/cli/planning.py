@@ -42,6 +42,8 @@ def plan(
     seconds: Annotated[
         float, typer.Option(min=1.0, max=A_DAY, help="Seconds to measure for.")
     ] = 20.0,
+    fit: FitOption = False,
+    as_json: JsonOption = False,
     device: Annotated[
         str | None,
         typer.Option(
@@ -49,8 +51,6 @@ def plan(
             help="Measure nothing; count what another card would reach, such as 'RTX 4090'.",
         ),
     ] = None,
-    fit: FitOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Measure this device, or count for another, and forecast what a budget buys on it."""
     from crammed.choosing import choose, values_of

@@ -96,8 +96,9 @@ class Allocated(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now: int = 0
+        self.peak: int = 0
         self._known = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -126,6 +127,7 @@ class Allocated(TorchDispatchMode):
 
 def allocated(work: Callable[[], object]) -> int:
     """Bytes that some work allocates at its peak, besides what is there when it begins."""
-    with Allocated() as counted:
+    counted = Allocated()
+    with counted:
         work()
     return counted.peak
