@@ -20,14 +20,13 @@ def test_what_stops_a_later_loop_leaves_the_first_one_s_result(
 ) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
     step = importlib.import_module("step")
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
 
     def stop(config: RunConfig) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setitem(step.PLAIN, "plain, every position", (stop, False))
     out = tmp_path / "result.json"
-    with pytest.raises(KeyboardInterrupt):
+    with torch._dynamo.config.patch(recompile_limit=8), pytest.raises(KeyboardInterrupt):
         step.main(["crammed", *SMALL], rows=2, updates=1, rounds=1, beside=True, out=out)
     result = json.loads(out.read_text())
     assert (list(result["loops"]), result["rounds"]) == (["ours"], 0)
