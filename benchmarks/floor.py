@@ -5,7 +5,8 @@
 
 Every matrix product of forward and backward is timed by itself in the run's number format, with the
 memory layout of training, and in fp8 if the device has it (with operands as the hardware needs
-them; casting and transposing are not counted). So is attention. The elementwise parts take at least
+them; casting and transposing are not counted). So is attention, which in short rows is bound by the
+bytes that it moves, not by its FLOPs: both rates are reported. The elementwise parts take at least
 their bytes divided by the bandwidth of a copy. The optimizer is not counted, because its share
 depends on the batch. Weights are random.
 """
@@ -28,6 +29,7 @@ from crammed.config import ModelConfig
 from crammed.data.masking import predicted_positions
 from crammed.device import choose_device
 from crammed.errors import InputError
+from crammed.model.traffic import attention_bytes, attention_flops, traffic
 from crammed.rundir import environment
 from timing import copies, copy_bandwidth, median_seconds
 
@@ -74,66 +76,6 @@ def products(config: ModelConfig, vocab: int, tokens: int, predicted: int) -> li
         found.append(Product(name, INPUT, rows, inputs, outputs, times))
         found.append(Product(name, WEIGHT, outputs, inputs, rows, times))
     return found
-
-
-def attention_flops(config: ModelConfig, tokens: int, length: int) -> int:
-    """FLOPs of all layers' attention: scores and values in forward, twice as many in backward."""
-    return 12 * config.layers * length * config.width * tokens
-
-
-def traffic(
-    config: ModelConfig, vocab: int, tokens: int, predicted: int, element: int, stream: int
-) -> dict[str, int]:
-    """The fewest bytes that the parts between the products move in forward and backward.
-
-    Tensors that enter or leave a product are read or written there, in the product's own time.
-    Between two products, everything is assumed to happen in one pass. With `e` bytes per element,
-    and `s` bytes per element of the residual stream, each token needs:
-
-    - residual and norm (twice per layer, width D): forward reads stream s and branch e, and writes
-      stream s and norm e. Backward reads the gradients of stream s and norm e, and the stream s
-      again; it writes the gradient of the stream s, and the branch's e if its format differs.
-    - gate (H hidden features): forward reads 2 H and writes H; backward reads H gradients and 2 H
-      again, and writes 2 H. Without a gate: reads H, writes H; reads H and H, writes H.
-    - queries, keys and values: attention's backward gives three gradients, which are read, and
-      written packed for one product: 6 D. Rotary positions join this pass; in forward they read
-      and write queries and keys: 4 D more.
-    - embedding: forward reads a row of float32, and writes stream s and the first norm e; backward
-      reads both gradients and the stream again, and reads and writes a row of float32.
-    - head: forward reads and writes the predicted rows; backward reads them and writes the gradient
-      of every row, zeros included. A transform's activation and norm read twice and write once in
-      each direction. Loss: forward reads the logits once; backward reads and writes them.
-    - weights: read in float32 and written for the products, once per step; their gradients are read
-      as the products wrote them and added to float32.
-
-    Args:
-        element: bytes per element of what products take and give.
-        stream: bytes per element of the residual stream.
-
-    Returns:
-        bytes per step of each part.
-    """
-    width, hidden, layers = config.width, config.ffn_hidden, config.layers
-    apart = element if element != stream else 0
-    norm = (2 * stream + 2 * element) + (3 * stream + element + apart)
-    gate = (3 + 5 if config.gated else 2 + 3) * element
-    embedding = (4 + stream + element) + (2 * stream + element + 8)
-    weights = layers * width * (4 * width + config.ffn_width + hidden) + vocab * width
-    head = predicted * width * 3 * element + tokens * width * element
-    if config.head_transform:
-        weights += width * width
-        head += 6 * predicted * width * element
-    cast = 4 + element if element != 4 else 0
-    packed = 10 if config.positions == "rotary" else 6
-    return {
-        "residuals and norms": 2 * layers * tokens * width * norm,
-        "gates" if config.gated else "activations": layers * tokens * hidden * gate,
-        "queries, keys, values": packed * layers * tokens * width * element,
-        "embedding": tokens * width * embedding,
-        "head": head,
-        "loss": 3 * predicted * vocab * element,
-        "weights": weights * (cast + element + 8),
-    }
 
 
 def main(
@@ -300,11 +242,14 @@ def _attention(
         calls.append(call)
     ms = 1e3 * config.layers * median_seconds(calls, device, repeats)
     flops = attention_flops(config, rows * length, length)
+    moved = attention_bytes(config, rows * length, dtype.itemsize)
     return {
         "times": config.layers,
         "flops": flops,
+        "bytes": moved,
         "ms": ms,
         "teraflops_per_second": flops / ms / 1e9,
+        "gigabytes_per_second": moved / ms / 1e6,
     }
 
 
@@ -318,7 +263,10 @@ def _table(result: dict[str, Any]) -> str:
         lines.append(f"{what:<36}{each['times']:>6}{each['ms']:10.3f}{rate:9.1f}{fp8}")
     each = result["attention"]
     rate = each["teraflops_per_second"]
-    lines.append(f"{'attention':<36}{each['times']:>6}{each['ms']:10.3f}{rate:9.1f}{'-':>10}")
+    lines.append(
+        f"{'attention':<36}{each['times']:>6}{each['ms']:10.3f}{rate:9.1f}{'-':>10} "
+        f"({each['gigabytes_per_second']:.0f} GB/s)"
+    )
     for name, total in result["sums"].items():
         lines.append(
             f"{name}: products {total['products_ms']:.2f} ms = "

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -115,7 +115,9 @@ def main(
     compiled: Annotated[bool, typer.Option(help="Time the compiled references, too.")] = True,
     out: Path | None = None,
 ) -> None:
-    chosen = choose_device(ComputeConfig())
+    # Both are refused on a GPU without a C compiler.
+    asked: Literal["on", "auto"] = "on" if compiled else "auto"
+    chosen = choose_device(ComputeConfig(compile=asked, kernels="triton"))
     device = chosen.torch
     tokens = tokens or (65_536 if device.type == "cuda" else 512)
     bandwidth = copy_bandwidth(device, repeats)

@@ -4,11 +4,16 @@
         [--variant "key.path=value ..."] ... [--beside/--no-beside] [--out RESULT.json]
 
 Ours is a whole update as in training: masks, forward and backward in microbatches, clipping,
-optimizer. Every --variant is the same with other values. The plain loops train transformers'
-BertForMaskedLM, in the recipe's shape but with BERT's own layers, with as many masks and PyTorch's
-AdamW; one decodes every position, the other only masked ones. They are compiled if ours is. In each
-round all take turns with several updates in a row, so that a machine that slows down slows all of
-them down, and a GPU's host can run ahead as in training.
+optimizer. Every --variant is the same with other values. The plain loops have as many masks and
+PyTorch's AdamW. Two train transformers' BertForMaskedLM, in the recipe's shape but with BERT's own
+layers, whose feed-forward has no gate: in the paper's shape that makes the products of a layer a
+fifth larger. One decodes every position, the other only masked ones. The third trains the recipe's
+own layers. They are compiled if ours is, and use autocast in 16-bit formats.
+
+Each loop takes a turn as soon as it is built, ours first, and RESULT.json is written with `rounds`
+0, so that whatever stops the rest leaves a result. Then these turns are forgotten. In each round
+all take turns with several updates in a row, so that a machine that slows down slows all of them
+down, and a GPU's host can run ahead as in training.
 """
 
 from __future__ import annotations
@@ -17,13 +22,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 import typer
-from torch import nn
+from torch import Tensor, nn
 
 from common import (
     SPECIALS,
@@ -44,12 +50,15 @@ from crammed.data.masking import Masker, predicted_positions
 from crammed.device import Device, choose_device
 from crammed.files import write_json
 from crammed.model.count import train_flops_per_token
+from crammed.training.build import new_model
 
 WARM = 2
 MOST_SHAPES = 256
 """Shapes of one function that the compiler keeps; every variant has its own."""
 
 Loop = Callable[[int], object]
+Logits = Callable[[Tensor, Tensor | None], Tensor]
+"""From ids [B, S], and positions [B, N] or None for every one."""
 
 
 def main(
@@ -66,30 +75,43 @@ def main(
     torch._dynamo.config.recompile_limit = MOST_SHAPES
     config = config_of(words)
     device = choose_device(config.compute)
-    ours = _Timed("ours", config, device, rows)
-    loops, failed = [ours], {}
-    for values in variant or []:
+    result = described("step", config, words, device) | {"rows": rows}
+    loops: list[_Timed] = []
+    failed: dict[str, str] = {}
+
+    def keep(rounds: int) -> None:
+        """Write the results so far, which survive if time runs out."""
+        timed = {loop.name: loop.result(rows, loops[0]) for loop in loops}
+        result.update(rounds=rounds, loops=timed, failed=failed)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_json(out, result)
+
+    def built(name: str) -> _Timed:
+        if name in PLAIN:
+            microbatch = loops[0].microbatch_rows or rows
+            plain = partial(plain_loop, config, device, rows, microbatch, name)
+            return _Timed(name, config, device, rows, plain)
+        theirs = config_of([*(words or []), *([] if name == "ours" else name.split())])
+        return _Timed(name, theirs, choose_device(theirs.compute), rows)
+
+    for name in ("ours", *(variant or []), *(PLAIN if beside else ())):
         try:
-            other = config_of([*(words or []), *values.split()])
-            loops.append(_Timed(values, other, choose_device(other.compute), rows))
+            loop = built(name)
+            loop.run(0, updates)
         except Exception as error:  # the others are still measured
-            failed[values] = _reason(values, error)
-    for masked_only in (False, True) if beside else ():
-        name = "plain, masked positions" if masked_only else "plain, every position"
-        try:
-            plain = _plain(config, device, rows, ours.microbatch_rows, masked_only)
-            loops.append(_Timed(name, config, device, rows, plain))
-        except Exception as error:
+            if not loops:
+                raise
             failed[name] = _reason(name, error)
-    result = described("step", config, words, device)
+        else:
+            loops.append(loop)
+            keep(0)
+    for loop in loops:
+        loop.forget()
     for number in range(rounds):
         for loop in loops:
             loop.run(number * updates, updates)
-        results = {loop.name: loop.result(rows, ours) for loop in loops}
-        result |= {"rows": rows, "rounds": number + 1, "loops": results, "failed": failed}
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_json(out, result)  # results so far survive if time runs out
+        keep(number + 1)
     finish(result, out)
 
 
@@ -163,6 +185,11 @@ class _Timed:
             most = torch.cuda.max_memory_allocated(self._device.torch) - others
             self._peak = max(self._peak, most)
 
+    def forget(self) -> None:
+        """Count only turns from now on."""
+        self._seconds.clear()
+        self._joules.clear()
+
     def result(self, rows: int, ours: _Timed) -> Json:
         """The results; `times_ours` compares turn by turn, so the device's pace does not matter."""
         config, device, length = self._config, self._device, self._config.data.row_length
@@ -188,31 +215,10 @@ class _Timed:
         return values
 
 
-def _plain(
-    config: RunConfig, device: Device, rows: int, microbatch: int | None, masked_only: bool
-) -> Callable[[], Loop]:
-    """Builds a plain loop with microbatches of the same size as ours."""
-    return lambda: _plain_loop(config, device, rows, microbatch or rows, masked_only)
-
-
-def _plain_loop(
-    config: RunConfig, device: Device, rows: int, microbatch: int, masked_only: bool
-) -> Loop:
-    from transformers import BertConfig, BertForMaskedLM
-
-    shape, optim = config.model, options_of(config, AdamWConfig)
-    model = BertForMaskedLM(
-        BertConfig(
-            vocab_size=config.tokenizer.vocab_size,
-            hidden_size=shape.width,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            intermediate_size=shape.ffn_width,
-            max_position_embeddings=max(512, shape.max_length),
-            hidden_dropout_prob=shape.dropout,
-            attention_probs_dropout_prob=shape.dropout,
-        )
-    )
+def plain_loop(config: RunConfig, device: Device, rows: int, microbatch: int, name: str) -> Loop:
+    """One of the `PLAIN` loops, with microbatches of the same size as ours."""
+    optim, (make, masked_only) = options_of(config, AdamWConfig), PLAIN[name]
+    model, logits_of = make(config)
     nn.Module.to(model, device.torch).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps
@@ -223,15 +229,11 @@ def _plain_loop(
     count = predicted_positions(config.masking.rate, config.data.row_length)
     half = device.dtype != torch.float32
 
-    def loss_of(ids: torch.Tensor, positions: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss_of(ids: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
         with torch.autocast(device.torch.type, device.dtype, enabled=half):
-            if masked_only:
-                hidden = model.bert(input_ids=ids).last_hidden_state
-                where = positions[..., None].expand(-1, -1, hidden.shape[-1])
-                logits = model.cls(hidden.gather(1, where))
-            else:
-                logits = model(input_ids=ids).logits
-                labels = torch.full_like(ids, -100).scatter(1, positions, labels)
+            logits = logits_of(ids, positions if masked_only else None)
+        if not masked_only:
+            labels = torch.full_like(ids, -100).scatter(1, positions, labels)
         return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
 
     loss_of_rows = torch.compile(loss_of, dynamic=False) if device.compile else loss_of
@@ -249,6 +251,48 @@ def _plain_loop(
         optimizer.zero_grad()
 
     return update
+
+
+def _bert(config: RunConfig) -> tuple[nn.Module, Logits]:
+    """BERT in the recipe's shape; the feed-forward has no gate."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    shape = config.model
+    model = BertForMaskedLM(
+        BertConfig(
+            vocab_size=config.tokenizer.vocab_size,
+            hidden_size=shape.width,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            intermediate_size=shape.ffn_width,
+            max_position_embeddings=max(512, shape.max_length),
+            hidden_dropout_prob=shape.dropout,
+            attention_probs_dropout_prob=shape.dropout,
+        )
+    )
+
+    def logits(ids: Tensor, positions: Tensor | None) -> Tensor:
+        hidden = model.bert(input_ids=ids).last_hidden_state
+        if positions is not None:
+            hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
+        found: Tensor = model.cls(hidden)
+        return found
+
+    return model, logits
+
+
+def _our_layers(config: RunConfig) -> tuple[nn.Module, Logits]:
+    """The recipe's own model in plain PyTorch."""
+    model = new_model(config, config.tokenizer.vocab_size, torch.device("cpu"))
+    return model, model
+
+
+PLAIN: dict[str, tuple[Callable[[RunConfig], tuple[nn.Module, Logits]], bool]] = {
+    "plain, every position": (_bert, False),
+    "plain, masked positions": (_bert, True),
+    "plain, our layers, masked positions": (_our_layers, True),
+}
+"""What makes the model of a plain loop, and whether it decodes masked positions alone."""
 
 
 if __name__ == "__main__":

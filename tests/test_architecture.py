@@ -38,7 +38,7 @@ FLOORS = (
     ("early_end",),
     ("config", "progress"),
     ("scratch", "summary"),
-    ("extras", "files", "workers", "stopping", "budget", "schedule"),
+    ("extras", "files", "workers", "stopping", "budget", "schedule", "cards"),
     ("errors", "hints", "keys", "quantity", "quiet", "__init__"),
 )
 FLOOR = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}

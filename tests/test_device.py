@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +91,13 @@ def test_a_gpu_compiles_where_triton_can(
     device = choose_device(ComputeConfig())
     assert device.compile == compiled
     assert compiled or any("it needs gcc and Python's header" in each for each in device.reasons)
-    assert choose_device(ComputeConfig(compile="on")).compile  # as configured
+    for asked in (ComputeConfig(compile="on"), ComputeConfig(kernels="triton")):
+        if compiled:
+            assert choose_device(asked).compile
+            continue
+        with pytest.raises(InputError, match="lacks gcc or Python's headers") as error:
+            choose_device(asked)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +182,9 @@ def test_8_bits_need_a_gpu_that_has_them(
         ("auto", COMPILE_SECONDS_ON_CPU - 1, True, False, "too short"),
         ("auto", COMPILE_SECONDS_ON_CPU, True, True, "long enough"),
         ("auto", COMPILE_SECONDS_ON_CPU, False, False, "python3-dev"),
-        ("off", 1e9, True, False, "as configured"),
+        ("off", 1e9, False, False, "as configured"),
         ("on", 1.0, True, True, "as configured"),
+        ("on", 1.0, False, False, "lacks g++ or Python's headers"),
     ],
 )
 def test_a_processor_compiles_for_runs_long_enough(
@@ -194,6 +202,10 @@ def test_a_processor_compiles_for_runs_long_enough(
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/g++" if compiler else None)
+    if asked == "on" and not compiler:
+        with pytest.raises(InputError, match=re.escape(why)):
+            choose_device(ComputeConfig(compile=asked), seconds)
+        return
     device = choose_device(ComputeConfig(compile=asked), seconds)
     assert device.compile == compiled
     assert why in device.reasons[-1]

@@ -177,7 +177,7 @@ def power_table(names: list[str]) -> str:
     return "\n".join([*lines, "", f"{result['studies']:,} studies per cell {made}"]) + "\n"
 
 
-def _there(names: list[str]) -> list[dict[str, Any]]:
+def there(names: list[str]) -> list[dict[str, Any]]:
     """The results among these files that exist already."""
     return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]
 
@@ -218,7 +218,7 @@ def tabled(head: str, rows: list[str], results: list[dict[str, Any]], *words: st
 
 def step_table(names: list[str]) -> str:
     """Pretraining updates: every loop of every shape."""
-    if not (results := _there(names)):
+    if not (results := there(names)):
         return NOT_YET
     rows = []
     for result in results:
@@ -246,7 +246,7 @@ def step_table(names: list[str]) -> str:
 
 def lengths_table(names: list[str]) -> str:
     """What rows of several lengths cost, at equal numbers of tokens per update."""
-    if not (results := _there(names)):
+    if not (results := there(names)):
         return NOT_YET
     rows = []
     for result in results:
@@ -270,7 +270,7 @@ def lengths_table(names: list[str]) -> str:
 
 def floor_table(names: list[str]) -> str:
     """The least time that the matrix products and memory traffic of a step can take."""
-    if not (results := _there(names)):
+    if not (results := there(names)):
         return NOT_YET
     rows = []
     for result in results:
@@ -291,7 +291,7 @@ def floor_table(names: list[str]) -> str:
 
 def profile_table(names: list[str]) -> str:
     """Where the time of one microbatch and its optimizer update goes, by group of kernels."""
-    if not (results := _there(names)):
+    if not (results := there(names)):
         return NOT_YET
     rows = []
     for result in results:
@@ -306,7 +306,7 @@ def profile_table(names: list[str]) -> str:
 
 def optimizer_table(names: list[str]) -> str:
     """Methods of computing one optimizer update."""
-    if not (results := _there(names)):
+    if not (results := there(names)):
         return NOT_YET
     rows = [
         f"| {_shape(result)} | {name} | {1000 * way['seconds']:.2f} ms | "
@@ -319,7 +319,7 @@ def optimizer_table(names: list[str]) -> str:
 
 def loader_table(names: list[str]) -> str:
     """Rates of reading and masking, compared with training."""
-    if not (results := _there(names)):
+    if not (results := there(names)):
         return NOT_YET
     rows = []
     for result in results:
@@ -332,7 +332,7 @@ def loader_table(names: list[str]) -> str:
 
 def checkpoint_table(names: list[str]) -> str:
     """What saving and reading a checkpoint takes, and the share of a run that this is."""
-    if not (results := _there(names)):
+    if not (results := there(names)):
         return NOT_YET
     rows = []
     for result in results:
@@ -358,7 +358,7 @@ CHECKPOINT_PARTS = {
 
 def end_to_end_table(names: list[str]) -> str:
     """Where the time goes, from raw text to an exported model."""
-    if not (results := _there(names)):
+    if not (results := there(names)):
         return NOT_YET
     rows = []
     for result in results:
@@ -374,7 +374,7 @@ def end_to_end_table(names: list[str]) -> str:
 
 def plan_table(names: list[str]) -> str:
     """What plans predicted, and what the runs did."""
-    if not (results := _there(names)):
+    if not (results := there(names)):
         return NOT_YET
     rows = []
     for result in results:

@@ -27,6 +27,7 @@ from typing import Annotated, Any
 import typer
 
 import benchmark_tables
+import count_tables
 import cpu_tables
 import text_tables
 from crammed.device import known_peak
@@ -346,6 +347,9 @@ MAKERS = {
     "checkpoint": benchmark_tables.checkpoint_table,
     "end_to_end": benchmark_tables.end_to_end_table,
     "plan": benchmark_tables.plan_table,
+    "cards": count_tables.cards_table,
+    "paper": count_tables.paper_table,
+    "paper_parts": count_tables.paper_parts_table,
     "contest": cpu_tables.contest_table,
     "sweep": cpu_tables.sweep_table,
     "hour": cpu_tables.hour_table,

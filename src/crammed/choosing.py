@@ -67,11 +67,12 @@ class Asked:
         keys = values_of(self.config, FOLLOWERS)
         return replace(self, open=tuple(key for key in keys if key not in but))
 
-    def nominally(self, rows: float | None = None) -> RunConfig:
-        """What would be chosen if the device had its nominal speed."""
+    def nominally(self, rows: float | None = None, speed: float | None = None) -> RunConfig:
+        """What would be chosen if the device had its nominal speed, or this one, in FLOP/s."""
         if not self.open:
             return self.config
-        return follow_budget(self.config, self.open, nominal_speed(self.config.compute), rows)
+        speed = speed or nominal_speed(self.config.compute)
+        return follow_budget(self.config, self.open, speed, rows)
 
 
 class Choice(Section):
@@ -107,11 +108,14 @@ def values_of(config: RunConfig, keys: Collection[str]) -> dict[str, Any]:
     }
 
 
-def choose(asked: Asked, rows: float | None, measure: Measure) -> Chosen:
+def choose(
+    asked: Asked, rows: float | None, measure: Measure, nominal: float | None = None
+) -> Chosen:
     """Choose what is open, and measure the device if the choice depends on its speed.
 
     Args:
         rows: how many rows of text there are; None if that is not known.
+        nominal: FLOP/s to make the first choice with; None is the nominal speed of this machine.
 
     Raises:
         InputError: no size suits the rest of the configuration, or this machine lacks the device.
@@ -119,9 +123,10 @@ def choose(asked: Asked, rows: float | None, measure: Measure) -> Chosen:
     if not asked.open:
         return Chosen(asked.config)
     if not asked.needs_speed:
-        return Chosen(asked.nominally(rows), Choice(follows=asked.open))
-    speed, measured = nominal_speed(asked.config.compute), dict[tuple[int, int], float]()
-    config = asked.nominally(rows)
+        return Chosen(asked.nominally(rows, nominal), Choice(follows=asked.open))
+    speed = nominal or nominal_speed(asked.config.compute)
+    measured: dict[tuple[int, int], float] = {}
+    config = asked.nominally(rows, speed)
     while shape_of(config) not in measured and len(measured) < MOST_MEASURED:
         speed = measured[shape_of(config)] = measure(config)
         config = follow_budget(asked.config, asked.open, speed, rows)
@@ -143,18 +148,19 @@ def why_size(chosen: Chosen, rows: float | None) -> str:
     return best_shape(chosen.config, keys, speed, rows)[1]
 
 
-def reasons(config: RunConfig, choice: Choice, rows: float | None) -> str:
+def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = "measured") -> str:
     """Why a run has the size that it has, and what would help it most, in one line.
 
     Args:
         rows: number of rows in the corpus; None if there is no corpus yet.
+        known: how the speed of the choice is known, in a word.
     """
     budget, speed = config.budget.limit, choice.flops_per_second
     if budget.kind == "time" and speed is None:
         return f"as set; crammed plan measures what suits {budget}"
     spent = f"{budget}"
     if speed is not None:
-        spent += f" at {quantity(speed / flops_per_token(config))} tokens/s, measured"
+        spent += f" at {quantity(speed / flops_per_token(config))} tokens/s, {known}"
     follows = set(choice.follows)
     followed = follows >= set(SHAPE)
     keys = {*SHAPE, *OF_WIDTH} & follows if followed else {*SHAPE, *follows & {"model.head_dim"}}

@@ -17,29 +17,15 @@ import torch
 from torch import device
 from torch import dtype as Format
 
+from crammed.cards import known_card
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
 from crammed.workers import cores
 
-TERA = 1e12
 FP8_CAPABILITY = (8, 9)
 """Lowest CUDA capability whose hardware multiplies matrices in 8 bits."""
 COMPILE_SECONDS_ON_CPU = 1200.0
 """Work on one shape that is worth compiling on a CPU: a minute for a fifth off and more."""
-
-PEAK_TFLOPS: dict[str, float] = {
-    # Dense 16-bit matrix products with 32-bit accumulation, in TFLOP/s; the longest name that
-    # occurs in the device's name counts. The paper's three cards are as it rates them (section 2).
-    "H200": 989.0,
-    "H100 PCIe": 756.0,
-    "H100": 989.0,
-    "A100": 312.0,
-    "RTX A6000": 154.8,
-    "RTX A4000": 88.45,
-    "RTX 2080 Ti": 53.8,
-    "V100": 125.0,
-    "TITAN RTX": 130.5,
-}
 
 
 @dataclass(frozen=True)
@@ -116,6 +102,8 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
     dtype, tuning_dtype = _choose_dtypes(config, device, reasons)
     fp8 = _choose_fp8(config, device, dtype, reasons)
     compiled = _choose_compile(config, kind, seconds, reasons)
+    if config.kernels == "triton" and kind == "cuda":
+        _need_compiler(kind, "compute.kernels=triton")
     if kind == "cuda":
         torch.set_float32_matmul_precision("high")
         # Sums over many tokens, such as weight gradients, stay in float32.
@@ -237,6 +225,8 @@ def _choose_compile(
 ) -> bool:
     if config.compile != "auto":
         compiled, why = config.compile == "on", "as configured"
+        if compiled:
+            _need_compiler(kind, "compute.compile=on")
     elif kind == "cuda":
         compiled = can_compile_for_cuda()
         why = (
@@ -261,9 +251,28 @@ def _choose_compile(
     return compiled
 
 
+def _need_compiler(kind: str, asked: str) -> None:
+    """Refuse what was asked for where it is known that nothing could be compiled.
+
+    Raises:
+        InputError: there is no compiler, or there are no headers of Python.
+    """
+    missing = None
+    if kind == "cuda" and not can_compile_for_cuda():
+        missing = "gcc"
+    elif kind == "cpu" and sys.platform == "linux" and not can_compile_for_cpu():
+        missing = "g++"
+    if missing is not None:
+        raise InputError(
+            f"{asked}: this machine lacks {missing} or Python's headers; install them (on Debian: "
+            f"apt-get install {missing} python3-dev), or leave {asked} out"
+        )
+
+
 def can_compile_for_cpu() -> bool:
     """Whether torch.compile has what it needs for a CPU: a C++ compiler and Python's headers."""
-    return sys.platform == "linux" and shutil.which("g++") is not None and _has_headers()
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    return sys.platform == "linux" and compiler is not None and _has_headers()
 
 
 def can_compile_for_cuda() -> bool:
@@ -318,8 +327,8 @@ def _peak(device: torch.device, name: str, dtype: torch.dtype) -> tuple[float | 
 
 def known_peak(name: str) -> float | None:
     """FLOP/s of a GPU's 16-bit matrix products; None if the table lacks it."""
-    known = [entry for entry in PEAK_TFLOPS if entry.lower() in name.lower()]
-    return PEAK_TFLOPS[max(known, key=len)] * TERA if known else None
+    card = known_card(name)
+    return None if card is None else card.peak
 
 
 def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -246,6 +247,18 @@ def test_kernels_agree_with_float64() -> None:
     assert "skipped" not in done.stdout
 
 
+def kernels_of(module: ModuleType) -> list[str]:
+    """The names of its kernels, forward first."""
+    return [name for name in vars(module) if name.endswith("_kernel")]
+
+
+def test_a_profile_tells_the_kernels_apart() -> None:
+    """A device knows a kernel by the name of its function alone."""
+    modules = (add_norms, gates, cross_entropies)
+    kernels = [getattr(module, name) for module in modules for name in kernels_of(module)]
+    assert len({kernel.__name__ for kernel in kernels}) == len(kernels) == 6
+
+
 class Compiler:
     """Stands in for a kernel and compiles what it is launched with, for an H100 or an A100."""
 
@@ -300,7 +313,7 @@ def test_kernels_compile_for_a_gpu(
     capability = 90 if stream == torch.bfloat16 else 80
     compilers = []
     for module in (add_norms, gates, cross_entropies):
-        for name in ("_forward_kernel", "_backward_kernel"):
+        for name in kernels_of(module):
             compilers.append(Compiler(getattr(module, name), capability))
             monkeypatch.setattr(module, name, compilers[-1])
     x, branch = torch.ones(64, 768, dtype=stream), torch.ones(64, 768, dtype=torch.bfloat16)

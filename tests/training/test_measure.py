@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus, RowStream
-from crammed.device import Device, choose_device
+from crammed.device import Device
 from crammed.progress import SILENT
 from crammed.training.build import new_model
 from crammed.training.measure import Speed, measure_speed
@@ -85,8 +86,8 @@ def test_measuring_is_of_real_updates(cpu: Device) -> None:
     assert real.checkpoint == 0.0  # the budget ends before the first
 
 
-def test_compiling_is_measured_cold_and_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = choose_device(ComputeConfig(device="cpu", compile="on"))
+def test_compiling_is_measured_cold_and_warm(monkeypatch: pytest.MonkeyPatch, cpu: Device) -> None:
+    compiled = replace(cpu, compile=True)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     clock, takes = FakeClock(tick=0.001), iter((9.0, 2.0))
 

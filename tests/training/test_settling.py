@@ -13,7 +13,7 @@ import pytest
 
 from crammed.budget import Budget
 from crammed.choosing import Asked, shape_of
-from crammed.cli import corpora, studies, training
+from crammed.cli import corpora, planning, studies, training
 from crammed.config import RunConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparation import prepare
@@ -159,7 +159,7 @@ def test_plan_foretells_what_pretrain_chooses(
         machine.speed = speed
         recipe = "crammed-2022" if fit else "crammed"
         words = [recipe, *OF_CORPUS]
-        training.plan(words, corpus.path, BUDGET, 0.01, fit, True)
+        planning.plan(words, corpus.path, BUDGET, 0.01, fit, True)
         planned = json.loads(capsys.readouterr().out)
         run = tmp_path / name
         train = partial(training.pretrain, words, corpus.path, BUDGET, None, run, fit, True)
@@ -283,11 +283,11 @@ def test_the_plan_of_a_recipe_that_sets_its_size_names_the_flag(
     corpus: Corpus, machine: Machine, capsys: Any
 ) -> None:
     words = ["crammed-2022", *OF_CORPUS, "model.layers=3", "model.width=32"]
-    training.plan(words, corpus.path, BUDGET, 0.01, False, False)
+    planning.plan(words, corpus.path, BUDGET, 0.01, False, False)
     said = capsys.readouterr().out
     assert "3 x 32 in updates of 8,192 rows: as set" in said
     assert "--fit takes it" in said
-    training.plan(words[:1] + OF_CORPUS, corpus.path, BUDGET, 0.01, True, False)
+    planning.plan(words[:1] + OF_CORPUS, corpus.path, BUDGET, 0.01, True, False)
     assert "--fit" not in capsys.readouterr().out
 
 

@@ -15,8 +15,9 @@ sys.path.insert(0, str(BENCHMARKS))
 from crammed.config import ModelConfig  # noqa: E402
 from crammed.data.masking import predicted_positions  # noqa: E402
 from crammed.model.count import train_flops_per_token  # noqa: E402
+from crammed.model.traffic import attention_bytes, attention_flops, traffic  # noqa: E402
 from crammed.recipe import load_config, recipe_names  # noqa: E402
-from floor import FORWARD, INPUT, WEIGHT, attention_flops, products, traffic  # noqa: E402
+from floor import FORWARD, INPUT, WEIGHT, products  # noqa: E402
 from support.command import python  # noqa: E402
 
 
@@ -62,6 +63,14 @@ def test_traffic_by_hand() -> None:
     assert moved["weights"] == (2 * 64 * (256 + 192 + 96) + 6400) * (6 + 10)
 
 
+def test_attention_at_the_paper_s_length_is_bound_by_its_bytes() -> None:
+    """Of 16 layers: 12 tensors of 65,536 x 768 in 16 bits, a float32 number a head twice."""
+    config = load_config("crammed-2022").model
+    moved = attention_bytes(config, 65_536, 2)
+    assert moved == 16 * (12 * 65_536 * 768 * 2 + 2 * 65_536 * 12 * 4) == 19_428_016_128
+    assert moved / 4.3e12 > 1.25 * attention_flops(config, 65_536, 128) / 350e12
+
+
 def test_a_narrower_stream_moves_less() -> None:
     config = load_config("crammed-2022").model
     wide, narrow = (traffic(config, 32768, 65_536, 16_384, 2, stream) for stream in (4, 2))
@@ -84,6 +93,11 @@ def test_floor(tmp_path: Path) -> None:
     assert json.loads(out.read_text()) == result
     assert len(result["products"]) == 18
     assert all(each["ms"] > 0 for each in result["products"])
+    attention, element = result["attention"], 4
+    assert attention["bytes"] == 2 * 256 * (12 * 32 * element + 8 * 2)
+    assert attention["gigabytes_per_second"] == pytest.approx(
+        attention["bytes"] / attention["ms"] / 1e6
+    )
     total = result["sums"]["float32"]
     every = sum(each["ms"] for each in result["products"]) + result["attention"]["ms"]
     assert total["products_ms"] == pytest.approx(every)

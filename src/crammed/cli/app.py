@@ -14,7 +14,7 @@ from typing import Any, TextIO, cast
 
 import typer
 
-from crammed.cli import corpora, machine, models, studies, training
+from crammed.cli import corpora, machine, models, planning, studies, training
 from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
 from crammed.quiet import silence
 from crammed.stopping import SAID, importing, leave, stop_signals
@@ -39,7 +39,7 @@ for verb in (
     machine.recipes,
     machine.runs,
     machine.doctor,
-    training.plan,
+    planning.plan,
     studies.study,
 ):
     app.command()(verb)

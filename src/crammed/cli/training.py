@@ -1,12 +1,10 @@
-"""The verbs that train, and their forecast: run, pretrain, plan."""
+"""The verbs that train: run, pretrain."""
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,13 +28,12 @@ from crammed.cli.output import print_result
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
-    from crammed.choosing import Asked, Chosen, Measure
+    from crammed.choosing import Asked
     from crammed.data.corpus import Corpus
     from crammed.device import Device
     from crammed.progress import Progress
     from crammed.training.distributed import Group
 
-MOST_SECONDS = 86400.0
 RunOption = Annotated[Path | None, typer.Option(help="Run directory; resumed if it exists.")]
 
 
@@ -211,123 +208,3 @@ def _score(entry: dict[str, Any]) -> str:
         f"{entry['median']:.1f} {entry['metric']} (spread {entry['spread']:.1f}{partial}); "
         f"untrained model {untrained_text(entry)}{spread}"
     )
-
-
-def plan(
-    words: RecipeWords = None,
-    corpus: CorpusOption = None,
-    budget: BudgetOption = None,
-    seconds: Annotated[
-        float, typer.Option(min=1.0, max=MOST_SECONDS, help="Seconds to measure for.")
-    ] = 20.0,
-    fit: FitOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Measure this device, and forecast what a budget buys on it."""
-    from crammed.choosing import choose, values_of
-    from crammed.data.heldout import text_bytes
-    from crammed.sizing import FOLLOWERS
-    from crammed.training.forecast import forecast
-    from crammed.training.measure import measure_speed
-    from crammed.training.settling import device_of, measuring
-
-    if math.isnan(seconds):
-        raise InputError("--seconds takes a number of seconds, such as 20")
-    asked, opened = configure(words, {}, budget, None, None, corpus, fit=fit, needs_data=False)
-    rows = opened.rows if opened is not None else None
-    device = device_of(asked.nominally(rows), rows)
-    with shown_progress() as progress:
-        show_budget(progress, asked.config, budget, words)
-        measure = measuring(device, progress)
-        chosen = choose(asked, rows, measure)
-        suited, why = _suited(asked, chosen, opened, measure)
-        speed = measure_speed(chosen.config, opened, device, seconds, progress)
-    config = chosen.config
-    vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
-    size = text_bytes(opened.manifest["characters"], opened.heldout) if opened else None
-    values = forecast(config, vocab, rows, speed, suited, size)
-    values |= {"chosen": values_of(config, FOLLOWERS), "reasons": why}
-    print_result(values, as_json, _plan_lines(values))
-
-
-def _suited(
-    asked: Asked, chosen: Chosen, corpus: Corpus | None, measure: Measure
-) -> tuple[Chosen | None, str]:
-    """The size that suits budget and text, and why the recipe's own is what it is.
-
-    The first is None if what is set suits none of the sizes to choose from.
-    """
-    from crammed.choosing import SHAPE, choose, reasons
-
-    rows = corpus.rows if corpus is not None else None
-    if set(SHAPE) <= set(asked.open):
-        return chosen, reasons(chosen.config, chosen.choice, rows)
-    decided = ["tokenizer.vocab_size"] if corpus is not None else []
-    try:
-        return choose(asked.wide_open(decided), rows, measure), "as set"
-    except InputError:
-        return None, "as set"
-
-
-def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """A forecast as labelled lines."""
-    from crammed.budget import format_seconds
-    from crammed.quantity import flops_text, quantity
-
-    shape = tuple(values["chosen"][key] for key in ("model.layers", "model.width"))
-    epochs = values["epochs"]
-    low, high = values["tokens_between"]
-    apart = f" ({quantity(low)} to {quantity(high)})" if high > 1.02 * low else ""
-    lines = [
-        (
-            "size",
-            f"{shape[0]} x {shape[1]} in updates of {values['chosen']['batch.rows']:,} rows: "
-            f"{values['reasons']}",
-        ),
-        ("updates", f"{values['updates']:,}"),
-        (
-            "tokens",
-            f"{values['tokens']:,}{apart}, {values['tokens_per_second']:,.0f} per second"
-            + (f", {epochs:.2f} epochs" if epochs is not None else ""),
-        ),
-        (
-            "model",
-            f"{values['parameters']:,} parameters, {values['tokens_per_parameter']:.1f} tokens "
-            "per parameter",
-        ),
-        ("time", f"{format_seconds(values['seconds'])} charged"),
-        ("compute", flops_text(1e18 * values["exaflop"])),
-    ]
-    if (compiled := values["first_compile_seconds"]) >= 1.0:
-        again = format_seconds(values["compile_seconds"])
-        lines.append(("compile", f"{again} ({format_seconds(compiled)} the first time)"))
-    if values["memory"] is not None:
-        rows = values["microbatch_rows"]
-        lines.append(("memory", f"{values['memory'] / 2**30:.1f} GiB, {rows} rows at a time"))
-    lines += [("note", note) for note in values["notes"]]
-    if (best := values["best_size"]) is not None:
-        if values["sizes"]:
-            lines.append(("sizes", "\n".join(_size_lines(values["sizes"], best))))
-        if shape != (best["layers"], best["width"]):
-            suits = f"{best['layers']} x {best['width']}: {best['why']}"
-            how = "; --fit takes it, unless model.layers or model.width are typed"
-            lines.append(("best size", suits + how))
-    return lines
-
-
-def _size_lines(sizes: list[dict[str, Any]], best: dict[str, Any]) -> Iterator[str]:
-    """A table of sizes: the speed of some was measured, the others' follows from their FLOPs."""
-    from crammed.quantity import quantity
-
-    yield "   layers x width  parameters    tokens  / layer parameter  epochs  memory held"
-    for size in sizes:
-        shape = f"{size['layers']} x {size['width']}"
-        is_best = (size["layers"], size["width"]) == (best["layers"], best["width"])
-        epochs = "" if size["epochs"] is None else f"{size['epochs']:.2f}"
-        yield (
-            f"{'->' if is_best else '  '} {shape:>14}  {quantity(size['parameters']):>10}  "
-            f"{quantity(size['tokens']):>8}  {size['tokens_per_layer_parameter']:>17.1f}  "
-            f"{epochs:>6}  "
-            f"{size['held_memory'] / 2**30:>7.2f} GiB  "
-            + ("measured" if size["measured"] else "from its FLOPs")
-        )

@@ -63,7 +63,7 @@ def add_norm_reference(
 
 
 @jit
-def _forward_kernel(
+def _add_norm_forward_kernel(
     x: tl.tensor,
     branch: tl.tensor,
     weight: tl.tensor,
@@ -103,7 +103,7 @@ def _forward_kernel(
 
 
 @jit
-def _backward_kernel(
+def _add_norm_backward_kernel(
     d_total: tl.tensor,
     d_normed: tl.tensor,
     total: tl.tensor,
@@ -179,7 +179,7 @@ def _add_norm(
     rstd = torch.empty_like(mean)
     block, high, warps = _tile(width)
     if rows:
-        _forward_kernel[(-(-rows // high),)](
+        _add_norm_forward_kernel[(-(-rows // high),)](
             x,
             branch,
             weight,
@@ -239,7 +239,7 @@ def _add_norm_backward(
     programs = max(1, min(-(-rows // high), PROGRAMS * processors(total.device)))
     d_weights = weight.new_empty((programs, width), dtype=torch.float32)
     d_biases = torch.empty_like(d_weights) if bias else d_weights
-    _backward_kernel[(programs,)](
+    _add_norm_backward_kernel[(programs,)](
         d_normed if d_total is None else d_total,
         d_normed,
         total,

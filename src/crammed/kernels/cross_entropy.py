@@ -51,7 +51,7 @@ def cross_entropy_reference(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @jit
-def _forward_kernel(
+def _cross_entropy_forward_kernel(
     logits: tl.tensor,
     labels: tl.tensor,
     losses: tl.tensor,
@@ -78,7 +78,7 @@ def _forward_kernel(
 
 
 @jit
-def _backward_kernel(
+def _cross_entropy_backward_kernel(
     d_losses: tl.tensor,
     logits: tl.tensor,
     labels: tl.tensor,
@@ -111,7 +111,7 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     normalisers = torch.empty_like(losses)
     block = min(_BLOCK, power_of_two(vocab))
     if rows:
-        _forward_kernel[(rows,)](
+        _cross_entropy_forward_kernel[(rows,)](
             logits, labels, losses, normalisers, VOCAB=vocab, BLOCK=block, num_warps=_WARPS
         )
     return losses, normalisers
@@ -136,7 +136,7 @@ def _cross_entropy_backward(
     d_logits = torch.empty_like(logits)
     block = min(_BLOCK // 2, power_of_two(vocab))
     if rows:
-        _backward_kernel[(rows, -(-vocab // block))](
+        _cross_entropy_backward_kernel[(rows, -(-vocab // block))](
             d_losses,
             logits,
             labels,

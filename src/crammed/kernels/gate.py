@@ -76,7 +76,7 @@ def _value_and_slope(x: tl.tensor, ACTIVATION: tl.constexpr) -> tl.tensor:
 
 
 @jit
-def _forward_kernel(
+def _gate_forward_kernel(
     up: tl.tensor,
     hidden: tl.tensor,
     rows: tl.tensor,
@@ -97,7 +97,7 @@ def _forward_kernel(
 
 
 @jit
-def _backward_kernel(
+def _gate_backward_kernel(
     d_hidden: tl.tensor,
     up: tl.tensor,
     d_up: tl.tensor,
@@ -137,7 +137,7 @@ def _gate(up: Tensor, activation: str) -> Tensor:
     hidden = up.new_empty((*up.shape[:-1], width))
     block, high = _tile(width)
     if rows:
-        _forward_kernel[(-(-rows // high), -(-width // block))](
+        _gate_forward_kernel[(-(-rows // high), -(-width // block))](
             up, hidden, rows, HIDDEN=width, ACTIVATION=activation, BLOCK=block, ROWS=high
         )
     return hidden
@@ -160,7 +160,7 @@ def _gate_backward(d_hidden: Tensor, up: Tensor, activation: str) -> Tensor:
     d_up = torch.empty_like(up)
     block, high = _tile(width)
     if rows:
-        _backward_kernel[(-(-rows // high), -(-width // block))](
+        _gate_backward_kernel[(-(-rows // high), -(-width // block))](
             d_hidden, up, d_up, rows, HIDDEN=width, ACTIVATION=activation, BLOCK=block, ROWS=high
         )
     return d_up

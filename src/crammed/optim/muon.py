@@ -54,6 +54,12 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     return result
 
 
+def orthogonalisation_flops(rows: int, columns: int) -> int:
+    """FLOPs of the products of `orthogonalise` for one matrix."""
+    small, large = sorted((rows, columns))
+    return ITERATIONS * (2 * 2 * small * small * large + 2 * small**3)
+
+
 def muon(parameters: Parameters, config: MuonConfig) -> list[torch.optim.Optimizer]:
     """AdamW for everything but the layers' matrices, and `Muon` for these."""
     groups = parameters.by_decay(config.weight_decay, matrices=False)

@@ -34,7 +34,7 @@ from crammed.training.recorder import Recorder
 from crammed.training.start import MOST_TOKENS, rows_to_count
 from crammed.training.step import TrainStep
 
-_FIRST_IDS = Specials(0, 1, 2, 3, 4)
+FIRST_IDS = Specials(0, 1, 2, 3, 4)
 """The special tokens of a tokenizer of ours, which is what a run without a corpus will have."""
 _WARM = 2
 _BLOCK_SECONDS = 0.5
@@ -103,7 +103,7 @@ def training_speed(config: RunConfig, device: Device, clock: Clock = time.perf_c
         InputError: the model is too large for the device's memory.
     """
     vocab_size, length = config.tokenizer.vocab_size, config.data.row_length
-    step = build(config, vocab_size, _FIRST_IDS, replace(device, compile=False))
+    step = build(config, vocab_size, FIRST_IDS, replace(device, compile=False))
     a_row = flops_per_token(config) * length
     wanted = max(_PIECE_SECONDS * nominal_speed(config.compute) / a_row, _FEWEST_TOKENS / length)
     rows = max(1, min(round(wanted), step.microbatch_rows, config.batch.rows))
@@ -144,7 +144,7 @@ def measure_speed(
     Args:
         corpus: where rows come from; None draws random ones.
     """
-    vocab_size, specials = config.tokenizer.vocab_size, _FIRST_IDS
+    vocab_size, specials = config.tokenizer.vocab_size, FIRST_IDS
     if corpus is not None:
         vocab_size, specials = corpus.vocab_size, Specials.of(corpus.tokenizer)
     step = build(config, vocab_size, specials, device)
@@ -299,7 +299,7 @@ def _source(
 ) -> Callable[[int], NDArray[np.int64]]:
     """A function that returns the next rows, as many as asked, [rows, row_length]."""
     if corpus is None:
-        draw, least = np.random.default_rng(0), max(_FIRST_IDS.ids) + 1
+        draw, least = np.random.default_rng(0), max(FIRST_IDS.ids) + 1
         return lambda count: draw.integers(least, vocab_size, (count, config.data.row_length))
     stream, place = RowStream(corpus, config.seed, config.order), 0
 

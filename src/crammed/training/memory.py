@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from crammed.config import ModelConfig
 from crammed.device import is_out_of_memory, memory_of
@@ -55,11 +62,72 @@ def refuse_too_large(model: ModelConfig, vocab_size: int, kind: str) -> None:
     Raises:
         InputError: weights, gradients and moments need more than all of the device's memory.
     """
-    size, most = parameters(model, vocab_size), memory_of(kind)
+    refuse_larger(model, vocab_size, memory_of(kind), f"this machine's {kind}")
+
+
+def refuse_larger(model: ModelConfig, vocab_size: int, most: int | None, what: str) -> None:
+    """Refuse a model whose weights, gradients and moments need more than so many bytes.
+
+    Args:
+        what: has the memory, in words.
+
+    Raises:
+        InputError: they do.
+    """
+    size = parameters(model, vocab_size)
     if most is not None and BYTES_PER_PARAMETER * size > most:
         raise InputError(
             f"a model of {quantity(size)} parameters needs "
             f"{BYTES_PER_PARAMETER * size / 2**30:,.0f} GiB for weights, gradients and moments, "
-            f"and this machine's {kind} has {most / 2**30:,.0f} GiB: lower model.layers, "
+            f"and {what} has {most / 2**30:,.0f} GiB: lower model.layers, "
             "model.width or tokenizer.vocab_size"
         )
+
+
+class Allocated(TorchDispatchMode):
+    """Adds up the bytes of all tensors that operators make, while any tensor shares their memory.
+
+    It counts tensors without storage (``meta``) as if they had any, so it says what a device would
+    allocate: its allocator rounds up, and operators that need room to work in are not known.
+
+    Attributes:
+        now: bytes of what was made and is still there.
+        peak: the most that there were at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now: int = 0
+        self.peak: int = 0
+        self._known = WeakIdKeyDictionary()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in pytree.tree_leaves((args, kwargs)):
+            self._note(tensor, was_there=True)
+        result = func(*args, **(kwargs or {}))
+        for tensor in pytree.tree_leaves(result):
+            self._note(tensor)
+        return result
+
+    def _note(self, tensor: object, *, was_there: bool = False) -> None:
+        if not isinstance(tensor, Tensor):
+            return
+        storage = tensor.untyped_storage()
+        if storage in self._known:
+            return
+        self._known[storage] = True
+        if not was_there:
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._freed, storage.nbytes())
+
+    def _freed(self, size: int) -> None:
+        self.now -= size
+
+
+def allocated(work: Callable[[], object]) -> int:
+    """Bytes that some work allocates at its peak, besides what is there when it begins."""
+    counted = Allocated()
+    with counted:
+        work()
+    return counted.peak

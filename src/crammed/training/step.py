@@ -75,6 +75,7 @@ class TrainStep:
         model: the model that is trained, in float32 whatever format is computed in.
         parameters: those of the model.
         microbatch_rows: rows of one forward and backward pass, fewer once memory ran out.
+        recomputes: whether layers compute their activations again for the gradients.
         before_microbatch: called before each of them; what it raises leaves the update undone.
 
     Raises:
@@ -111,7 +112,7 @@ class TrainStep:
             device.torch,
         )
         self._scale = LossScale() if device.dtype == torch.float16 else None
-        self._recomputes = False
+        self.recomputes = False
         if device.recomputes:
             self._recompute()
         self.parameters = list(model.parameters())
@@ -168,37 +169,49 @@ class TrainStep:
                 self._with_less(lambda: self._compile_for(row_counts, rates))
 
     def _fit(self) -> None:
-        """Find how many rows the device's memory holds, and whether layers have to recompute."""
-        length = self._config.data.row_length
         free, _ = torch.cuda.mem_get_info(self._device.torch)
-        # Gradients are still to come, and so are moments unless a checkpoint was read.
-        for parameter in self.parameters:
+        self.fit(free, self._peak)
+
+    def fit(self, free: int, peak: Callable[[int], int]) -> None:
+        """Find how many rows a memory holds, and whether layers have to recompute.
+
+        Args:
+            free: its bytes, of which gradients and moments that are still to come take a part.
+            peak: gives the bytes that a microbatch of so many rows takes besides.
+        """
+        length = self._config.data.row_length
+        for parameter in self.parameters:  # there are no moments yet unless a checkpoint was read
             to_come = 1 if self.optimizer.state.get(parameter) else 3
             free -= to_come * parameter.numel() * parameter.element_size()
-        self.microbatch_rows = fitting_rows(self._peak, free, length)
+        self.microbatch_rows = fitting_rows(peak, free, length)
         if self._may_recompute() and self.microbatch_rows * length < LEAST_TOKENS:
             self._recompute()
-            self.microbatch_rows = fitting_rows(self._peak, free, length)
+            self.microbatch_rows = fitting_rows(peak, free, length)
 
     def _may_recompute(self) -> bool:
         """Whether recomputing is still a way to save memory."""
-        undecided = self._device.recomputes is None and not self._recomputes
+        undecided = self._device.recomputes is None and not self.recomputes
         return undecided and not self._device.fused  # whose layers run into one another
 
     def _recompute(self) -> None:
-        self._recomputes = True
+        self.recomputes = True
         recompute(self._copy)
 
     def _peak(self, rows: int) -> int:
         """Bytes that a microbatch of so many rows takes uncompiled; compiled it takes less."""
-        device, length = self._device.torch, self._config.data.row_length
+        device = self._device.torch
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
+        self.try_rows(rows)
+        return torch.cuda.max_memory_allocated(device) - before
+
+    def try_rows(self, rows: int) -> None:
+        """Forward and backward of a microbatch, uncompiled, for what it takes; nothing is kept."""
+        device, length = self._device.torch, self._config.data.row_length
         ids = torch.zeros((rows, length), dtype=torch.int64, device=device)
         count = predicted_positions(self._config.masking.rate, length)
         loss = self._microbatch_loss(ids, torch.arange(rows, device=device), count)
         torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        return torch.cuda.max_memory_allocated(device) - before
 
     def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         """Run every shape that training will meet once, so that no update has to wait."""

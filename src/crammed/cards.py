@@ -1,0 +1,91 @@
+"""What is known about graphics cards without having one: peaks, memory, bandwidth.
+
+Figures are the manufacturer's, but for the peaks of the paper's three cards, which are as the paper
+rates them (Geiping and Goldstein 2022, section 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crammed.errors import InputError
+
+TERA, GIGA, GIB = 1e12, 1e9, 2**30
+
+
+@dataclass(frozen=True)
+class Card:
+    """A graphics card.
+
+    Attributes:
+        name: what occurs in the name that PyTorch has for it.
+        teraflops: dense 16-bit matrix products with 32-bit accumulation, in TFLOP/s.
+        gibibytes: memory.
+        gigabytes_per_second: bandwidth of the memory.
+        capability: CUDA compute capability.
+        published: tokens per second of the paper's encoder in its authors' program, where they have
+            said it.
+    """
+
+    name: str
+    teraflops: float
+    gibibytes: int
+    gigabytes_per_second: float
+    capability: tuple[int, int]
+    published: float | None = None
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of 16-bit matrix products."""
+        return self.teraflops * TERA
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory."""
+        return self.gibibytes * GIB
+
+    @property
+    def half(self) -> str:
+        """The 16-bit format that it multiplies."""
+        return "bfloat16" if self.capability >= (8, 0) else "float16"
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second that its memory moves."""
+        return self.gigabytes_per_second * GIGA
+
+
+CARDS = (
+    Card("H200", 989.0, 141, 4800.0, (9, 0)),
+    Card("H100 PCIe", 756.0, 80, 2039.0, (9, 0)),
+    Card("H100", 989.0, 80, 3350.0, (9, 0), published=258_700.0),  # uncompiled, PyTorch 2.2
+    Card("A100", 312.0, 40, 1555.0, (8, 0)),
+    Card("A100 80GB", 312.0, 80, 2039.0, (8, 0)),
+    Card("RTX 4090", 165.2, 24, 1008.0, (8, 9)),
+    Card("RTX A6000", 154.8, 48, 768.0, (8, 6), published=103_200.0),  # compiled, PyTorch 2.0
+    Card("RTX A4000", 88.45, 16, 448.0, (8, 6)),
+    Card("RTX 2080 Ti", 53.8, 11, 616.0, (7, 5)),
+    Card("V100", 125.0, 16, 900.0, (7, 0)),
+    Card("TITAN RTX", 130.5, 24, 672.0, (7, 5)),
+)
+
+
+def known_card(name: str) -> Card | None:
+    """The card with the longest name that occurs in the name of a device; None if there is none."""
+    known = [card for card in CARDS if card.name.lower() in name.lower()]
+    return max(known, key=lambda card: len(card.name), default=None)
+
+
+def card_called(name: str) -> Card:
+    """The card that somebody means by a name, which may be a part of it, such as ``4090``.
+
+    Raises:
+        InputError: no card, or more than one.
+    """
+    if (card := known_card(name)) is not None:
+        return card
+    meant = [card for card in CARDS if name.strip() and name.strip().lower() in card.name.lower()]
+    if len(meant) != 1:
+        among = ", ".join(card.name for card in meant or CARDS)
+        raise InputError(f"--device {name}: name one of {among}")
+    return meant[0]

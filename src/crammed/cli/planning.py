@@ -1,0 +1,245 @@
+"""The verb that forecasts what a budget buys: plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crammed.cli.options import (
+    BudgetOption,
+    CorpusOption,
+    FitOption,
+    JsonOption,
+    RecipeWords,
+    configure,
+    refuse_twice,
+    show_budget,
+    shown_progress,
+)
+from crammed.cli.output import print_result
+from crammed.errors import InputError
+
+if TYPE_CHECKING:
+    from crammed.cards import Card
+    from crammed.choosing import Asked, Chosen, Measure
+    from crammed.config import RunConfig
+    from crammed.data.corpus import Corpus
+    from crammed.progress import Progress
+    from crammed.training.measure import Speed
+
+A_DAY = 86400.0
+"""Seconds, and the most to measure for."""
+
+
+def plan(
+    words: RecipeWords = None,
+    corpus: CorpusOption = None,
+    budget: BudgetOption = None,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, max=A_DAY, help="Seconds to measure for.")
+    ] = 20.0,
+    fit: FitOption = False,
+    as_json: JsonOption = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CARD",
+            help="Measure nothing; count what another card would reach, such as 'RTX 4090'.",
+        ),
+    ] = None,
+) -> None:
+    """Measure this device, or count for another, and forecast what a budget buys on it."""
+    from crammed.choosing import choose, values_of
+    from crammed.data.heldout import text_bytes
+    from crammed.sizing import FOLLOWERS
+    from crammed.training.forecast import forecast
+
+    if math.isnan(seconds):
+        raise InputError("--seconds takes a number of seconds, such as 20")
+    overrides = [word for word in words or [] if "=" in word]
+    refuse_twice(overrides, "--device", "compute.device", device is not None)
+    asked, opened = configure(words, {}, budget, None, None, corpus, fit=fit, needs_data=False)
+    rows = opened.rows if opened is not None else None
+    with shown_progress() as progress:
+        show_budget(progress, asked.config, budget, words)
+        speeds = _here(asked, opened, seconds, progress) if device is None else _on(device, opened)
+        chosen = choose(asked, rows, speeds.measure, speeds.nominal)
+        suited, why = _suited(asked, chosen, opened, speeds)
+        speed = speeds.whole(chosen.config)
+    config = chosen.config
+    vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
+    size = text_bytes(opened.manifest["characters"], opened.heldout) if opened else None
+    values = forecast(config, vocab, rows, speed, suited, size)
+    values |= {"chosen": values_of(config, FOLLOWERS), "reasons": why, "card": None}
+    if speeds.card is not None:
+        values["card"] = _card_values(speeds.card, values["tokens_per_second"])
+    print_result(values, as_json, _plan_lines(values))
+
+
+@dataclass(frozen=True)
+class _Speeds:
+    """Where a plan knows speeds from.
+
+    Attributes:
+        measure: FLOP/s of a configuration.
+        whole: the speeds of all parts of a run with a configuration.
+        nominal: FLOP/s to begin with; None is the nominal speed of this machine.
+        card: for which speeds are counted; None where this device is measured.
+    """
+
+    measure: Measure
+    whole: Callable[[RunConfig], Speed]
+    nominal: float | None = None
+    card: Card | None = None
+
+
+def _here(asked: Asked, corpus: Corpus | None, seconds: float, progress: Progress) -> _Speeds:
+    from crammed.training.measure import measure_speed
+    from crammed.training.settling import device_of, measuring
+
+    rows = corpus.rows if corpus is not None else None
+    device = device_of(asked.nominally(rows), rows)
+    return _Speeds(
+        measuring(device, progress),
+        lambda config: measure_speed(config, corpus, device, seconds, progress),
+    )
+
+
+def _on(name: str, corpus: Corpus | None) -> _Speeds:
+    from crammed.cards import card_called
+    from crammed.speed import SHARE_OF_PEAK
+    from crammed.training.oncard import counted_measure, counted_speed
+
+    card, vocab = card_called(name), corpus.vocab_size if corpus is not None else None
+    return _Speeds(
+        counted_measure(card, vocab),
+        lambda config: counted_speed(config, vocab or config.tokenizer.vocab_size, card),
+        SHARE_OF_PEAK * card.peak,
+        card,
+    )
+
+
+def _card_values(card: Card, tokens_per_second: float) -> dict[str, Any]:
+    """What a forecast for a card says of it."""
+    published = None if card.published is None else A_DAY * card.published
+    return {
+        "name": card.name,
+        "memory": card.memory,
+        "tokens_per_day": A_DAY * tokens_per_second,
+        "published_tokens_per_day": published,
+    }
+
+
+def _suited(
+    asked: Asked, chosen: Chosen, corpus: Corpus | None, speeds: _Speeds
+) -> tuple[Chosen | None, str]:
+    """The size that suits budget and text, and why the recipe's own is what it is.
+
+    The first is None if what is set suits none of the sizes to choose from.
+    """
+    from crammed.choosing import SHAPE, choose, reasons
+
+    rows = corpus.rows if corpus is not None else None
+    if set(SHAPE) <= set(asked.open):
+        known = "measured" if speeds.card is None else "counted"
+        return chosen, reasons(chosen.config, chosen.choice, rows, known)
+    decided = ["tokenizer.vocab_size"] if corpus is not None else []
+    try:
+        return choose(asked.wide_open(decided), rows, speeds.measure, speeds.nominal), "as set"
+    except InputError:
+        return None, "as set"
+
+
+def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """A forecast as labelled lines."""
+    from crammed.budget import format_seconds
+    from crammed.quantity import flops_text, quantity
+
+    shape = tuple(values["chosen"][key] for key in ("model.layers", "model.width"))
+    epochs = values["epochs"]
+    low, high = values["tokens_between"]
+    apart = f" ({quantity(low)} to {quantity(high)})" if high > 1.02 * low else ""
+    card = values["card"]
+    lines = [] if card is None else _card_lines(card)
+    lines += [
+        (
+            "size",
+            f"{shape[0]} x {shape[1]} in updates of {values['chosen']['batch.rows']:,} rows: "
+            f"{values['reasons']}",
+        ),
+        ("updates", f"{values['updates']:,}"),
+        (
+            "tokens",
+            f"{values['tokens']:,}{apart}, {values['tokens_per_second']:,.0f} per second"
+            + (f", {epochs:.2f} epochs" if epochs is not None else ""),
+        ),
+        (
+            "model",
+            f"{values['parameters']:,} parameters, {values['tokens_per_parameter']:.1f} tokens "
+            "per parameter",
+        ),
+        ("time", f"{format_seconds(values['seconds'])} charged"),
+        ("compute", flops_text(1e18 * values["exaflop"])),
+    ]
+    if (compiled := values["first_compile_seconds"]) >= 1.0:
+        again = format_seconds(values["compile_seconds"])
+        lines.append(("compile", f"{again} ({format_seconds(compiled)} the first time)"))
+    if values["memory"] is not None:
+        taken, rows = f"{values['memory'] / 2**30:.1f}", values["microbatch_rows"]
+        most = "" if card is None else f" of {card['memory'] / 2**30:.0f}"
+        lines.append(("memory", f"{taken}{most} GiB, {rows} rows at a time"))
+    lines += [("note", note) for note in values["notes"]]
+    if (best := values["best_size"]) is not None:
+        if values["sizes"]:
+            known = "measured" if card is None else "counted"
+            lines.append(("sizes", "\n".join(_size_lines(values["sizes"], best, known))))
+        if shape != (best["layers"], best["width"]):
+            suits = f"{best['layers']} x {best['width']}: {best['why']}"
+            how = "; --fit takes it, unless model.layers or model.width are typed"
+            lines.append(("best size", suits + how))
+    return lines
+
+
+def _card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
+    """What has to be known of a forecast that nobody measured."""
+    from crammed.quantity import quantity
+
+    lines = [
+        (
+            "card",
+            f"{card['name']}: a count of FLOPs, bytes and memory at most, not a measurement "
+            "(docs/performance.md)",
+        ),
+        ("a day", f"{quantity(card['tokens_per_day'])} tokens, counted"),
+    ]
+    if (published := card["published_tokens_per_day"]) is not None:
+        lines.append(
+            ("published", f"{quantity(published)} tokens a day by the paper's program and encoder")
+        )
+    return lines
+
+
+def _size_lines(sizes: list[dict[str, Any]], best: dict[str, Any], known: str) -> Iterator[str]:
+    """A table of sizes: the speed of some is known, the others' follows from their FLOPs.
+
+    Args:
+        known: how, in a word.
+    """
+    from crammed.quantity import quantity
+
+    yield "   layers x width  parameters    tokens  / layer parameter  epochs  memory held"
+    for size in sizes:
+        shape = f"{size['layers']} x {size['width']}"
+        is_best = (size["layers"], size["width"]) == (best["layers"], best["width"])
+        epochs = "" if size["epochs"] is None else f"{size['epochs']:.2f}"
+        yield (
+            f"{'->' if is_best else '  '} {shape:>14}  {quantity(size['parameters']):>10}  "
+            f"{quantity(size['tokens']):>8}  {size['tokens_per_layer_parameter']:>17.1f}  "
+            f"{epochs:>6}  "
+            f"{size['held_memory'] / 2**30:>7.2f} GiB  "
+            + (known if size["measured"] else "from its FLOPs")
+        )

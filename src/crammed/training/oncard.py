@@ -1,0 +1,185 @@
+"""What training would reach on a card that this machine lacks: a count, nothing is measured.
+
+Memory is what an uncompiled microbatch of tensors without storage would allocate, and the rows of a
+microbatch are found from it as on a real card. Seconds are FLOPs at a share of the peak, and the
+fewest bytes that `crammed.model.traffic` counts at a share of the bandwidth. The shares are what
+single operations reached on one H200. Launches, gaps between kernels, clocks that fall under load,
+compiling and reading are not counted: on that H200, a plain loop took 1.3 times its count.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from crammed.cards import GIB, Card
+from crammed.choosing import Measure
+from crammed.config import ComputeConfig, RunConfig
+from crammed.data.masking import predicted_positions
+from crammed.device import Device
+from crammed.errors import InputError
+from crammed.model.count import parameters, train_flops_per_token
+from crammed.model.encoder import MaskedLM
+from crammed.model.traffic import attention_bytes, attention_flops, traffic
+from crammed.optim.build import build_optimizer
+from crammed.optim.muon import orthogonalisation_flops
+from crammed.training.measure import FIRST_IDS, Speed
+from crammed.training.memory import BYTES_PER_PARAMETER, allocated, refuse_larger
+from crammed.training.step import TrainStep
+
+PRODUCTS = 0.725
+"""Share of the peak that matrix products reach: those of the paper's step 717 of 989 TFLOP/s."""
+ATTENTION = 0.35
+"""Share of the peak that attention reaches where its bytes do not bind it (assumed)."""
+BANDWIDTH = 0.9
+"""Share of the bandwidth that a copy reaches: 4.3 of 4.8 TB/s."""
+RESERVED = GIB
+"""Memory for the driver, CUDA's context and its libraries."""
+OPTIMIZER_BYTES = 28
+"""Moved by the optimizer for each parameter: weight and moments read and written, gradient read."""
+RECOMPUTED = 4 / 3
+"""Work of layers that compute their activations twice."""
+
+
+def counted_measure(card: Card, vocab_size: int | None) -> Measure:
+    """Counts what `crammed.training.settling.measuring` measures: FLOP/s of a configuration.
+
+    Args:
+        vocab_size: of the corpus; None takes the configuration's.
+    """
+
+    def measure(config: RunConfig) -> float:
+        vocab = vocab_size or config.tokenizer.vocab_size
+        length, rows = config.data.row_length, config.batch.rows
+        predicted = predicted_positions(config.masking.rate, length)
+        flops = train_flops_per_token(config.model, vocab, length, predicted) * rows * length
+        return flops / counted_speed(config, vocab, card).seconds(rows)
+
+    return measure
+
+
+def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
+    """What `crammed.training.measure.measure_speed` measures, as far as it can be counted.
+
+    Raises:
+        InputError: the card lacks the number format, or its memory is too small.
+    """
+    step = _fitted(config, vocab_size, card)
+    rows = min(step.microbatch_rows, config.batch.rows)
+    size = parameters(config.model, vocab_size)
+    memory = BYTES_PER_PARAMETER * size + _taken(step, rows)
+    if memory > card.memory - RESERVED:
+        raise InputError(
+            f"{rows} rows of {config.data.row_length} tokens at a time take "
+            f"{memory / GIB:,.1f} GiB, and a {card.name} has {card.gibibytes}, one of them for "
+            "CUDA: leave out compute.microbatch_rows, or train a smaller model"
+        )
+    update = OPTIMIZER_BYTES * size / (BANDWIDTH * card.bandwidth)
+    for group in step.optimizer.param_groups:
+        if "parts" in group:  # one of Muon's
+            shapes = [(len(p) // group["parts"], p.shape[1]) for p in group["params"]]
+            flops = sum(group["parts"] * orthogonalisation_flops(*shape) for shape in shapes)
+            update += flops / (PRODUCTS * card.peak)
+    return Speed(
+        update=update,
+        row=_microbatch_seconds(config, vocab_size, card, rows, step.recomputes) / rows,
+        compile=0.0,
+        memory=memory,
+        microbatch_rows=rows,
+    )
+
+
+def _microbatch_seconds(
+    config: RunConfig, vocab_size: int, card: Card, rows: int, recomputes: bool
+) -> float:
+    model, length = config.model, config.data.row_length
+    tokens, predicted = rows * length, predicted_positions(config.masking.rate, length)
+    of_attention = attention_flops(model, tokens, length)
+    products = tokens * train_flops_per_token(model, vocab_size, length, predicted) - of_attention
+    bandwidth = BANDWIDTH * card.bandwidth
+    moved = sum(traffic(model, vocab_size, tokens, rows * predicted, 2, 2).values())
+    seconds = products / (PRODUCTS * card.peak) + moved / bandwidth
+    seconds += max(
+        of_attention / (ATTENTION * card.peak), attention_bytes(model, tokens, 2) / bandwidth
+    )
+    return seconds * (RECOMPUTED if recomputes else 1.0)
+
+
+def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
+    """The step that would train there, without storage, with microbatches that the card holds."""
+    device, free = _device(config.compute, card), card.memory - RESERVED
+    refuse_larger(config.model, vocab_size, free, f"a {card.name}, less 1 GiB for CUDA,")
+    with torch.device("meta"):
+        model = MaskedLM(config.model, vocab_size)
+    optimizer = build_optimizer(model, config.optim)
+    step = TrainStep(model, optimizer, config, FIRST_IDS, device)
+    if device.fits_microbatch:
+        weights = sum(each.numel() * each.element_size() for each in step.parameters)
+        step.fit(free - weights, lambda rows: _taken(step, rows))
+    return step
+
+
+def _taken(step: TrainStep, rows: int) -> int:
+    """Bytes that a microbatch of so many rows takes."""
+    with _OneKernelAttention():
+        return allocated(lambda: step.try_rows(rows))
+
+
+def _device(config: ComputeConfig, card: Card) -> Device:
+    """The card as `crammed.device.choose_device` would describe it there.
+
+    Raises:
+        InputError: the configuration asks for a format that the card lacks, or that is not counted.
+    """
+    native: torch.dtype = getattr(torch, card.half)
+    if config.fp8 == "on" or config.dtype not in ("auto", card.half):
+        raise InputError(
+            f"--device {card.name} counts products in {card.half}: leave out compute.fp8 and "
+            "compute.dtype"
+        )
+    return Device(
+        torch=torch.device("meta"),
+        name=card.name,
+        dtype=native,
+        tuning_dtype=torch.float32 if native == torch.float16 else native,
+        fp8=False,
+        kernels=config.kernels,
+        compile=False,
+        recomputes=None if config.recompute == "auto" else config.recompute == "on",
+        microbatch_rows=config.microbatch_rows or 256,
+        fits_microbatch=config.microbatch_rows is None,
+        peak=card.peak,
+        peak_source="table",
+        reasons=(),
+    )
+
+
+class _OneKernelAttention(TorchFunctionMode):
+    """Attention in one kernel, as on a card; without one, PyTorch keeps all scores in memory."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    bias = None
+    if attn_mask is not None:
+        bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+        if attn_mask.dtype == torch.bool:
+            bias = bias.masked_fill(~attn_mask, -float("inf"))
+        bias = bias.expand(*query.shape[:-1], key.shape[-2])
+    operator = torch.ops.aten._scaled_dot_product_efficient_attention
+    output: Tensor = operator(query, key, value, bias, True, dropout_p)[0]
+    return output

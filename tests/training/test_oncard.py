@@ -1,0 +1,139 @@
+"""What is counted for a card that is not here, beside counts by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from crammed.cards import CARDS, GIB, Card, card_called, known_card
+from crammed.errors import InputError
+from crammed.model.count import parameters
+from crammed.optim.muon import ITERATIONS, orthogonalisation_flops, orthogonalise
+from crammed.recipe import load_config
+from crammed.training.memory import BYTES_PER_PARAMETER, allocated
+from crammed.training.oncard import counted_speed
+from support.command import crammed
+
+PAPER = load_config("crammed-2022")
+VOCAB = PAPER.tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_bytes_are_counted_while_any_tensor_shares_them(device: str) -> None:
+    there = torch.empty(1000, device=device)
+
+    def work() -> None:
+        first = there + 1  # 4,000 bytes
+        part = first.view(10, 100)[2:]
+        first = there.view(10, 100).add_(0)  # nothing new
+        second = part * 2  # 3,200, and the first 4,000 are still shared
+        del part
+        third = torch.cat([second, first])  # 7,200, when only 3,200 are left
+        del second, third
+        torch.empty(2000, device=device)
+
+    assert allocated(work) == 3200 + 7200
+
+
+def test_what_a_backward_pass_allocates() -> None:
+    x, weight = torch.empty(4, 8, device="meta"), torch.empty(8, 16, device="meta")
+    weight.requires_grad_()
+
+    def work() -> None:
+        loss = (x @ weight).relu().sum()
+        torch.autograd.grad(loss, weight)
+
+    slopes, gradient = 4 * 16 * 4, 8 * 16 * 4
+    assert slopes + gradient <= allocated(work) <= slopes + gradient + 16
+
+
+def test_the_paper_s_shape_on_cards() -> None:
+    speeds = {name: counted_speed(PAPER, VOCAB, card_called(name)) for name in ("H200", "A6000")}
+    held = BYTES_PER_PARAMETER * parameters(PAPER.model, VOCAB)
+    for speed in speeds.values():
+        assert speed.microbatch_rows in (256, 512)
+        assert speed.memory is not None
+        # Uncompiled, 16 layers keep 18 vectors of the width of each token in 16 bits, and more.
+        kept = (speed.memory - held) / speed.microbatch_rows / 128
+        assert 16 * 18 * 768 * 2 < kept < 2 * 16 * 18 * 768 * 2
+    a_row = {name: speed.row / 128 for name, speed in speeds.items()}
+    # The count of docs/performance.md: 59.7 ms of products and attention, 15.7 of traffic.
+    assert 65_536 * a_row["H200"] == pytest.approx(0.0754, rel=0.02)
+    published = known_card("NVIDIA RTX A6000")
+    assert published is not None
+    assert published.published is not None
+    assert 1.2 < 1 / a_row["A6000"] / published.published < 1.5
+
+
+def test_a_small_card_gets_fewer_rows_and_the_format_that_it_has() -> None:
+    small, large = (counted_speed(PAPER, VOCAB, card_called(name)) for name in ("2080 Ti", "H100"))
+    assert 16 <= small.microbatch_rows < large.microbatch_rows
+    assert small.memory is not None
+    assert small.memory < 10 * GIB
+    assert small.row > 10 * large.row
+    wrong = load_config("crammed-2022", ["compute.dtype=bfloat16"])
+    with pytest.raises(InputError, match=r"counts products in float16: leave out"):
+        counted_speed(wrong, VOCAB, card_called("2080 Ti"))
+    many = load_config("crammed-2022", ["compute.microbatch_rows=4096"])
+    with pytest.raises(InputError, match=r"leave out compute\.microbatch_rows"):
+        counted_speed(many, VOCAB, card_called("2080 Ti"))
+    deep = load_config("crammed-2022", ["model.layers=200"])
+    with pytest.raises(InputError, match=r"a RTX 2080 Ti, less 1 GiB for CUDA, has 10 GiB"):
+        counted_speed(deep, VOCAB, card_called("2080 Ti"))
+
+
+def test_the_flops_of_orthogonalising() -> None:
+    assert ITERATIONS == 5
+    for shape in ((8, 24), (24, 8)):
+        with FlopCounterMode(display=False) as counted:
+            orthogonalise(torch.empty(shape, device="meta"), torch.float32)
+        assert counted.get_total_flops() == orthogonalisation_flops(*shape)
+
+
+@pytest.mark.parametrize(
+    ("called", "card"),
+    [("RTX 4090", "RTX 4090"), ("4090", "RTX 4090"), ("nvidia h100 pcie", "H100 PCIe")],
+)
+def test_a_card_is_known_by_a_part_of_its_name(called: str, card: str) -> None:
+    assert card_called(called).name == card
+
+
+@pytest.mark.parametrize(("called", "among"), [("TPU", "H200, "), ("", "H200, "), ("A", "A100, ")])
+def test_a_card_that_nobody_knows_is_refused(called: str, among: str) -> None:
+    with pytest.raises(InputError, match=rf"name one of .*{among}"):
+        card_called(called)
+
+
+def test_every_card_is_whole() -> None:
+    for card in CARDS:
+        assert isinstance(card, Card)
+        assert known_card(f"NVIDIA {card.name}") == card
+        # Every card has some 50 to 400 FLOPs for each byte that it moves.
+        assert 50 < card.peak / card.bandwidth < 400
+        assert card.half == ("float16" if card.capability < (8, 0) else "bfloat16")
+
+
+def test_a_plan_for_a_card_says_that_it_is_a_count() -> None:
+    words = ["plan", "crammed-2022", "--budget", "24h", "--device", "A6000"]
+    done = crammed(*words)
+    assert done.returncode == 0, done.stderr
+    assert "RTX A6000: a count" in done.stdout
+    assert "8.92 G tokens a day by the paper's program" in done.stdout
+    assert re.search(r"of 48 GiB, (256|512) rows at a time", done.stdout)
+    values = json.loads(crammed(*words, "--json").stdout)
+    assert values["card"]["tokens_per_day"] == pytest.approx(86400 * values["tokens_per_second"])
+    assert values["tokens"] == pytest.approx(values["card"]["tokens_per_day"], rel=0.01)
+    twice = crammed(*words, "compute.device=cpu")
+    assert twice.returncode == 2
+    assert "compute.device is set twice" in twice.stderr
+
+
+def test_what_suits_a_card_follows_from_its_count() -> None:
+    done = crammed("plan", "crammed", "--budget", "1h", "--device", "RTX 4090")
+    assert done.returncode == 0, done.stderr
+    assert "tokens/s, counted" in done.stdout
+    assert "measured" not in done.stdout

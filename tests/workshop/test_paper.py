@@ -1,0 +1,138 @@
+"""Steps on paper: what is counted, beside counts by hand."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from crammed.cards import card_called
+from crammed.model.traffic import attention_bytes
+from crammed.recipe import load_config
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+@pytest.fixture(autouse=True)
+def _tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(TOOLS)
+
+
+def room(name: str) -> Any:
+    return importlib.import_module(f"paper.{name}")
+
+
+def on_paper(*words: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, where PyTorch is not imported yet."""
+    if (missing := room("gpu").missing()) is not None:
+        pytest.skip(f"a step on paper needs {missing}")
+    command = [sys.executable, str(TOOLS / "step_on_paper.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done
+
+
+def test_each_element_of_a_buffer_counts_once() -> None:
+    accesses = room("accesses")
+    read, written, added = accesses.READ, accesses.WRITTEN, accesses.ADDED
+
+    def moved(*found: Any) -> tuple[int, int]:
+        both = accesses.traffic([accesses.Access(*each) for each in found])
+        return both.read, both.written
+
+    halves = [("a", read, "x", 500, 2, 1000), ("a", read, "x + 500", 500, 2, 1000)]
+    assert moved(*halves, ("b", written, "x", 500, 4, 500)) == (2000, 2000)
+    assert moved(*halves, halves[0]) == (2000, 0), "a second pass over the same elements"
+    assert moved(*halves, ("a", read, "2*x", 900, 2, 1000)) == (2000, 0), "no more than there are"
+    assert moved(("a", read, "tmp0", 3000, 2, None)) == (6000, 0), "a gather reads again"
+    assert moved(("a", added, "x", 10, 4, 10)) == (40, 40)
+
+
+def test_operators_are_counted_by_what_they_take_and_give() -> None:
+    launch_of = room("launches").launch_of
+    a, b = torch.empty(3, 4, dtype=torch.bfloat16), torch.empty(4, 5, dtype=torch.bfloat16)
+
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda")
+
+    left, right = a.as_subclass(OnGpu), b.as_subclass(OnGpu)
+    result = torch.empty(3, 5, dtype=torch.bfloat16).as_subclass(OnGpu)
+    product = launch_of(torch.ops.aten.mm.default, (left, right), {}, result)
+    assert (product.read, product.written, product.flops) == (2 * 12 + 2 * 20, 2 * 15, 2 * 60)
+    assert product.shape == "[3, 4] x [4, 5] nn bfloat16"
+    within = launch_of(torch.ops.aten.add_.Tensor, (left, left), {}, left)
+    assert (within.read, within.written, within.flops) == (2 * 24, 24, 0)
+    assert launch_of(torch.ops.aten.t.default, (left,), {}, left) is None
+    assert launch_of(torch.ops.aten.mm.default, (a, b), {}, a @ b) is None, "not on the GPU"
+
+
+def test_what_our_norm_s_backward_moves_besides() -> None:
+    """Four programs on each of 132 multiprocessors leave float32 sums for weight and bias."""
+    more, kernels = room("launches").DECLARED["crammed.add_norm_backward"](
+        (None, None, torch.empty(7, 768), None, None, None, True)
+    )
+    assert (more, kernels) == (4 * 132 * 768 * 4 * 2, 3)
+
+
+def test_the_model_of_time() -> None:
+    model, launch = room("model"), room("launches").Launch
+    card = card_called("H200")
+    assert model.seconds(launch("k", "forward", 10, 10, kernels=3), card) == 3 * model.LEAST
+    moving = launch("k", "forward", 4_320_000_000, 0)
+    assert model.seconds(moving, card) == pytest.approx(1e-3)
+    product = launch("aten.mm", "operator", 0, 0, flops=717_025_000_000)
+    assert model.seconds(product, card) == pytest.approx(1e-3)
+    # Attention in short rows takes as long as its bytes.
+    shape = load_config("crammed-2022").model
+    rows = launch(
+        "aten._scaled_dot_product_x", "operator", attention_bytes(shape, 65_536, 2), 0, flops=10**9
+    )
+    assert model.seconds(rows, card) == pytest.approx(4.5e-3, rel=0.01)
+    more = model.one_more([moving, product], [moving, product, product, rows])
+    assert more == {product: 1, rows: 1}
+    found = model.sums(more, card)
+    assert list(found) == ["attention", "products"]
+    assert model.between_products(found).launches == 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "part"),
+    [
+        ("triton_red_fused__log_softmax_nll_loss_forward_1", "loss"),
+        ("_gate_forward_kernel", "gates"),
+        ("crammed.add_norm_backward", "residuals and norms"),
+        ("triton_poi_fused__to_copy_12", "weights"),
+        ("aten.add_.Tensor", "weights"),
+        ("triton_poi_fused_mul_3", "other"),
+    ],
+)
+def test_parts_of_a_step_are_known_by_names(kernel: str, part: str) -> None:
+    assert room("model").part(room("launches").Launch(kernel, "forward", 1, 1)) == part
+
+
+@pytest.mark.long
+def test_a_toy_agrees_with_a_count_by_hand() -> None:
+    done = on_paper("--check")
+    assert done.stdout.count("same") == 3
+
+
+@pytest.mark.long
+def test_a_step_s_products_are_those_of_its_floor(tmp_path: Path) -> None:
+    small = ["model.layers=2", "model.width=64", "model.head_dim=16", "tokenizer.vocab_size=512"]
+    out = tmp_path / "paper.json"
+    on_paper("crammed-2022", *small, "--rows", "8", "--loop", "ours", "--out", str(out))
+    result = json.loads(out.read_text())
+    ours = result["loops"]["ours"]
+    config = load_config("crammed-2022", small)
+    from crammed.model.count import train_flops_per_token
+
+    counted = 8 * 128 * train_flops_per_token(config.model, 512, 128, 32)
+    assert ours["flops"] == counted
+    assert ours["between_products_bytes"] > 0
+    assert {"products", "attention", "gates", "loss", "embedding"} <= set(ours["parts"])

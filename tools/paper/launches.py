@@ -1,0 +1,173 @@
+"""What a step launches, noted while the compiler's code around its kernels runs on fake tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from paper.gpu import Properties
+
+VIEWS = (
+    # Operators that launch nothing, although PyTorch does not call all of them views.
+    *("prim.", "profiler.", "aten.empty", "aten.new_empty", "aten.detach", "aten.alias"),
+    *("aten.as_strided", "aten.view", "aten._unsafe_view", "aten.split", "aten.unbind"),
+    *("aten.lift_fresh", "aten.set_", "aten.is_", "aten.sym_", "aten._local_scalar_dense"),
+)
+FILLS = (
+    *("aten.zeros", "aten.new_zeros", "aten.zero_", "aten.ones", "aten.full", "aten.fill_"),
+    "aten.arange",
+)
+"""Operators that write without reading."""
+PRODUCTS = ("aten.mm", "aten.bmm", "aten.addmm", "aten._scaled_mm")
+ATTENTION = "scaled_dot_product"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of a generated kernel, or of an operator that PyTorch computes itself.
+
+    Attributes:
+        where: ``forward`` or ``backward`` of what was compiled, or ``operator``.
+        read, written: bytes.
+        kernels: launches of the device in one call.
+        flops: of products and attention; everything else counts as 0.
+        shape: of a product or of attention, in words.
+    """
+
+    name: str
+    where: str
+    read: int
+    written: int
+    kernels: int = 1
+    flops: int = 0
+    shape: str = ""
+
+    @property
+    def moved(self) -> int:
+        """Bytes read and written."""
+        return self.read + self.written
+
+
+class Noted:
+    """The launches of a stretch of work."""
+
+    def __init__(self) -> None:
+        self._launches: list[Launch] | None = None
+
+    def add(self, launch: Launch) -> None:
+        """Note a launch, if anybody listens."""
+        if self._launches is not None:
+            self._launches.append(launch)
+
+    @contextmanager
+    def listening(self) -> Iterator[list[Launch]]:
+        """What is launched inside, as a list that grows."""
+        launches: list[Launch] = []
+        self._launches = launches
+        try:
+            yield launches
+        finally:
+            self._launches = None
+
+
+class Operators(TorchDispatchMode):
+    """Notes every operator that runs outside of generated kernels."""
+
+    def __init__(self, noted: Noted) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._noted = noted
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """The compiler runs operators, too, which no step launches."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        launch = launch_of(func, args, kwargs or {}, result)
+        if launch is not None:
+            self._noted.add(launch)
+        return result
+
+
+def launch_of(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
+    """What a call of an operator costs a device; None where it launches nothing."""
+    name = str(func).removesuffix(".default")
+    inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+    if (
+        func.is_view
+        or name.startswith(VIEWS)
+        or not any(x.device.type == "cuda" for x in inputs + outputs)
+    ):
+        return None
+    if name.startswith(PRODUCTS):
+        return _product(name, args, _tensors(kwargs.get("out")) or outputs)
+    if ATTENTION in name:
+        return _attention(name, args, inputs, outputs)
+    if name.startswith(FILLS):
+        return Launch(name, "operator", 0, _bytes(outputs))
+    changed = [
+        args[place] if place < len(args) else kwargs.get(argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    read, written = _bytes(inputs), _bytes(_tensors(changed) if changed else outputs)
+    kernels = 1
+    if name in DECLARED:
+        more, kernels = DECLARED[name](args)
+        read, written = read + more, written + more
+    return Launch(name, "operator", read, written, kernels)
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _product(name: str, args: Any, outputs: list[Tensor]) -> Launch:
+    """[m, k] x [k, n]; the sum that `addmm` begins with is read as well."""
+    factors = [arg for arg in args if isinstance(arg, Tensor)]
+    read = _bytes(factors)
+    left, right = factors[1:3] if "addmm" in name else factors[:2]
+    *batch, m, k = left.shape
+    n = right.shape[-1]
+    turned = "".join("t" if each.stride(-1) != 1 else "n" for each in (left, right))
+    shape = f"[{m}, {k}] x [{k}, {n}] {turned} {str(outputs[0].dtype).removeprefix('torch.')}"
+    flops = 2 * math.prod(batch) * m * n * k
+    return Launch(name, "operator", read, _bytes(outputs), 1, flops, shape)
+
+
+def _attention(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Launch:
+    """Two products of each head; backward makes five of them, of which FLOP counts take four."""
+    backward = "backward" in name
+    rows, heads, length, size = args[1 if backward else 0].shape
+    flops = (8 if backward else 4) * rows * heads * length * length * size
+    shape = f"[{rows}, {heads}, {length}, {size}]"
+    return Launch(name, "operator", _bytes(inputs), _bytes(outputs), 1, flops, shape)
+
+
+def _column_sums(args: Any) -> tuple[int, int]:
+    """Of `crammed::add_norm_backward`: each program writes its column sums, and a sum reads them.
+
+    There are four programs for each multiprocessor, and float32 sums for weight and bias.
+    """
+    width, parts = args[2].shape[-1], 2 if args[6] else 1
+    return 4 * Properties.multi_processor_count * width * 4 * parts, 1 + parts
+
+
+DECLARED: dict[str, Callable[[Any], tuple[int, int]]] = {
+    "crammed.add_norm_backward": _column_sums,
+}
+"""Of operators that PyTorch cannot look into: the bytes that they write and read again besides
+their inputs and outputs, and how many kernels one call launches. An operator of ours that is not
+here moves its inputs and outputs in one kernel."""

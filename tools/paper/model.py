@@ -1,0 +1,98 @@
+"""A model of the time that launches take, and the parts of a step that they belong to."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from crammed.cards import Card
+from crammed.training.oncard import ATTENTION, BANDWIDTH, PRODUCTS
+from paper import launches
+from paper.launches import Launch
+
+LEAST = 2e-6
+"""Seconds that any launch takes."""
+PARTS = (
+    # The first match counts. The compiler names a kernel after the operators in it; the parts are
+    # those of `crammed.model.traffic`.
+    ("loss", r"softmax|nll_loss|cross_entropy"),
+    ("embedding", r"embedding|index_put|_sin_|arange_cos"),
+    ("head", r"(gather|scatter|new_zeros).*layer_norm|layer_norm.*(gather|scatter|new_zeros)"),
+    ("residuals and norms", r"layer_norm|rms_norm|add_norm|^aten\.sum"),
+    ("gates", r"gelu|silu|relu|sigmoid|gate"),
+    ("masks", r"bitwise|sort|scatter|gather|remainder"),
+    ("queries, keys, values", r"select_backward|permute|clone|cat|transpose"),
+    ("residuals and norms", r"_to_copy.*view|view.*_to_copy"),
+    ("weights", r"^aten\.add_|_to_copy"),
+)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What launches of one part come to."""
+
+    launches: int = 0
+    read: int = 0
+    written: int = 0
+    flops: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(
+            self.launches + other.launches,
+            self.read + other.read,
+            self.written + other.written,
+            self.flops + other.flops,
+            self.seconds + other.seconds,
+        )
+
+
+def seconds(launch: Launch, card: Card) -> float:
+    """The larger of its FLOPs and its bytes at the rates of `crammed.training.oncard`.
+
+    Products of 8-bit numbers are taken to be twice as fast.
+    """
+    rate = ATTENTION if launches.ATTENTION in launch.name else PRODUCTS
+    rate *= 2 if "scaled_mm" in launch.name else 1
+    moving = launch.moved / (BANDWIDTH * card.bandwidth)
+    return max(LEAST * launch.kernels, launch.flops / (rate * card.peak), moving)
+
+
+def part(launch: Launch) -> str:
+    """What a launch is for."""
+    if launch.flops:
+        return "attention" if launches.ATTENTION in launch.name else "products"
+    found = (name for name, words in PARTS if re.search(words, launch.name))
+    return next(found, "other")
+
+
+def sums(counted: Mapping[Launch, int], card: Card) -> dict[str, Sum]:
+    """What launches come to, by part, those that take longest first.
+
+    Args:
+        counted: how often each was launched.
+    """
+    found: dict[str, Sum] = {}
+    for launch, times in counted.items():
+        one = Sum(
+            times * launch.kernels,
+            times * launch.read,
+            times * launch.written,
+            times * launch.flops,
+            times * seconds(launch, card),
+        )
+        found[part(launch)] = found.get(part(launch), Sum()) + one
+    return dict(sorted(found.items(), key=lambda item: -item[1].seconds))
+
+
+def between_products(found: Mapping[str, Sum]) -> Sum:
+    """What moves besides products and attention."""
+    rest = [each for name, each in found.items() if name not in ("products", "attention")]
+    return sum(rest, Sum())
+
+
+def one_more(fewer: list[Launch], more: list[Launch]) -> Counter[Launch]:
+    """What the longer of two pieces of work launches beyond the shorter."""
+    return Counter(more) - Counter(fewer)

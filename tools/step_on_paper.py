@@ -1,0 +1,79 @@
+"""What a training step would launch and move on a GPU, counted on a machine without one.
+
+    python tools/step_on_paper.py [RECIPE] [key.path=value ...] [--loop ours] ... [--rows 512]
+        [--card H200] [--attention cudnn] [--kernels 0] [--out RESULT.json]
+    python tools/step_on_paper.py --check
+
+For each loop of benchmarks/step.py (ours, unless others are named; `all` is all of them): launches,
+bytes and FLOPs that one more microbatch takes, by part of the step, and a model of its seconds.
+`--kernels` lists the kernels that move most. `--check` counts a toy and compares it with a count by
+hand. What is counted and what is not: tools/paper/__init__.py. It needs triton, g++ and the build
+of PyTorch for CPUs, and takes a minute for 16 layers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
+
+from paper import gpu  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("words", nargs="*", default=["crammed-2022"])
+    parser.add_argument("--loop", action="append", help="as in the results of benchmarks/step.py")
+    parser.add_argument("--rows", type=int, default=512, help="of a microbatch")
+    parser.add_argument("--card", default="H200", help="whose rates the model of time takes")
+    parser.add_argument("--attention", choices=("cudnn", "flash"), default="cudnn")
+    parser.add_argument("--kernels", type=int, default=0, help="list so many kernels of each loop")
+    parser.add_argument("--check", action="store_true", help="a toy, beside a count by hand")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if (missing := gpu.missing()) is not None:
+        sys.exit(f"error: a step on paper needs {missing}")
+    gpu.load()
+    from paper import compiler
+    from paper.launches import Noted
+
+    noted = Noted()
+    compiler.install(noted, given.attention)
+    if given.check:
+        sys.exit(_check(noted))
+    from paper.result import counted
+
+    names = given.loop or ["ours"]
+    result = counted(noted, given.words, names, given.rows, given.card, given.kernels)
+    result["attention"] = given.attention
+    _finish(result, given.out)
+
+
+def _check(noted: Any) -> int:
+    """Print both counts of the toy; returns the exit code."""
+    from paper.toy import by_hand, on_paper
+
+    found = [(launch.read, launch.written) for launch in on_paper(noted)]
+    expected = by_hand()
+    for ours, hand in zip(found, expected, strict=False):
+        print(
+            f"{'same' if ours == hand else 'OTHER'}: {ours} bytes read and written, by hand {hand}"
+        )
+    return 0 if found == expected else 1
+
+
+def _finish(result: dict[str, Any], out: Path | None) -> None:
+    text = json.dumps(result, indent=1, allow_nan=False)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text + "\n", "utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
