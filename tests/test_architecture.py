@@ -16,9 +16,10 @@ FLOORS = (
     # From the top. A room may import from those below it, and from its own folder.
     ("__main__",),
     ("cli",),
-    ("doctor",),
+    ("doctor", "listing"),
     ("pipeline",),
-    ("study", "report"),
+    ("report",),
+    ("study",),
     ("evaluation",),
     ("training",),
     ("export",),

@@ -62,6 +62,23 @@ class FolderLock:
         self.release()
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds a `FolderLock` on the folder now."""
+    try:
+        descriptor = os.open(folder / ".lock", os.O_RDONLY)
+    except OSError:  # it has never been locked
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # as on file systems without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 # ---- faults
 
 _MISPLACED = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)

@@ -170,6 +170,7 @@ def test_help_of_every_verb() -> None:
         "report",
         "export",
         "recipes",
+        "runs",
         "doctor",
         "plan",
         "study",

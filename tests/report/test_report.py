@@ -4,7 +4,6 @@ import io
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,9 @@ from crammed.report.figures import loss_figure
 from crammed.report.page import write_report
 from crammed.rundir import RunDir
 from support.corpora import numbered_files, write_corpus
+from support.html import Balanced
 from support.scores import BLIMP, GLUE, HELDOUT, PAPERS
 from support.text import documents, tiny, write_jsonl
-
-
-class _Balanced(HTMLParser):
-    """Fails on a tag that is closed out of order."""
-
-    VOID = ("meta", "br", "path", "use", "link")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
 
 
 def evaluated(run: Path, **suites: Any) -> Path:
@@ -69,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
     page = (run / "report.html").read_text()
-    checker = _Balanced()
+    checker = Balanced()
     checker.feed(page)
     assert not checker.open
     assert page.count("<svg") == 7
@@ -145,7 +127,7 @@ def test_losses_of_different_held_out_texts_have_axes_of_their_own(
     assert "not from one text to another" in head
     rows = re.findall(r"<tr><td>(\w+)</td><td>(\w)</td>", head)
     assert rows == [("run", "A"), ("b", "B"), ("c", "B"), ("d", "C")]
-    checker = _Balanced()
+    checker = Balanced()
     checker.feed(page)
     assert not checker.open
 
@@ -175,7 +157,7 @@ def test_what_a_corpus_holds(moved: Path, tmp_path: Path) -> None:
         orders={"rare-first": range(7)},
     )
     page = write_report([moved], tmp_path / "report.html").read_text()
-    checker = _Balanced()
+    checker = Balanced()
     checker.feed(page)
     assert not checker.open
     for words in (
@@ -209,7 +191,7 @@ def test_a_run_without_its_corpus(moved: Path, tmp_path: Path) -> None:
 def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: Path) -> None:
     suites = {"glue": GLUE, "blimp": BLIMP, "heldout": HELDOUT}
     page = write_report([evaluated(moved, **suites)], tmp_path / "report.html").read_text()
-    checker = _Balanced()
+    checker = Balanced()
     checker.feed(page)
     assert not checker.open
     assert page.count("<svg") == 7

@@ -15,7 +15,7 @@ from crammed.errors import InputError
 from crammed.progress import SILENT
 from crammed.study.arms import Study, load_study
 from crammed.study.budgets import by_budget, split
-from crammed.study.corpora import corpora_of
+from crammed.study.corpora import Corpora
 from crammed.study.folder import config_of
 from crammed.study.runner import _runs, run_study
 from crammed.study.statistics import compare_arms
@@ -62,7 +62,7 @@ def test_every_arm_is_trained_with_every_budget(
 ) -> None:
     assert study.baseline == "plain@x1"
     said = {}
-    for run in _runs(study, corpora_of(corpus), BUDGET, 1, tmp_path, 1):
+    for run in _runs(study, Corpora(corpus), BUDGET, 1, tmp_path, 1):
         assert not any(word.startswith("budget") for word in run.command)
         said[run.arm] = run.command[run.command.index("--budget") + 1]
     assert said == {
@@ -71,7 +71,7 @@ def test_every_arm_is_trained_with_every_budget(
         "plain@x4": "24updates",
         "small@x4": "24updates",
     }
-    assert config_of(study, "small@x4", corpora_of(corpus), BUDGET).budget.limit.limit == 24
+    assert config_of(study, "small@x4", Corpora(corpus), BUDGET).budget.limit.limit == 24
     assert split(["a", "optim.lr=1"], BUDGET) == (["a", "optim.lr=1"], BUDGET)
 
 

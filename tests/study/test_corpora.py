@@ -144,7 +144,7 @@ def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
         ("data.sources=[3]", "arm x: data.sources has 3, and --data names 2: count from 1"),
         ("data.clean.neer=0.8", "arm x: data.clean.neer: no such key; did you mean"),
         ("tokenizer.vocab_size=-1", "arm x: tokenizer.vocab_size: "),
-        ("order.by=longest", "arm x: .*order.by"),
+        ("order.by=longest", "(?s)arm x: .*order.by"),
         ("optim.lrr=1", "arm x: .*did you mean optim.lr"),
     ],
 )

@@ -131,7 +131,7 @@ def blimp(tmp_path: Path) -> Path:
 @pytest.fixture
 def glue(tmp_path: Path) -> Path:
     for task in ("cola", "rte"):
-        write_task(tmp_path / "glue", task, 8)
+        write_task(tmp_path / "glue", task, 40)
     return tmp_path / "glue"
 
 

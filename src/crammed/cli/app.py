@@ -37,6 +37,7 @@ for verb in (
     models.report,
     models.export,
     machine.recipes,
+    machine.runs,
     machine.doctor,
     training.plan,
     studies.study,

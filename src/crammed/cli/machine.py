@@ -1,7 +1,8 @@
-"""The verbs that inform: recipes, doctor."""
+"""The verbs that inform: recipes, runs, doctor."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,6 +57,38 @@ def _cost_text(values: dict[str, Any]) -> str:
     """``120,212,480 parameters, 0.62 GFLOP per token``."""
     gigaflop = values["train_flops_per_token"] / 1e9
     return f"{values['parameters']:,} parameters, {gigaflop:.3g} GFLOP per token"
+
+
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Where to look; default: the working directory.")
+    ] = Path(),
+    as_json: JsonOption = False,
+) -> None:
+    """List the runs below a folder: how far they are, and what they reached."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from crammed.evaluation.scores.table import show
+    from crammed.listing import list_runs
+    from crammed.quantity import counted
+
+    found = list_runs(folder)
+    if as_json:
+        print_result({"runs": [each.json() for each in found]}, as_json, [])
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("run", "recipe", "budget", "state"):
+        table.add_column(name, overflow="fold")
+    table.add_column("held-out loss", justify="right", no_wrap=True)
+    table.add_column("scores", overflow="fold")
+    for each in found:
+        state = each.state_text + (f": {each.problem}" if each.problem else "")
+        loss = "" if each.heldout_loss is None else f"{each.heldout_loss:.3f}"
+        cells = (each.path, each.recipe or "", each.budget or "", state, loss, each.scores_text)
+        table.add_row(*map(Text, cells))
+    show([*([table] if found else []), Text(f"{counted(len(found), 'run')} below {folder}")])
 
 
 def doctor(as_json: JsonOption = False) -> None:

@@ -160,14 +160,25 @@ def _score_parts(values: dict[str, Any]) -> list[Printed]:
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Finished runs and evaluation folders.")
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Finished runs and evaluation folders, or a study."),
     ],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Write an HTML report about runs and other evaluated models."""
+    """Write an HTML report about runs and other evaluated models, or about a study."""
     from crammed.report.page import write_report
+    from crammed.report.study import write_study_page
+    from crammed.study.folder import RESULT
 
-    typer.echo(write_report(folders, out))
+    studies = [folder for folder in folders if (folder / RESULT).exists()]
+    if not studies:
+        typer.echo(write_report(folders, out))
+        return
+    if len(folders) > 1:
+        raise InputError(f"{studies[0]} is a study, which has a report of its own: name it alone")
+    with shown_progress() as progress:
+        written = write_study_page(folders[0], out, progress)
+    typer.echo(written)
 
 
 def export(

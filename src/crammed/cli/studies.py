@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -301,42 +300,21 @@ def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
 
 
 def _print_study(result: dict[str, Any], failed: dict[str, str], out: Path, as_json: bool) -> None:
-    """The comparison of the arms; below it what failed, and how to look at the runs."""
+    """The comparison of the arms; below it what failed, and where the page is."""
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
-    from crammed.study.table import study_tables
+    from crammed.report.study import write_study_page
+    from crammed.study.table import findings, study_tables
 
+    with shown_progress() as progress:
+        page = str(write_study_page(out, out / "report.html", progress))
     if as_json:
-        print_result({**result, **_compared(result)}, as_json, [])
+        print_result({**result, **findings(result), "report": page}, as_json, [])
         return
     below = [f"{run} failed: {reason}" for run, reason in failed.items()]
-    below.append(f"next  crammed report {shlex.quote(str(out))}")
+    below.append(f"page  {page}")
     show([*study_tables(result), Text("\n".join(below))])
-
-
-def _compared(result: dict[str, Any]) -> dict[str, Any]:
-    """What is said of the arms, for each budget by its label where there are several."""
-    from crammed.study.budgets import by_budget
-    from crammed.study.scaling import analyse
-    from crammed.study.statistics import (
-        RATES,
-        compare_arms,
-        decidable,
-        measures_of,
-        smallest_difference,
-    )
-
-    parts = by_budget(result)
-    if "" not in parts:
-        each = {label: _compared(part) for label, part in parts.items()}
-        return {"by_budget": each, "laws": analyse(result)}
-    measures = measures_of(result) or RATES
-    return {
-        "compared": compare_arms(result, measures),
-        "smallest_difference": {each: smallest_difference(result, each) for each in measures},
-        "decidable": decidable(result),
-    }
 
 
 def _failed(result: dict[str, Any]) -> dict[str, str]:

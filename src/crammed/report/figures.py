@@ -19,9 +19,9 @@ from crammed.quantity import quantity
 
 Point = dict[str, Any]
 
-INK, FAINT = "#1f2933", "#9aa5b1"
+INK, FAINT, LINE, PALE = "#1f2933", "#9aa5b1", "#e4e7eb", "#93b4f5"
 COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#4d7c0f", "#be185d")
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "crammed",
     "font.family": "sans-serif",
@@ -33,13 +33,20 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#e4e7eb",
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "grid.color": LINE,
     "grid.linewidth": 0.8,
     "xtick.color": INK,
     "ytick.color": INK,
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
+OF_THE_PAGE = {
+    **{INK: "ink", FAINT: "faint", LINE: "line", PALE: "pale", "#ffffff": "paper"},
+    **{colour: f"c{number}" for number, colour in enumerate(COLOURS)},
+}
+"""The page's own colours, by name, which differ in the dark."""
 MOST_POINTS = 600
 """Longer series are thinned to this many points, so that the file does not grow with the run."""
 
@@ -54,10 +61,13 @@ REFERENCE_EXAFLOP = (
 )
 
 
-def _svg(figure: Figure) -> str:
+def as_svg(figure: Figure) -> str:
+    """The figure as text, in colours that the page's style sheet decides."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
+    for colour, name in OF_THE_PAGE.items():
+        text = text.replace(f": {colour}", f": var(--{name})")
     return text[text.index("<svg") :]
 
 
@@ -89,7 +99,7 @@ def loss_figure(runs: Sequence[Point]) -> str:
         runs: each with ``label``, ``metrics`` and ``on_the_way`` (lists of records), ``unigram``,
             and its ``summary``, which has the held-out loss of the trained model.
     """
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure, axes = _figure(7.2, 3.6)
         alone = len(runs) == 1
         for run, colour in zip(runs, _cycle(len(runs)), strict=True):
@@ -114,7 +124,7 @@ def loss_figure(runs: Sequence[Point]) -> str:
         _budget_axis(axes)
         axes.set_ylabel("loss, nats per token")
         axes.legend(loc="upper right" if not alone else "best")
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def _heldout_points(axes: Axes, run: Point, rate: float, colour: str, *, labelled: bool) -> None:
@@ -146,7 +156,7 @@ def _heldout_points(axes: Axes, run: Point, rate: float, colour: str, *, labelle
 
 def learning_rate_figure(metrics: Sequence[Point]) -> str:
     """Learning rate over the budget; rows per update and mask rate, too, if they change."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         points = _thinned(metrics)
         u = [100 * p["u"] for p in points]
         panels: list[tuple[str, list[float]]] = [("learning rate", [p["lr"] for p in points])]
@@ -162,12 +172,12 @@ def learning_rate_figure(metrics: Sequence[Point]) -> str:
             _budget_axis(axes)
             if number < len(panels):
                 axes.set_xlabel("")
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def speed_figure(metrics: Sequence[Point]) -> str:
     """Tokens per second over the budget."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure, axes = _figure(7.2, 2.4)
         points = _thinned(metrics[1:] or metrics)  # the first is one cold update
         axes.plot(
@@ -180,7 +190,7 @@ def speed_figure(metrics: Sequence[Point]) -> str:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
         axes.set_ylabel("tokens per second")
         _budget_axis(axes)
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def ledger_figure(accounts: dict[str, float], charge: Sequence[str]) -> str:
@@ -190,7 +200,7 @@ def ledger_figure(accounts: dict[str, float], charge: Sequence[str]) -> str:
         accounts: seconds by account.
         charge: names of the accounts that are charged.
     """
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         names = [name for name in ACCOUNTS if accounts.get(name, 0.0) > 0.0][::-1]
         figure, axes = _figure(7.2, 0.7 + 0.3 * len(names))
         for row, name in enumerate(names):
@@ -205,7 +215,7 @@ def ledger_figure(accounts: dict[str, float], charge: Sequence[str]) -> str:
         axes.set_xlim(0, 1.25 * max(accounts.values()) or 1.0)
         axes.set_xlabel("seconds")
         axes.grid(axis="y", visible=False)
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def scores_figure(tasks: Mapping[str, Any]) -> str | None:
@@ -217,7 +227,7 @@ def scores_figure(tasks: Mapping[str, Any]) -> str | None:
     names = [name for name, entry in tasks.items() if "failed" not in entry]
     if not names:
         return None
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure, axes = _figure(7.2, 1.1 + 0.5 * len(names))
         for row, name in enumerate(reversed(names)):
             untrained = tasks[name].get("untrained", {})
@@ -238,16 +248,16 @@ def scores_figure(tasks: Mapping[str, Any]) -> str | None:
         axes.plot([], [], "o", color=COLOURS[0], label="pretrained")
         axes.plot([], [], "o", color=FAINT, label="untrained")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def blimp_figure(scores: Mapping[str, Any], published: Mapping[str, float]) -> str:
     """BLiMP next to published models, and by phenomenon."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         bars = [("this model", scores["blimp"], COLOURS[0])]
         bars += [(name, value, FAINT) for name, value in published.items()]
         phenomena = sorted(scores["phenomena"].items(), key=lambda item: -item[1])
-        parts = [(name.replace("_", " "), value, "#93b4f5") for name, value in phenomena]
+        parts = [(name.replace("_", " "), value, PALE) for name, value in phenomena]
         places = [-row - (0.7 if row >= len(bars) else 0.0) for row in range(len(bars + parts))]
         figure, axes = _figure(7.2, 0.9 + 0.26 * len(places))
         for place, (_, value, colour) in zip(places, bars + parts, strict=True):
@@ -265,7 +275,7 @@ def blimp_figure(scores: Mapping[str, Any], published: Mapping[str, float]) -> s
         axes.set_xticks(range(0, 101, 25))
         axes.set_xlabel("percent of pairs correct; chance is 50")
         axes.grid(axis="y", visible=False)
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def compute_figure(used: float, ceiling: float | None) -> str:
@@ -275,10 +285,10 @@ def compute_figure(used: float, ceiling: float | None) -> str:
         used: exaFLOP of training.
         ceiling: exaFLOP at the device's peak; None if the peak is unknown.
     """
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         bars = [(name, value, FAINT) for name, value in REFERENCE_EXAFLOP]
         if ceiling:
-            bars.insert(0, ("this run at the device's peak", ceiling, "#93b4f5"))
+            bars.insert(0, ("this run at the device's peak", ceiling, PALE))
         if used:  # a run whose budget was lost in a crash may end before its first update
             bars.insert(0, ("this run", used, COLOURS[0]))
         figure, axes = _figure(7.2, 0.8 + 0.3 * len(bars))
@@ -297,12 +307,12 @@ def compute_figure(used: float, ceiling: float | None) -> str:
         axes.set_yticks(range(len(bars)), [name for name, _, _ in reversed(bars)])
         axes.set_xlabel("exaFLOP (log scale)")
         axes.grid(axis="y", visible=False)
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def drops_figure(steps: Sequence[Mapping[str, Any]]) -> str:
     """How many documents each cleaning step dropped: a bar for every step, the first on top."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure, axes = _figure(7.2, 0.8 + 0.3 * len(steps))
         for row, step in enumerate(reversed(steps)):
             axes.barh(row, step["dropped"], color=COLOURS[1], height=0.62)
@@ -318,7 +328,7 @@ def drops_figure(steps: Sequence[Mapping[str, Any]]) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_xlabel("documents dropped")
         axes.grid(axis="y", visible=False)
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def documents_figure(statistics: Mapping[str, Any]) -> str:
@@ -327,7 +337,7 @@ def documents_figure(statistics: Mapping[str, Any]) -> str:
     Args:
         statistics: the histograms of `Statistics.summary`.
     """
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(7.2, 2.8))
         left, right = figure.subplots(1, 2)
         ticks = _bars(left, statistics["document_tokens"], COLOURS[0])
@@ -337,7 +347,7 @@ def documents_figure(statistics: Mapping[str, Any]) -> str:
         ticks = _bars(right, statistics["tokens_per_character"], COLOURS[5])
         right.set_xticks(ticks, [f"{b / BINS_A_TOKEN:g}" for b in ticks])
         right.set_xlabel("tokens per character")
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def _bars(axes: Axes, histogram: Sequence[int], colour: str) -> range:

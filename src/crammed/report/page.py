@@ -43,6 +43,22 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     """
     evaluations = [path for path in folders if (path / "evaluation.json").exists()]
     runs = [_load_run(path) for path in folders if path not in evaluations]
+    page = (
+        templates()
+        .get_template("report.html.j2")
+        .render(
+            runs=runs,
+            evaluations=[_load_evaluation(path) for path in evaluations],
+            version=crammed.__version__,
+            heldout_texts=_by_heldout_text(runs),
+        )
+    )
+    write_text(out, page)
+    return out
+
+
+def templates() -> jinja2.Environment:
+    """The templates of pages, with numbers as people read them."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("crammed", "report"),
         autoescape=True,
@@ -67,14 +83,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
         "untrained",
     ):
         environment.filters[name] = getattr(table, f"{name}_text")
-    page = environment.get_template("report.html.j2").render(
-        runs=runs,
-        evaluations=[_load_evaluation(path) for path in evaluations],
-        version=crammed.__version__,
-        heldout_texts=_by_heldout_text(runs),
-    )
-    write_text(out, page)
-    return out
+    return environment
 
 
 def _by_heldout_text(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -181,11 +181,11 @@ def _begun(
     for arm in study.arms:
         runs = begun[arm]["runs"]
         for seed in range(seeds):
-            entry: dict[str, Any] | None = runs.get(str(seed))
+            found: dict[str, Any] | None = runs.get(str(seed))
             with suppress(InputError):  # a damaged result, which the run itself will report
-                entry = entry or _result(run_folder(out, arm, seed))
-            if entry is not None:
-                runs[str(seed)] = without_stale(entry, judges, judged_on)
+                found = found or _result(run_folder(out, arm, seed))
+            if found is not None:
+                runs[str(seed)] = without_stale(found, judges, judged_on)
     return begun
 
 

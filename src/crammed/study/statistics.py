@@ -2,9 +2,11 @@
 
 Seeds are the unit: a run is one number. Each arm is compared with the baseline by Welch's t-test
 (Welch 1947), which does not ask that arms vary alike: a recipe that is stuck hardly varies at all.
-One study makes many comparisons, so p-values are corrected over its arms by Holm's step-down method
-(Holm 1979), and intervals by Bonferroni (Dunn 1961), so that all of them hold together.
-``benchmarks/study_power.py`` shows what this costs and saves in studies like ours.
+Three seeds say little about how much an arm varies, so the variance within all arms of the study
+has a say in each arm's, as much as one more seed (moderated t-tests, Smyth 2004). One study makes
+many comparisons, so p-values are corrected over its arms by Holm's step-down method (Holm 1979),
+and intervals by Bonferroni (Dunn 1961), so that all of them hold together.
+``benchmarks/study_power.py`` shows what this finds in studies like ours.
 """
 
 from __future__ import annotations
@@ -23,6 +25,11 @@ POWER = 0.8
 """Probability with which the smallest difference that a study could have seen is seen."""
 GATE = 1.0
 """Nats below the unigram cross-entropy that the baseline has to reach before arms are judged."""
+
+PRIOR = 1.0
+"""Degrees of freedom that the variance within all arms counts for in the variance of each."""
+ENOUGH = 20
+"""It counts for less where arms other than the two compared have fewer degrees of freedom."""
 
 _LOSSES = ("loss@", "document_loss@", "bits_per_character@")
 
@@ -46,17 +53,17 @@ def compare_arms(study: Mapping[str, Any], measures: Sequence[str] = RATES) -> l
         - the ``verdict``: ``better`` or ``worse`` if p is below 5 %, else None.
 
         The last five are None for the baseline, and all but the difference if it or the arm has one
-        seed, or if neither has any spread. There is no verdict where `decidable` is False. If runs
+        seed, or if nothing varies. There is no verdict where `decidable` is False. If runs
         failed, ``failed`` is the first reason.
     """
     rows = [_row(name, arm, measures[0]) for name, arm in study["arms"].items()]
     judged = decidable(study) is not False
     for measure in measures:
         values = {name: values_of(arm, measure) for name, arm in study["arms"].items()}
-        base = values[study["baseline"]]
+        pooled, base = _Pooled(values.values()), values[study["baseline"]]
         for row in rows:
             if own := values[row["arm"]]:
-                row[measure] = _one(own, base if row["arm"] != study["baseline"] else [])
+                row[measure] = _one(own, base if row["arm"] != study["baseline"] else [], pooled)
         _correct([row[measure] for row in rows if measure in row])
         for row in rows:
             if judged and measure in row:
@@ -136,22 +143,48 @@ def smallest_difference(study: Mapping[str, Any], measure: str = RATES[0]) -> di
         baseline vary by the ``deviation`` pooled over all arms. None without two seeds or spread.
     """
     arms = {name: values_of(arm, measure) for name, arm in study["arms"].items()}
-    base = len(arms.pop(study["baseline"]))
-    others = [len(values) for values in arms.values() if len(values) > 1]
-    deviation = pooled_deviation(study, measure)
-    if base < 2 or not others or not deviation:
+    pooled = _Pooled(arms.values())
+    base = arms.pop(study["baseline"])
+    others = [values for values in arms.values() if len(values) > 1]
+    if len(base) < 2 or not others or not pooled.variance:
         return None
-    usual = statistics.median_low(others)
-    size = _noncentrality(usual, base, LEVEL / len(others)) * math.sqrt(1 / usual + 1 / base)
-    return {"difference": size * deviation, "deviation": deviation, "seeds": usual}
+    usual = statistics.median_low(map(len, others))
+    groups = [(pooled.variance, count) for count in (usual, len(base))]
+    error, freedom = pooled.error(*groups)
+    size = _noncentrality(freedom, LEVEL / len(others))
+    return {"difference": size * error, "deviation": math.sqrt(pooled.variance), "seeds": usual}
 
 
-def pooled_deviation(study: Mapping[str, Any], measure: str = RATES[0]) -> float | None:
-    """Standard deviation within the arms of a study; None if none has two seeds."""
-    several = [v for arm in study["arms"].values() if len(v := values_of(arm, measure)) > 1]
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
-    freedom = sum(len(values) - 1 for values in several)
-    return math.sqrt(squares / freedom) if freedom else None
+class _Pooled:
+    """The variance within all arms of a study, which joins that of each arm.
+
+    Attributes:
+        variance: None if no arm has two seeds.
+    """
+
+    def __init__(self, arms: Iterable[list[float]]) -> None:
+        several = [values for values in arms if len(values) > 1]
+        squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
+        self._freedom = sum(len(values) - 1 for values in several)
+        self.variance = squares / self._freedom if self._freedom else None
+
+    def error(self, *groups: tuple[float, int]) -> tuple[float, float]:
+        """Standard error of a difference between two arms, and its degrees of freedom.
+
+        Args:
+            groups: variance and number of seeds of each of the two.
+        """
+        rest = self._freedom - sum(seeds - 1 for _, seeds in groups)
+        weight = PRIOR * min(1.0, rest / ENOUGH)
+        parts = []
+        for variance, seeds in groups:
+            freedom = weight + seeds - 1
+            joint = (weight * (self.variance or 0.0) + (seeds - 1) * variance) / freedom
+            parts.append((joint / seeds, freedom))
+        squared = sum(part for part, _ in parts)
+        if squared == 0.0:
+            return 0.0, 0.0
+        return math.sqrt(squared), squared**2 / sum(part**2 / free for part, free in parts)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -175,7 +208,7 @@ def _row(name: str, arm: Mapping[str, Any], first: str) -> dict[str, Any]:
     return row
 
 
-def _one(values: list[float], base: list[float]) -> dict[str, Any]:
+def _one(values: list[float], base: list[float], pooled: _Pooled) -> dict[str, Any]:
     """Mean and deviation of an arm, and its difference from the baseline, not yet corrected.
 
     Until `_correct` replaces it, ``interval`` is the difference's standard error and its degrees of
@@ -188,11 +221,9 @@ def _one(values: list[float], base: list[float]) -> dict[str, Any]:
         **dict.fromkeys(("interval", "p", "p_alone", "verdict")),
     }
     if min(len(values), len(base)) > 1:
-        parts = [(statistics.variance(each) / len(each), len(each) - 1) for each in (values, base)]
-        squared = sum(part for part, _ in parts)
-        if squared > 0.0:
-            freedom = squared**2 / sum(part**2 / count for part, count in parts)
-            one["interval"] = (math.sqrt(squared), freedom)
+        groups = [(statistics.variance(each), len(each)) for each in (values, base)]
+        error, freedom = pooled.error(*groups)
+        one["interval"] = (error, freedom) if error else None
     return one
 
 
@@ -224,12 +255,10 @@ def _verdict(one: Mapping[str, Any], measure: str) -> str | None:
     return "better" if (one["difference"] < 0.0) == lower_is_better(measure) else "worse"
 
 
-def _noncentrality(seeds: int, base: int, level: float) -> float:
+def _noncentrality(freedom: float, level: float) -> float:
     """The true difference, in standard errors, that a two-sided test finds with `POWER`."""
     from scipy.optimize import brentq
     from scipy.stats import nct, t
 
-    parts = ((1 / seeds, seeds - 1), (1 / base, base - 1))
-    freedom = sum(part for part, _ in parts) ** 2 / sum(part**2 / count for part, count in parts)
     critical = float(t.isf(level / 2.0, freedom))
     return float(brentq(lambda size: nct.sf(critical, freedom, size) - POWER, 0.0, 3.0 * critical))

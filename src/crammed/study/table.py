@@ -10,8 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from crammed.study.budgets import by_budget
-from crammed.study.laws import law_lines
-from crammed.study.scaling import analyse
 from crammed.study.statistics import (
     POWER,
     RATES,
@@ -33,11 +31,15 @@ _NAMES = {
 }
 
 
+_TWINS = ("bits_", "untrained.")
+"""The same in other units, and of the untrained model: what is compared already."""
+
+
 def judged_by(study: Json) -> list[str]:
-    """The measures that are worth a table each: without the second mask rate and other units."""
+    """The measures that are worth a table each."""
     main = main_measure(study)
     others = (each for each in measures_of(study) if each not in (main, RATES[0]))
-    return [main, *(o for o in others if not o.startswith("bits_") and not o.endswith("@0.25"))]
+    return [main, *(o for o in others if not o.startswith(_TWINS) and not o.endswith("@0.25"))]
 
 
 def measure_text(measure: str) -> str:
@@ -91,19 +93,35 @@ def sensitivity_text(study: Json, measure: str) -> str:
 def study_tables(study: Json) -> list[Table | Text]:
     """A table for each measure, the best arm first, and what they can and cannot show.
 
-    Arms with several budgets are compared within each of them, and over all of them by laws.
+    A study on several budgets has them for each.
     """
     parts: list[Table | Text] = []
     for label, part in by_budget(study).items():
-        if label and not any(arm["runs"] for arm in part["arms"].values()):
-            continue
         if label:
-            parts.append(Text(f"With {label}, {part['budget']}:"))
+            parts.append(Text(f"{label}: {part['budget']}", style="bold"))
         for measure in judged_by(part):
             parts += [_table(part, measure), Text(sensitivity_text(part, measure))]
         parts.append(Text(decidable_text(part)))
-    found = analyse(study)
-    return [*parts, *([Text("\n".join(law_lines(found)))] if found else [])]
+    return parts
+
+
+def findings(study: Json) -> dict[str, Any]:
+    """The same for scripts.
+
+    Returns:
+        ``{"compared", "smallest_difference", "decidable"}``, what `compare_arms`,
+        `smallest_difference` for each measure, and `decidable` return; for a study on several
+        budgets, ``{"compared_at": {label: ...}}`` with these of each.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for label, part in by_budget(study).items():
+        measures = measures_of(part) or RATES
+        found[label] = {
+            "compared": compare_arms(part, measures),
+            "smallest_difference": {each: smallest_difference(part, each) for each in measures},
+            "decidable": decidable(part),
+        }
+    return found.get("", {"compared_at": found})
 
 
 def _table(study: Json, measure: str) -> Table:
@@ -143,3 +161,8 @@ def _cells(row: Json, measures: Sequence[str], *, judged: bool) -> list[str]:
 
 def _digits(measure: str) -> int:
     return 3 if lower_is_better(measure) else 1
+
+
+def number_text(value: float, measure: str) -> str:
+    """A value of a measure: three decimals for a loss, one for a score in percent."""
+    return f"{value:.{_digits(measure)}f}"

@@ -1,0 +1,121 @@
+"""Held-out loss during training, arm by arm: mean over seeds, in a band from least to greatest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from crammed.errors import InputError
+from crammed.quantity import quantity
+from crammed.report.figures import COLOURS, INK, STYLE, as_svg
+from crammed.rundir import read_events, read_metrics
+from crammed.study.folder import run_folder
+from crammed.study.statistics import RATES
+
+AXES = ("tokens", "seconds")
+DASHES = ("none", "6 3", "2 3")
+"""Arms that share a colour differ by their dashes."""
+FEWEST = 2
+"""Measurements on the way that make a curve."""
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What one run measured on the way, each [measurements].
+
+    Attributes:
+        seconds: charged so far.
+        loss: on held-out text with 15 % masked.
+    """
+
+    tokens: Values
+    seconds: Values
+    loss: Values
+
+
+def read_curves(folder: Path, study: Mapping[str, Any]) -> dict[str, list[Curve]]:
+    """The curves of each arm whose runs are still there; runs that cannot be read have none."""
+    curves = {}
+    for arm, entry in study["arms"].items():
+        runs = ((run_folder(folder, arm, int(n)), run) for n, run in entry["runs"].items())
+        if found := [curve for path, run in runs if (curve := _read(path, run)) is not None]:
+            curves[arm] = found
+    return curves
+
+
+def _read(run: Path, result: Mapping[str, Any]) -> Curve | None:
+    """What a run measured on the way; the last measurement, on more rows, is its result."""
+    try:
+        points = read_metrics(run, "t_charged_s")
+        events = read_events(run, heldout=("update", "tokens", RATES[0]))
+    except InputError:
+        return None
+    by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
+    end = result.get("updates", np.inf)
+    measured = [by_update[update] for update in sorted(by_update) if update < end]
+    if not points or len(measured) < FEWEST:
+        return None
+    updates, charged = zip(*((p["update"], p["t_charged_s"]) for p in points), strict=True)
+    seconds = np.interp([each["update"] for each in measured], updates, charged)
+    tokens, loss = (np.array([e[name] for e in measured]) for name in ("tokens", RATES[0]))
+    return Curve(tokens.astype(float), seconds, loss)
+
+
+def lines_of(arms: Sequence[str], baseline: str) -> dict[str, tuple[str, str]]:
+    """The colour and the dashes of each arm; the baseline is drawn in ink."""
+    others = [arm for arm in arms if arm != baseline]
+    lines = {
+        arm: (COLOURS[n % len(COLOURS)], DASHES[n // len(COLOURS) % len(DASHES)])
+        for n, arm in enumerate(others)
+    }
+    return {baseline: (INK, DASHES[0]), **lines}
+
+
+def curves_figure(
+    curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, tuple[str, str]], axis: str
+) -> str:
+    """Loss against one of `AXES`, as SVG."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(5.6, 3.9))
+        axes = figure.add_subplot()
+        factor, unit = (1.0, "") if axis == "tokens" else _unit(curves)
+        for arm, seeds in curves.items():
+            colour, dashes = lines[arm]
+            x, low, middle, high = _band([(getattr(s, axis) / factor, s.loss) for s in seeds])
+            pattern = [float(part) for part in dashes.split()] if dashes != "none" else []
+            style: Any = (0, pattern) if pattern else "solid"
+            axes.plot(x, middle, color=colour, linestyle=style, linewidth=1.5)
+            if len(seeds) > 1:
+                axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set_ylabel("held-out loss, nats per token")
+        axes.set_xlabel("tokens read" if axis == "tokens" else f"charged time, {unit}")
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(lambda value, _: quantity(value) if value else "0")
+        return as_svg(figure)
+
+
+def _unit(curves: Mapping[str, Sequence[Curve]]) -> tuple[float, str]:
+    """Seconds, minutes or hours, by the longest run."""
+    longest = max(curve.seconds[-1] for seeds in curves.values() for curve in seeds)
+    sizes = ((3600.0, "hours"), (60.0, "minutes"))
+    return next((size for size in sizes if longest >= 3 * size[0]), (1.0, "seconds"))
+
+
+def _band(curves: Sequence[tuple[Values, Values]]) -> tuple[Values, Values, Values, Values]:
+    """Where all seeds have been: places, and the least, mean and greatest loss there."""
+    begin = max(x[0] for x, _ in curves)
+    end = min(x[-1] for x, _ in curves)
+    places = curves[0][0]
+    inside = places[(places > begin) & (places < end)]
+    places = np.unique([begin, *inside, max(begin, end)])
+    losses = np.array([np.interp(places, x, loss) for x, loss in curves])
+    return places, losses.min(0), losses.mean(0), losses.max(0)

@@ -1,0 +1,232 @@
+"""The page of a study: what its arms differ by, how surely, at what cost, and how they got there.
+
+It is made from ``study.json`` alone, as records have it; where the folders of the runs are still
+there, the page also has their curves and links to their own pages.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import crammed
+from crammed.budget import format_seconds
+from crammed.errors import InputError
+from crammed.files import read_json, write_text
+from crammed.progress import SILENT, Progress
+from crammed.quantity import quantity
+from crammed.report.curves import AXES, curves_figure, lines_of, read_curves
+from crammed.report.figures import OF_THE_PAGE
+from crammed.report.page import templates, write_report
+from crammed.study import table
+from crammed.study.arms import merged
+from crammed.study.folder import RESULT, finished_runs, run_folder
+from crammed.study.statistics import (
+    compare_arms,
+    decidable,
+    decidable_text,
+    smallest_difference,
+    values_of,
+)
+
+Json = dict[str, Any]
+
+COSTS = {
+    "seconds": ("charged time", format_seconds),
+    "tokens": ("tokens", quantity),
+    "exaflop": ("compute", lambda value: quantity(1e18 * value, "FLOP")),
+    "memory_bytes": ("peak memory", lambda value: quantity(value, "B")),
+    "parameters": ("parameters", quantity),
+}
+"""What a run costs: its name, its title, and how it is written."""
+
+
+def write_study_page(folder: Path, out: Path, progress: Progress = SILENT) -> Path:
+    """Write the page of the study in `folder` to `out`, and return `out`.
+
+    Finished runs whose folders are there get pages of their own, unless they have one.
+
+    Raises:
+        InputError: the folder holds no results of a study.
+    """
+    finished_runs(folder)  # which refuses what is not a study's
+    study = read_json(folder / RESULT)
+    if study is None:
+        raise InputError(f"{folder} holds no study: name the folder of one, with its {RESULT}")
+    try:
+        page = _page(folder, study, _linked(folder, study, out, progress))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(
+            f"{folder / RESULT} is damaged: it does not hold the results of a study; restore it "
+            "from a copy"
+        ) from error
+    write_text(out, page)
+    return out
+
+
+def _page(folder: Path, study: Json, links: Mapping[tuple[str, str], str]) -> str:
+    environment = templates()
+    for name in ("difference", "interval", "mean", "p"):
+        environment.filters[f"arm_{name}"] = getattr(table, f"{name}_text")
+    arms, curves = list(study["arms"]), read_curves(folder, study)
+    lines = lines_of(arms, study["baseline"])
+    return environment.get_template("study.html.j2").render(
+        name=study.get("name") or folder.resolve().name,
+        study=study,
+        judged=decidable(study),
+        decided=decidable_text(study),
+        forests=[_forest(study, measure) for measure in table.judged_by(study)],
+        curves=[curves_figure(curves, lines, axis) for axis in AXES] if curves else [],
+        lines={arm: (OF_THE_PAGE[lines[arm][0]], lines[arm][1]) for arm in curves},
+        costs=_costs(study),
+        changes=_changes(study),
+        runs=_runs(study, links),
+        version=crammed.__version__,
+    )
+
+
+def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tuple[str, str], str]:
+    """Links from the page to those of the runs, by arm and seed; pages are written if need be."""
+    runs = {
+        (arm, seed): run_folder(folder, arm, int(seed))
+        for arm, entry in study["arms"].items()
+        for seed in entry["runs"]
+    }
+    there = {key: run for key, run in runs.items() if (run / "metrics.jsonl").exists()}
+    links = {}
+    with progress.task("pages", len(there)) as task:
+        for done, (key, run) in enumerate(there.items(), 1):
+            page = run / "report.html"
+            try:
+                if not page.exists():
+                    write_report([run], page)
+            except InputError:  # it has not finished, or is damaged, and has no page
+                continue
+            links[key] = quote(os.path.relpath(page, out.resolve().parent))
+            task.update(done, run.name)
+    return links
+
+
+# ---- differences
+
+
+def _forest(study: Json, measure: str) -> Json:
+    """What the page says about one measure; places are in percent of the width."""
+    judged = decidable(study) is not False
+    compared = compare_arms(study, (measure,))
+    smallest = smallest_difference(study, measure)
+    visible = smallest["difference"] if smallest else 0.0
+    limit = _limit([row[measure]["difference"] for row in compared if measure in row], visible)
+
+    def place(difference: float) -> float:
+        return min(100.0, max(0.0, 50.0 + 50.0 * difference / limit))
+
+    rows = []
+    for row in compared:
+        one = row.get(measure)
+        shown: Json = {**dict.fromkeys(("one", "failed")), "beyond": False, **row}
+        if one is not None:
+            low, high = (one["interval"] if judged and one["interval"] else None) or (0.0, 0.0)
+            difference = one["difference"] or 0.0
+            shown |= {
+                **{"one": one, "base": row["arm"] == study["baseline"]},
+                **{"dot": place(difference), "left": place(low), "right": place(high)},
+                "beyond": abs(difference) > limit,
+            }
+        rows.append(shown)
+    ticks = [{"place": place(tick), "text": f"{tick:+.{digits}f}" if tick else "0"}
+             for tick, digits in _ticks(limit)]  # fmt: skip
+    return {
+        "measure": measure,
+        "title": table.measure_text(measure),
+        "rows": rows,
+        "ticks": ticks,
+        "unseen": (place(-visible), place(visible)),
+        "sensitivity": table.sensitivity_text(study, measure),
+        "cut": any(row["beyond"] for row in rows),
+    }
+
+
+def _limit(differences: Sequence[float | None], visible: float) -> float:
+    """The largest difference that the axis shows, so that a few large ones do not hide the rest."""
+    sizes = sorted(abs(each) for each in differences if each)
+    if not sizes:
+        return visible or 1.0
+    middle = sizes[len(sizes) // 2]
+    return 1.15 * max(visible, min(sizes[-1], 3.0 * max(middle, visible)))
+
+
+def _ticks(limit: float) -> list[tuple[float, int]]:
+    """Round numbers on both sides of 0, and how many decimals they take."""
+    most = limit / 1.5
+    power = math.floor(math.log10(most))
+    step = next(n for n in (5.0, 2.0, 1.0, 0.5) if n * 10.0**power <= most) * 10.0**power
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    count = math.floor(limit / step)
+    return [(n * step, digits) for n in range(-count, count + 1)]
+
+
+# ---- arms and runs
+
+
+def _costs(study: Json) -> Json:
+    """Means over the seeds of each arm; what no arm knows has no column."""
+    known = {
+        name: {arm: values_of(entry, name) for arm, entry in study["arms"].items()}
+        for name in COSTS
+    }
+    columns = [name for name, arms in known.items() if any(arms.values())]
+    rows = []
+    for arm in study["arms"]:
+        if any(known[name][arm] for name in columns):
+            means = [sum(v) / len(v) if (v := known[name][arm]) else None for name in columns]
+            shown = zip(columns, means, strict=True)
+            cells = ["" if mean is None else COSTS[name][1](mean) for name, mean in shown]
+            rows.append({"arm": arm, "cells": cells})
+    return {"titles": [COSTS[name][0] for name in columns], "rows": rows}
+
+
+def _changes(study: Json) -> list[Json]:
+    """Each arm as its difference from the baseline: the recipe and the values of either."""
+    base_recipe, *base = merged(study["arms"][study["baseline"]]["words"])
+    changes = []
+    for arm, entry in study["arms"].items():
+        recipe, *words = merged(entry["words"])
+        own = [word for word in words if word not in base]
+        keys = {word.partition("=")[0] for word in words}
+        gone = [word for word in base if word.partition("=")[0] not in keys]
+        changes.append(
+            {
+                "arm": arm,
+                "base": arm == study["baseline"],
+                "recipe": recipe if recipe != base_recipe or arm == study["baseline"] else "",
+                "words": base if arm == study["baseline"] else own,
+                "gone": [] if arm == study["baseline"] else gone,
+            }
+        )
+    return changes
+
+
+def _runs(study: Json, links: Mapping[tuple[str, str], str]) -> list[Json]:
+    """Every run: its measures or why it failed, and where its page is."""
+    measures = table.judged_by(study)
+    return [
+        {
+            "arm": arm,
+            "seed": seed,
+            "link": links.get((arm, seed)),
+            "failed": run.get("failed"),
+            "cells": [_value(run, measure) for measure in measures],
+        }
+        for arm, entry in study["arms"].items()
+        for seed, run in entry["runs"].items()
+    ]
+
+
+def _value(run: Json, measure: str) -> str:
+    values = values_of({"runs": {"": run}}, measure)
+    return table.number_text(values[0], measure) if values else ""

@@ -1,0 +1,173 @@
+"""The page of a study: what its arms differ by, with and without the folders of its runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.cli.models import report
+from crammed.errors import InputError
+from crammed.report.study import _limit, _ticks, write_study_page
+from support.html import Balanced
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
+RECORDS = sorted((Path(__file__).parents[2] / "records").glob("*/study.json"))
+
+
+def run(loss: float, **more: Any) -> dict[str, Any]:
+    return {"loss@0.15": loss, "loss@0.25": loss + 0.1, "tokens": 2e6, "seconds": 90.0, **more}
+
+
+def study(**more: Any) -> dict[str, Any]:
+    arms = {
+        "plain": ["crammed", "model.layers=2"],
+        "good": ["crammed", "model.layers=2", "optim.lr=1e-3"],
+        "old": ["crammed-2022"],
+    }
+    losses = {"plain": (4.0, 4.01, 4.02), "good": (3.5, 3.51, 3.52), "old": (4.0, 4.03, 4.01)}
+    made: dict[str, Any] = {
+        arm: {"words": words, "runs": {str(n): run(loss) for n, loss in enumerate(losses[arm])}}
+        for arm, words in arms.items()
+    }
+    made["<broken>"] = {"words": ["crammed"], "runs": {"0": {"failed": "no <room> in memory"}}}
+    return {"corpus": "abcdef", "budget": "2e6tok", "baseline": "plain", "arms": made, **more}
+
+
+def page(folder: Path, values: dict[str, Any]) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "study.json").write_text(json.dumps(values))
+    text = write_study_page(folder, folder / "report.html").read_text("utf-8")
+    checker = Balanced()
+    checker.feed(text)
+    assert not checker.open
+    return text
+
+
+def test_a_study_without_its_runs_has_all_but_curves_and_links(tmp_path: Path) -> None:
+    text = page(tmp_path / "mine", study(unigram=6.0))
+    assert "<h1>Study mine</h1>" in text
+    assert "Decidable at this budget: plain ends 1.99 nats below" in text
+    good = text[text.index('<tr class="better"><td class="arm">good') :]
+    assert "-0.500" in good[: good.index("</tr>")]
+    assert 'class="verdict">better<' in good[: good.index("</tr>")]
+    assert not re.search(r'<tr class="(better|worse)"><td class="arm">(old|plain)', text)
+    assert "smallest difference that this study could have seen is 0.0" in text
+    assert text.count("failed: no &lt;room&gt; in memory") == 2
+    assert "&lt;broken&gt;" in text
+    assert "recipe <code>crammed-2022</code>" in text
+    assert "<code>optim.lr=1e-3</code>" in text
+    assert '<code class="gone">model.layers=2</code>' in text
+    assert "1m 30s" in text
+    assert "on the way" not in text
+    assert not re.findall(r'(?:src|href)="', text)
+
+
+def test_nothing_is_coloured_near_the_unigram_model(tmp_path: Path) -> None:
+    text = page(tmp_path / "mine", study(unigram=4.5))
+    assert "<b>Not decidable at this budget.</b> plain ends 0.49 nats below" in text
+    assert "-0.500" in text
+    assert not re.search(r'class="(better|worse)"|95 % interval|class="verdict"', text)
+
+
+def test_scores_have_an_axis_of_their_own(tmp_path: Path) -> None:
+    values = study()
+    for entry in values["arms"].values():
+        for number, each in enumerate(entry["runs"].values()):
+            each["scores"] = {"BLiMP": 60.0 + number / 10}
+    text = page(tmp_path / "mine", values)
+    assert text.count('<table class="forest">') == 2
+    assert "Differences from plain: BLiMP" in text
+
+
+def test_what_runs_cost_is_shown_where_it_is_known(tmp_path: Path) -> None:
+    values = study()
+    text = page(tmp_path / "mine", values)
+    assert "peak memory" not in text
+    values["arms"]["good"]["runs"]["0"] |= {"exaflop": 2e-5, "memory_bytes": 1.5e9}
+    text = page(tmp_path / "mine", values)
+    assert "20 TFLOP" in text
+    assert "1.5 GB" in text
+
+
+def with_runs(folder: Path) -> dict[str, Any]:
+    """A study of two arms, two seeds each, whose runs are there; one run of a third was damaged."""
+    values = study()
+    values["arms"] = {arm: values["arms"][arm] for arm in ("plain", "good", "old")}
+    heavy = shutil.ignore_patterns("corpus", "evaluation", "export", "final", "report.html")
+    for arm in values["arms"]:
+        for seed in ("0", "1"):
+            shutil.copytree(FIXTURES / "finished", folder / f"{arm}-{seed}", ignore=heavy)
+        values["arms"][arm]["runs"]["0"]["updates"] = 300
+    (folder / "old-0" / "metrics.jsonl").write_text("{}\n")
+    (folder / "old-1" / "summary.json").unlink()
+    return values
+
+
+def test_runs_that_are_there_have_curves_and_links(tmp_path: Path) -> None:
+    text = page(tmp_path / "mine", with_runs(tmp_path / "mine"))
+    assert text.count("<svg viewBox=") == 3  # a key for each arm; one run of old has its log
+    assert "tokens read" in text
+    assert "charged time, seconds" in text
+    links = re.findall(r'href="([^"]*)"', text)
+    assert links == [f"{arm}-{n}/report.html" for arm in ("plain", "good") for n in (0, 1)]
+    assert all((tmp_path / "mine" / link).is_file() for link in links)
+    before = (tmp_path / "mine" / links[0]).stat().st_mtime_ns
+    elsewhere = tmp_path / "pages" / "study.html"
+    text = write_study_page(tmp_path / "mine", elsewhere).read_text("utf-8")
+    assert f'href="../mine/{links[0]}"' in text
+    assert (tmp_path / "mine" / links[0]).stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.parent.name)
+def test_records_made_before_have_a_page(file: Path, tmp_path: Path) -> None:
+    text = write_study_page(file.parent, tmp_path / "page.html").read_text("utf-8")
+    assert "unigram cross-entropy is not part of this result" in text or "at this budget" in text
+    assert "Undefined" not in text
+    assert text.count('<td class="arm">') >= len(json.loads(file.read_text())["arms"])
+
+
+def test_report_leads_to_the_page_of_a_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "study.json").write_text(json.dumps(study()))
+    report([tmp_path / "study"], tmp_path / "page.html")
+    assert capsys.readouterr().out.strip() == str(tmp_path / "page.html")
+    assert "<title>Study study</title>" in (tmp_path / "page.html").read_text("utf-8")
+    with pytest.raises(InputError, match="is a study, which has a report of its own"):
+        report([tmp_path / "study", tmp_path / "run"], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"arms": {"plain": {"words": ["crammed"], "runs": {"0": {"loss@0.15": "low"}}}}},
+        {"arms": {"plain": {"words": ["crammed"], "runs": {"x": run(4.0)}}}},
+        {"baseline": "none"},
+        {"arms": 3},
+        {"unigram": "high"},
+    ],
+)
+def test_a_damaged_result_is_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
+    (tmp_path / "study.json").write_text(json.dumps(study(**change)))
+    with pytest.raises(InputError, match=r"study\.json (is damaged|does not hold)"):
+        write_study_page(tmp_path, tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_few_large_differences_do_not_hide_the_others() -> None:
+    assert _limit([0.01, -0.02, 0.03, 2.0], 0.02) < 0.2
+    assert _limit([0.01, -0.02, 0.03], 0.02) > 0.03
+    assert _limit([None, 0.0], 0.5) == 0.5
+    assert _limit([], 0.0) == 1.0
+    for limit in (0.013, 0.9, 7.0, 130.0):
+        ticks = [tick for tick, _ in _ticks(limit)]
+        assert ticks == sorted({*ticks, *(-tick for tick in ticks)})
+        assert 3 <= len(ticks) <= 7
+        assert max(ticks) <= limit
+    assert [f"{tick:.{digits}f}" for tick, digits in _ticks(0.013)][-1] == "0.010"

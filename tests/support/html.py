@@ -1,0 +1,23 @@
+"""Checks of pages."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+
+class Balanced(HTMLParser):
+    """Fails on a tag that is closed out of order."""
+
+    VOID = ("meta", "br", "path", "use", "link")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
