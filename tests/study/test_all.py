@@ -121,9 +121,14 @@ def test_studies_share_the_corpus_that_the_first_prepared(tmp_path: Path, ran: l
     assert all(call.corpus == shared and not call.texts for call in others if call.name not in OWN)
 
 
-def test_the_cost_is_said_before_anything_runs(tmp_path: Path, ran: list[Any], capfd: Any) -> None:
+def test_the_cost_is_said_before_anything_runs(
+    tmp_path: Path, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("crammed.progress.Progress.line", lambda _, text: said.append(text))
     with pytest.raises(TaskFailed):
         every(tmp_path)
-    said = capfd.readouterr().err
-    assert "\nall  " in said
-    assert said.index("main  18 arms, 36 of 36 runs to go, about ") < said.index("\nall  ")
+    *each, whole = said
+    assert [line.partition(" ")[0] for line in each] == study_names()
+    assert "main  18 arms, 36 of 36 runs to go, about " in "\n".join(each)
+    assert whole.startswith("all  181 arms, 362 of 362 runs to go, about ")
