@@ -104,7 +104,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_every_study_runs_in_its_folder_and_failures_are_said_at_the_end(
     tmp_path: Path, ran: list[Any], capsys: Any
 ) -> None:
-    with pytest.raises(TaskFailed, match=r"1 run of 12 failed: batch: a, seed 0; the reasons"):
+    with pytest.raises(TaskFailed, match=r"1 of 12 runs failed: batch: a, seed 0; the reasons"):
         every(tmp_path)
     assert [call.name for call in ran] == study_names()
     assert all(call.out == tmp_path / "out" / call.name for call in ran)
@@ -122,10 +122,13 @@ def test_studies_share_the_corpus_that_the_first_prepared(tmp_path: Path, ran: l
 
 
 def test_the_cost_is_said_before_anything_runs(
-    tmp_path: Path, ran: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, ran: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("crammed.progress.Progress.line", lambda _, text: said.append(text))
     with pytest.raises(TaskFailed):
         every(tmp_path)
-    said = capsys.readouterr().err
-    assert "\nall  " in said
-    assert said.index("main  18 arms, 36 of 36 runs to go, about ") < said.index("\nall  ")
+    *each, whole = said
+    assert [line.partition(" ")[0] for line in each] == study_names()
+    assert "main  18 arms, 36 of 36 runs to go, about " in "\n".join(each)
+    assert whole.startswith("all  181 arms, 362 of 362 runs to go, about ")

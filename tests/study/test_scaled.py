@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from crammed.budget import Budget
+from crammed.choosing import Asked
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
@@ -27,8 +28,10 @@ def loaded(
 ) -> Study:
     study = {"base": ["crammed-2022", *SHORT], "baseline": "plain", "arms": ARMS, "scaled": True}
     (tmp_path / "s.yaml").write_text(json.dumps({**study, **values}))
-    rows = None if endless else corpus.rows
-    choose = lambda _, asked, known: asked.nominally(rows)  # noqa: E731
+
+    def choose(_: str, asked: Asked, rows: int | None) -> RunConfig:
+        return asked.nominally(None if endless else rows)
+
     return load_study(str(tmp_path / "s.yaml"), corpus, budget, choose=choose)
 
 
