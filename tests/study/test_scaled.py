@@ -26,7 +26,7 @@ ARMS = {"plain": [], "half": ["batch.rows*=0.5"], "narrow": ["model.width*=0.75"
 def loaded(
     tmp_path: Path, corpus: Corpus, budget: Budget = LITTLE, endless: bool = False, **values: Any
 ) -> Study:
-    study = {"base": ["crammed-2022", *SHORT], "baseline": "plain", "arms": ARMS, "scaled": True}
+    study = {"base": ["crammed-2022", *SHORT], "baseline": "plain", "arms": ARMS, "small": []}
     (tmp_path / "s.yaml").write_text(json.dumps({**study, **values}))
 
     def choose(_: str, asked: Asked, rows: int | None) -> RunConfig:
@@ -156,3 +156,20 @@ def test_a_study_with_budget_enough_is_the_papers(tmp_path: Path, corpus: Corpus
     assert values(study, "plain")["model.width"] == "768"
     assert values(study, "half")["batch.rows"] == "4096"
     assert study.words("izsak") == ["izsak", *SHORT]
+
+
+def test_a_small_form_changes_what_nobody_typed(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {**ARMS, "rotary": ["model.positions=rotary"], "izsak": ["izsak", *SHORT]}
+    learned = {**arms, "learned": ["model.positions=learned"]}
+    changed = {"small": ["model.positions=rotary", "masking.rate=0.4"]}
+    study = loaded(tmp_path, corpus, arms=learned, **changed)
+    assert sorted(study.arms) == ["half", "izsak", "learned", "narrow", "plain"]  # rotary is plain
+    for arm, positions in (("plain", "rotary"), ("izsak", "rotary"), ("learned", "learned")):
+        assert values(study, arm)["model.positions"] == positions
+        assert values(study, arm)["masking.rate"] == "0.4"
+    base = ["crammed-2022", *SHORT, "masking.rate=0.2"]
+    typed = loaded(tmp_path, corpus, base=base, arms=arms, **changed)
+    assert values(typed, "plain")["masking.rate"] == "0.2"
+    full = loaded(tmp_path, corpus, MUCH, arms=arms, endless=True, **changed)
+    assert sorted(full.arms) == sorted(arms)
+    assert "masking.rate" not in values(full, "plain")
