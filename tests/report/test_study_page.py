@@ -103,7 +103,12 @@ def with_runs(folder: Path) -> dict[str, Any]:
         for seed in ("0", "1"):
             shutil.copytree(FIXTURES / "finished", folder / f"{arm}-{seed}", ignore=heavy)
         values["arms"][arm]["runs"]["0"]["updates"] = 300
+        for seed in ("0", "1"):
+            (folder / f"{arm}-{seed}" / "report.html").write_text("<html></html>")
+    (folder / "plain-0" / "report.html").unlink()
     (folder / "old-0" / "metrics.jsonl").write_text("{}\n")
+    for seed in ("0", "1"):
+        (folder / f"old-{seed}" / "report.html").unlink()
     (folder / "old-1" / "summary.json").unlink()
     return values
 
@@ -113,14 +118,47 @@ def test_runs_that_are_there_have_curves_and_links(tmp_path: Path) -> None:
     assert text.count("<svg viewBox=") == 3  # a key for each arm; one run of old has its log
     assert "tokens read" in text
     assert "charged time, seconds" in text
-    links = re.findall(r'href="([^"]*)"', text)
+    links = re.findall(r'<a href="([^"]*)"', text)
     assert links == [f"{arm}-{n}/report.html" for arm in ("plain", "good") for n in (0, 1)]
-    assert all((tmp_path / "mine" / link).is_file() for link in links)
+    assert "<h1>plain-0</h1>" in (tmp_path / "mine" / links[0]).read_text("utf-8")
     before = (tmp_path / "mine" / links[0]).stat().st_mtime_ns
     elsewhere = tmp_path / "pages" / "study.html"
     text = write_study_page(tmp_path / "mine", elsewhere).read_text("utf-8")
     assert f'href="../mine/{links[0]}"' in text
     assert (tmp_path / "mine" / links[0]).stat().st_mtime_ns == before
+
+
+def test_budgets_are_compared_each_by_itself(tmp_path: Path) -> None:
+    arms: dict[str, Any] = {}
+    for label, better in (("x1", 0.0), ("x4", 0.5)):
+        for number, arm in enumerate(("post.2x64", "post.4x64", "pre.2x64", "pre.4x64")):
+            losses = (4.0 - better + number / 10 + seed / 100 for seed in range(3))
+            more = {
+                "exaflop": (1 + 3 * (label == "x4")) * 1e-6,
+                "parameters": 1e5 * (1 + number % 2),
+            }
+            made = {str(n): run(loss, **more) for n, loss in enumerate(losses)}
+            words = ["crammed", f"model.layers={arm[-4]}", f"budget.limit={label}"]
+            arms[f"{arm}@{label}"] = {"words": words, "runs": made}
+    budgets = {"x1": "1e6tok", "x4": "4e6tok"}
+    base = "post.2x64@x1"
+    text = page(tmp_path, {**study(budgets=budgets, unigram=4.9), "arms": arms, "baseline": base})
+    x1, x4 = (text.index(f'class="part">{label}: {budget}<') for label, budget in budgets.items())
+    assert text[:x1].count("<svg") == 4 + 2  # keys; loss against FLOPs, and against parameters
+    assert "post: loss " in text[:x1]
+    assert "Not decidable at this budget." in text[x1:x4]
+    assert 'class="verdict">worse<' not in text[x1:x4]
+    assert 'class="verdict">worse<' in text[x4:]
+    assert text[x1:x4].count('<td class="arm">') == 4
+
+
+def test_untrained_twins_stand_beside_scores(tmp_path: Path) -> None:
+    values = study()
+    for seed, each in values["arms"]["good"]["runs"].items():
+        each["scores"] = {"glue.cola": 20.0 + int(seed), "untrained.glue.cola": 3.0}
+    text = page(tmp_path, values)
+    assert text.count('<table class="forest">') == 2
+    assert '<td class="n twin">3.0</td>' in text
 
 
 @pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.parent.name)
@@ -151,6 +189,8 @@ def test_report_leads_to_the_page_of_a_study(
         {"baseline": "none"},
         {"arms": 3},
         {"unigram": "high"},
+        {"corpus": None},
+        {"environment": {}},
     ],
 )
 def test_a_damaged_result_is_one_line(tmp_path: Path, change: dict[str, Any]) -> None:

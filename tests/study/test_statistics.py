@@ -74,11 +74,24 @@ def test_what_one_arm_shows_is_nothing_among_many() -> None:
     rows = compare_arms(study(arm(*BASE), near=arm(*NEAR), **others))
     among = rows[0]["loss@0.15"]
     assert rows[0]["arm"] == "near"
-    assert among["p_alone"] == alone["p_alone"]
-    assert among["p"] == pytest.approx(12 * alone["p_alone"])
+    assert among["p_alone"] < 0.05
+    assert among["p"] == pytest.approx(12 * among["p_alone"])
     assert among["verdict"] is None
     assert among["interval"][0] < alone["interval"][0] < 0 < among["interval"][1]
     assert [row["loss@0.15"]["verdict"] for row in rows] == [None] * 13
+
+
+def test_the_variance_of_all_arms_joins_that_of_each() -> None:
+    """Three seeds that happen to lie close together are no proof; those of the others help."""
+    others = {f"other{n}": arm(*BASE) for n in range(10)}
+    lucky = arm(3.9, 3.9001, 3.8999)
+    alone = compare_arms(study(arm(4.0, 4.0001, 3.9999), lucky=lucky))[0]["loss@0.15"]
+    among = compare_arms(study(arm(4.0, 4.0001, 3.9999), lucky=lucky, **others))
+    found = next(row["loss@0.15"] for row in among if row["arm"] == "lucky")
+    assert alone["p_alone"] < 1e-6
+    assert 0.01 < found["p_alone"] < 0.2
+    same = {**study(arm(*BASE), same=arm(4.0, 4.0)), "baseline": "same"}
+    assert {row["loss@0.15"]["p"] for row in compare_arms(same)} != {None}
 
 
 def test_p_values_are_corrected_as_holm_does() -> None:

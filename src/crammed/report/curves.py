@@ -26,6 +26,8 @@ FEWEST = 2
 """Measurements on the way that make a curve."""
 
 Values = NDArray[np.float64]
+Line = tuple[str, str]
+"""A colour and dashes."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def _read(run: Path, result: Mapping[str, Any]) -> Curve | None:
     return Curve(tokens.astype(float), seconds, loss)
 
 
-def lines_of(arms: Sequence[str], baseline: str) -> dict[str, tuple[str, str]]:
+def lines_of(arms: Sequence[str], baseline: str) -> dict[str, Line]:
     """The colour and the dashes of each arm; the baseline is drawn in ink."""
     others = [arm for arm in arms if arm != baseline]
     lines = {
@@ -81,7 +83,7 @@ def lines_of(arms: Sequence[str], baseline: str) -> dict[str, tuple[str, str]]:
 
 
 def curves_figure(
-    curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, tuple[str, str]], axis: str
+    curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, Line], axis: str
 ) -> str:
     """Loss against one of `AXES`, as SVG."""
     with rc_context(STYLE):
@@ -91,9 +93,7 @@ def curves_figure(
         for arm, seeds in curves.items():
             colour, dashes = lines[arm]
             x, low, middle, high = _band([(getattr(s, axis) / factor, s.loss) for s in seeds])
-            pattern = [float(part) for part in dashes.split()] if dashes != "none" else []
-            style: Any = (0, pattern) if pattern else "solid"
-            axes.plot(x, middle, color=colour, linestyle=style, linewidth=1.5)
+            axes.plot(x, middle, color=colour, linestyle=pattern(dashes), linewidth=1.5)
             if len(seeds) > 1:
                 axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.set_ylabel("held-out loss, nats per token")
@@ -101,6 +101,11 @@ def curves_figure(
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda value, _: quantity(value) if value else "0")
         return as_svg(figure)
+
+
+def pattern(dashes: str) -> Any:
+    """Dashes as matplotlib wants them."""
+    return "solid" if dashes == "none" else (0, [float(part) / 1.5 for part in dashes.split()])
 
 
 def _unit(curves: Mapping[str, Sequence[Curve]]) -> tuple[float, str]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from jinja2 import UndefinedError
 
 import crammed
 from crammed.budget import format_seconds
@@ -19,11 +22,13 @@ from crammed.errors import InputError
 from crammed.files import read_json, write_text
 from crammed.progress import SILENT, Progress
 from crammed.quantity import quantity
-from crammed.report.curves import AXES, curves_figure, lines_of, read_curves
+from crammed.report.curves import AXES, Curve, Line, curves_figure, lines_of, read_curves
 from crammed.report.figures import OF_THE_PAGE
 from crammed.report.page import templates, write_report
+from crammed.report.scaling import scaling
 from crammed.study import table
 from crammed.study.arms import merged
+from crammed.study.budgets import at, by_budget
 from crammed.study.folder import RESULT, finished_runs, run_folder
 from crammed.study.statistics import (
     compare_arms,
@@ -35,6 +40,8 @@ from crammed.study.statistics import (
 
 Json = dict[str, Any]
 
+_NOT_A_RESULT = (KeyError, TypeError, ValueError, AttributeError, IndexError, UndefinedError)
+"""What a result raises that somebody has edited."""
 COSTS = {
     "seconds": ("charged time", format_seconds),
     "tokens": ("tokens", quantity),
@@ -59,7 +66,7 @@ def write_study_page(folder: Path, out: Path, progress: Progress = SILENT) -> Pa
         raise InputError(f"{folder} holds no study: name the folder of one, with its {RESULT}")
     try:
         page = _page(folder, study, _linked(folder, study, out, progress))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except _NOT_A_RESULT as error:
         raise InputError(
             f"{folder / RESULT} is damaged: it does not hold the results of a study; restore it "
             "from a copy"
@@ -72,21 +79,41 @@ def _page(folder: Path, study: Json, links: Mapping[tuple[str, str], str]) -> st
     environment = templates()
     for name in ("difference", "interval", "mean", "p"):
         environment.filters[f"arm_{name}"] = getattr(table, f"{name}_text")
-    arms, curves = list(study["arms"]), read_curves(folder, study)
-    lines = lines_of(arms, study["baseline"])
+    parts, curves = by_budget(study), read_curves(folder, study)
+    first = next(iter(parts.values()))
+    lines = lines_of(list(first["arms"]), first["baseline"])
+    keys = {arm: (OF_THE_PAGE[colour], dashes) for arm, (colour, dashes) in lines.items()}
     return environment.get_template("study.html.j2").render(
         name=study.get("name") or folder.resolve().name,
         study=study,
-        judged=decidable(study),
-        decided=decidable_text(study),
-        forests=[_forest(study, measure) for measure in table.judged_by(study)],
-        curves=[curves_figure(curves, lines, axis) for axis in AXES] if curves else [],
-        lines={arm: (OF_THE_PAGE[lines[arm][0]], lines[arm][1]) for arm in curves},
+        arms=first["arms"],
+        baseline=first["baseline"],
+        keys=keys,
+        parts=[_part(label, part, curves, lines) for label, part in parts.items()],
+        scaling=scaling(study, lines),
         costs=_costs(study),
-        changes=_changes(study),
+        changes=_changes(first),
         runs=_runs(study, links),
+        measures=[table.measure_text(each) for each in table.judged_by(study)],
         version=crammed.__version__,
     )
+
+
+def _part(
+    label: str, part: Json, curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, Line]
+) -> Json:
+    """What the page says about one budget of a study, which most studies have one of."""
+    names = {arm: at(arm, label) if label else arm for arm in part["arms"]}
+    own = {arm: curves[name] for arm, name in names.items() if name in curves}
+    return {
+        "label": label,
+        "budget": part["budget"],
+        "judged": decidable(part) is not False,
+        "decided": decidable_text(part),
+        "forests": [_forest(part, measure) for measure in table.judged_by(part)],
+        "curves": [curves_figure(own, lines, axis) for axis in AXES] if own else [],
+        "arms": list(own),
+    }
 
 
 def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tuple[str, str], str]:
@@ -98,16 +125,16 @@ def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tu
     }
     there = {key: run for key, run in runs.items() if (run / "metrics.jsonl").exists()}
     links = {}
-    with progress.task("pages", len(there)) as task:
-        for done, (key, run) in enumerate(there.items(), 1):
-            page = run / "report.html"
-            try:
-                if not page.exists():
-                    write_report([run], page)
-            except InputError:  # it has not finished, or is damaged, and has no page
-                continue
-            links[key] = quote(os.path.relpath(page, out.resolve().parent))
-            task.update(done, run.name)
+    missing = {key: run for key, run in there.items() if not (run / "report.html").exists()}
+    if missing:
+        with progress.task("pages", len(missing)) as task:
+            for done, run in enumerate(missing.values(), 1):
+                with suppress(InputError):  # it has not finished, or is damaged, and has no page
+                    write_report([run], run / "report.html")
+                task.update(done, run.name)
+    for key, run in there.items():
+        if (run / "report.html").exists():
+            links[key] = quote(os.path.relpath(run / "report.html", out.resolve().parent))
     return links
 
 
@@ -136,6 +163,7 @@ def _forest(study: Json, measure: str) -> Json:
                 **{"one": one, "base": row["arm"] == study["baseline"]},
                 **{"dot": place(difference), "left": place(low), "right": place(high)},
                 "beyond": abs(difference) > limit,
+                "untrained": table.untrained_text(study, row["arm"], measure),
             }
         rows.append(shown)
     ticks = [{"place": place(tick), "text": f"{tick:+.{digits}f}" if tick else "0"}
@@ -148,6 +176,7 @@ def _forest(study: Json, measure: str) -> Json:
         "unseen": (place(-visible), place(visible)),
         "sensitivity": table.sensitivity_text(study, measure),
         "cut": any(row["beyond"] for row in rows),
+        "twins": any(row.get("untrained") for row in rows),
     }
 
 

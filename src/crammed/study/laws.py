@@ -6,6 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crammed.quantity import flops_text, quantity
+from crammed.study.scaling import analyse
+
+
+def laws_of(study: Mapping[str, Any]) -> list[str]:
+    """What a study on several budgets says; nothing where fewer than two have finished."""
+    found = analyse(study) if "budgets" in study else None
+    return law_lines(found) if found is not None else []
 
 
 def law_lines(found: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crammed.study.budgets import by_budget
+from crammed.study.laws import laws_of
 from crammed.study.statistics import (
     POWER,
     RATES,
@@ -20,6 +22,7 @@ from crammed.study.statistics import (
     main_measure,
     measures_of,
     smallest_difference,
+    values_of,
 )
 
 Json = Mapping[str, Any]
@@ -55,6 +58,12 @@ def mean_text(one: Json, measure: str = RATES[0]) -> str:
     digits, deviation = _digits(measure), one["deviation"]
     spread = f" ± {deviation:.{digits}f}" if deviation is not None else ""
     return f"{one['mean']:.{digits}f}{spread}"
+
+
+def untrained_text(study: Json, arm: str, measure: str) -> str:
+    """The mean score of an arm's untrained twins; empty if there are none."""
+    values = values_of(study["arms"][arm], f"untrained.{measure}")
+    return number_text(statistics.fmean(values), measure) if values else ""
 
 
 def difference_text(one: Json, measure: str = RATES[0]) -> str:
@@ -102,6 +111,8 @@ def study_tables(study: Json) -> list[Table | Text]:
         for measure in judged_by(part):
             parts += [_table(part, measure), Text(sensitivity_text(part, measure))]
         parts.append(Text(decidable_text(part)))
+    if laws := laws_of(study):
+        parts.append(Text("\n".join(laws)))
     return parts
 
 
@@ -135,7 +146,8 @@ def _table(study: Json, measure: str) -> Table:
         padding=(0, 1, 0, 0),
     )
     table.add_column("arm", overflow="fold")
-    means = ["15 % masked", "25 % masked"] if second else ["mean"]
+    twins = {arm: twin for arm in study["arms"] if (twin := untrained_text(study, arm, measure))}
+    means = ["15 % masked", "25 % masked"] if second else ["mean", *(["untrained"] * bool(twins))]
     found = ["95 % interval", "p"] if judged else []
     for name in ("seeds", *means, f"from {study['baseline']}", *found):
         table.add_column(name, justify="right", no_wrap=True)
@@ -143,7 +155,10 @@ def _table(study: Json, measure: str) -> Table:
         table.add_column("")
     rates = RATES if second else (measure,)
     for row in compare_arms(study, rates):
-        table.add_row(*_cells(row, rates, judged=judged))
+        cells = _cells(row, rates, judged=judged)
+        if twins and len(cells) > 3:
+            cells.insert(3, twins.get(row["arm"], ""))
+        table.add_row(*cells)
     return table
 
 

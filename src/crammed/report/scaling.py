@@ -1,0 +1,99 @@
+"""How loss falls over the budgets of a study: by FLOPs, and by size where arms are sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+from crammed.quantity import quantity
+from crammed.report.curves import Line, pattern
+from crammed.report.figures import COLOURS, FAINT, STYLE, as_svg
+from crammed.study.laws import law_lines
+from crammed.study.scaling import Cell, Law, analyse, cells_of
+
+
+def scaling(study: Mapping[str, Any], lines: Mapping[str, Line]) -> dict[str, Any] | None:
+    """Figures of a study on several budgets; None if fewer than two have finished.
+
+    Args:
+        lines: how each arm is drawn, without its budget.
+
+    Returns:
+        ``{"flops", "sizes", "laws"}``: loss against FLOPs; loss against parameters, a curve for
+        each budget (None unless arms are called ``TYPE.SIZE``); and what follows in sentences.
+    """
+    cells = cells_of(study) if "budgets" in study else []
+    if len({cell.label for cell in cells}) < 2:
+        return None
+    sized, found = all(cell.size for cell in cells), analyse(study)
+    return {
+        "flops": _flops_figure(cells, lines, found),
+        "sizes": _sizes_figure(cells) if sized else None,
+        "laws": law_lines(found) if found is not None else [],
+    }
+
+
+def _flops_figure(
+    cells: Sequence[Cell], lines: Mapping[str, Line], found: Mapping[str, Any] | None
+) -> str:
+    """Loss against FLOPs, a line for each arm, and the laws through the best of each type."""
+    with rc_context(STYLE):
+        figure, axes = _logarithmic("training FLOPs of a run")
+        for arm in dict.fromkeys(map(_arm, cells)):
+            own = sorted((c for c in cells if _arm(c) == arm), key=lambda cell: cell.flops)
+            colour, dashes = lines[arm]
+            style = pattern(dashes)
+            x, y = [cell.flops for cell in own], [cell.mean for cell in own]
+            axes.plot(x, y, color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.2)
+            for cell in own:
+                axes.plot([cell.flops] * 2, [min(cell.losses), max(cell.losses)], color=colour)
+        for one in found["types"].values() if found is not None else ():
+            law, points = one["law"], [point["flops"] for point in one["points"]]
+            fitted = Law(law["a"], law["b"], law["c"])
+            x = np.geomspace(min(points), max(points), 60).tolist()
+            axes.plot(x, [fitted(flops) for flops in x], color=FAINT, linewidth=3, alpha=0.5)
+        return as_svg(figure)
+
+
+def _sizes_figure(cells: Sequence[Cell]) -> str:
+    """Loss against parameters, a curve for each type and budget."""
+    with rc_context(STYLE):
+        figure, axes = _logarithmic("parameters")
+        labels, types = (list(dict.fromkeys(each)) for each in zip(
+            *((cell.label, cell.type) for cell in cells), strict=True))  # fmt: skip
+        for label, kind in ((label, kind) for label in labels for kind in types):
+            own = [cell for cell in cells if (cell.label, cell.type) == (label, kind)]
+            own.sort(key=lambda cell: cell.parameters)
+            axes.plot(
+                [cell.parameters for cell in own],
+                [cell.mean for cell in own],
+                color=COLOURS[labels.index(label) % len(COLOURS)],
+                marker="osD^v"[types.index(kind) % 5],
+                markersize=4,
+                linewidth=1.2,
+                label=f"{kind}, {label}",
+            )
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8)
+        return as_svg(figure)
+
+
+def _logarithmic(title: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.6, 3.9))
+    axes = figure.add_subplot()
+    axes.set_xscale("log")
+    axes.set_xlabel(f"{title} (log scale)")
+    axes.set_ylabel("held-out loss, nats per token")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
+    axes.xaxis.set_minor_formatter(lambda *_: "")
+    return figure, axes
+
+
+def _arm(cell: Cell) -> str:
+    return f"{cell.type}.{cell.size}" if cell.size else cell.type
