@@ -234,8 +234,7 @@ def _alone(
 def _beside(study: Study, arm: str, base: _Base) -> tuple[str, ...]:
     """The words of an arm with the recipe of the base."""
     own = resolved(study.arms[arm], base.config, study.small is not None)
-    small = scaled_words(base.config) if base.is_small else []
-    return (*small, *_taken(base.config, of_training(own), base.heads_follow), *own)
+    return (*_taken(base.config, of_training(own), base.heads_follow), *own)
 
 
 def with_words(study: Study, words: Sequence[str]) -> Study:
