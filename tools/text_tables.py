@@ -249,8 +249,8 @@ def _compared(runs: list[Run]) -> list[str]:
     """The variants of a cell as cells of a table, the default first."""
     arms: dict[str, Any] = {DEFAULT: {"runs": {}}}
     for run in runs:
-        losses = {rate: run["heldout"][rate] for rate in RATES}
-        kept = {**losses, "tokens": run["tokens"], "seconds": run["charged_seconds"]}
+        measured = {rate: run["heldout"][rate] for rate in RATES}
+        kept = {**measured, "tokens": run["tokens"], "seconds": run["charged_seconds"]}
         arms.setdefault(run["variant"], {"runs": {}})["runs"][str(run["seed"])] = kept
     rows = compare_arms({"baseline": DEFAULT, "arms": arms})
     lines = []
