@@ -149,12 +149,15 @@ def test_reasons_of_failures_are_below_the_table(
     with pytest.raises(TaskFailed, match="runs failed: muon, seed 0; muon, seed 1; the reasons"):
         studies.study(str(file), None, corpus.path, BUDGET, 2, tmp_path / "out", 1, False)
     table, _, below = capsys.readouterr().out.partition("\n\nmuon, seed 0 failed: ")
-    assert below.splitlines() == [reason, f"muon, seed 1 failed: {reason}"]
-    assert [line.split() for line in table.splitlines()][-1] == ["muon", "0", "failed"]
-    assert max(map(len, table.splitlines())) < 120
+    page = f"page  {tmp_path / 'out' / 'report.html'}"
+    assert below.splitlines() == [reason, f"muon, seed 1 failed: {reason}", page]
+    rows, _, words = table.partition("\n\n")
+    assert [line.split() for line in rows.splitlines()][-1] == ["muon", "0", "failed"]
+    assert max(map(len, rows.splitlines())) < 120
+    assert "could have seen" not in words
 
 
-def test_a_study_ends_with_the_command_that_shows_its_runs(
+def test_a_study_ends_with_its_page(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     run = {**RUN, "loss@0.15": 4.0, "loss@0.25": 5.0}
@@ -162,4 +165,5 @@ def test_a_study_ends_with_the_command_that_shows_its_runs(
     file = write(tmp_path / "s.yaml", ARMS)
     studies.study(str(file), None, corpus.path, BUDGET, 1, tmp_path / "o ut", 1, False)
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"next  crammed report '{tmp_path}/o ut'/*-0"
+    assert last == f"page  {tmp_path}/o ut/report.html"
+    assert "<h1>Study o ut</h1>" in (tmp_path / "o ut" / "report.html").read_text("utf-8")
