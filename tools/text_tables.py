@@ -258,9 +258,9 @@ def _compared(runs: list[Run]) -> list[str]:
         if RATES[0] not in row:
             lines.append(f"{row['arm']} | 0 | not run | not run | ")
             continue
-        losses = [mean_text(row[rate]) for rate in RATES]
+        means = [mean_text(row[rate]) for rate in RATES]
         difference = difference_text(row[RATES[0]])
-        lines.append(" | ".join([row["arm"], str(row["seeds"]), *losses, difference]))
+        lines.append(" | ".join([row["arm"], str(row["seeds"]), *means, difference]))
     return lines
 
 
