@@ -11,7 +11,8 @@ file is a list, most urgent first:
       variant: default                  # what the words stand for
       seeds: [0, 1]
 
-Every combination is `crammed pretrain` in a process of its own. DIR/runs.json is written after each
+Every combination is `crammed pretrain` in a process of its own, which does not end early
+(`budget.most_epochs` is null unless the words set it). DIR/runs.json is written after each
 run, and the same command continues with what is missing; --dry-run only lists it.
 """
 

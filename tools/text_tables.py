@@ -258,10 +258,10 @@ def _compared(runs: list[Run]) -> list[str]:
         if RATES[0] not in row:
             lines.append(f"{row['arm']} | 0 | not run | not run | ")
             continue
-        losses = [mean_text(row[rate]) for rate in RATES]
+        means = [mean_text(row[rate]) for rate in RATES]
         found, interval = difference_text(row[RATES[0]]), interval_text(row[RATES[0]])
         difference = f"{found} ({interval})" if interval else found
-        lines.append(" | ".join([row["arm"], str(row["seeds"]), *losses, difference]))
+        lines.append(" | ".join([row["arm"], str(row["seeds"]), *means, difference]))
     return lines
 
 
