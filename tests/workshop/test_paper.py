@@ -120,7 +120,7 @@ def test_parts_of_a_step_are_known_by_names(kernel: str, part: str) -> None:
 
 
 def test_cards_that_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["crammed-2022", "model.layers=70", "model.width=1024", "model.head_dim=64"]
+    words = ["crammed-2022", "model.layers=3", "model.width=8192", "model.head_dim=64"]
     done = python(BENCHMARKS / "cards.py", *words, "--card", "H100", "--card", "2080 Ti")
     assert done.returncode == 0, done.stderr
     cards = json.loads(done.stdout)["cards"]
