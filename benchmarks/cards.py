@@ -5,8 +5,8 @@
 
 For each card (all that are known, unless some are named) the memory that a microbatch allocates at
 most, how many rows that is, and the tokens of a day, as `crammed plan --device` counts them; and
-the tokens of a day that the paper's authors published for their program, where they have. A card
-that cannot train the recipe is listed with the reason.
+the tokens of a day that were published of the paper's own program, if any. A card that cannot train
+the recipe is listed with the reason.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class Card:
         gibibytes: memory.
         gigabytes_per_second: bandwidth of the memory.
         capability: CUDA compute capability.
-        published: tokens per second of the paper's encoder in its authors' program, where they have
-            said it.
+        published: tokens per second of the paper's encoder in its authors' program, where somebody
+            has published them.
     """
 
     name: str

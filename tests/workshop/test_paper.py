@@ -13,10 +13,13 @@ import pytest
 import torch
 
 from crammed.cards import card_called
+from crammed.model.count import train_flops_per_token
 from crammed.model.traffic import attention_bytes
 from crammed.recipe import load_config
+from support.command import python
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+TOOLS = BENCHMARKS.parent / "tools"
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +119,25 @@ def test_parts_of_a_step_are_known_by_names(kernel: str, part: str) -> None:
     assert room("model").part(room("launches").Launch(kernel, "forward", 1, 1)) == part
 
 
+def test_cards_that_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["crammed-2022", "model.layers=3", "model.width=8192", "model.head_dim=64"]
+    done = python(BENCHMARKS / "cards.py", *words, "--card", "H100", "--card", "2080 Ti")
+    assert done.returncode == 0, done.stderr
+    cards = json.loads(done.stdout)["cards"]
+    assert "lower model.layers" in cards["RTX 2080 Ti"]["refused"]
+    large = cards["H100"]
+    assert large["taken_memory"] < large["memory"]
+    assert large["tokens_per_day"] == pytest.approx(86400 * large["tokens_per_second"])
+    (tmp_path / "cards.json").write_text(done.stdout)
+    tables = importlib.import_module("count_tables")
+    monkeypatch.setattr(importlib.import_module("benchmark_tables"), "BENCHMARKS", tmp_path)
+    shown = tables.cards_table(["cards.json"])
+    assert (
+        f"| {large['microbatch_rows']} | {large['tokens_per_day'] / 1e9:.1f} G | 22.4 G |" in shown
+    )
+    assert "| RTX 2080 Ti | 11 GiB | a model of " in shown
+
+
 @pytest.mark.long
 def test_a_toy_agrees_with_a_count_by_hand() -> None:
     done = on_paper("--check")
@@ -130,8 +152,6 @@ def test_a_step_s_products_are_those_of_its_floor(tmp_path: Path) -> None:
     result = json.loads(out.read_text())
     ours = result["loops"]["ours"]
     config = load_config("crammed-2022", small)
-    from crammed.model.count import train_flops_per_token
-
     counted = 8 * 128 * train_flops_per_token(config.model, 512, 128, 32)
     assert ours["flops"] == counted
     assert ours["between_products_bytes"] > 0
