@@ -216,8 +216,8 @@ def test_a_study_is_judged_by_the_evaluation(
     base = ["crammed", *MODEL, "finetune.seeds=1", "finetune.epochs=1"]
     values = {"base": base, "baseline": "plain", "arms": {"plain": [], "wide": ["batch.rows=4"]}}
     file.write_text(json.dumps({**values, "judges": ["blimp", "glue.cola"]}))
-    words = ["--corpus", corpus.path, "--budget", "2updates", "--seeds", "1", "--out", "out"]
-    words += ["--blimp", blimp, "--glue", glue, "--json"]
+    words = ["--corpus", str(corpus.path), "--budget", "2updates", "--seeds", "1"]
+    words += ["--out", "out", "--blimp", str(blimp), "--glue", str(glue), "--json"]
     done = crammed("study", file, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for arm in json.loads(done.stdout)["arms"].values():

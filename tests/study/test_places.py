@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,11 @@ from crammed.study.places import Ended, Processes, RayTasks, default_jobs, gpus,
 from crammed.study.runner import run_study
 from support.command import PATIENCE, wait_for
 
-ENDLESS = "import time; print(1, flush=True); time.sleep(1e6)"
+ENDLESS = """
+import os, pathlib, sys, time
+pathlib.Path(sys.argv[1]).write_text(f"{os.getpid()} ")
+time.sleep(1e6)
+"""
 TAKE = """
 import os, pathlib, sys, time
 folder, device = pathlib.Path(sys.argv[1]), os.environ["CUDA_VISIBLE_DEVICES"]
@@ -104,19 +109,31 @@ def cluster() -> Iterator[Any]:
         made.shutdown()
 
 
-def test_tasks_of_ray_end_with_their_study(cluster: Any) -> None:
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_tasks_of_ray_end_with_their_study(tmp_path: Path, cluster: Any) -> None:
     with opened(4, 2, on_gpus=True, cluster=cluster.address) as place:
         assert isinstance(place, RayTasks)
         given = "import os, sys; print(os.environ['NAMED']); sys.exit('error: so it is')"
         done = place.run(["-c", given], {"NAMED": "value"})
         assert done == Ended(1, "value\n", "error: so it is\n")
+        named = tmp_path / "process"
         with ThreadPoolExecutor(1) as pool:
-            endless = pool.submit(place.run, ["-c", ENDLESS])
-            wait_for(lambda: len(place._waiting) == 2)
+            endless = pool.submit(place.run, ["-c", ENDLESS, str(named)])
+            wait_for(lambda: named.exists() and named.read_text().endswith(" "))
+            process = int(named.read_text())
+            assert is_alive(process)
             place.stop()
             ended = endless.result(PATIENCE)
+        wait_for(lambda: not is_alive(process))
     assert ended.code
-    assert "cancel" in ended.error.lower()
+    assert ended.error.startswith("error: the task on the Ray cluster ended: ")
 
 
 @pytest.mark.long
@@ -130,6 +147,7 @@ def test_a_study_on_a_cluster_gives_the_same_losses(
     for arm, entry in here["arms"].items():
         for seed, run in entry["runs"].items():
             other = far["arms"][arm]["runs"][seed]
-            assert {**other, "seconds": 0.0} == {**run, "seconds": 0.0}
+            measured = dict.fromkeys(("seconds", "memory_bytes"), 0.0)
+            assert {**other, **measured} == {**run, **measured}
     again = run_study(study, corpus, BUDGET, 2, tmp_path / "far", 1, SILENT)
     assert again == far

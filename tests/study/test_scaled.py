@@ -26,7 +26,7 @@ ARMS = {"plain": [], "half": ["batch.rows*=0.5"], "narrow": ["model.width*=0.75"
 def loaded(
     tmp_path: Path, corpus: Corpus, budget: Budget = LITTLE, endless: bool = False, **values: Any
 ) -> Study:
-    study = {"base": ["crammed-2022", *SHORT], "baseline": "plain", "arms": ARMS, "scaled": True}
+    study = {"base": ["crammed-2022", *SHORT], "baseline": "plain", "arms": ARMS, "small": []}
     (tmp_path / "s.yaml").write_text(json.dumps({**study, **values}))
 
     def choose(_: str, asked: Asked, rows: int | None) -> RunConfig:
@@ -53,8 +53,7 @@ def test_a_recipe_is_made_smaller_in_proportion() -> None:
     narrower = full.model.width / little.model.width
     assert (little.model.layers, little.model.width, narrower) == (2, 64, 12)
     assert little.optim.lr == pytest.approx(full.optim.lr * narrower**0.5)
-    assert little.model.init_std == pytest.approx(full.model.init_std * narrower**0.5, rel=1e-5)
-    assert little.model.embedding_std is None  # it is that of the rest
+    assert little.model.init_std == full.model.init_std
     assert little.batch.rows < 64 < full.batch.rows
     assert (little.masking, little.schedule) == (full.masking, full.schedule)
 
@@ -113,7 +112,6 @@ def test_a_width_brings_what_is_in_proportion_to_it() -> None:
         "model.width": "192",
         "model.head_dim": "48",
         "optim.lr": "0.002",
-        "model.init_std": "0.04",
     }
     own = resolved(["optim.lr=1e-4", "model.width*=0.25"], base, True)
     assert [word for word in own if word.startswith("optim.lr")] == ["optim.lr=1e-4"]
@@ -143,11 +141,11 @@ def test_a_study_is_scaled_where_the_budget_is_small(tmp_path: Path, corpus: Cor
     study = loaded(tmp_path, corpus, arms=arms)
     plain, half, izsak = (values(study, arm) for arm in ("plain", "half", "izsak"))
     assert (plain["model.layers"], plain["model.width"]) == ("2", "64")
-    assert float(plain["model.init_std"]) == pytest.approx(0.02 * 12**0.5, rel=1e-5)
+    assert float(plain["optim.lr"]) == pytest.approx(1e-3 * 12**0.5, rel=1e-5)
     assert int(half["batch.rows"]) * 2 == int(plain["batch.rows"])
     assert values(study, "narrow")["model.width"] == "48"
     assert (izsak["model.layers"], izsak["model.width"]) == ("3", "88")
-    assert "model.init_std" not in values(study, "own")  # which follows the budget by itself
+    assert "optim.matrix_lr" in values(study, "own")  # which follows the budget by itself
     assert study.words("izsak")[0] == "izsak"
 
 
@@ -156,3 +154,20 @@ def test_a_study_with_budget_enough_is_the_papers(tmp_path: Path, corpus: Corpus
     assert values(study, "plain")["model.width"] == "768"
     assert values(study, "half")["batch.rows"] == "4096"
     assert study.words("izsak") == ["izsak", *SHORT]
+
+
+def test_a_small_form_changes_what_nobody_typed(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {**ARMS, "rotary": ["model.positions=rotary"], "izsak": ["izsak", *SHORT]}
+    learned = {**arms, "learned": ["model.positions=learned"]}
+    changed: Any = {"small": ["model.positions=rotary", "masking.rate=0.4"]}
+    study = loaded(tmp_path, corpus, arms=learned, **changed)
+    assert sorted(study.arms) == ["half", "izsak", "learned", "narrow", "plain"]  # rotary is plain
+    for arm, positions in (("plain", "rotary"), ("izsak", "rotary"), ("learned", "learned")):
+        assert values(study, arm)["model.positions"] == positions
+        assert values(study, arm)["masking.rate"] == "0.4"
+    base = ["crammed-2022", *SHORT, "masking.rate=0.2"]
+    typed = loaded(tmp_path, corpus, base=base, arms=arms, **changed)
+    assert values(typed, "plain")["masking.rate"] == "0.2"
+    full = loaded(tmp_path, corpus, MUCH, arms=arms, endless=True, **changed)
+    assert sorted(full.arms) == sorted(arms)
+    assert "masking.rate" not in values(full, "plain")

@@ -68,8 +68,9 @@ class Study(Section):
 
     description: str = ""
     base: Overrides = ()
-    scaled: bool = False
-    """Take the recipes in proportion where the budget is too small for the base (`scaled`)."""
+    small: Overrides | None = None
+    """Take the recipes in proportion where the budget is too small for the base (`scaled`), with
+    these overrides; null takes them as they are at every budget."""
     budgets: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Multiples of the budget that every arm is trained with, by label (`budgets`)."""
     judges: Names = ("heldout",)
@@ -133,7 +134,8 @@ def load_study(
         former: take all recipes as they were in an earlier version.
 
     Returns:
-        the study with `words` in its base; arms also set what follows from the budget.
+        the study with `words` in its base; arms also set what follows from the budget. In a study
+        with a small form, arms that are what the baseline is are left out.
 
     Raises:
         InputError: as `read_study`, or an arm is not a valid configuration.
@@ -148,7 +150,9 @@ def load_study(
         return choose(arm, asked, rows) if choose is not None else asked.nominally(rows)
 
     base = _base(study, corpora.fixed(study.base, budget), chosen)
-    arms = {}
+    study = study.model_copy(update={"base": base.words})
+    arms: dict[str, tuple[str, ...]] = {}
+    same: dict[str, str] = {}
     for arm, own in study.arms.items():
         recipe, *overrides = _settings(study, arm)
         try:
@@ -158,9 +162,12 @@ def load_study(
             else:
                 arms[arm] = _beside(study, arm, base)
             recipe, *overrides = of_training(merged((*study.base, *arms[arm])))
-            ask(recipe, overrides, fixed)
+            same[arm] = ask(recipe, overrides, fixed).config.identity()
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
+    if study.small is not None:  # a small form may be what an arm changes
+        kept = (arm for arm in arms if same[arm] != same[study.baseline] or arm == study.baseline)
+        arms = {arm: arms[arm] for arm in kept}
     first = next(iter(study.budgets), None)
     baseline = study.baseline if first is None else at(study.baseline, first)
     arms = with_each(arms, study.budgets, budget)
@@ -172,11 +179,13 @@ class _Base:
     """The base of a study.
 
     Attributes:
+        words: recipe and overrides.
         full: as its recipe has it.
         config: what arms take values of: `full`, or that in proportion to a small budget.
         heads_follow: whether the width of its heads follows from the width.
     """
 
+    words: tuple[str, ...]
     full: RunConfig
     config: RunConfig
     heads_follow: bool
@@ -191,11 +200,17 @@ def _base(
 ) -> _Base:
     recipe, *overrides = of_training(study.base)
     asked = ask(recipe, overrides, fixed)
-    full = config = choose(BASE, asked)
-    if study.scaled and "model.width" not in asked.open:
-        asked = ask(recipe, overrides, fixed, fit=True)
-        config = scaled_down(full, choose(BASE, asked), typed_keys(overrides))
-    return _Base(full, config, "model.head_dim" in asked.open)
+    full = choose(BASE, asked)
+    as_it_is = _Base(study.base, full, full, "model.head_dim" in asked.open)
+    if study.small is None or "model.width" in asked.open:
+        return as_it_is
+    typed = typed_keys(overrides)
+    added = [word for word in study.small if typed.isdisjoint(typed_keys([word]))]
+    asked = ask(recipe, [*overrides, *added], fixed, fit=True)
+    small = scaled_down(full, choose(BASE, asked), typed)
+    if small == full:
+        return as_it_is
+    return _Base((*study.base, *added), full, small, "model.head_dim" in asked.open)
 
 
 def _settings(study: Study, arm: str) -> list[str]:
@@ -213,14 +228,13 @@ def _alone(
     if base.is_small and "model.width" not in asked.open:
         config = in_proportion(config, base.full, base.config)
         followed = scaled_words(config, but=typed_keys(_settings(study, arm)))
-    return (*followed, *resolved(study.arms[arm], config, study.scaled))
+    return (*followed, *resolved(study.arms[arm], config, study.small is not None))
 
 
 def _beside(study: Study, arm: str, base: _Base) -> tuple[str, ...]:
     """The words of an arm with the recipe of the base."""
-    own = resolved(study.arms[arm], base.config, study.scaled)
-    small = scaled_words(base.config) if base.is_small else []
-    return (*small, *_taken(base.config, of_training(own), base.heads_follow), *own)
+    own = resolved(study.arms[arm], base.config, study.small is not None)
+    return (*_taken(base.config, of_training(own), base.heads_follow), *own)
 
 
 def with_words(study: Study, words: Sequence[str]) -> Study:

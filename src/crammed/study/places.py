@@ -131,7 +131,7 @@ class RayTasks:
         try:
             return Ended(*self._ray.get(handle))
         except self._ray.exceptions.RayError as error:
-            return Ended(1, "", f"error: the task on the Ray cluster ended: {_first_line(error)}")
+            return Ended(1, "", f"error: the task on the Ray cluster ended: {_last_line(error)}")
 
     def stop(self) -> None:
         """As `Place.stop`."""
@@ -140,8 +140,10 @@ class RayTasks:
             self._ray.cancel(handle)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+def _last_line(error: Exception) -> str:
+    """What an error of Ray says below the traceback in it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple[int, str, str]:

@@ -106,7 +106,7 @@ class PlannedCorpora:
                 "data.sources is set twice, by --data and by the base of the study: leave one out"
             )
         fixed = {"budget": {"limit": budget}, "data": {"sources": list(data)}}
-        self.asked = ask(recipe, overrides, fixed, fit=study.scaled)
+        self.asked = ask(recipe, overrides, fixed, fit=study.small is not None)
         config = self.asked.config
         self.base = _Settings(data=config.data, tokenizer=config.tokenizer).changed(base)
         self.arms: dict[Key, list[str]] = {key_of(base): base}

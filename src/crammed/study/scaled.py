@@ -1,11 +1,10 @@
 """Studies at any budget: recipes in proportion to a size that fits, values in proportion to others.
 
-The paper's recipes are for a day on a GPU. A study whose file says ``scaled: true`` takes them as
+The paper's recipes are for a day on a GPU. A study whose file has a ``small`` form takes them as
 they are where its budget feeds the base's own size, and otherwise in proportion: the base in the
 size and the batch that the rules of `crammed.sizing` give, every other recipe as much larger or
-smaller as it is in full. What begins or moves weights follows their number of inputs, the width:
-learning rates and initial deviations are multiplied with the root of how much narrower a model is,
-so that positions, tokens and scores of attention begin as large beside each other as in the paper.
+smaller as it is in full. Learning rates are multiplied with the root of how much narrower a model
+is, as in `crammed.sizing`. Initial deviations stay: wider ones were tried, and are worse.
 
 Arms may set ``key*=factor``: so many times the value that the arm would have without it.
 """
@@ -22,11 +21,10 @@ from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters
 from crammed.sizing import head_dim, with_values
 
-RATES = ("optim.lr", "optim.matrix_lr", "optim.embedding_lr")
-DEVIATIONS = ("model.init_std", "model.embedding_std")
+RATES = ("optim.lr", "optim.matrix_lr")
 NARROWEST = 8
 """Widths are multiples of this, so that there are heads of a width that rotary positions take."""
-CHANGED = ("model.layers", "model.width", "model.head_dim", "batch.rows", *RATES, *DEVIATIONS)
+CHANGED = ("model.layers", "model.width", "model.head_dim", "batch.rows", *RATES)
 """What a recipe in proportion has other values of."""
 
 Values = dict[str, Any]
@@ -88,8 +86,8 @@ def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple
 
     Args:
         config: what the arm would be without its own values.
-        proportional: a width that is multiplied brings the rates and deviations that are in
-            proportion to it, except those that the arm sets.
+        proportional: a width that is multiplied brings the learning rates that are in proportion
+            to it, except those that the arm sets, and heads that suit it.
 
     Raises:
         InputError: a factor is no positive number, or its key has no number to multiply.
@@ -126,9 +124,9 @@ def _multiplied(word: str, value: Any, text: str) -> int | float:
 
 
 def _narrowed(config: RunConfig, width: int) -> Values:
-    """Rates and deviations of the configuration in another width."""
+    """Learning rates of the configuration in another width."""
     factor = math.sqrt(config.model.width / width)
-    values = values_of(config, (*RATES, *DEVIATIONS))
+    values = values_of(config, RATES)
     return {k: float(f"{v * factor:.6g}") for k, v in values.items() if v is not None}
 
 
