@@ -48,8 +48,8 @@ def test_every_file_that_a_record_names_is_there(folder: Path) -> None:
 def test_every_study_can_be_run_again(folder: Path) -> None:
     """Its arms lie beside its result, and each is still a configuration."""
     result = json.loads((folder / "study.json").read_text("utf-8"))
-    if "-study-" in folder.name:
-        _is_built_in(folder.name.partition("-study-")[2], result)
+    if named := re.fullmatch(r"[\d-]{10}-study-(\w+)", folder.name):
+        _is_built_in(named[1], result)
         return
     study = Study.model_validate(yaml.load((folder / "arms.yaml").read_text("utf-8"), Loader))
     assert f"records/{folder.name}/arms.yaml" in (folder / "README.md").read_text("utf-8")
