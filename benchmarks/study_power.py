@@ -131,12 +131,13 @@ def _other(values: Values, one: Values, weight: float) -> Json:
 
 def _tested(values: Values, weight: float) -> Iterator[list[float]]:
     """Corrected p-values, study by study."""
-    seeds, variance = values.shape[2], values.var(2, ddof=1)
+    (_, arms, seeds), variance = values.shape, values.var(2, ddof=1)
     freedom = weight + seeds - 1
     joint = weight * variance.mean(1, keepdims=True) + (seeds - 1) * variance
     parts = joint / freedom / seeds
     squared = parts[:, 1:] + parts[:, :1]
     between = freedom * squared**2 / (parts[:, 1:] ** 2 + parts[:, :1] ** 2)
+    between = np.minimum(between, arms * (seeds - 1))
     means = values.mean(2)
     differences = np.abs(means[:, 1:] - means[:, :1])
     return map(holm, (2.0 * t.sf(differences / np.sqrt(squared), between)).tolist())

@@ -169,7 +169,7 @@ def test_a_study_keeps_what_its_runs_score_on_documents_by_themselves(copy: Path
     assert _tables(copy).returncode == 0
     first, second = page.read_text("utf-8").splitlines()[3:5]
     assert first.startswith("| document | 2 | 3.905 ± 0.007 | -0.200 (")
-    assert second == "| row | 2 | 4.105 ± 0.007 |  | 4.005 ± 0.007 |  |"
+    assert second == "| row | 2 | 4.105 ± 0.007 |  |  | 4.005 ± 0.007 |  |  |"
 
 
 def test_runs_are_shown_by_position_in_the_row(copy: Path) -> None:
