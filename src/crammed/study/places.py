@@ -12,6 +12,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,6 +156,9 @@ def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple
         folder: the working directory, if this machine has it.
     """
     libc = ctypes.CDLL(None)
+    if threading.current_thread() is threading.main_thread():
+        # Ray cancels a task by this signal; a shell ignores it for what it starts in the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def follow() -> None:
         if sys.platform == "linux":
