@@ -320,8 +320,8 @@ def _tested(
 
 def _steepness(points: Sequence[Mapping[str, Any]]) -> float:
     """By how many percent the loss falls for each percent of FLOPs."""
-    flops, loss = (np.log([each[name] for each in points]) for name in ("flops", "loss"))
-    return -float(np.polyfit(flops, loss, 1)[0])
+    flops, losses = (np.log([each[name] for each in points]) for name in ("flops", "loss"))
+    return -float(np.polyfit(flops, losses, 1)[0])
 
 
 class _Design:
