@@ -79,11 +79,25 @@ def test_a_small_card_gets_fewer_rows_and_the_format_that_it_has() -> None:
     with pytest.raises(InputError, match=r"counts products in float16: leave out"):
         counted_speed(wrong, VOCAB, card_called("2080 Ti"))
     many = load_config("crammed-2022", ["compute.microbatch_rows=4096"])
-    with pytest.raises(InputError, match=r"leave out compute\.microbatch_rows"):
-        counted_speed(many, VOCAB, card_called("2080 Ti"))
+    halved = counted_speed(many, VOCAB, card_called("2080 Ti"))
+    assert halved.microbatch_rows in (small.microbatch_rows, 2 * small.microbatch_rows)
+    wide = load_config("crammed-2022", ["model.layers=1", "model.width=6144"])
+    with pytest.raises(InputError, match="not even one row of 128 tokens fits"):
+        counted_speed(wide, VOCAB, card_called("2080 Ti"))
     deep = load_config("crammed-2022", ["model.layers=200"])
     with pytest.raises(InputError, match=r"a RTX 2080 Ti, less 1 GiB for CUDA, has 10 GiB"):
         counted_speed(deep, VOCAB, card_called("2080 Ti"))
+
+
+def test_a_model_that_nearly_fills_a_card_computes_its_activations_again() -> None:
+    large = ["model.layers=24", "model.width=1152"]
+    again, once = (
+        counted_speed(load_config("crammed-2022", [*large, *more]), VOCAB, card_called("2080 Ti"))
+        for more in ([], ["compute.recompute=off"])
+    )
+    assert again.microbatch_rows > 4 * once.microbatch_rows
+    assert again.memory is not None
+    assert again.memory < 10 * GIB
 
 
 def test_the_flops_of_orthogonalising() -> None:
