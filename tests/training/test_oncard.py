@@ -9,17 +9,19 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from crammed.budget import Budget
 from crammed.cards import CARDS, GIB, Card, card_called, known_card
+from crammed.cli import planning
 from crammed.errors import InputError
 from crammed.model.count import parameters
 from crammed.optim.muon import ITERATIONS, orthogonalisation_flops, orthogonalise
 from crammed.recipe import load_config
 from crammed.training.memory import BYTES_PER_PARAMETER, allocated
 from crammed.training.oncard import counted_speed
-from support.command import crammed
 
 PAPER = load_config("crammed-2022")
 VOCAB = PAPER.tokenizer.vocab_size
+DAY = Budget.parse("24h")
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -79,11 +81,25 @@ def test_a_small_card_gets_fewer_rows_and_the_format_that_it_has() -> None:
     with pytest.raises(InputError, match=r"counts products in float16: leave out"):
         counted_speed(wrong, VOCAB, card_called("2080 Ti"))
     many = load_config("crammed-2022", ["compute.microbatch_rows=4096"])
-    with pytest.raises(InputError, match=r"leave out compute\.microbatch_rows"):
-        counted_speed(many, VOCAB, card_called("2080 Ti"))
+    halved = counted_speed(many, VOCAB, card_called("2080 Ti"))
+    assert halved.microbatch_rows in (small.microbatch_rows, 2 * small.microbatch_rows)
+    wide = load_config("crammed-2022", ["model.layers=1", "model.width=6144"])
+    with pytest.raises(InputError, match="not even one row of 128 tokens fits"):
+        counted_speed(wide, VOCAB, card_called("2080 Ti"))
     deep = load_config("crammed-2022", ["model.layers=200"])
     with pytest.raises(InputError, match=r"a RTX 2080 Ti, less 1 GiB for CUDA, has 10 GiB"):
         counted_speed(deep, VOCAB, card_called("2080 Ti"))
+
+
+def test_a_model_that_nearly_fills_a_card_computes_its_activations_again() -> None:
+    large = ["model.layers=24", "model.width=1152"]
+    again, once = (
+        counted_speed(load_config("crammed-2022", [*large, *more]), VOCAB, card_called("2080 Ti"))
+        for more in ([], ["compute.recompute=off"])
+    )
+    assert again.microbatch_rows > 4 * once.microbatch_rows
+    assert again.memory is not None
+    assert again.memory < 10 * GIB
 
 
 def test_the_flops_of_orthogonalising() -> None:
@@ -117,23 +133,25 @@ def test_every_card_is_whole() -> None:
         assert card.half == ("float16" if card.capability < (8, 0) else "bfloat16")
 
 
-def test_a_plan_for_a_card_says_that_it_is_a_count() -> None:
-    words = ["plan", "crammed-2022", "--budget", "24h", "--device", "A6000"]
-    done = crammed(*words)
-    assert done.returncode == 0, done.stderr
-    assert "RTX A6000: a count" in done.stdout
-    assert "8.92 G tokens a day by the paper's program" in done.stdout
-    assert re.search(r"of 48 GiB, (256|512) rows at a time", done.stdout)
-    values = json.loads(crammed(*words, "--json").stdout)
-    assert values["card"]["tokens_per_day"] == pytest.approx(86400 * values["tokens_per_second"])
-    assert values["tokens"] == pytest.approx(values["card"]["tokens_per_day"], rel=0.01)
-    twice = crammed(*words, "compute.device=cpu")
-    assert twice.returncode == 2
-    assert "compute.device is set twice" in twice.stderr
+def test_a_plan_for_a_card_says_that_it_is_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    for as_json in (False, True):
+        planning.plan(["crammed-2022"], None, DAY, as_json=as_json, device="A6000")
+    said, _, values = capsys.readouterr().out.partition("{")
+    assert "RTX A6000: a count" in said
+    assert "8.92 G tokens a day by the paper's program" in said
+    assert re.search(r"of 48 GiB, (256|512) rows at a time", said)
+    plan = json.loads("{" + values)
+    assert plan["card"]["tokens_per_day"] == pytest.approx(86400 * plan["tokens_per_second"])
+    assert plan["tokens"] == pytest.approx(plan["card"]["tokens_per_day"], rel=0.01)
 
 
-def test_what_suits_a_card_follows_from_its_count() -> None:
-    done = crammed("plan", "crammed", "--budget", "1h", "--device", "RTX 4090")
-    assert done.returncode == 0, done.stderr
-    assert "tokens/s, counted" in done.stdout
-    assert "measured" not in done.stdout
+def test_what_suits_a_card_follows_from_its_count(capsys: pytest.CaptureFixture[str]) -> None:
+    planning.plan(["crammed"], None, Budget.parse("1h"), device="RTX 4090")
+    said = capsys.readouterr().out
+    assert "tokens/s, counted" in said
+    assert "measured" not in said
+
+
+def test_a_plan_is_for_one_device() -> None:
+    with pytest.raises(InputError, match=r"compute\.device is set twice"):
+        planning.plan(["crammed", "compute.device=cpu"], None, DAY, device="A6000")

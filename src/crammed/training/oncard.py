@@ -9,12 +9,13 @@ compiling and reading are not counted: on that H200, a plain loop took 1.3 times
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from crammed.cards import GIB, Card
 from crammed.choosing import Measure
@@ -71,12 +72,13 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
     step = _fitted(config, vocab_size, card)
     rows = min(step.microbatch_rows, config.batch.rows)
     size = parameters(config.model, vocab_size)
-    memory = BYTES_PER_PARAMETER * size + _taken(step, rows)
-    if memory > card.memory - RESERVED:
+    held, most = BYTES_PER_PARAMETER * size, card.memory - RESERVED
+    while (memory := held + _taken(step, rows)) > most and rows > 1:
+        rows //= 2  # as training does where memory runs out all the same
+    if memory > most:
         raise InputError(
-            f"{rows} rows of {config.data.row_length} tokens at a time take "
-            f"{memory / GIB:,.1f} GiB, and a {card.name} has {card.gibibytes}, one of them for "
-            "CUDA: leave out compute.microbatch_rows, or train a smaller model"
+            f"not even one row of {config.data.row_length} tokens fits into the memory of a "
+            f"{card.name}: train a smaller model (model.layers, model.width)"
         )
     update = OPTIMIZER_BYTES * size / (BANDWIDTH * card.bandwidth)
     for group in step.optimizer.param_groups:
@@ -125,7 +127,7 @@ def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
 
 def _taken(step: TrainStep, rows: int) -> int:
     """Bytes that a microbatch of so many rows takes."""
-    with _OneKernelAttention():
+    with _one_kernel_attention():
         return allocated(lambda: step.try_rows(rows))
 
 
@@ -158,13 +160,16 @@ def _device(config: ComputeConfig, card: Card) -> Device:
     )
 
 
-class _OneKernelAttention(TorchFunctionMode):
+@contextmanager
+def _one_kernel_attention() -> Iterator[None]:
     """Attention in one kernel, as on a card; without one, PyTorch keeps all scores in memory."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.scaled_dot_product_attention:
-            return _attention(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+    functional: Any = F  # layers that compute again in backward find it here, too
+    usual = functional.scaled_dot_product_attention
+    functional.scaled_dot_product_attention = _attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = usual
 
 
 def _attention(
