@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -24,6 +24,8 @@ from crammed.workers import cores
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SECONDS_ASLEEP = 0.5
+"""How long a task waits for its command before it looks whether it was stopped."""
 _DIES_WITH_PARENT = 1
 """``PR_SET_PDEATHSIG`` of Linux."""
 
@@ -174,12 +176,14 @@ def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple
         preexec_fn=follow,
     )
     try:
-        out, error = process.communicate()
+        while True:  # what Ray stops a task with does not wake it from waiting
+            with suppress(subprocess.TimeoutExpired):
+                out, error = process.communicate(timeout=_SECONDS_ASLEEP)
+                return process.returncode, out, error
     except BaseException:
         process.terminate()
         process.communicate()  # until its checkpoint is written
         raise
-    return process.returncode, out, error
 
 
 def gpus() -> list[str]:
