@@ -159,7 +159,7 @@ def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple
     """
     libc = ctypes.CDLL(None)
     if threading.current_thread() is threading.main_thread():
-        # Ray cancels a task by this signal; a shell ignores it for what it starts in the background.
+        # Ray cancels by this signal, which shells ignore for what they start in the background.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def follow() -> None:
