@@ -202,7 +202,7 @@ def study_table(names: list[str]) -> str:
 def experiment(names: list[str]) -> str:
     """What the latest record of a built-in study says, for each of its budgets."""
     (name,) = names
-    folders = sorted(RECORDS.glob(f"*-study-{name}"))
+    folders = sorted(RECORDS.glob(f"????-??-??-study-{name}"))
     if not folders:
         return benchmark_tables.NOT_YET
     values = _study_of([folders[-1].name])

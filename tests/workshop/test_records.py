@@ -48,7 +48,7 @@ def test_every_file_that_a_record_names_is_there(folder: Path) -> None:
 def test_every_study_can_be_run_again(folder: Path) -> None:
     """Its arms lie beside its result, and each is still a configuration."""
     result = json.loads((folder / "study.json").read_text("utf-8"))
-    if named := re.match(r"[\d-]+study-(.+)", folder.name):
+    if named := re.fullmatch(r"[\d-]{10}-study-(\w+)", folder.name):
         _is_built_in(named[1], result)
         return
     study = Study.model_validate(yaml.load((folder / "arms.yaml").read_text("utf-8"), Loader))

@@ -136,8 +136,6 @@ def _run_each(
     Raises:
         TaskFailed: runs of some of them failed, or scores are missing.
     """
-    from crammed.report.study import write_study_page
-
     several = len(calls) > 1
     results: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
@@ -145,8 +143,6 @@ def _run_each(
     for call, asked in zip(calls, judges, strict=True):
         result = results[call.name] = _run(_sharing(call, calls[0]), asked, cluster)
         faults = _failed(result), _unscored(result)
-        with shown_progress() as progress:
-            write_study_page(call.out, call.out / "report.html", progress)
         if not (several and as_json):
             _print_study(result, {**faults[0], **faults[1]}, call.out, as_json)
         for every, own in zip((failed, missing), faults, strict=True):
@@ -308,9 +304,11 @@ def _print_study(result: dict[str, Any], failed: dict[str, str], out: Path, as_j
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
+    from crammed.report.study import write_study_page
     from crammed.study.table import findings, study_tables
 
-    page = str(out / "report.html")
+    with shown_progress() as progress:
+        page = str(write_study_page(out, out / "report.html", progress))
     if as_json:
         print_result({**result, **findings(result), "report": page}, as_json, [])
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 _NOT_A_RESULT = (KeyError, TypeError, ValueError, AttributeError, IndexError, UndefinedError)
 """What a result raises that somebody has edited."""
-COSTS = {
+COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "seconds": ("charged time", format_seconds),
     "tokens": ("tokens", quantity),
     "exaflop": ("compute", lambda value: quantity(1e18 * value, "FLOP")),

@@ -61,7 +61,7 @@ class Law:
 
     def __call__(self, flops: float) -> float:
         """The loss after so many FLOPs."""
-        return self.a * flops**-self.b + self.c
+        return float(self.a * flops**-self.b + self.c)
 
 
 def cells_of(study: Mapping[str, Any], loss: str = LOSS) -> list[Cell]:
@@ -320,8 +320,8 @@ def _tested(
 
 def _steepness(points: Sequence[Mapping[str, Any]]) -> float:
     """By how many percent the loss falls for each percent of FLOPs."""
-    logs = (np.log([each[name] for each in points]) for name in ("flops", "loss"))
-    return -float(np.polyfit(*logs, 1)[0])
+    flops, losses = (np.log([each[name] for each in points]) for name in ("flops", "loss"))
+    return -float(np.polyfit(flops, losses, 1)[0])
 
 
 class _Design:

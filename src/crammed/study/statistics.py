@@ -114,7 +114,7 @@ def decidable(study: Mapping[str, Any]) -> bool | None:
     unigram = study.get("unigram")
     if unigram is None or not losses:
         return None
-    return statistics.fmean(losses) <= unigram - GATE
+    return bool(statistics.fmean(losses) <= unigram - GATE)
 
 
 def decidable_text(study: Mapping[str, Any]) -> str:

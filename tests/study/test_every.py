@@ -99,6 +99,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return {"baseline": "a", "arms": {"a": {"words": [], "runs": runs}}}
 
     monkeypatch.setattr(studies, "_run", run)
+    monkeypatch.setattr("crammed.report.study.write_study_page", lambda *_: None)
     return calls
 
 
