@@ -152,6 +152,18 @@ def _run_each(
     _raise_for(results.values(), failed, missing)
 
 
+def _write_page(out: Path) -> Path:
+    """Write the page of a study, unless nothing has changed since it was written."""
+    from crammed.report.study import write_study_page
+    from crammed.study.folder import RESULT
+
+    page = out / "report.html"
+    if page.exists() and page.stat().st_mtime_ns >= (out / RESULT).stat().st_mtime_ns:
+        return page
+    with shown_progress() as progress:
+        return write_study_page(out, page, progress)
+
+
 def _raise_for(
     results: Iterable[dict[str, Any]], failed: dict[str, str], missing: dict[str, str]
 ) -> None:
@@ -304,11 +316,9 @@ def _print_study(result: dict[str, Any], failed: dict[str, str], out: Path, as_j
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
-    from crammed.report.study import write_study_page
     from crammed.study.table import findings, study_tables
 
-    with shown_progress() as progress:
-        page = str(write_study_page(out, out / "report.html", progress))
+    page = str(_write_page(out))
     if as_json:
         print_result({**result, **findings(result), "report": page}, as_json, [])
         return
