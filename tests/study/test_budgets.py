@@ -63,7 +63,7 @@ def test_every_arm_is_trained_with_every_budget(
     assert study.baseline == "plain@x1"
     said = {}
     for run in _runs(study, Corpora(corpus), BUDGET, 1, tmp_path, 1):
-        assert not any(word.startswith("budget") for word in run.command)
+        assert not any(word.startswith("budget.limit") for word in run.command)
         said[run.arm] = run.command[run.command.index("--budget") + 1]
     assert said == {
         "plain@x1": "6updates",

@@ -16,7 +16,7 @@ from campaign.stages import Stage
 from crammed.evaluation.finetuning.arrays import load_arrays
 
 _VOLATILE = (
-    *("seconds", "charged_seconds", "accounts", "tokens_per_second", "at"),
+    *("seconds", "charged_seconds", "accounts", "tokens_per_second", "at", "memory_bytes"),
     *("environment", "peak_exaflop"),
 )
 """Keys of JSON that say when and how fast something was done."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import UndefinedError
 
@@ -134,7 +133,7 @@ def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tu
                 task.update(done, run.name)
     for key, run in there.items():
         if (run / "report.html").exists():
-            links[key] = quote(os.path.relpath(run / "report.html", out.resolve().parent))
+            links[key] = os.path.relpath(run / "report.html", out.resolve().parent)
     return links
 
 
