@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import re
 import shutil
 import statistics
@@ -19,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,10 +26,10 @@ from common import Json
 from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.device import choose_device
-from crammed.errors import CrammedError, InputError, Interrupted
+from crammed.errors import CrammedError, InputError
 from crammed.files import FolderLock, read_json, sha256, write_json
 from crammed.rundir import environment, read_config
-from lanes import Processes, pinned, separate
+from lanes import Processes, in_lanes, separate
 
 HERE = Path(__file__).resolve().parent
 BETWEEN = 60.0
@@ -166,48 +164,28 @@ class Contest:
             CrammedError: a training or a judge failed.
         """
         missing = sum(not self._complete(*each) for each in plan)
-        free: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
-        for lane in self.lanes:
-            free.put(lane)
-        with ThreadPoolExecutor(len(self.lanes)) as pool:
-            try:
-                turns = [
-                    pool.submit(self._turn, contestant, seed, free) for contestant, seed in plan
-                ]
-                for turn in as_completed(turns):
-                    run, is_new = turn.result()
-                    if is_new:
-                        missing -= 1
-                        left = _duration(self._left(plan))
-                        print(f"{_line(run)}; {missing} runs to go, {left}", flush=True)
-                    yield run
-            except BaseException as error:
-                self._processes.stop()  # what other lanes are doing begins again next time
-                pool.shutdown(cancel_futures=True)
-                if isinstance(error, KeyboardInterrupt):
-                    raise Interrupted("stopped; the same command continues") from error
-                raise
+        turns = in_lanes(self.lanes, plan, self._turn, self._processes.stop)
+        for _, (run, is_new) in turns:
+            if is_new:
+                missing -= 1
+                left = _duration(self._left(plan))
+                print(f"{_line(run)}; {missing} runs to go, {left}", flush=True)
+            yield run
 
-    def _turn(
-        self, contestant: Contestant, seed: int, free: queue.SimpleQueue[Sequence[int]]
-    ) -> tuple[Json, bool]:
-        """One run of the plan in a lane that is free, and whether anything was left to do."""
-        lane = free.get()
-        try:
-            settings = contestant.decided()
-            found = self.find(contestant.name, seed)
-            asked = {"seconds": contestant.seconds, "settings": settings}
-            if any(found.get(key, value) != value for key, value in asked.items()):
-                raise InputError(
-                    f"{self._file}: {contestant.name!r}, seed {seed}, was made with other "
-                    "settings: choose another --out"
-                )
-            if self._complete(contestant, seed):
-                return found, False
-            pinned(lane)  # this thread, and what it starts
-            return self._run(contestant, seed, settings, len(lane)), True
-        finally:
-            free.put(lane)
+    def _turn(self, turn: tuple[Contestant, int], cores: Sequence[int]) -> tuple[Json, bool]:
+        """One run of a plan, and whether anything was left to do."""
+        contestant, seed = turn
+        settings = contestant.decided()
+        found = self.find(contestant.name, seed)
+        asked = {"seconds": contestant.seconds, "settings": settings}
+        if any(found.get(key, value) != value for key, value in asked.items()):
+            raise InputError(
+                f"{self._file}: {contestant.name!r}, seed {seed}, was made with other "
+                "settings: choose another --out"
+            )
+        if self._complete(contestant, seed):
+            return found, False
+        return self._run(contestant, seed, settings, len(cores)), True
 
     def _complete(self, contestant: Contestant, seed: int) -> bool:
         return all(judge in self.find(contestant.name, seed) for judge in contestant.judges)

@@ -20,30 +20,40 @@ from __future__ import annotations
 
 import itertools
 import os
-import queue
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
+from pydantic import Field
 
 from common import Json, run
+from crammed.config import Section
+from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
 from crammed.errors import CrammedError, InputError
 from crammed.files import FolderLock, read_json, write_json
 from crammed.rundir import environment, read_config
-from lanes import Processes, core_numbers, pinned, separate
+from lanes import Processes, core_numbers, in_lanes, separate
 
 KEPT = ("tokens", "updates", "epochs", "parameters", "charged_seconds", "device", "heldout")
 """What is kept of a run's summary."""
-SECTIONS = {"corpora", "epochs", "tokens", "words", "variant", "seeds"}
+
+
+class Entry(Section):
+    """An entry of a grid."""
+
+    corpora: list[str]
+    words: list[list[str]]
+    variant: str
+    seeds: list[int]
+    epochs: list[float] = Field(default_factory=list)
+    tokens: list[float] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,6 @@ class Runs:
 
     def train(self, point: Point, lane: Sequence[int]) -> Json:
         """Train one on these cores, and keep what it gives."""
-        used = pinned(lane)
         folder = self.out / "runs" / _name(point)
         corpus = self._corpora[point.corpus]
         words = [sys.executable, "-m", "crammed", "pretrain", *point.words]
@@ -119,7 +128,7 @@ class Runs:
         if not any(word.startswith("budget.most_epochs") for word in point.words):
             words.append("budget.most_epochs=null")  # the grid says how often the text is read
         words += ["--seed", str(point.seed), "--out", str(folder), "--json"]
-        env = {**os.environ, "OMP_NUM_THREADS": str(len(used))}
+        env = {**os.environ, "OMP_NUM_THREADS": str(len(lane))}
         log = folder.with_suffix(".log")
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as errors:
@@ -134,7 +143,7 @@ class Runs:
             "layers": model.layers,
             "width": model.width,
             **{key: summary[key] for key in KEPT},
-            "cores": len(used),
+            "cores": len(lane),
             "environment": environment(),
         }
         with self._changing:
@@ -148,44 +157,29 @@ class Runs:
 
 
 def _go(points: Sequence[Point], lanes: Sequence[Sequence[int]], runs: Runs) -> None:
-    free: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
-    for lane in lanes:
-        free.put(lane)
-
-    def turn(point: Point) -> Json:
-        lane = free.get()
-        try:
-            return runs.train(point, lane)
-        finally:
-            free.put(lane)
-
     left, done, began = sum(point.tokens for point in points), 0, time.perf_counter()
-    with ThreadPoolExecutor(len(lanes)) as pool:
-        try:
-            turns = {pool.submit(turn, point): point for point in points}
-            for future in as_completed(turns):
-                result, point = future.result(), turns[future]
-                done += point.tokens
-                seconds = (time.perf_counter() - began) * (left - done) / done
-                print(f"{_line(point, result)}; about {seconds / 60:.0f} min left", flush=True)
-        except BaseException:
-            runs.stop()
-            pool.shutdown(cancel_futures=True)
-            raise
+    for point, result in in_lanes(lanes, points, runs.train, runs.stop):
+        done += point.tokens
+        seconds = (time.perf_counter() - began) * (left - done) / done
+        print(f"{_line(point, result)}; about {seconds / 60:.0f} min left", flush=True)
 
 
 def _points(grid: Path, corpora: dict[str, Corpus]) -> Iterator[Point]:
     """The runs of a grid, in its order."""
-    for entry in yaml.safe_load(grid.read_text("utf-8")):
-        if unknown := sorted(set(entry) - SECTIONS):
-            raise InputError(f"{grid}: there is no {', '.join(unknown)}")
-        for seed, name in itertools.product(entry["seeds"], entry["corpora"]):
+    try:
+        listed = load_yaml(grid.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {grid}: {error}") from error
+    if not isinstance(listed, list):
+        raise InputError(f"{grid} is no list of entries with {', '.join(Entry.model_fields)}")
+    for entry in (validated(Entry, each) for each in listed):
+        for seed, name in itertools.product(entry.seeds, entry.corpora):
             if name not in corpora:
                 raise InputError(f"{grid} needs a corpus {name}: add {name}=DIR")
             text = corpora[name].manifest["tokens"]
-            lengths = [*entry.get("tokens", ()), *(n * text for n in entry.get("epochs", ()))]
-            for tokens, words in itertools.product(lengths, entry["words"]):
-                yield Point(name, round(float(tokens)), tuple(words), entry["variant"], seed)
+            lengths = [*entry.tokens, *(times * text for times in entry.epochs)]
+            for tokens, words in itertools.product(lengths, entry.words):
+                yield Point(name, round(tokens), tuple(words), entry.variant, seed)
 
 
 def _described(corpus: Corpus) -> Json:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import IO, TypeVar
 
-from crammed.errors import InputError
+from crammed.errors import InputError, Interrupted
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def core_numbers(text: str) -> list[int]:
@@ -60,6 +65,44 @@ def pinned(cores: Sequence[int]) -> list[int]:
     os.sched_setaffinity(0, wanted)
     os.environ["OMP_NUM_THREADS"] = str(len(wanted))
     return wanted
+
+
+def in_lanes(
+    lanes: Sequence[Sequence[int]],
+    items: Iterable[Item],
+    work: Callable[[Item, Sequence[int]], Result],
+    stop: Callable[[], None],
+) -> Iterator[tuple[Item, Result]]:
+    """Do some work with each item, one at a time in every lane, and yield what it gives.
+
+    Args:
+        work: is given an item and the cores that its thread is pinned to.
+        stop: ends what all lanes are doing, which happens if one fails.
+
+    Raises:
+        Interrupted: by Ctrl-C; otherwise what the work raises.
+    """
+    free: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
+    for lane in lanes:
+        free.put(lane)
+
+    def turn(item: Item) -> tuple[Item, Result]:
+        lane = free.get()
+        try:
+            return item, work(item, pinned(lane))
+        finally:
+            free.put(lane)
+
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        try:
+            for each in as_completed([pool.submit(turn, item) for item in items]):
+                yield each.result()
+        except BaseException as error:
+            stop()
+            pool.shutdown(cancel_futures=True)
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted("stopped; the same command continues") from error
+            raise
 
 
 class Processes:

@@ -105,7 +105,7 @@ def stage(
     contest = module("contest")
     monkeypatch.setattr(contest.Contest, "_call", lambda _, *words: played.play(*words[:2]))
     monkeypatch.setattr(contest, "separate", list)
-    monkeypatch.setattr(contest, "pinned", list)
+    monkeypatch.setattr(module("lanes"), "pinned", list)
     threads = torch.get_num_threads()
     yield played
     torch.set_num_threads(threads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 import yaml
 
 from crammed.data.corpus import Corpus
@@ -48,3 +49,21 @@ def test_a_run_that_fails_ends_the_grid_with_its_log(tmp_path: Path, corpus: Cor
     (log,) = (tmp_path / "out" / "runs").glob("*.log")
     assert f"ended with exit code 2: {log} says why" in failed.stderr
     assert "optim.lr" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is no list of entries"),
+        ("- {corpora: [b], words: [], variant: x, seeds: [0]}", "needs a corpus b: add b=DIR"),
+        ("- {corpora: [a], words: [], variant: x, seed: [0]}", "seed"),
+        ("- {", "cannot read"),
+    ],
+)
+def test_a_wrong_grid_is_one_line(tmp_path: Path, corpus: Corpus, text: str, why: str) -> None:
+    (tmp_path / "grid.yaml").write_text(text)
+    words: list[str | Path] = [GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
+    refused = python(*words, "--out", tmp_path / "out", "--cores", "0", "--dry-run")
+    assert refused.returncode == 2
+    assert why in refused.stderr
+    assert "Traceback" not in refused.stderr
