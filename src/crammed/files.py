@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,9 @@ from safetensors import SafetensorError
 from crammed.errors import InputError
 
 # ---- locks
+
+_A_LOOK = 0.1
+"""Seconds within which a look at a lock is over."""
 
 
 class FolderLock:
@@ -41,7 +45,7 @@ class FolderLock:
             make_folder(folder)
             self._descriptor = os.open(folder / file, os.O_CREAT | os.O_RDWR, 0o644)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._descriptor)
         except BlockingIOError as error:
             self.release()
             raise InputError(
@@ -60,6 +64,15 @@ class FolderLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _lock(descriptor: int) -> None:
+    """Take a lock; one that is only looked at (`is_locked`) is free again in a moment."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_A_LOOK)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_locked(folder: Path) -> bool:
