@@ -55,6 +55,8 @@ def _flops_figure(
                 axes.plot([cell.flops] * 2, [min(cell.losses), max(cell.losses)], color=colour)
         for one in found["types"].values() if found is not None else ():
             law, points = one["law"], [point["flops"] for point in one["points"]]
+            if law is None:
+                continue
             fitted = Law(law["a"], law["b"], law["c"])
             x = np.geomspace(min(points), max(points), 60).tolist()
             axes.plot(x, [fitted(flops) for flops in x], color=FAINT, linewidth=3, alpha=0.5)

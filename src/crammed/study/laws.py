@@ -23,7 +23,8 @@ def law_lines(found: Mapping[str, Any]) -> list[str]:
     """
     lines = []
     for name, one in found["types"].items():
-        lines.append(f"{name}: {_law(one['law'])}; best {_points(one['points'])}")
+        law = "" if one["law"] is None else f"{_law(one['law'])}; "
+        lines.append(f"{name}: {law}best {_points(one['points'])}")
         if sizes := _sizes(one["sizes"]):
             grows = one["exponent"]
             power = "" if grows is None else f"; it grows with C^{grows:.2f}"
