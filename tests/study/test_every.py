@@ -64,6 +64,12 @@ def test_what_has_finished_costs_nothing(
     write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
     every(tmp_path, Budget.parse("1e10flop"), "masking", **{**options, "as_json": False})
     assert capsys.readouterr().out.startswith("masking  8 arms, 15 of 16 runs to go, about 2m 30s")
+    runs["1"] = runs["0"]
+    done = {arm: {"words": ["crammed"], "runs": runs} for arm in read_study("masking").arms}
+    write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": done})
+    monkeypatch.setattr("crammed.study.costs.measuring", lambda *_: pytest.fail("was measured"))
+    every(tmp_path, Budget.parse("1e10flop"), "masking", **options)
+    assert json.loads(capsys.readouterr().out)["masking"]["seconds"] == 0.0
 
 
 def config(budget: str) -> RunConfig:
