@@ -16,10 +16,11 @@ from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT
-from crammed.study import preparing
+from crammed.study import preparing, runner
 from crammed.study.arms import Study, load_study, read_study, with_words
 from crammed.study.corpora import Corpora
 from crammed.study.folder import config_of
+from crammed.study.runner import run_study
 from support.command import crammed
 from support.text import documents, write_jsonl
 
@@ -165,6 +166,20 @@ def test_a_prepared_corpus_is_one_for_all(tmp_path: Path, corpus: Corpus) -> Non
         InputError, match=r"vocab_size=256 is a property of the corpus.*with --data"
     ):
         load_study(name, corpus, BUDGET)
+
+
+def test_a_baseline_is_held_against_its_own_unigram_model(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, out = Path(write(tmp_path, {"plain": OWN["small"], "other": []})), tmp_path / "out"
+    study, corpora = made(str(file), texts, out)
+    own, base = (
+        each.manifest["heldout"]["unigram_cross_entropy"]
+        for each in (corpora.of(study.words("plain")), corpora.base)
+    )
+    assert own != base
+    monkeypatch.setattr(runner, "_train_all", lambda *_: None)
+    assert run_study(study, corpora, BUDGET, 1, out, 1, SILENT)["unigram"] == own
 
 
 def test_a_study_of_vocabularies_from_text(tmp_path: Path, texts: list[str]) -> None:

@@ -82,7 +82,8 @@ class Place:
             tasks = value(words, "--tasks").split(",")
             twin = {"median": 50.0}
             given = {each: {"median": 70.0, "untrained": twin} for each in tasks}
-            means = [{"of": tasks, "value": 70.0, "untrained": 50.0}] if tasks[1:] else []
+            good = [each for each in tasks if "failed" not in self.tasks.get(each, {})]
+            means = [{"of": good, "value": 70.0, "untrained": 50.0}] if good[1:] else []
             scores["suites"]["glue"] = {"tasks": {**given, **self.tasks}, "means": means}
         write_json(file, scores)
         return self.fails.get(suite, Ended(0, "", ""))
@@ -105,7 +106,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
 def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[str, Any]]:
     """Runs a study of two arms with these judges; returns the entry of one run."""
 
-    def run(*judges: Judge) -> dict[str, Any]:
+    def run(*judges: Judge, seeds: int = 1) -> dict[str, Any]:
         file = tmp_path / "s.yaml"
         arms = {"plain": [], "muon": ["optim.name=muon"]}
         file.write_text(
@@ -113,7 +114,7 @@ def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[s
         )
         study: Study = load_study(str(file), corpus, BUDGET)
         out = tmp_path / "out"
-        result = run_study(study, corpus, BUDGET, 1, out, 1, SILENT, judges=judges)
+        result = run_study(study, corpus, BUDGET, seeds, out, 1, SILENT, judges=judges)
         assert result == read_json(out / "study.json")
         entry: dict[str, Any] = result["arms"]["plain"]["runs"]["0"]
         return entry
@@ -171,6 +172,20 @@ def test_other_data_is_judged_anew(
     assert place.asked == 2 * ["blimp"]
 
 
+def test_other_data_makes_all_scores_of_its_suite_worthless(
+    judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, tmp_path: Path
+) -> None:
+    judged(*judges_of(["blimp"], blimp), seeds=2)
+    with blimp.open("a") as file:
+        file.write(json.dumps(PAIR) + "\n")
+    judged(*judges_of(["blimp"], blimp), seeds=1)
+    runs = (read_json(tmp_path / "out" / "study.json") or {})["arms"]["plain"]["runs"]
+    assert {seed: run["scores"] for seed, run in runs.items()} == {"0": {"blimp": 61.5}, "1": {}}
+    place.asked.clear()
+    judged(*judges_of(["blimp"], blimp), seeds=2)
+    assert place.asked == 2 * ["blimp"]
+
+
 def test_a_judge_that_fails_is_said_and_tried_again(
     judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, glue: Path
 ) -> None:
@@ -187,6 +202,18 @@ def test_a_judge_that_fails_is_said_and_tried_again(
     assert "unscored" not in entry
     assert entry["scores"]["blimp"] == 61.5
     assert place.asked == 2 * ["blimp", "glue"]
+
+
+def test_a_mean_is_over_the_same_tasks_in_all_runs(
+    judged: Callable[..., dict[str, Any]], place: Place, glue: Path
+) -> None:
+    write_task(glue, "mrpc", 40)
+    assert judged(*judges_of(["glue.cola", "glue.mrpc"], None, glue))["scores"]["glue"] == 70.0
+    place.fails, place.tasks = {"glue": Ended(5, "", "")}, {"rte": {"failed": "too few rows"}}
+    entry = judged(*judges_of(["glue"], None, glue))
+    assert entry["unscored"] == {"glue.rte": "too few rows"}
+    assert {"glue", "untrained.glue"}.isdisjoint(entry["scores"])
+    assert {"glue.cola", "glue.mrpc"} <= entry["scores"].keys()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,14 @@ from crammed.study.budgets import split
 from crammed.study.checks import check_arms
 from crammed.study.corpora import Corpora, corpora_of, of_training
 from crammed.study.folder import RESULT, finished_runs, refuse_another, run_folder
-from crammed.study.judges import Judge, scores_of, unscored, without_stale
+from crammed.study.judges import (
+    Judge,
+    scores_of,
+    stale_suites,
+    unscored,
+    with_scores,
+    without_scores,
+)
 from crammed.study.places import Ended, Place, opened, threads_of
 from crammed.summary import read_summary
 
@@ -114,7 +121,7 @@ def run_study(
             "baseline": study.baseline,
             "chosen": chosen or {},
             **_about_budgets(study, budget, before),
-            **_about_corpora(corpora, out, before),
+            **_about_corpora(study, corpora, out, before),
             **_about_judges(judges, before),
             "arms": arms,
         }
@@ -138,11 +145,17 @@ def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> d
     return {"budgets": {label: budget.times(each).text for label, each in study.budgets.items()}}
 
 
-def _about_corpora(corpora: Corpora, out: Path, before: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``study.json`` says of the base's corpus, and of all that the study has prepared."""
-    base = corpora.base
-    unigram = base.manifest["heldout"]["unigram_cross_entropy"]
-    about: dict[str, Any] = {"corpus": base.sha256, "unigram": unigram}
+def _about_corpora(
+    study: Study, corpora: Corpora, out: Path, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What ``study.json`` says of the base's corpus, and of all that the study has prepared.
+
+    The unigram cross-entropy is that of the corpus of the baseline, whose losses it is held
+    against.
+    """
+    of_baseline = corpora.of(study.words(study.baseline)).manifest["heldout"]
+    unigram = of_baseline["unigram_cross_entropy"]
+    about: dict[str, Any] = {"corpus": corpora.base.sha256, "unigram": unigram}
     if corpora.own is not None:
         described = {
             each.sha256: {
@@ -177,15 +190,16 @@ def _begun(
             begun[arm]["corpus"] = corpora.of(words).sha256
     for arm, entry in finished_runs(out).items():
         begun.setdefault(arm, entry)["runs"] = entry["runs"]
-    judged_on = (read_json(out / RESULT) or {}).get("judges", {})
     for arm in study.arms:
         runs = begun[arm]["runs"]
-        for seed in range(seeds):
-            found: dict[str, Any] | None = runs.get(str(seed))
+        for seed in (number for number in range(seeds) if str(number) not in runs):
             with suppress(InputError):  # a damaged result, which the run itself will report
-                found = found or _result(run_folder(out, arm, seed))
-            if found is not None:
-                runs[str(seed)] = without_stale(found, judges, judged_on)
+                if (found := _result(run_folder(out, arm, seed))) is not None:
+                    runs[str(seed)] = found
+    judged_on = (read_json(out / RESULT) or {}).get("judges", {})
+    stale = stale_suites(judges, judged_on)
+    for entry in begun.values():  # also of arms and seeds that are not asked for now
+        entry["runs"] = {n: without_scores(run, stale) for n, run in entry["runs"].items()}
     return begun
 
 
@@ -300,7 +314,7 @@ def _judged(run: _Run, entry: dict[str, Any], place: Place) -> dict[str, Any]:
             judge.words(run.folder, run.device), {"OMP_NUM_THREADS": str(run.threads)}
         )
         given = scores_of(run.folder, judge) if ended.code in _SCORED else {}
-        scores = {**entry.get("scores", {}), **given}
+        scores = with_scores(entry.get("scores", {}), given)
         entry = {**entry, "scores": scores}
         faults |= unscored(run.folder, judge, scores, _fault(ended))
     kept = {name: value for name, value in entry.items() if name != "unscored"}
