@@ -6,6 +6,7 @@ rates them (Geiping and Goldstein 2022, section 2).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from crammed.errors import InputError
@@ -18,7 +19,7 @@ class Card:
     """A graphics card.
 
     Attributes:
-        name: what occurs in the name that PyTorch has for it.
+        name: words that all occur in the name that PyTorch has for it.
         teraflops: dense 16-bit matrix products with 32-bit accumulation, in TFLOP/s.
         gibibytes: memory.
         gigabytes_per_second: bandwidth of the memory.
@@ -71,9 +72,18 @@ CARDS = (
 
 
 def known_card(name: str) -> Card | None:
-    """The card with the longest name that occurs in the name of a device; None if there is none."""
-    known = [card for card in CARDS if card.name.lower() in name.lower()]
-    return max(known, key=lambda card: len(card.name), default=None)
+    """The card with the most words that all occur in the name of a device; None if there is none.
+
+    Their order does not matter: an A100 of 80 GB calls itself ``NVIDIA A100-SXM4-80GB``.
+    """
+    words = _words(name)
+    known = [card for card in CARDS if _words(card.name) <= words]
+    return max(known, key=lambda card: len(_words(card.name)), default=None)
+
+
+def _words(name: str) -> set[str]:
+    """Words of a name, in lower case; ``80 GB`` is one of them."""
+    return set(re.findall(r"\w+", re.sub(r"(\d) gb\b", r"\1gb", name.lower())))
 
 
 def card_called(name: str) -> Card:

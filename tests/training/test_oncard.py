@@ -118,6 +118,26 @@ def test_a_card_is_known_by_a_part_of_its_name(called: str, card: str) -> None:
     assert card_called(called).name == card
 
 
+@pytest.mark.parametrize(
+    ("device", "card"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB"),
+        ("a100 80 gb", "A100 80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti"),
+        ("NVIDIA RTX A1000 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 4060", None),
+    ],
+)
+def test_a_card_is_known_by_the_name_that_it_has_for_itself(device: str, card: str | None) -> None:
+    found = known_card(device)
+    assert (found and found.name) == card
+
+
 @pytest.mark.parametrize(("called", "among"), [("TPU", "H200, "), ("", "H200, "), ("A", "A100, ")])
 def test_a_card_that_nobody_knows_is_refused(called: str, among: str) -> None:
     with pytest.raises(InputError, match=rf"name one of .*{among}"):
