@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,11 @@ def on_paper(*words: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done
+
+
+def test_a_library_is_kept_where_nobody_else_can_plant_one() -> None:
+    own = os.environ.get("XDG_CACHE_HOME") or Path.home()
+    assert room("gpu").KEPT.is_relative_to(own)
 
 
 def test_each_element_of_a_buffer_counts_once() -> None:
