@@ -175,3 +175,5 @@ def test_what_suits_a_card_follows_from_its_count(capsys: pytest.CaptureFixture[
 def test_a_plan_is_for_one_device() -> None:
     with pytest.raises(InputError, match=r"compute\.device is set twice"):
         planning.plan(["crammed", "compute.device=cpu"], None, DAY, device="A6000")
+    with pytest.raises(InputError, match="--device measures nothing: leave --seconds out"):
+        planning.plan(["crammed"], None, DAY, 20.0, device="A6000")
