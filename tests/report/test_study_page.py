@@ -74,6 +74,17 @@ def test_nothing_is_coloured_near_the_unigram_model(tmp_path: Path) -> None:
     assert not re.search(r'class="(better|worse)"|95 % interval|class="verdict"', text)
 
 
+def test_a_single_seed_has_no_intervals_to_explain(tmp_path: Path) -> None:
+    several, values = page(tmp_path / "several", study()), study()
+    for entry in values["arms"].values():
+        entry["runs"] = {"0": entry["runs"]["0"]}
+    single = page(tmp_path / "single", values)
+    assert "can show no difference: give --seeds 5.</p>" in single
+    for words in ("The shaded part is smaller", "Intervals hold for all arms"):
+        assert words in several
+        assert words not in single
+
+
 def test_scores_have_an_axis_of_their_own(tmp_path: Path) -> None:
     values = study()
     for entry in values["arms"].values():

@@ -175,6 +175,7 @@ def _forest(study: Json, measure: str) -> Json:
         "unseen": (place(-visible), place(visible)),
         "sensitivity": table.sensitivity_text(study, measure),
         "cut": any(row["beyond"] for row in rows),
+        "tested": judged and any(row["one"] and row["one"]["interval"] for row in rows),
         "twins": any(row.get("untrained") for row in rows),
     }
 
