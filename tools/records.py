@@ -43,11 +43,18 @@ from crammed.study.budgets import by_budget
 from crammed.study.folder import run_folder
 from crammed.study.laws import law_lines
 from crammed.study.scaling import analyse
-from crammed.study.statistics import RATES, compare_arms, decidable, decidable_text
+from crammed.study.statistics import (
+    RATES,
+    compare_arms,
+    decidable,
+    decidable_text,
+    main_measure,
+)
 from crammed.study.table import (
     difference_text,
     interval_text,
     mean_text,
+    measure_text,
     p_text,
     sensitivity_text,
 )
@@ -221,20 +228,24 @@ def experiment(names: list[str]) -> str:
 
 
 def _arms_table(values: dict[str, Any]) -> str:
+    """The arms by held-out loss, or by bits per character where vocabularies may differ."""
+    main = main_measure(values)
+    name = main.partition("@")[0]
+    measures = [rate.replace(RATES[0].partition("@")[0], name) for rate in RATES]
     lines = [
-        "| arm | seeds | held-out loss at 15 % masking | at 25 % masking "
+        f"| arm | seeds | {measure_text(main).partition(',')[0]} at 15 % masking | at 25 % masking "
         f"| difference from {values['baseline']}, 95 % interval | p | tokens |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row in compare_arms(values):
-        if RATES[0] not in row:
-            lines.append(f"| {row['arm']} | 0 | {row['failed']} | | | | |")
+    for row in compare_arms(values, measures):
+        if main not in row:
+            lines.append(f"| {row['arm']} | 0 | {row.get('failed', 'not run')} | | | | |")
             continue
-        few, many = (mean_text(row[rate], rate) for rate in RATES)
-        difference, p = _found(values, row[RATES[0]])
+        few, many = (mean_text(row[each], each) for each in measures)
+        difference, p = _found(values, row[main])
         cells = (row["arm"], str(row["seeds"]), few, many, difference, p, quantity(row["tokens"]))
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _below(values, RATES[0])]) + "\n"
+    return "\n".join([*lines, "", _below(values, main)]) + "\n"
 
 
 def documents_table(names: list[str]) -> str:
