@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmark_tables import tabled, there
 from crammed.quantity import quantity
+from layout import row_of, tabled, there
 
 
 def cards_table(names: list[str]) -> str:
@@ -25,7 +25,7 @@ def cards_table(names: list[str]) -> str:
                 f"{card['tokens_per_day'] / 1e9:.1f} G",
                 "" if published is None else f"{quantity(published)}",
             )
-            rows.append(f"| {' | '.join(cells)} |")
+            rows.append(row_of(*cells))
     head = (
         "| card | memory | format | taken, at most | rows at a time | tokens a day, counted "
         "| published, by the paper's program |"
@@ -46,7 +46,7 @@ def paper_table(names: list[str]) -> str:
                 f"{1e3 * loop['seconds']:.1f} ms",
                 f"{loop['tokens_per_second'] / 1e6:.2f} M",
             )
-            rows.append(f"| {' | '.join(cells)} |")
+            rows.append(row_of(*cells))
     for result in results[:1]:
         fewest = sum(n for part, n in result["fewest_bytes"].items() if part != "attention")
         rows.append(f"| fewest, counted | | | {fewest / 1e9:.1f} GB | | |")

@@ -58,6 +58,7 @@ from crammed.study.table import (
     p_text,
     sensitivity_text,
 )
+from layout import NOT_YET, wrapped
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
@@ -214,7 +215,7 @@ def experiment(names: list[str]) -> str:
     (name,) = names
     folders = sorted(RECORDS.glob(f"????-??-??-study-{name}"))
     if not folders:
-        return benchmark_tables.NOT_YET
+        return NOT_YET
     values = _study_of([folders[-1].name])
     parts = [
         (f"With {label}, {part['budget']}:\n\n" if label else "") + _arms_table(part)
@@ -280,7 +281,7 @@ def _below(study: dict[str, Any], measure: str) -> str:
         *([decidable_text(study)] if "unigram" in study else []),
         f"Budget {study['budget']}, {made['cores']} cores, commit {made['commit']}.",
     ]
-    return benchmark_tables.wrapped(*words)
+    return wrapped(*words)
 
 
 def positions_table(names: list[str]) -> str:

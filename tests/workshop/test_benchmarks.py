@@ -6,8 +6,6 @@ import importlib
 import json
 import os
 import random
-import runpy
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -122,7 +120,7 @@ def test_more_seeds_of_a_task_join_its_row_and_its_interval(
     (tmp_path / "more.json").write_text(json.dumps(more))
     monkeypatch.syspath_prepend(BENCHMARKS.parent / "tools")
     tables = importlib.import_module("benchmark_tables")
-    monkeypatch.setattr(tables, "BENCHMARKS", tmp_path)
+    monkeypatch.setattr(tables.layout, "BENCHMARKS", tmp_path)
     first = tables.finetune_table(["first.json"])
     assert "| -4.5 (-6.6 to -2.4) |" in first
     assert "differ by more than seeds explain" in " ".join(first.split())
@@ -155,14 +153,14 @@ def _do(script: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
     """The table that a page shows for a result."""
-    (folder / "tools").mkdir()
-    shutil.copy(BENCHMARKS.parent / "tools" / "benchmark_tables.py", folder / "tools")
-    made = folder / "benchmarks" / "results"
-    made.mkdir(parents=True)
-    make = runpy.run_path(str(folder / "tools" / "benchmark_tables.py"))[f"{kind}_table"]
-    assert make(["no.json"]) == "Not measured yet.\n"
-    (made / "result.json").write_text(json.dumps(result))
-    table: str = make(["no.json", "result.json"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS.parent / "tools")
+        module = importlib.import_module("benchmark_tables")
+        patch.setattr(module.layout, "BENCHMARKS", folder)
+        make = getattr(module, f"{kind}_table")
+        assert make(["no.json"]) == "Not measured yet.\n"
+        (folder / "result.json").write_text(json.dumps(result))
+        table: str = make(["no.json", "result.json"])
     head, rule, *rows = table.splitlines()
     columns = head.count("|")
     assert {line.count("|") for line in (rule, *rows[:-2])} == {columns}

@@ -136,7 +136,9 @@ def test_cards_that_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert large["tokens_per_day"] == pytest.approx(86400 * large["tokens_per_second"])
     (tmp_path / "cards.json").write_text(done.stdout)
     tables = importlib.import_module("count_tables")
-    monkeypatch.setattr(importlib.import_module("benchmark_tables"), "BENCHMARKS", tmp_path)
+    monkeypatch.setattr(importlib.import_module("layout"), "BENCHMARKS", tmp_path)
+    for kind in ("cards", "paper", "paper_parts"):
+        assert getattr(tables, f"{kind}_table")(["gone.json"]) == "Not measured yet.\n"
     shown = tables.cards_table(["cards.json"])
     assert (
         f"| {large['microbatch_rows']} | {large['tokens_per_day'] / 1e9:.1f} G | 22.4 G |" in shown
