@@ -12,13 +12,13 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import TaskFailed
 from crammed.files import write_json
 from crammed.recipe import load_config
 from crammed.study.arms import read_study, study_names
 from crammed.study.costs import Cost, seconds_of
 from crammed.workers import cores
+from support.text import MODEL
 
 MINUTE = Budget.parse("60s")
 OWN = {"data", "vocabulary"}
@@ -53,9 +53,8 @@ def test_a_dry_run_says_what_everything_costs(tmp_path: Path, capsys: Any) -> No
 def test_what_has_finished_costs_nothing(
     tmp_path: Path, corpus: Corpus, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
     monkeypatch.setattr("crammed.study.costs.measuring", lambda *_: lambda _: 1e9)
-    options = {"words": ["crammed", *words], "corpus": corpus.path, "data": None, "dry_run": True}
+    options = {"words": ["crammed", *MODEL], "corpus": corpus.path, "data": None, "dry_run": True}
     every(tmp_path, Budget.parse("1e10flop"), "masking", **options)
     before = json.loads(capsys.readouterr().out)["masking"]
     assert (before["left"], before["seconds"]) == (16, pytest.approx(160.0))

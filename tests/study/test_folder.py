@@ -13,7 +13,6 @@ import pytest
 from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError, TaskFailed
 from crammed.files import FolderLock, write_json
 from crammed.progress import SILENT
@@ -22,10 +21,9 @@ from crammed.study import folder
 from crammed.study.arms import Study, load_study
 from crammed.study.corpora import Corpora
 from crammed.study.runner import run_study
-from support.text import documents
+from support.text import MODEL, documents
 
 BUDGET = Budget.parse("6updates")
-MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
 ARMS: dict[str, list[str]] = {"plain": [], "muon": ["optim.name=muon"]}
 MORE = {**ARMS, "small": ["model.layers=1"]}
 RUN = {"tokens": 10, "updates": 6, "parameters": 5, "seconds": 2.0}

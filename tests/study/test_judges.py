@@ -12,7 +12,6 @@ import pytest
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.files import read_json, write_json
 from crammed.progress import SILENT
@@ -22,18 +21,11 @@ from crammed.study.judges import Judge, judges_of
 from crammed.study.places import Ended
 from crammed.study.runner import run_study
 from support.command import crammed
+from support.study import SUMMARY
 from support.tasks import write_task
+from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
-MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
-SUMMARY = {
-    "tokens": 10,
-    "updates": 6,
-    "parameters": 5,
-    "exaflop": 1e-9,
-    "charged_seconds": 2.0,
-    "heldout": {"loss@0.15": 4.0, "loss@0.25": 5.0},
-}
 PAIR = {
     "sentence_good": "The fox runs.",
     "sentence_bad": "The fox run.",

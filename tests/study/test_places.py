@@ -15,13 +15,13 @@ import torch
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT
 from crammed.study.arms import load_study
 from crammed.study.places import Ended, Processes, RayTasks, default_jobs, gpus, opened
 from crammed.study.runner import run_study
 from support.command import PATIENCE, wait_for
+from support.text import MODEL
 
 ENDLESS = """
 import os, pathlib, sys, time
@@ -87,7 +87,7 @@ BUDGET = Budget.parse("4updates")
 
 def write(tmp_path: Path) -> Path:
     """A study of two arms."""
-    base = ["crammed", *(word for word in TINY if not word.startswith(("data.", "tokenizer.")))]
+    base = ["crammed", *MODEL]
     arms = {"plain": [], "wide": ["batch.rows=4"]}
     file = tmp_path / "s.yaml"
     file.write_text(json.dumps({"base": base, "baseline": "plain", "arms": arms}))

@@ -18,7 +18,7 @@ from crammed.files import read_json
 from support.command import python, wait_for
 from support.models import save_model
 from support.tasks import write_task
-from support.text import documents, write_jsonl
+from support.text import MODEL, documents, write_jsonl
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -281,9 +281,8 @@ def test_kernels_are_known_by_their_names(
 
 
 def test_plan_accuracy(corpus: Corpus, tmp_path: Path) -> None:
-    own = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
     options = ["--corpus", str(corpus.path), "--budgets", "3s,40updates", "--seconds", "1"]
-    result = _result("plan_accuracy.py", "crammed", *own, *options)
+    result = _result("plan_accuracy.py", "crammed", *MODEL, *options)
     timed, counted = result["runs"]
     assert timed["ratio"] == pytest.approx(timed["tokens"] / timed["predicted_tokens"])
     assert timed["accounts"]["step"] > 1.0
@@ -382,8 +381,7 @@ def test_budget_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 def test_budget_run_outlives_the_command_that_started_it(tmp_path: Path, corpus: Corpus) -> None:
     out, text = tmp_path / "out", tmp_path / "heldout.jsonl"
     os.mkfifo(text)  # who reads it waits until this test writes it
-    own = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
-    words = ["crammed", *own, "--budget", "2s", "--corpus", str(corpus.path), "--out", str(out)]
+    words = ["crammed", *MODEL, "--budget", "2s", "--corpus", str(corpus.path), "--out", str(out)]
     words += ["--heldout", str(text)]
     began = _do("budget_run.py", *words, "--detach", "--wait", "1s")
     assert began.returncode == 75, began.stderr

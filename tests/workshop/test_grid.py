@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.files import read_json, write_json
 from support.command import python
+from support.text import MODEL
 
 GRID = Path(__file__).resolve().parents[2] / "benchmarks" / "grid.py"
-OWN = ["crammed", *(word for word in TINY if not word.startswith(("data.", "tokenizer.")))]
+OWN = ["crammed", *MODEL]
 
 
 def test_a_grid_trains_what_is_missing(tmp_path: Path, corpus: Corpus) -> None:
