@@ -197,10 +197,11 @@ def test_a_judge_that_fails_is_said_and_tried_again(
 
 
 def test_a_mean_is_over_the_same_tasks_in_all_runs(
-    judged: Callable[..., dict[str, Any]], place: Place, glue: Path
+    judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, glue: Path
 ) -> None:
     write_task(glue, "mrpc", 40)
     assert judged(*judges_of(["glue.cola", "glue.mrpc"], None, glue))["scores"]["glue"] == 70.0
+    assert judged(*judges_of(["blimp"], blimp))["scores"]["glue"] == 70.0
     place.fails, place.tasks = {"glue": Ended(5, "", "")}, {"rte": {"failed": "too few rows"}}
     entry = judged(*judges_of(["glue"], None, glue))
     assert entry["unscored"] == {"glue.rte": "too few rows"}

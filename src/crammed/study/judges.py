@@ -8,7 +8,7 @@ after training. A run keeps them in ``study.json`` as numbers by name, in percen
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,20 +117,26 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
     for name, entry in given.get("tasks", {}).items():
         if any(_is_of(f"{GLUE}.{name}", each) for each in judge.names):
             found |= _both(f"{GLUE}.{name}", entry, "median")
-    means, lacks = given.get("means", []), judge.lacks(found)
-    if means and not lacks and {f"{GLUE}.{name}" for name in means[0]["of"]} <= found.keys():
+    means = given.get("means", [])
+    if means and {f"{GLUE}.{name}" for name in means[0]["of"]} <= found.keys():
         found |= _both(GLUE, means[0], "value")
     return found
 
 
-def with_scores(before: Mapping[str, Any], given: Mapping[str, float]) -> dict[str, Any]:
-    """The scores of a run with those that a judge has given it.
+def with_scores(
+    before: Mapping[str, Any], given: Mapping[str, float], judge: Judge
+) -> dict[str, Any]:
+    """The scores of a run with what a judge has given it.
 
-    A mean that was over other tasks than are known now is left out.
+    No mean is kept where a task has no score: it would be over other tasks than in other runs.
     """
-    if any(name.startswith(f"{GLUE}.") for name in given):
-        before = {n: value for n, value in before.items() if n.removeprefix(_UNTRAINED) != GLUE}
-    return {**before, **given}
+    if judge.suite != GLUE or not given:
+        return {**before, **given}
+    return {**_without_mean(before), **(_without_mean(given) if judge.lacks(given) else given)}
+
+
+def _without_mean(scores: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in scores.items() if name.removeprefix(_UNTRAINED) != GLUE}
 
 
 def _given(run: Path, judge: Judge) -> dict[str, Any]:
@@ -166,22 +172,20 @@ def unscored(run: Path, judge: Judge, scores: Mapping[str, Any], fault: str) -> 
     }
 
 
-def stale_suites(judges: Sequence[Judge], before: Mapping[str, str]) -> list[str]:
-    """The suites whose data is other than when runs were judged.
+def without_stale(
+    run: dict[str, Any], judges: Sequence[Judge], before: Mapping[str, str]
+) -> dict[str, Any]:
+    """A run of ``study.json`` without what was judged on other data than now, or is to be tried.
 
     Args:
-        before: the `Judge.state` of each suite at that time.
+        before: the `Judge.state` of each suite when the run was judged.
     """
-    return [each.suite for each in judges if before.get(each.suite) not in (None, each.state())]
-
-
-def without_scores(run: dict[str, Any], suites: Collection[str]) -> dict[str, Any]:
-    """A run of ``study.json`` without what some suites gave it."""
+    stale = [each.suite for each in judges if before.get(each.suite) not in (None, each.state())]
     if "scores" not in run:
         return run
     kept = {
         name: value
         for name, value in run["scores"].items()
-        if name.removeprefix(_UNTRAINED).partition(".")[0] not in suites
+        if name.removeprefix(_UNTRAINED).partition(".")[0] not in stale
     }
     return {**run, "scores": kept}

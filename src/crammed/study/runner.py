@@ -34,14 +34,7 @@ from crammed.study.budgets import split
 from crammed.study.checks import check_arms
 from crammed.study.corpora import Corpora, corpora_of, of_training
 from crammed.study.folder import RESULT, finished_runs, refuse_another, run_folder
-from crammed.study.judges import (
-    Judge,
-    scores_of,
-    stale_suites,
-    unscored,
-    with_scores,
-    without_scores,
-)
+from crammed.study.judges import Judge, scores_of, unscored, with_scores, without_stale
 from crammed.study.places import Ended, Place, opened, threads_of
 from crammed.summary import read_summary
 
@@ -197,9 +190,9 @@ def _begun(
                 if (found := _result(run_folder(out, arm, seed))) is not None:
                     runs[str(seed)] = found
     judged_on = (read_json(out / RESULT) or {}).get("judges", {})
-    stale = stale_suites(judges, judged_on)
-    for entry in begun.values():  # also of arms and seeds that are not asked for now
-        entry["runs"] = {n: without_scores(run, stale) for n, run in entry["runs"].items()}
+    for entry in begun.values():  # also arms and seeds that are not asked for now
+        runs = entry["runs"]
+        entry["runs"] = {n: without_stale(run, judges, judged_on) for n, run in runs.items()}
     return begun
 
 
@@ -314,7 +307,7 @@ def _judged(run: _Run, entry: dict[str, Any], place: Place) -> dict[str, Any]:
             judge.words(run.folder, run.device), {"OMP_NUM_THREADS": str(run.threads)}
         )
         given = scores_of(run.folder, judge) if ended.code in _SCORED else {}
-        scores = with_scores(entry.get("scores", {}), given)
+        scores = with_scores(entry.get("scores", {}), given, judge)
         entry = {**entry, "scores": scores}
         faults |= unscored(run.folder, judge, scores, _fault(ended))
     kept = {name: value for name, value in entry.items() if name != "unscored"}
