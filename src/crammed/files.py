@@ -139,6 +139,9 @@ def _os_error(text: str) -> int | None:
 
 # ---- files
 
+_TAIL = 65_536
+"""Bytes at the end of a log that hold its last record."""
+
 
 def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     """Replace the file in one step: readers see the old content or the new, never a part.
@@ -198,6 +201,27 @@ def read_json(path: Path) -> dict[str, Any] | None:
             f"{path} is damaged: it does not hold a JSON object; restore it from a copy"
         )
     return values
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """The last whole object of a JSON-lines file, which may be written to; None if there is none.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):  # cut short
+            continue
+        if isinstance(record, dict):
+            return record
+    return None
 
 
 def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:

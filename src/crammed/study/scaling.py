@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.study.budgets import by_budget
+from crammed.study.statistics import RATES
 
-LOSS = "loss@0.15"
+LOSS = RATES[0]
 FOR_A_FLOOR = 4
 DRAWS = 1000
 SHUFFLES = 9999
