@@ -87,7 +87,7 @@ def test_a_small_card_gets_fewer_rows_and_the_format_that_it_has() -> None:
     with pytest.raises(InputError, match="not even one row of 128 tokens fits"):
         counted_speed(wide, VOCAB, card_called("2080 Ti"))
     deep = load_config("crammed-2022", ["model.layers=200"])
-    with pytest.raises(InputError, match=r"a RTX 2080 Ti, less 1 GiB for CUDA, has 10 GiB"):
+    with pytest.raises(InputError, match=r"and the RTX 2080 Ti, less 1 GiB for CUDA, has 10 GiB"):
         counted_speed(deep, VOCAB, card_called("2080 Ti"))
 
 

@@ -77,7 +77,7 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
         rows //= 2  # as training does where memory runs out all the same
     if memory > most:
         raise InputError(
-            f"not even one row of {config.data.row_length} tokens fits into the memory of a "
+            f"not even one row of {config.data.row_length} tokens fits into the memory of the "
             f"{card.name}: train a smaller model (model.layers, model.width)"
         )
     update = OPTIMIZER_BYTES * size / (BANDWIDTH * card.bandwidth)
@@ -114,7 +114,7 @@ def _microbatch_seconds(
 def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
     """The step that would train there, without storage, with microbatches that the card holds."""
     device, free = _device(config.compute, card), card.memory - RESERVED
-    refuse_larger(config.model, vocab_size, free, f"a {card.name}, less 1 GiB for CUDA,")
+    refuse_larger(config.model, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
     with torch.device("meta"):
         model = MaskedLM(config.model, vocab_size)
     optimizer = build_optimizer(model, config.optim)
