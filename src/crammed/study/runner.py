@@ -14,6 +14,7 @@ describes them by their hashes; ``judges`` holds a hash of the data of each.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -25,7 +26,7 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
-from crammed.files import FolderLock, read_json, write_json
+from crammed.files import FolderLock, is_locked, read_json, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
 from crammed.study.arms import Study, as_typed, merged
@@ -42,6 +43,8 @@ _SCORED = (0, TaskFailed.exit_code)
 """Exit codes of an evaluation that has written scores, all or some."""
 SECONDS_BETWEEN_LOOKS = 2.0
 """How often the progress of runs is read from their folders."""
+SECONDS_TO_END = 60.0
+"""How long the runs of a study that was killed may take to end."""
 
 
 @dataclass(frozen=True)
@@ -282,6 +285,7 @@ def _line(run: _Run, entry: Mapping[str, Any], board: Board) -> str:
 def _train(run: _Run, place: Place) -> dict[str, Any]:
     """Train and judge a run as far as that is left to do; returns its entry in ``study.json``."""
     entry = run.before
+    _wait_for(run.folder)
     if entry is None:
         ended = place.run(run.command)
         if ended.code:
@@ -290,6 +294,13 @@ def _train(run: _Run, place: Place) -> dict[str, Any]:
         if entry is None:
             return {"failed": f"it ended without a result: does this machine see {run.folder}?"}
     return _judged(run, entry, place) if run.judges else entry
+
+
+def _wait_for(run: Path) -> None:
+    """Wait for what a study that was killed left running: it writes a checkpoint and ends."""
+    until = time.monotonic() + SECONDS_TO_END
+    while any(map(is_locked, (run, run / "evaluation"))) and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 def _judged(run: _Run, entry: dict[str, Any], place: Place) -> dict[str, Any]:
