@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from crammed.budget import Budget
+from crammed.cli import studies
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
@@ -198,7 +199,7 @@ def test_a_judge_that_fails_is_said_and_tried_again(
         (["heldout"], {"blimp": Path(__file__)}, "--blimp names data that no judge uses"),
     ],
 )
-def test_wrong_judges_are_refused(names: list[str], given: dict[str, Path], message: str) -> None:
+def test_wrong_judges_are_refused(names: list[str], given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         judges_of(names, **given)
 
@@ -207,6 +208,43 @@ def test_a_task_without_data_is_refused(glue: Path) -> None:
     with pytest.raises(InputError, match="has no task mrpc: it has cola, rte"):
         judges_of(["glue.mrpc"], None, glue)
     assert [each.names for each in judges_of(["glue"], None, glue)] == [("glue.cola", "glue.rte")]
+
+
+def declared(tmp_path: Path, judges: str | None = None, **typed: Any) -> list[tuple[Any, ...]]:
+    """Suites, data and tasks that a study asks for whose file names judges and their data."""
+    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
+    file = tmp_path / "studies" / "s.yaml"
+    file.parent.mkdir(exist_ok=True)
+    own = {"judges": ["blimp", "glue.cola"], "blimp": "../blimp.jsonl", "glue": "../glue"}
+    file.write_text(json.dumps({**values, **own}))
+    call = studies._Call(str(file), [], None, [], BUDGET, 1, tmp_path / "out", 1)
+    found = studies._judges(call, judges, typed.get("blimp"), typed.get("glue"))
+    return [(each.suite, each.data.resolve(), each.tasks) for each in found]
+
+
+def test_a_file_declares_judges_and_what_is_typed_wins(
+    tmp_path: Path, blimp: Path, glue: Path
+) -> None:
+    both = [("blimp", blimp, ()), ("glue", glue, ("cola",))]
+    assert declared(tmp_path) == both
+    assert declared(tmp_path, judges="glue.rte") == [("glue", glue, ("rte",))]
+    assert declared(tmp_path, judges="heldout") == []
+    other = blimp.rename(tmp_path / "other.jsonl")
+    assert declared(tmp_path, blimp=other) == [("blimp", other, ()), both[1]]
+    with pytest.raises(InputError, match=r"no blimp data at .*: name a FILE that exists"):
+        declared(tmp_path)
+
+
+def test_judges_of_a_file_are_checked_before_anything_is_prepared(
+    tmp_path: Path, text_file: Path, glue: Path
+) -> None:
+    file = tmp_path / "s.yaml"
+    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
+    file.write_text(json.dumps({**values, "judges": ["glue.mrpc"], "glue": "glue"}))
+    texts, out = [str(text_file)], tmp_path / "out"
+    with pytest.raises(InputError, match="has no task mrpc: it has cola, rte"):
+        studies.study(str(file), budget=BUDGET, data=texts, out=out)
+    assert not out.exists()
 
 
 def test_a_study_is_judged_by_the_evaluation(

@@ -76,12 +76,22 @@ class Study(Section):
     """Multiples of the budget that every arm is trained with, by label (`budgets`)."""
     judges: Names = ("heldout",)
     """What runs are judged by (`judges`); a call may name others."""
+    blimp: str | None = None
+    """Data of the judge of this name, as `glue`: a path from the folder of the study's file; a call
+    may name another."""
+    glue: str | None = None
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]
 
     def words(self, arm: str) -> list[str]:
         """Recipe and overrides of an arm, whose own values replace the base's."""
         return merged((*self.base, *self.arms[arm]))
+
+    @property
+    def judge_data(self) -> dict[str, Path]:
+        """The data of judges that the file names, by suite."""
+        named = {"blimp": self.blimp, "glue": self.glue}
+        return {suite: Path(data) for suite, data in named.items() if data is not None}
 
     def formerly(self) -> Study:
         """The same with all recipes as they were in an earlier version."""
@@ -114,7 +124,9 @@ def read_study(name: str) -> Study:
         raise InputError(f"study {name}: baseline {study.baseline} is not one of its arms")
     for arm in (*study.arms, *study.budgets):
         inside(Path(), arm, f"study {name}")  # as a folder of its runs
-    return study
+    folder = Path(name).parent
+    data = {suite: str(folder / path.expanduser()) for suite, path in study.judge_data.items()}
+    return study.model_copy(update=data)
 
 
 def load_study(

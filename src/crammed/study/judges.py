@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from crammed.errors import InputError
@@ -20,6 +21,7 @@ from crammed.tasks.read import tasks_in
 from crammed.tasks.task import load_suite
 
 HELDOUT, BLIMP, GLUE = "heldout", "blimp", "glue"
+NOTHING: Mapping[str, Path] = MappingProxyType({})
 _UNTRAINED = "untrained."
 
 
@@ -64,13 +66,17 @@ class Judge:
 
 
 def judges_of(
-    names: Iterable[str], blimp: Path | None = None, glue: Path | None = None
+    names: Iterable[str],
+    blimp: Path | None = None,
+    glue: Path | None = None,
+    declared: Mapping[str, Path] = NOTHING,
 ) -> list[Judge]:
     """The judges with these names, whose data has to be there.
 
     Args:
         names: out of ``heldout``, ``blimp``, ``glue`` and ``glue.TASK``.
         blimp: sentence pairs, a file or a folder, and `glue` a folder of tasks.
+        declared: the same by suite, used where one of these is None; judges need not use it.
 
     Raises:
         InputError: an unknown name, data that is missing, or that no judge asks for.
@@ -84,10 +90,10 @@ def judges_of(
             raise InputError(f"no judge {name!r}: {hint}choose from {', '.join(known)}")
     judges = []
     if BLIMP in wanted:
-        judges.append(Judge(BLIMP, _data(BLIMP, blimp, "FILE")))
+        judges.append(Judge(BLIMP, _data(BLIMP, blimp or declared.get(BLIMP), "FILE")))
     tasks = [name.partition(".")[2] for name in wanted if name.startswith(GLUE)]
     if tasks:
-        folder = _data(GLUE, glue, "DIR")
+        folder = _data(GLUE, glue or declared.get(GLUE), "DIR")
         there = tasks_in(suite, folder)
         if missing := [task for task in tasks if task and task not in there]:
             raise InputError(
