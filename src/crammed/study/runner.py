@@ -6,10 +6,11 @@ nothing is left to do ends at once.
 ``OUT/study.json`` holds ``{"environment", "corpus", "unigram", "budget", "budgets", "jobs",
 "baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is ``{"loss@0.15",
 "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens", "updates",
-"parameters", "exaflop", "memory_bytes", "seconds"}``, or ``{"failed": reason}``; ``scores`` are
-those of its judges by name, and ``unscored`` says why some are missing. Of corpora that
-the study has prepared, each arm has the hash of its ``corpus`` beside its words, and ``corpora``
-describes them by their hashes; ``judges`` holds a hash of the data of each.
+"parameters", "exaflop", "memory_bytes", "joules", "seconds"}``, or ``{"failed": reason}``;
+``scores`` are those of its judges by name, and ``unscored`` says why some are missing; ``joules``
+are there where they are known. Of corpora that the study has prepared, each arm has the hash of its
+``corpus`` beside its words, and ``corpora`` describes them by their hashes; ``judges`` holds a hash
+of the data of each.
 """
 
 from __future__ import annotations
@@ -201,8 +202,8 @@ def _result(run: Path) -> dict[str, Any] | None:
     summary = read_summary(run)
     if summary is None:
         return None
-    names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes")
-    kept = {name: summary[name] for name in names if name in summary}
+    names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes", "joules")
+    kept = {name: summary[name] for name in names if summary.get(name) is not None}
     return {**summary["heldout"], **kept, "seconds": summary["charged_seconds"]}
 
 
