@@ -72,7 +72,8 @@ class Place:
             self.asked.append("pretrain")
             write_json(Path(value(words, "--out")) / "summary.json", SUMMARY)
             return Ended(0, "", "")
-        suite, file = value(words, "--suite"), Path(words[3]) / "evaluation" / "scores.json"
+        by = f"-{value(words, '--protocol')}" if "--protocol" in words else ""
+        suite, file = value(words, "--suite"), Path(words[3]) / f"evaluation{by}" / "scores.json"
         self.asked.append(suite)
         if suite in self.fails and self.fails[suite].code != 5:
             return self.fails[suite]
@@ -82,7 +83,8 @@ class Place:
         else:
             tasks = value(words, "--tasks").split(",")
             twin = {"median": 50.0}
-            given = {each: {"median": 70.0, "untrained": twin} for each in tasks}
+            median = 80.0 if by else 70.0
+            given = {each: {"median": median, "untrained": twin} for each in tasks}
             means = [{"of": tasks, "value": 70.0, "untrained": 50.0}] if tasks[1:] else []
             scores["suites"]["glue"] = {"tasks": {**given, **self.tasks}, "means": means}
         write_json(file, scores)
@@ -161,6 +163,28 @@ def test_a_run_whose_judge_is_missing_is_judged_and_not_trained_again(
     assert place.asked == []
 
 
+def test_a_task_may_be_scored_by_several_protocols(
+    judged: Callable[..., dict[str, Any]], place: Place, glue: Path
+) -> None:
+    judges = judges_of(["glue.rte", "glue.rte@bert-base"], None, glue)
+    first = judged(*judges)
+    assert first["scores"] == {
+        "glue.rte": 70.0,
+        "untrained.glue.rte": 50.0,
+        "glue.rte@bert-base": 80.0,
+        "untrained.glue.rte@bert-base": 50.0,
+    }
+    place.asked.clear()
+    assert judged(*judges) == first
+    assert place.asked == []
+    (glue / "rte" / "README").write_text("Other data.")  # by which both have to be judged anew
+    judged(*judges)
+    assert place.asked == 4 * ["glue"]
+    place.tasks = {"rte": {"failed": "too few rows"}}
+    fails = judges_of(["glue.rte@glue-long"], None, glue)
+    assert judged(*fails)["unscored"] == {"glue.rte@glue-long": "too few rows"}
+
+
 def test_other_data_is_judged_anew(
     judged: Callable[..., dict[str, Any]], place: Place, blimp: Path
 ) -> None:
@@ -196,6 +220,8 @@ def test_a_judge_that_fails_is_said_and_tried_again(
         (["blimb"], {}, "no judge 'blimb': did you mean blimp"),
         (["blimp"], {}, "the judge blimp needs its data: give --blimp FILE"),
         (["glue"], {"glue": Path("none")}, "no glue data at none"),
+        (["blimp@bert-base"], {}, "blimp@bert-base: blimp fine-tunes nothing"),
+        (["glue@bert-bass"], {}, "no protocol 'bert-bass': did you mean bert-base"),
         (["heldout"], {"blimp": Path(__file__)}, "--blimp names data that no judge uses"),
     ],
 )
@@ -215,10 +241,13 @@ def declared(tmp_path: Path, judges: str | None = None, **typed: Any) -> list[tu
     values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
     file = tmp_path / "studies" / "s.yaml"
     file.parent.mkdir(exist_ok=True)
-    own = {"judges": ["blimp", "glue.cola"], "blimp": "../blimp.jsonl", "glue": "../glue"}
+    (file.parent / "own.yaml").write_text("epochs: 2\n")
+    judging = ["blimp", "glue.cola@own.yaml"]
+    own = {"judges": judging, "blimp": "../blimp.jsonl", "glue": "../glue"}
     file.write_text(json.dumps({**values, **own}))
     call = studies._Call(str(file), [], None, [], BUDGET, 1, tmp_path / "out", 1)
     found = studies._judges(call, judges, typed.get("blimp"), typed.get("glue"))
+    assert all(each.by in ("", "@own") for each in found)
     return [(each.suite, each.data.resolve(), each.tasks) for each in found]
 
 

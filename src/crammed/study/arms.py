@@ -126,9 +126,15 @@ def read_study(name: str) -> Study:
         raise InputError(f"study {name}: baseline {study.baseline} is not one of its arms")
     for arm in (*study.arms, *study.budgets):
         inside(Path(), arm, f"study {name}")  # as a folder of its runs
-    folder = Path(name).parent
+    return _located(study, Path(name).parent)
+
+
+def _located(study: Study, folder: Path) -> Study:
+    """The study with paths from here where its file, in this folder, has them from there."""
     data = {suite: str(folder / path.expanduser()) for suite, path in study.judge_data.items()}
-    return study.model_copy(update=data)
+    named = (each.partition("@") for each in study.judges)
+    judges = (f"{kind}{at}{folder / p if Path(p).suffix else p}" for kind, at, p in named)
+    return study.model_copy(update={**data, "judges": tuple(judges)})
 
 
 def load_study(

@@ -300,7 +300,7 @@ def _train(run: _Run, place: Place) -> dict[str, Any]:
 def _wait_for(run: Path) -> None:
     """Wait for what a study that was killed left running: it writes a checkpoint and ends."""
     until = time.monotonic() + SECONDS_TO_END
-    while any(map(is_locked, (run, run / "evaluation"))) and time.monotonic() < until:
+    while any(map(is_locked, (run, *run.glob("evaluation*")))) and time.monotonic() < until:
         time.sleep(0.1)
 
 
