@@ -145,4 +145,4 @@ def test_the_cost_is_said_before_anything_runs(
     *each, whole = (line for line in said if "  refused: " not in line)
     assert [line.partition(" ")[0] for line in each] == study_names()
     assert "main  18 arms, 36 of 36 runs to go, about " in "\n".join(each)
-    assert whole.startswith("all  183 arms, 366 of 366 runs to go, about ")
+    assert whole.startswith("all  185 arms, 370 of 370 runs to go, about ")
