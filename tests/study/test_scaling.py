@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crammed.study import scaling
-from crammed.study.laws import law_lines
+from crammed.study.laws import doubts, law_lines, laws_of
 from crammed.study.scaling import (
     Cell,
     analyse,
@@ -206,6 +206,16 @@ def test_what_has_not_finished_is_left_out() -> None:
     assert found["types"]["gated"]["law"]["b_interval"] is None
     assert found["test"]["freedom"] == [2, 11]  # of the 13 cells that both types have
     assert analyse({**study, "budgets": {}}) is None
+
+
+def test_budgets_that_are_too_small_give_no_findings() -> None:
+    study = made({"gated": 1.0, "bert": 1.0}, 0.0, seeds=1)
+    assert doubts(study) == []  # as in older studies, nobody knows
+    study["unigram"] = 1.0 + study["arms"]["gated.one@x4"]["runs"]["0"]["loss@0.15"]
+    assert doubts(study) == ["Not decidable at x1, x2, so that what follows is no finding:"]
+    assert laws_of(study)[0] == doubts(study)[0]
+    study["unigram"] = 0.0
+    assert doubts(study)[0].startswith("Not decidable at any of these budgets, so ")
 
 
 def test_what_was_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
