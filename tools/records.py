@@ -41,7 +41,7 @@ from crammed.sizing import tokens
 from crammed.speed import CORE, SHARE_OF_PEAK
 from crammed.study.budgets import by_budget
 from crammed.study.folder import run_folder
-from crammed.study.laws import law_lines
+from crammed.study.laws import doubts, law_lines
 from crammed.study.scaling import analyse
 from crammed.study.statistics import (
     RATES,
@@ -223,7 +223,7 @@ def experiment(names: list[str]) -> str:
         if any(arm["runs"] for arm in part["arms"].values())
     ]
     if (found := analyse(values)) is not None:
-        parts.append("".join(f"- {line}\n" for line in law_lines(found)))
+        parts.append("".join(f"- {line}\n" for line in [*doubts(values), *law_lines(found)]))
     record = f"From [{folders[-1].name}](../records/{folders[-1].name}/README.md).\n"
     return "\n".join([*parts, record])
 

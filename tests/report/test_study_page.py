@@ -99,10 +99,14 @@ def test_what_runs_cost_is_shown_where_it_is_known(tmp_path: Path) -> None:
     values = study()
     text = page(tmp_path / "mine", values)
     assert "peak memory" not in text
-    values["arms"]["good"]["runs"]["0"] |= {"exaflop": 2e-5, "memory_bytes": 1.5e9}
+    assert "nergy" not in text
+    known = {"exaflop": 2e-5, "memory_bytes": 1.5e9, "joules": 3.6e6}
+    values["arms"]["good"]["runs"]["0"] |= known
     text = page(tmp_path / "mine", values)
     assert "20 TFLOP" in text
     assert "1.5 GB" in text
+    assert "3.6 MJ" in text
+    assert "Energy is that of the device" in text
 
 
 def with_runs(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.errors import TaskFailed
+from crammed.errors import InputError, TaskFailed
 from crammed.files import write_json
 from crammed.recipe import load_config
 from crammed.study.arms import read_study, study_names
@@ -97,25 +97,37 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def run(call: Any, judges: Any, cluster: Any) -> dict[str, Any]:
         calls.append(call)
+        if call.name == "masking":
+            raise InputError("arm masks-15: no memory")
         if call.corpus is None:
             write_json(call.out / "corpora" / "base" / "manifest.json", {})
-        fails = call.name == "batch"
-        runs = {"0": {"failed": "no memory"} if fails else {"loss@0.15": 4.0}}
+        good = {"loss@0.15": 4.0, "tokens": 1, "seconds": 1.0}
+        runs = {"0": {"failed": "no memory"} if call.name == "batch" else good}
         return {"baseline": "a", "arms": {"a": {"words": [], "runs": runs}}}
 
     monkeypatch.setattr(studies, "_run", run)
-    monkeypatch.setattr("crammed.report.study.write_study_page", lambda *_: None)
+    monkeypatch.setattr("crammed.report.study.write_study_page", lambda _, page, *__: page)
     return calls
+
+
+FAULTS = (
+    r"refused were masking \(arm masks-15: no memory\); 1 of 11 runs failed: batch: a, seed 0; the"
+)
 
 
 def test_every_study_runs_in_its_folder_and_failures_are_said_at_the_end(
     tmp_path: Path, ran: list[Any], capsys: Any
 ) -> None:
-    with pytest.raises(TaskFailed, match=r"1 of 12 runs failed: batch: a, seed 0; the reasons"):
+    with pytest.raises(TaskFailed, match=FAULTS):
         every(tmp_path)
     assert [call.name for call in ran] == study_names()
     assert all(call.out == tmp_path / "out" / call.name for call in ran)
-    assert sorted(json.loads(capsys.readouterr().out)) == study_names()
+    said = json.loads(capsys.readouterr().out)
+    assert sorted(said) == study_names()
+    assert said.pop("masking") == {"refused": "arm masks-15: no memory"}
+    for name, result in said.items():
+        assert result["report"] == str(tmp_path / "out" / name / "report.html")
+        assert [row["arm"] for row in result["compared"]] == ["a"]
 
 
 def test_studies_share_the_corpus_that_the_first_prepared(tmp_path: Path, ran: list[Any]) -> None:
@@ -135,7 +147,7 @@ def test_the_cost_is_said_before_anything_runs(
     monkeypatch.setattr("crammed.progress.Progress.line", lambda _, text: said.append(text))
     with pytest.raises(TaskFailed):
         every(tmp_path)
-    *each, whole = said
+    *each, whole = (line for line in said if "  refused: " not in line)
     assert [line.partition(" ")[0] for line in each] == study_names()
     assert "main  18 arms, 36 of 36 runs to go, about " in "\n".join(each)
-    assert whole.startswith("all  183 arms, 366 of 366 runs to go, about ")
+    assert whole.startswith("all  185 arms, 370 of 370 runs to go, about ")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from crammed.report import scaling as report
 from crammed.study import scaling
-from crammed.study.laws import law_lines
+from crammed.study.laws import doubts, law_lines, laws_of
 from crammed.study.scaling import (
     Cell,
     analyse,
@@ -231,6 +231,16 @@ def test_budgets_that_all_ended_with_the_text_have_no_law() -> None:
     again = analyse(study)
     assert again is not None
     assert again["types"]["gated"]["law"]["c"] == 0.0  # two numbers cannot tell a floor
+
+
+def test_budgets_that_are_too_small_give_no_findings() -> None:
+    study = made({"gated": 1.0, "bert": 1.0}, 0.0, seeds=1)
+    assert doubts(study) == []  # as in older studies, nobody knows
+    study["unigram"] = 1.0 + study["arms"]["gated.one@x4"]["runs"]["0"]["loss@0.15"]
+    assert doubts(study) == ["Not decidable at x1, x2, so that what follows is no finding:"]
+    assert laws_of(study)[0] == doubts(study)[0]
+    study["unigram"] = 0.0
+    assert doubts(study)[0].startswith("Not decidable at any of these budgets, so ")
 
 
 def test_what_was_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "tokens": ("tokens", quantity),
     "exaflop": ("compute", lambda value: quantity(1e18 * value, "FLOP")),
     "memory_bytes": ("peak memory", lambda value: quantity(value, "B")),
+    "joules": ("energy", lambda value: quantity(value, "J")),
     "parameters": ("parameters", quantity),
 }
 """What a run costs: its name, its title, and how it is written."""

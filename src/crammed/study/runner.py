@@ -6,14 +6,16 @@ nothing is left to do ends at once.
 ``OUT/study.json`` holds ``{"environment", "corpus", "unigram", "budget", "budgets", "jobs",
 "baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is ``{"loss@0.15",
 "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens", "updates",
-"parameters", "exaflop", "memory_bytes", "seconds"}``, or ``{"failed": reason}``; ``scores`` are
-those of its judges by name, and ``unscored`` says why some are missing. Of corpora that
-the study has prepared, each arm has the hash of its ``corpus`` beside its words, and ``corpora``
-describes them by their hashes; ``judges`` holds a hash of the data of each.
+"parameters", "exaflop", "memory_bytes", "joules", "seconds"}``, or ``{"failed": reason}``;
+``scores`` are those of its judges by name, and ``unscored`` says why some are missing; ``joules``
+are there where they are known. Of corpora that the study has prepared, each arm has the hash of its
+``corpus`` beside its words, and ``corpora`` describes them by their hashes; ``judges`` holds a hash
+of the data of each.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -25,7 +27,7 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
-from crammed.files import FolderLock, read_json, write_json
+from crammed.files import FolderLock, is_locked, read_json, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
 from crammed.study.arms import Study, as_typed, merged
@@ -42,6 +44,8 @@ _SCORED = (0, TaskFailed.exit_code)
 """Exit codes of an evaluation that has written scores, all or some."""
 SECONDS_BETWEEN_LOOKS = 2.0
 """How often the progress of runs is read from their folders."""
+SECONDS_TO_END = 60.0
+"""How long the runs of a study that was killed may take to end."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +209,8 @@ def _result(run: Path) -> dict[str, Any] | None:
     summary = read_summary(run)
     if summary is None:
         return None
-    names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes")
-    kept = {name: summary[name] for name in names if name in summary}
+    names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes", "joules")
+    kept = {name: summary[name] for name in names if summary.get(name) is not None}
     return {**summary["heldout"], **kept, "seconds": summary["charged_seconds"]}
 
 
@@ -289,6 +293,7 @@ def _line(run: _Run, entry: Mapping[str, Any], board: Board) -> str:
 def _train(run: _Run, place: Place) -> dict[str, Any]:
     """Train and judge a run as far as that is left to do; returns its entry in ``study.json``."""
     entry = run.before
+    _wait_for(run.folder)
     if entry is None:
         ended = place.run(run.command)
         if ended.code:
@@ -297,6 +302,13 @@ def _train(run: _Run, place: Place) -> dict[str, Any]:
         if entry is None:
             return {"failed": f"it ended without a result: does this machine see {run.folder}?"}
     return _judged(run, entry, place) if run.judges else entry
+
+
+def _wait_for(run: Path) -> None:
+    """Wait for what a study that was killed left running: it writes a checkpoint and ends."""
+    until = time.monotonic() + SECONDS_TO_END
+    while any(map(is_locked, (run, *run.glob("evaluation*")))) and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 def _judged(run: _Run, entry: dict[str, Any], place: Place) -> dict[str, Any]:
