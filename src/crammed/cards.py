@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from crammed.errors import InputError
+from crammed.hints import did_you_mean
 
 TERA, GIGA, GIB = 1e12, 1e9, 2**30
 
@@ -95,7 +96,12 @@ def card_called(name: str) -> Card:
     if (card := known_card(name)) is not None:
         return card
     meant = [card for card in CARDS if name.strip() and name.strip().lower() in card.name.lower()]
-    if len(meant) != 1:
-        among = ", ".join(card.name for card in meant or CARDS)
-        raise InputError(f"--device {name}: name one of {among}")
+    if not meant:
+        names = [card.name for card in CARDS]
+        hint, among = did_you_mean(name, names), ", ".join(names)
+        raise InputError(
+            f"--device {name}: no card of this name is known; {hint}name one of {among}"
+        )
+    if len(meant) > 1:
+        raise InputError(f"--device {name}: name one of {', '.join(card.name for card in meant)}")
     return meant[0]
