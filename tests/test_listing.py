@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -121,3 +122,13 @@ def test_the_list_is_printed_for_people_and_for_scripts(
     assert listed[0]["heldout_loss"] == pytest.approx(4.122, abs=0.001)
     with pytest.raises(InputError, match="is not a folder"):
         list_runs(tmp_path / "nothing")
+
+
+def test_names_do_not_act_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied("stopped", tmp_path / os.fsdecode(b"\x1b[2J\xff"))
+    runs(tmp_path)
+    text = capsys.readouterr().out
+    assert "␛[2J� " in text
+    assert "\x1b" not in text
