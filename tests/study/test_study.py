@@ -73,7 +73,13 @@ def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None
         ({"budgets": {"x1": 0}}, r"budgets\.x1: .*greater than 0"),
         ({"arms": {"plain": [], "x": ["seed=3"]}}, "arm x: seed: runs have the seeds 0, 1, 2"),
         ({"base": ["demo", "budget.limit=1h"]}, "arm plain: budget.limit: all arms have that of"),
-        ({"arms": {"plain": [], "x": ["budget={limit: 1h}"]}}, "arm x: budget.limit: all arms"),
+        (
+            {"base": ["demo"], "arms": {"plain": [], "x": ["budget={limit: 1h}"]}},
+            "arm x: budget.limit: all arms",
+        ),
+        ({"arms": {"plain": [], "x": ["corpus=abc"]}}, "arm x: corpus: all arms have that of"),
+        ({"budgets": {"x1": 0.01}}, r"budgets\.x1, 0\.01 times 6updates: .* leaves nothing"),
+        ({"arms": [["x"] * 99] * 99}, r"arms: must be a section of keys, not .{80} \.\.\.$"),
         ({"arms": ["plain", "x"]}, r"arms: must be a section of keys, not \['plain', 'x'\]"),
     ],
 )

@@ -224,6 +224,8 @@ def _base(
 def _refuse_decided(words: Sequence[str]) -> None:
     """Refuse overrides of what the call of a study decides for all arms."""
     given = parse_overrides([word for word in words if "=" in word])
+    if "corpus" in given:
+        raise InputError("corpus: all arms have that of --corpus or --data: leave it out")
     if "seed" in given:
         raise InputError("seed: runs have the seeds 0, 1, 2 ... up to --seeds: leave it out")
     if isinstance(given.get("budget"), Mapping) and "limit" in given["budget"]:

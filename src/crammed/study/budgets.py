@@ -53,12 +53,19 @@ def with_each(
     """Every arm with every budget, by name; the arms themselves where there is only the study's."""
     if not budgets:
         return {arm: tuple(words) for arm, words in arms.items()}
-    limits = {label: budget.times(factor) for label, factor in budgets.items()}
+    limits = {label: _times(budget, label, factor) for label, factor in budgets.items()}
     return {
         at(arm, label): (*words, f"{LIMIT}{limit.text}")
         for label, limit in limits.items()
         for arm, words in arms.items()
     }
+
+
+def _times(budget: Budget, label: str, factor: float) -> Budget:
+    try:
+        return budget.times(factor)
+    except InputError as error:
+        raise InputError(f"budgets.{label}, {factor:g} times {budget.text}: {error}") from error
 
 
 def by_budget(study: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
