@@ -79,9 +79,11 @@ def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
         ("summary.json", "{}"),
         ("config.json", "[]"),
         ("config.json", '{"recipe": "crammed", "seed": 0, "budget": 3}'),
+        ("config.json", '{"recipe": "crammed", "seed": 1e999, "budget": {"limit": "1h"}}'),
         ("config.json", None),
         ("evaluation/scores.json", '{"suites": []}'),
         ("evaluation/scores.json", '{"suites": {"glue": {"means": [{"name": 1, "value": NaN}]}}}'),
+        ("evaluation/scores.json", f'{{"suites": {{"blimp": {{"blimp": 1{"0" * 400}}}}}}}'),
     ],
 )
 def test_a_damaged_run_is_one_line(tmp_path: Path, name: str, content: str | None) -> None:
@@ -97,7 +99,9 @@ def test_a_damaged_run_is_one_line(tmp_path: Path, name: str, content: str | Non
     assert f"{name} is damaged" in (damaged.problem or "")
 
 
-@pytest.mark.parametrize("log", [b"", b"\xff\n", b'{"u": "half"}\n', b"[1]\n{"])
+@pytest.mark.parametrize(
+    "log", [b"", b"\xff\n", b'{"u": "half"}\n', b"[1]\n{", b'{"u": 1' + b"0" * 400 + b"}"]
+)
 def test_a_log_that_says_nothing_is_a_run_at_its_beginning(tmp_path: Path, log: bytes) -> None:
     run = copied("stopped", tmp_path / "run")
     (run / "metrics.jsonl").write_bytes(log)
