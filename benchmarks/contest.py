@@ -122,7 +122,7 @@ class Contest:
         }
         self.values: Json = read_json(self._file) or {**about, "runs": []}
         for key, value in about.items():
-            if self.values[key] != value:
+            if self.values.get(key) != value:
                 raise InputError(f"{self._file} has another {key}: choose another --out")
 
     def __enter__(self) -> Contest:
@@ -281,7 +281,10 @@ class Contest:
                 f"{name} ended with exit code {code}: {''.join(said)} (all of it: {log}); "
                 "the same command tries again"
             )
-        result: Json = json.loads(printed.splitlines()[-1])
+        try:
+            result: Json = json.loads(printed.splitlines()[-1])
+        except (IndexError, ValueError) as error:
+            raise CrammedError(f"{name} printed no result: {log} may say why") from error
         return result
 
 

@@ -79,7 +79,7 @@ def sweep(
     """Look for the peer's learning rate and batch."""
     plan = [
         (Contestant(text, "peer", seconds, {**_point(text), "masks": SWEPT_MASKS}), 0)
-        for text in point or _points(shape)
+        for text in dict.fromkeys(point or _points(shape))
     ]
     with _contest("sweep", corpus, heldout, out, cores) as contest:
         contest.announce(plan)
@@ -102,7 +102,7 @@ def ten_minutes(
     dry_run: DryOption = False,
 ) -> None:
     """Ours, ours in a fifth of the time, and the peer."""
-    words = {"words": shlex.split(ours)}
+    words = {"words": _words(ours)}
     best = best_points(_finished(out, "sweep"))
     if unknown := sorted(set(shape or ()) - set(best)):
         raise InputError(f"--shape: the sweep has {', '.join(best)}, not {', '.join(unknown)}")
@@ -160,10 +160,10 @@ def hour(
         "glue": [*suite, "--tasks", tasks, "--seeds", str(tuning_seeds), "--no-untrained"],
     }
     with _contest("hour", corpus, heldout, out, cores, judges) as contest:
-        mine = Contestant(OURS, "ours", seconds, {"words": shlex.split(ours)}, everything)
+        mine = Contestant(OURS, "ours", seconds, {"words": _words(ours)}, everything)
         trials = [
             Contestant(f"crammed-2022 at {rate:g}", "ours", rate_seconds, wait_for=settings)
-            for rate in map(float, rates.split(","))
+            for rate in _rates(rates)
             for settings in [partial(_paper, contest, rate)]
         ]
         other = Contestant(peer["name"], "peer", seconds, peer["settings"], everything)
@@ -215,6 +215,23 @@ def _point(text: str) -> Json:
         return {"layers": layers, "width": width, "rate": float(rate), "batch": int(rows)}
     except ValueError as error:
         raise InputError(f"--point: {text!r} is not LAYERSxWIDTH:RATE:ROWS") from error
+
+
+def _words(text: str) -> list[str]:
+    """The words of --ours."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--ours: {text!r} are no words of a shell: {error}") from error
+
+
+def _rates(text: str) -> list[float]:
+    """The learning rates of --rates, each once."""
+    try:
+        rates = [float(each) for each in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--rates: {text!r} is no list of numbers, such as 1e-3,2e-3") from error
+    return list(dict.fromkeys(rates))
 
 
 def _finished(out: Path, name: str) -> list[Json]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import sys
 import threading
@@ -33,16 +34,19 @@ import typer
 from pydantic import Field
 
 from common import Json, run
-from crammed.config import Section
+from crammed.budget import Budget
+from crammed.config import PositiveFloat, Section
 from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
 from crammed.errors import CrammedError, InputError
-from crammed.files import FolderLock, read_json, write_json
+from crammed.files import FolderLock, json_hash, read_json, write_json
 from crammed.rundir import environment, read_config
 from lanes import Processes, core_numbers, in_lanes, separate
 
 KEPT = ("tokens", "updates", "epochs", "parameters", "charged_seconds", "device", "heldout")
 """What is kept of a run's summary."""
+_LONGEST = 120
+"""Characters of a name for people in the name of a folder."""
 
 
 class Entry(Section):
@@ -52,8 +56,8 @@ class Entry(Section):
     words: list[list[str]]
     variant: str
     seeds: list[int]
-    epochs: list[float] = Field(default_factory=list)
-    tokens: list[float] = Field(default_factory=list)
+    epochs: list[PositiveFloat] = Field(default_factory=list)
+    tokens: list[PositiveFloat] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,11 @@ def main(
     cores: Annotated[list[str], typer.Option(help="Cores of a lane, such as 0,1; repeated.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what is missing.")] = False,
 ) -> None:
-    folders = dict(_named(word) for word in corpora)
+    folders: dict[str, Path] = {}
+    for word in corpora:
+        name, folder = _named(word)
+        if folders.setdefault(name, folder) != folder:
+            raise InputError(f"{name} names two corpora: give each a name of its own")
     opened = {name: Corpus(folder) for name, folder in folders.items()}
     points = list(dict.fromkeys(_points(grid, opened)))
     lanes = separate([core_numbers(text) for text in cores])
@@ -110,6 +118,10 @@ class Runs:
         self._processes = Processes()
         described = {name: _described(corpus) for name, corpus in corpora.items()}
         self._values: Json = read_json(self._file) or {"corpora": {}, "runs": []}
+        known, runs = self._values.get("corpora"), self._values.get("runs")
+        kept = runs if isinstance(runs, list) else [None]
+        if not all(isinstance(each, dict) for each in (known, *kept)):
+            raise InputError(f"{self._file} does not hold the runs of a grid: choose another --out")
         for name, values in described.items():
             if self._values["corpora"].setdefault(name, values) != values:
                 raise InputError(f"{self._file} has another corpus {name}: choose another --out")
@@ -117,11 +129,11 @@ class Runs:
     def has(self, point: Point) -> bool:
         """Whether a run has finished."""
         asked = point.asked.items()
-        return any(all(each[key] == v for key, v in asked) for each in self._values["runs"])
+        return any(all(each.get(key) == v for key, v in asked) for each in self._values["runs"])
 
     def train(self, point: Point, lane: Sequence[int]) -> Json:
         """Train one on these cores, and keep what it gives."""
-        folder = self.out / "runs" / _name(point)
+        folder = self.out / "runs" / _folder(point)
         corpus = self._corpora[point.corpus]
         words = [sys.executable, "-m", "crammed", "pretrain", *point.words]
         words += ["--corpus", str(corpus.path), "--budget", f"{point.tokens}tok"]
@@ -129,7 +141,7 @@ class Runs:
             words.append("budget.most_epochs=null")  # the grid says how often the text is read
         words += ["--seed", str(point.seed), "--out", str(folder), "--json"]
         env = {**os.environ, "OMP_NUM_THREADS": str(len(lane))}
-        log = folder.with_suffix(".log")
+        log = folder.with_name(f"{folder.name}.log")
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as errors:
             code, _ = self._processes.run(words, env, errors)
@@ -172,14 +184,21 @@ def _points(grid: Path, corpora: dict[str, Corpus]) -> Iterator[Point]:
         raise InputError(f"cannot read {grid}: {error}") from error
     if not isinstance(listed, list):
         raise InputError(f"{grid} is no list of entries with {', '.join(Entry.model_fields)}")
-    for entry in (validated(Entry, each) for each in listed):
+    for number, each in enumerate(listed, 1):
+        entry = validated(Entry, each, f"{grid}, entry {number}")
         for seed, name in itertools.product(entry.seeds, entry.corpora):
             if name not in corpora:
                 raise InputError(f"{grid} needs a corpus {name}: add {name}=DIR")
             text = corpora[name].manifest["tokens"]
             lengths = [*entry.tokens, *(times * text for times in entry.epochs)]
-            for tokens, words in itertools.product(lengths, entry.words):
-                yield Point(name, round(tokens), tuple(words), entry.variant, seed)
+            budgets = [Budget.parse(f"{tokens:.0f}tok") for tokens in lengths]
+            for budget, words in itertools.product(budgets, entry.words):
+                yield Point(name, round(budget.limit), tuple(words), entry.variant, seed)
+        if not (entry.seeds and entry.corpora and entry.words and entry.epochs + entry.tokens):
+            raise InputError(
+                f"{grid}, entry {number} makes no run: give it corpora, words, seeds, and epochs "
+                "or tokens"
+            )
 
 
 def _described(corpus: Corpus) -> Json:
@@ -189,8 +208,15 @@ def _described(corpus: Corpus) -> Json:
 
 
 def _name(point: Point) -> str:
+    """A name for people, which other words may have, too."""
     words = "-".join(word.partition("=")[2] or word for word in point.words)
     return f"{point.corpus}-{point.tokens}-{words}-{point.seed}"
+
+
+def _folder(point: Point) -> str:
+    """The name of the run's folder, which no other run has."""
+    shown = re.sub(r"[^\w.+-]+", "-", _name(point)).lstrip(".")[:_LONGEST]
+    return f"{shown}-{json_hash(point.asked)[:8]}"
 
 
 def _line(point: Point, result: Json) -> str:
@@ -207,4 +233,5 @@ def _named(word: str) -> tuple[str, Path]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what it started ends, too
     run(main)

@@ -17,6 +17,7 @@ from crammed.evaluation.backbones.huggingface_files import model_files
 from crammed.evaluation.folder import outputs_file, read_gold
 from crammed.files import inside
 from crammed.study.arms import read_study
+from crammed.study.folder import run_folder
 from crammed.tasks.task import load_suite
 from support.corpora import numbered_files, write_corpus
 
@@ -65,6 +66,10 @@ def _study(folder: Path, name: str) -> None:
     read_study(str(folder / "mine.yaml"))
 
 
+def _arm(folder: Path, name: str) -> None:
+    run_folder(folder, name, 0)
+
+
 def _split(folder: Path, name: str) -> None:
     task = {"text": ["text"], "metric": ["accuracy"], "train": name}
     (folder / "mine.yaml").write_text(json.dumps({"tasks": {"a": task}}))
@@ -79,10 +84,11 @@ def _outputs(folder: Path, name: str) -> None:
     outputs_file(folder / "evaluation", "suite", name, 0, trained=True)
 
 
-@pytest.mark.parametrize("read", [_manifest, _index, _study, _split, _gold, _outputs])
+@pytest.mark.parametrize("read", [_manifest, _index, _study, _arm, _split, _gold, _outputs])
 def test_every_reader_of_names_refuses_them(
     tmp_path: Path, read: Callable[[Path, str], None]
 ) -> None:
     (tmp_path / "secret").write_text("secret")
-    with pytest.raises(InputError, match=r"leads out of its folder|is not the name of a split"):
+    refused = r"leads out of its folder|is not the name of a split|is no name of an arm"
+    with pytest.raises(InputError, match=refused):
         read(tmp_path, "../../../secret")

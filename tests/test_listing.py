@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -78,9 +79,11 @@ def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
         ("summary.json", "{}"),
         ("config.json", "[]"),
         ("config.json", '{"recipe": "crammed", "seed": 0, "budget": 3}'),
+        ("config.json", '{"recipe": "crammed", "seed": 1e999, "budget": {"limit": "1h"}}'),
         ("config.json", None),
         ("evaluation/scores.json", '{"suites": []}'),
         ("evaluation/scores.json", '{"suites": {"glue": {"means": [{"name": 1, "value": NaN}]}}}'),
+        ("evaluation/scores.json", f'{{"suites": {{"blimp": {{"blimp": 1{"0" * 400}}}}}}}'),
     ],
 )
 def test_a_damaged_run_is_one_line(tmp_path: Path, name: str, content: str | None) -> None:
@@ -96,7 +99,9 @@ def test_a_damaged_run_is_one_line(tmp_path: Path, name: str, content: str | Non
     assert f"{name} is damaged" in (damaged.problem or "")
 
 
-@pytest.mark.parametrize("log", [b"", b"\xff\n", b'{"u": "half"}\n', b"[1]\n{"])
+@pytest.mark.parametrize(
+    "log", [b"", b"\xff\n", b'{"u": "half"}\n', b"[1]\n{", b'{"u": 1' + b"0" * 400 + b"}"]
+)
 def test_a_log_that_says_nothing_is_a_run_at_its_beginning(tmp_path: Path, log: bytes) -> None:
     run = copied("stopped", tmp_path / "run")
     (run / "metrics.jsonl").write_bytes(log)
@@ -121,3 +126,13 @@ def test_the_list_is_printed_for_people_and_for_scripts(
     assert listed[0]["heldout_loss"] == pytest.approx(4.122, abs=0.001)
     with pytest.raises(InputError, match="is not a folder"):
         list_runs(tmp_path / "nothing")
+
+
+def test_names_do_not_act_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied("stopped", tmp_path / os.fsdecode(b"\x1b[2J\xff"))
+    runs(tmp_path)
+    text = capsys.readouterr().out
+    assert "␛[2J� " in text
+    assert "\x1b" not in text

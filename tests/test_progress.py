@@ -84,3 +84,17 @@ def test_when_nobody_reads_the_process_is_hung_up(ignored: bool) -> None:
 def test_a_full_disk_takes_progress_but_not_the_work() -> None:
     with open("/dev/full", "w", buffering=1) as full, Progress(full) as progress:
         assert list(progress.track("work", range(3))) == [0, 1, 2]
+
+
+def test_names_do_not_act_on_the_terminal() -> None:
+    name = "[/x]\x1b]0;title\x07\x9b31m\u202e\udc80[red]"
+    stream, shown = Terminal(), "[/x]␛]0;title␇�31m��[red]"
+    with Progress(stream) as progress, progress.task("[/work]", 2) as task:
+        task.update(1, name)
+        assert progress.bars is not None
+        progress.bars.refresh()
+        progress.line(name)
+    text = stream.getvalue()
+    assert f"[/work]  {shown}  (" in text
+    assert text.count(shown) >= 3  # beside the bar, as a line, and in the line of the task
+    assert not any(sign in text for sign in ("\x1b]", "\x07", "\x9b", "\u202e", "\udc80"))

@@ -6,8 +6,8 @@ says so in its own line.
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -95,7 +95,7 @@ def _read(run: Path, path: str) -> Listed:
     try:
         recipe, seed = str((config or {})["recipe"]), int((config or {})["seed"])
         budget = str((config or {})["budget"]["limit"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{run / 'config.json'} is damaged: restore it from a copy") from error
     u = summary["u"] if summary else _spent(run)
     problem = None if summary else _failure(run, seed)
@@ -144,6 +144,6 @@ def _scores(run: Path) -> Iterator[tuple[str, float]]:
 
 
 def _finite(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
         raise ValueError(f"{value!r} is no number")
     return float(value)

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from crammed.budget import Clock, format_seconds
 from crammed.quantity import counted
-from crammed.quiet import silence
+from crammed.quiet import silence, visible
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class ProgressTask:
         bars = self._progress.bars
         if bars is not None and self._bar is not None:
             with self._progress.writing():
-                bars.update(self._bar, completed=done, detail=detail)
+                bars.update(self._bar, completed=done, detail=visible(detail))
             return
         now = self._progress.clock()
         if now - self._shown >= SECONDS_BETWEEN_LINES:
@@ -105,11 +105,11 @@ class Progress:
     def __enter__(self) -> Progress:
         if self._console is not None and self._console.is_terminal:
             self.bars = Bars(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=30),
                 TaskProgressColumn("{task.percentage:>3.0f} %"),
                 _Time(),
-                TextColumn("[dim]{task.fields[detail]}"),
+                TextColumn("{task.fields[detail]}", style="dim", markup=False),
                 console=self._console,
                 get_time=self.clock,
                 transient=True,
@@ -127,7 +127,7 @@ class Progress:
         """Write one line that stays."""
         if self._console is not None:
             with self.writing():
-                self._console.print(text, markup=False, soft_wrap=True)
+                self._console.print(visible(text), markup=False, soft_wrap=True)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -1,12 +1,16 @@
-"""Keeps libraries and lost streams from getting in the way of the terminal."""
+"""Keeps libraries, lost streams and strange names from getting in the way of the terminal."""
 
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
+
+_ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What makes a terminal do something, turns the direction of writing, or cannot be written."""
 
 
 @contextmanager
@@ -32,3 +36,15 @@ def silence(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+def visible(text: str) -> str:
+    """Text that a terminal only shows, though it holds names out of the files of others.
+
+    What would act on the terminal becomes a picture of itself; tabs and ends of lines stay.
+    """
+    return _ACTING.sub(lambda found: _picture(ord(found[0])), text)
+
+
+def _picture(code: int) -> str:
+    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"

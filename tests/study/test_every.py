@@ -58,7 +58,8 @@ def test_what_has_finished_costs_nothing(
     every(tmp_path, Budget.parse("1e10flop"), "masking", **options)
     before = json.loads(capsys.readouterr().out)["masking"]
     assert (before["left"], before["seconds"]) == (16, pytest.approx(160.0))
-    runs = {"0": {"loss@0.15": 4.0}, "1": {"failed": "no memory"}}
+    done = {"loss@0.15": 4.0, "tokens": 10, "seconds": 2.0}
+    runs = {"0": done, "1": {"failed": "no memory"}}
     arms = {"masks-25": {"words": ["crammed"], "runs": runs}}
     write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
     every(tmp_path, Budget.parse("1e10flop"), "masking", **{**options, "as_json": False})

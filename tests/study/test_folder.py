@@ -20,6 +20,7 @@ from crammed.rundir import RunDir
 from crammed.study import folder
 from crammed.study.arms import Study, load_study
 from crammed.study.corpora import Corpora
+from crammed.study.preparing import planned_corpora
 from crammed.study.runner import run_study
 from support.text import MODEL, documents
 
@@ -118,6 +119,19 @@ def test_a_second_study_in_the_folder_is_refused(tmp_path: Path, out: Path, corp
     assert content(out) == before
 
 
+@pytest.mark.parametrize("file", ["config.json", "evaluation.json", "manifest.json"])
+def test_a_folder_of_another_kind_stays_as_it_is(tmp_path: Path, corpus: Corpus, file: str) -> None:
+    planned, out = study(tmp_path, corpus), tmp_path / "run"
+    write_json(out / file, {})
+    (out / "report.html").write_text("kept")
+    before = content(out)
+    with pytest.raises(InputError, match=f"run is no folder of a study .*{file}.*choose another"):
+        run_study(planned, corpus, BUDGET, 1, out, 1, SILENT)
+    with pytest.raises(InputError, match="is no folder of a study"):
+        planned_corpora(planned, ["text.jsonl"], BUDGET, out)
+    assert content(out) == before
+
+
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_file_in_the_way_is_one_line(tmp_path: Path, corpus: Corpus, place: str) -> None:
     (tmp_path / "file").write_text("kept")
@@ -126,9 +140,37 @@ def test_a_file_in_the_way_is_one_line(tmp_path: Path, corpus: Corpus, place: st
     assert (tmp_path / "file").read_text() == "kept"
 
 
-@pytest.mark.parametrize("values", [{"arms": []}, {"arms": {"plain": {}}}, {}])
+def entry(seed: str = "0", words: Any = ("crammed",), **more: Any) -> dict[str, Any]:
+    run = {**RUN, "loss@0.15": 4.0, **more}
+    return {"arms": {"plain": {"words": words, "runs": {seed: run}}}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"arms": []},
+        {"arms": {"plain": {}}},
+        entry("first"),
+        entry(words="crammed"),
+        entry(words=[3]),
+        entry(seconds=None),
+        entry(tokens=10**400),
+        entry(scores=[60.0]),
+        entry(scores={"blimp": "good"}),
+        entry(unscored={"blimp": 3}),
+        entry(failed=3),
+        entry(**{"loss@0.15": "4.0"}),
+        entry(**{"loss@0.15": float("nan")}),
+        {**entry(), "chosen": []},
+        {**entry(), "judges": 3},
+        {**entry(), "corpora": "none"},
+        {**entry(), "budgets": ["x1"]},
+    ],
+)
 def test_a_file_that_is_no_study_is_refused(tmp_path: Path, corpus: Corpus, values: Any) -> None:
-    write_json(tmp_path / "out" / "study.json", values)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "study.json").write_text(json.dumps(values))
     with pytest.raises(InputError, match="does not hold the results of a study"):
         run_study(study(tmp_path, corpus), corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
 

@@ -127,6 +127,7 @@ def test_a_width_brings_what_is_in_proportion_to_it() -> None:
         ("model.gated*=2", r"arm x: model\.gated\*=2: there is no number to multiply"),
         ("optim.clips*=2", "there is no number to multiply"),
         ("nothing*=2", "there is no number to multiply"),
+        ("model.layers*=1e308", r"model\.layers\*=1e308: 2 times that is too much"),
     ],
 )
 def test_a_factor_that_makes_no_sense_is_refused(
@@ -134,6 +135,12 @@ def test_a_factor_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         loaded(tmp_path, corpus, arms={"plain": [], "x": [word]})
+
+
+def test_a_value_is_not_set_and_multiplied(tmp_path: Path, corpus: Corpus) -> None:
+    both = ["batch.rows=4", "batch.rows*=2"]
+    with pytest.raises(InputError, match=r"arm x: batch\.rows\*=2: batch\.rows is set beside it"):
+        loaded(tmp_path, corpus, arms={"plain": [], "x": both})
 
 
 def test_a_study_is_scaled_where_the_budget_is_small(tmp_path: Path, corpus: Corpus) -> None:

@@ -40,13 +40,13 @@ def write(path: Path, **values: Any) -> Path:
 
 
 def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None:
-    file = write(tmp_path / "s.yaml", base=["demo", "optim.lr=1e-3", "seed=1"])
+    file = write(tmp_path / "s.yaml", base=["demo", "optim.lr=1e-3", "masking.z_loss=0.5"])
     study = load_study(str(file), corpus, BUDGET)
     recipe, *plain = study.words("plain")
     assert recipe == "demo"
-    assert {"optim.lr=0.001", "seed=1", "model.layers=2", "batch.rows=16"} <= set(plain)
+    assert {"optim.lr=0.001", "masking.z_loss=0.5", "model.layers=2", "batch.rows=16"} <= set(plain)
     muon = study.words("muon")
-    assert {"optim.lr=2e-3", "seed=1", "model.layers=2", "optim.name=muon"} <= set(muon)
+    assert {"optim.lr=2e-3", "masking.z_loss=0.5", "model.layers=2", "optim.name=muon"} <= set(muon)
     assert len({word.partition("=")[0] for word in muon}) == len(muon)
     other = write(tmp_path / "o.yaml", base=["demo"], arms={"plain": [], "old": ["crammed-2022"]})
     words = load_study(str(other), corpus, BUDGET).words("old")
@@ -63,6 +63,22 @@ def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None
         ({"bass": []}, "bass: no such key; did you mean base"),
         ({"base": "crammed"}, r"base: must be a list such as \[crammed, optim.lr=5e-4\], not 'cr"),
         ({"arms": {"plain": [], "x": None}}, r"arms.x: must be a list such as \[.*, not None"),
+        ({"arms": {"plain": [], "a/b": []}}, r"study .*'a/b' is no name of an arm"),
+        ({"arms": {"plain": [], "..": []}}, "is no name of an arm"),
+        ({"arms": {"plain": [], " ": []}}, "is no name of an arm"),
+        ({"arms": {"plain": [], "x\x1b[2J": []}}, r"'x\\x1b\[2J' is no name of an arm"),
+        ({"arms": {"plain": [], "ä" * 51: []}}, "is no name of an arm"),
+        ({"budgets": {"b@x1": 1}}, r"budgets\.b@x1: @ is what stands before"),
+        ({"budgets": {"x1": 0}}, r"budgets\.x1: .*greater than 0"),
+        ({"arms": {"plain": [], "x": ["seed=3"]}}, "arm x: seed: runs have the seeds 0, 1, 2"),
+        ({"base": ["demo", "budget.limit=1h"]}, "arm plain: budget.limit: all arms have that of"),
+        (
+            {"base": ["demo"], "arms": {"plain": [], "x": ["budget={limit: 1h}"]}},
+            "arm x: budget.limit: all arms",
+        ),
+        ({"arms": {"plain": [], "x": ["corpus=abc"]}}, "arm x: corpus: all arms have that of"),
+        ({"budgets": {"x1": 0.01}}, r"budgets\.x1, 0\.01 times 6updates: .* leaves nothing"),
+        ({"arms": [["x"] * 99] * 99}, r"arms: must be a section of keys, not .{80} \.\.\.$"),
         ({"arms": ["plain", "x"]}, r"arms: must be a section of keys, not \['plain', 'x'\]"),
     ],
 )

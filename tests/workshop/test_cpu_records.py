@@ -85,7 +85,7 @@ class Stage:
 
     def do(self, contest: str, **options: Any) -> list[dict[str, Any]]:
         """Run a contest; the runs in its file."""
-        getattr(self.module, contest)(**self.options, **options)
+        getattr(self.module, contest)(**{**self.options, **options})
         values = read_json(self.out / f"{contest.replace('_', '-')}.json") or {"runs": []}
         runs: list[dict[str, Any]] = values["runs"]
         return runs
@@ -179,6 +179,19 @@ def test_the_hour_tunes_the_paper_in_our_size(stage: Stage, tmp_path: Path) -> N
     assert runs[1]["blimp"]["suites"]["blimp"]["blimp"] == 61.5
     assert "where it lay" not in json.dumps(runs)
     assert "glue" not in runs[2]
+
+
+def test_what_is_typed_twice_runs_once(stage: Stage, tmp_path: Path) -> None:
+    assert len(stage.do("sweep", point=["2x32:2e-3:8"] * 2, cores=["0", "1"])) == 1
+    stage.do("ten_minutes", seeds=1)
+    (tmp_path / "glue").mkdir()
+    data = {"blimp": stage.options["heldout"], "glue": tmp_path / "glue", "seeds": 1}
+    runs = stage.do("hour", **data, rates="1e-3,0.001", tasks="rte")
+    assert names(runs).count(("crammed-2022 at 0.001", 0)) == 1
+    with pytest.raises(InputError, match="--rates: 'fast' is no list of numbers"):
+        stage.do("hour", **data, rates="fast")
+    with pytest.raises(InputError, match=r"--ours: .* are no words of a shell"):
+        stage.do("hour", **data, ours="crammed 'optim.name=muon")
 
 
 def test_tables_show_a_contest(

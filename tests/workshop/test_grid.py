@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
 
 from crammed.data.corpus import Corpus
+from crammed.errors import InputError
 from crammed.files import read_json, write_json
 from support.command import python
 from support.text import MODEL
 
 GRID = Path(__file__).resolve().parents[2] / "benchmarks" / "grid.py"
 OWN = ["crammed", *MODEL]
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The grid in this process."""
+    monkeypatch.syspath_prepend(GRID.parent)
+    return importlib.import_module("grid")
 
 
 def test_a_grid_trains_what_is_missing(tmp_path: Path, corpus: Corpus) -> None:
@@ -39,6 +50,23 @@ def test_a_grid_trains_what_is_missing(tmp_path: Path, corpus: Corpus) -> None:
     assert (refused.returncode, "has another corpus a" in refused.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("values", [{"corpora": [], "runs": []}, {"corpora": {}, "runs": [3]}])
+def test_results_of_something_else_are_refused(
+    tmp_path: Path, corpus: Corpus, module: ModuleType, values: dict[str, Any]
+) -> None:
+    write_json(tmp_path / "out" / "runs.json", values)
+    with pytest.raises(InputError, match="does not hold the runs of a grid"):
+        module.Runs(tmp_path / "out", {"a": corpus})
+
+
+def test_runs_have_folders_of_their_own(module: ModuleType) -> None:
+    several = [("masking.rate=0.2",), ("masking.final_rate=0.2",), ("tokenizer.file=../../a",)]
+    points = [module.Point("../a", 600, words, "x", 0) for words in several]
+    names = [module._folder(point) for point in points]
+    assert len({*names}) == 3
+    assert not any("/" in name or name.startswith(".") for name in names)
+
+
 def test_a_run_that_fails_ends_the_grid_with_its_log(tmp_path: Path, corpus: Corpus) -> None:
     core = str(min(os.sched_getaffinity(0)))
     wrong = {"corpora": ["a"], "words": [[*OWN, "optim.lr=no"]], "variant": "wrong"}
@@ -56,7 +84,10 @@ def test_a_run_that_fails_ends_the_grid_with_its_log(tmp_path: Path, corpus: Cor
     [
         ("", "is no list of entries"),
         ("- {corpora: [b], words: [], variant: x, seeds: [0]}", "needs a corpus b: add b=DIR"),
-        ("- {corpora: [a], words: [], variant: x, seed: [0]}", "seed"),
+        ("- {corpora: [a], words: [], variant: x, seed: [0]}", "entry 1: 2 faults"),
+        ("- {corpora: [a], words: [[]], variant: x, seeds: [0]}", "entry 1 makes no run"),
+        ("- {corpora: [a], words: [[]], variant: x, seeds: [0], epochs: [.inf]}", "epochs.0"),
+        ("- {corpora: [a], words: [[]], variant: x, seeds: [0], tokens: [0.2]}", "'0tok' leaves"),
         ("- {", "cannot read"),
     ],
 )

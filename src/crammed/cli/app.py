@@ -16,7 +16,7 @@ import typer
 
 from crammed.cli import corpora, machine, models, planning, studies, training
 from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
-from crammed.quiet import silence
+from crammed.quiet import silence, visible
 from crammed.stopping import SAID, follow_starter, importing, leave, stop_signals
 
 app = typer.Typer(
@@ -108,7 +108,7 @@ class _Output:
 
 def _say(error: object) -> None:
     try:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {visible(str(error))}", err=True)
     except OSError:
         silence(sys.stderr)
 

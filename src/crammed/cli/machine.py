@@ -9,6 +9,7 @@ import typer
 
 from crammed.cli.options import JsonOption, shown_progress
 from crammed.cli.output import plain, print_result
+from crammed.quiet import visible
 
 if TYPE_CHECKING:
     from crammed.config import RunConfig
@@ -87,7 +88,7 @@ def runs(
         state = each.state_text + (f": {each.problem}" if each.problem else "")
         loss = "" if each.heldout_loss is None else f"{each.heldout_loss:.3f}"
         cells = (each.path, each.recipe or "", each.budget or "", state, loss, each.scores_text)
-        table.add_row(*map(Text, cells))
+        table.add_row(*(Text(visible(cell)) for cell in cells))
     show([*([table] if found else []), Text(f"{counted(len(found), 'run')} below {folder}")])
 
 

@@ -88,6 +88,7 @@ def configure(
     refuse_twice(overrides, "--budget", "budget.limit", budget is not None)
     refuse_twice(overrides, "--seed", "seed", seed is not None)
     refuse_twice(overrides, "--data", "data.sources", bool(data))
+    refuse_twice(overrides, "--corpus", "corpus", corpus_dir is not None)
     refuse_twice(overrides, "--tasks or --glue", "finetune.tasks", "finetune" in fixed)
     if budget is not None:
         fixed["budget"] = {"limit": budget}

@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from crammed.quiet import visible
+
 
 def print_result(values: dict[str, Any], as_json: bool, lines: list[tuple[str, str]]) -> None:
     """Print a result on standard output.
@@ -20,8 +22,8 @@ def print_result(values: dict[str, Any], as_json: bool, lines: list[tuple[str, s
         return
     width = max((len(label) for label, _ in lines), default=0)
     for label, text in lines:
-        first, *rest = text.splitlines() or [""]
-        typer.echo(f"{label:<{width}}  {first}")
+        first, *rest = visible(text).splitlines() or [""]
+        typer.echo(f"{visible(label):<{width}}  {first}")
         for line in rest:
             typer.echo(" " * (width + 2) + line)
 

@@ -57,6 +57,8 @@ Loader.add_implicit_resolver(
 
 
 MOST_NODES = 100_000
+_MOST_SHOWN = 80
+"""Characters of a wrong value that a message repeats."""
 
 
 def load_yaml(text: str) -> Any:
@@ -189,18 +191,24 @@ def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:
     if fault["type"] == "union_tag_invalid":
         context = fault["ctx"]
         path = f"{path}.{context['discriminator'].strip(chr(39))}"
-        message = f"must be one of {context['expected_tags']}, not {context['tag']!r}"
+        message = f"must be one of {context['expected_tags']}, not {_shown(context['tag'])}"
     elif fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        message = f"must be a section of keys, not {given!r}"
+        message = f"must be a section of keys, not {_shown(given)}"
     elif fault["type"] == "tuple_type":
-        message = f"must be a list such as [one, two], not {given!r}"
+        message = f"must be a list such as [one, two], not {_shown(given)}"
     elif fault["type"] == "missing":
         message = "is missing"
     elif fault["type"] in ("too_long", "too_short"):
         message = f"{message[0].lower()}{message[1:]}".replace(" after validation", "")
     elif fault["type"] != "value_error":
-        message = f"{message[0].lower()}{message[1:]}, not {given!r}"
+        message = f"{message[0].lower()}{message[1:]}, not {_shown(given)}"
     return f"{path}: {message}" if path else message
+
+
+def _shown(given: object) -> str:
+    """What was given, or how it begins."""
+    text = repr(given)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from jinja2 import UndefinedError
 import crammed
 from crammed.budget import format_seconds
 from crammed.errors import InputError
-from crammed.files import read_json, write_text
+from crammed.files import write_text
 from crammed.progress import SILENT, Progress
 from crammed.quantity import quantity
 from crammed.report.curves import AXES, Curve, Line, curves_figure, lines_of, read_curves
@@ -28,7 +28,7 @@ from crammed.report.scaling import scaling
 from crammed.study import table
 from crammed.study.arms import merged
 from crammed.study.budgets import at, by_budget
-from crammed.study.folder import RESULT, finished_runs, run_folder
+from crammed.study.folder import RESULT, read_result, run_folder
 from crammed.study.statistics import (
     compare_arms,
     decidable,
@@ -60,8 +60,7 @@ def write_study_page(folder: Path, out: Path, progress: Progress = SILENT) -> Pa
     Raises:
         InputError: the folder holds no results of a study.
     """
-    finished_runs(folder)  # which refuses what is not a study's
-    study = read_json(folder / RESULT)
+    study = read_result(folder)
     if study is None:
         raise InputError(f"{folder} holds no study: name the folder of one, with its {RESULT}")
     try:
@@ -129,7 +128,7 @@ def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tu
     if missing:
         with progress.task("pages", len(missing)) as task:
             for done, run in enumerate(missing.values(), 1):
-                with suppress(InputError):  # it has not finished, or is damaged, and has no page
+                with suppress(InputError, *_NOT_A_RESULT):  # unfinished or damaged: without a page
                     write_report([run], run / "report.html")
                 task.update(done, run.name)
     for key, run in there.items():

@@ -34,10 +34,9 @@ from crammed.config.choice import overlaid
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files import inside
 from crammed.recipe import FORMER, ask, formerly, parse_overrides
 from crammed.sizing import FOLLOWERS, head_dim
-from crammed.study.budgets import at, with_each
+from crammed.study.budgets import at, check_names, with_each
 from crammed.study.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
 from crammed.study.scaled import (
     has_factor,
@@ -124,8 +123,10 @@ def read_study(name: str) -> Study:
     study = read_section("study", name, _folder() / "former" if earlier else _folder(), Study)
     if study.baseline not in study.arms:
         raise InputError(f"study {name}: baseline {study.baseline} is not one of its arms")
-    for arm in (*study.arms, *study.budgets):
-        inside(Path(), arm, f"study {name}")  # as a folder of its runs
+    try:
+        check_names(study.arms, study.budgets)
+    except InputError as error:
+        raise InputError(f"study {name}: {error}") from error
     return _located(study, Path(name).parent)
 
 
@@ -177,6 +178,7 @@ def load_study(
     for arm, own in study.arms.items():
         recipe, *overrides = _settings(study, arm)
         try:
+            _refuse_decided(study.words(arm))
             fixed = corpora.fixed(study.words(arm), budget)
             if any("=" not in word for word in own):  # a recipe of its own
                 same = _same_end(base.config, ask(recipe, overrides, fixed).config)
@@ -238,6 +240,20 @@ def _base(
     if small == full:
         return as_it_is
     return _Base((*study.base, *added), full, small, "model.head_dim" in asked.open)
+
+
+def _refuse_decided(words: Sequence[str]) -> None:
+    """Refuse overrides of what the call of a study decides for all arms."""
+    given = parse_overrides([word for word in words if "=" in word])
+    if "corpus" in given:
+        raise InputError("corpus: all arms have that of --corpus or --data: leave it out")
+    if "seed" in given:
+        raise InputError("seed: runs have the seeds 0, 1, 2 ... up to --seeds: leave it out")
+    if isinstance(given.get("budget"), Mapping) and "limit" in given["budget"]:
+        raise InputError(
+            "budget.limit: all arms have that of --budget: leave it out; for several budgets, "
+            "write their multiples into the study, such as budgets: {x1: 1, x4: 4}"
+        )
 
 
 def _settings(study: Study, arm: str) -> list[str]:

@@ -6,17 +6,38 @@ arm ``plain`` becomes the arms ``plain@x1`` and ``plain@x4``, which differ in ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from crammed.budget import Budget
+from crammed.errors import InputError
 
 LIMIT = "budget.limit="
+_LONGEST = 100
+"""Bytes of a name; a folder has the names of an arm and a budget, and a seed."""
 
 
 def at(arm: str, label: str) -> str:
     """The name of an arm with one of the budgets."""
     return f"{arm}@{label}"
+
+
+def check_names(arms: Iterable[str], labels: Iterable[str]) -> None:
+    """Refuse names that no folder can have, or that would be taken for one another.
+
+    Raises:
+        InputError: names the first of them.
+    """
+    labels = list(labels)
+    for name in (*arms, *labels):
+        named = name.strip() == name and not name.startswith(".") and "/" not in name
+        if not (named and name.isprintable() and 0 < len(name.encode()) <= _LONGEST):
+            raise InputError(
+                f"{name[:_LONGEST]!r} is no name of an arm or a budget, which folders take: write "
+                f"1 to {_LONGEST} letters, digits and signs other than /, and no dot before them"
+            )
+    if with_mark := [label for label in labels if "@" in label]:
+        raise InputError(f"budgets.{with_mark[0]}: @ is what stands before the name of a budget")
 
 
 def split(words: Sequence[str], budget: Budget) -> tuple[list[str], Budget]:
@@ -32,12 +53,19 @@ def with_each(
     """Every arm with every budget, by name; the arms themselves where there is only the study's."""
     if not budgets:
         return {arm: tuple(words) for arm, words in arms.items()}
-    limits = {label: budget.times(factor) for label, factor in budgets.items()}
+    limits = {label: _times(budget, label, factor) for label, factor in budgets.items()}
     return {
         at(arm, label): (*words, f"{LIMIT}{limit.text}")
         for label, limit in limits.items()
         for arm, words in arms.items()
     }
+
+
+def _times(budget: Budget, label: str, factor: float) -> Budget:
+    try:
+        return budget.times(factor)
+    except InputError as error:
+        raise InputError(f"budgets.{label}, {factor:g} times {budget.text}: {error}") from error
 
 
 def by_budget(study: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

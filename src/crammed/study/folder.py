@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from crammed.budget import Budget
 from crammed.choosing import Asked, Chosen, choose
 from crammed.config import RunConfig, TokenizerConfig
 from crammed.errors import InputError
-from crammed.files import read_json
+from crammed.files import inside, read_json
 from crammed.progress import Progress
 from crammed.recipe import FORMER, load_config
 from crammed.resuming import as_begun, ask_in
@@ -26,14 +27,65 @@ from crammed.study.arms import (
 )
 from crammed.study.budgets import split
 from crammed.study.corpora import Corpora, of_training
+from crammed.study.statistics import lower_is_better
 from crammed.training.settling import device_of, measuring
 
 RESULT = "study.json"
+_MOST = 1e30
+"""No number of a run is as large."""
 
 
 def run_folder(out: Path, arm: str, seed: int) -> Path:
-    """The run directory of an arm with a seed."""
-    return out / f"{arm}-{seed}"
+    """The run directory of an arm with a seed.
+
+    Raises:
+        InputError: the arm's name leads out of the folder.
+    """
+    return inside(out, f"{arm}-{seed}", f"{out / RESULT}")
+
+
+def read_result(out: Path) -> dict[str, Any] | None:
+    """What the folder's ``study.json`` holds; None if there is none.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    found = read_json(out / RESULT)
+    if found is not None and not _is_result(found):
+        raise _no_results(out)
+    return found
+
+
+def _is_result(found: Mapping[str, Any]) -> bool:
+    """Whether this has the shape of a result, of any version."""
+    try:
+        json.dumps(found, allow_nan=False)
+        sections = (found.get(name, {}) for name in ("chosen", "judges", "corpora", "budgets"))
+        arms = found["arms"].values()
+        return all(isinstance(each, dict) for each in sections) and all(map(_is_arm, arms))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return False
+
+
+def _is_arm(entry: Mapping[str, Any]) -> bool:
+    words, runs = entry["words"], entry["runs"].items()
+    return (
+        isinstance(words, list)
+        and all(isinstance(word, str) for word in words)
+        and all(seed.isdecimal() and _is_run(run) for seed, run in runs)
+    )
+
+
+def _is_run(run: Mapping[str, Any]) -> bool:
+    """Whether a run says why it failed, or has numbers where they are reckoned with."""
+    if "failed" in run:
+        return isinstance(run["failed"], str)
+    losses = (value for name, value in run.items() if lower_is_better(name))
+    numbers = (run["tokens"], run["seconds"], *losses, *run.get("scores", {}).values())
+    reasons = run.get("unscored", {}).values()
+    return all(isinstance(each, int | float) and abs(each) < _MOST for each in numbers) and all(
+        isinstance(each, str) for each in reasons
+    )
 
 
 def finished_runs(out: Path) -> dict[str, dict[str, Any]]:
@@ -42,17 +94,12 @@ def finished_runs(out: Path) -> dict[str, dict[str, Any]]:
     Raises:
         InputError: the file is damaged.
     """
-    found = read_json(out / RESULT)
+    found = read_result(out)
     finished: dict[str, dict[str, Any]] = {}
-    if found is None:
-        return finished
-    try:
-        for arm, entry in found["arms"].items():
-            runs = {seed: run for seed, run in entry["runs"].items() if "failed" not in run}
-            if runs:
-                finished[arm] = {**entry, "words": list(entry["words"]), "runs": runs}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _no_results(out) from error
+    for arm, entry in found["arms"].items() if found is not None else ():
+        runs = {seed: run for seed, run in entry["runs"].items() if "failed" not in run}
+        if runs:
+            finished[arm] = {**entry, "runs": runs}
     return finished
 
 
@@ -75,7 +122,7 @@ class Chooser:
         self._threads = threads
         self._progress = progress
         self._out = out
-        self._before = (read_json(out / RESULT) or {}).get("chosen", {})
+        self._before = (read_result(out) or {}).get("chosen", {})
 
     def __call__(self, arm: str, asked: Asked, rows: int | None) -> RunConfig:
         """The configuration with what it leaves open; see `Choose`."""
@@ -140,6 +187,19 @@ def began_earlier(
     return False
 
 
+def refuse_foreign(out: Path) -> None:
+    """Check that the folder is none of another kind, whose files and page would be lost in it.
+
+    Raises:
+        InputError: it is a run, a model, an evaluation or a corpus.
+    """
+    for file in ("config.json", "evaluation.json", "manifest.json"):
+        if (out / file).exists():
+            raise InputError(
+                f"{out} is no folder of a study (it holds {file}): choose another --out"
+            )
+
+
 def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, out: Path) -> None:
     """Check that the folder holds nothing, or this study with any arms and seeds.
 
@@ -149,8 +209,9 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
     Raises:
         InputError: it holds runs with another budget, corpus or configuration of an arm.
     """
+    refuse_foreign(out)
     finished = finished_runs(out)
-    found = read_json(out / RESULT) or {}
+    found = read_result(out) or {}
     if finished and found.get("corpus") != corpora.base.sha256:
         raise _another(out, "it was trained on another corpus")
     if finished and found.get("budget") != budget.text:
@@ -195,7 +256,10 @@ def _compare_words(old: list[str], new: list[str], arm: str, out: Path) -> None:
 
 
 def _no_results(out: Path) -> InputError:
-    return InputError(f"{out / RESULT} does not hold the results of a study: choose another --out")
+    return InputError(
+        f"{out / RESULT} does not hold the results of a study: restore it from a copy, or choose "
+        "another --out"
+    )
 
 
 def _another(out: Path, difference: str) -> InputError:

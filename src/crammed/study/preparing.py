@@ -30,6 +30,7 @@ from crammed.progress import Progress
 from crammed.recipe import ask, parse_overrides
 from crammed.study.arms import Study, merged
 from crammed.study.corpora import Corpora, Key, is_of_corpus, key_of
+from crammed.study.folder import refuse_foreign
 
 FOLDER = "corpora"
 BY = "order.by="
@@ -151,8 +152,10 @@ def planned_corpora(study: Study, data: Sequence[str], budget: Budget, out: Path
     """The corpora of the study in a folder that is new, or that holds this study.
 
     Raises:
-        InputError: as `PlannedCorpora`, or the folder has a corpus that was made in another way.
+        InputError: as `PlannedCorpora`, or the folder has a corpus that was made in another way, or
+            is not a study's.
     """
+    refuse_foreign(out)
     planned, base = PlannedCorpora(study, data, budget), out / FOLDER / "base"
     if not (base / "manifest.json").exists():
         return planned

@@ -27,7 +27,7 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
-from crammed.files import FolderLock, is_locked, read_json, write_json
+from crammed.files import FolderLock, is_locked, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
 from crammed.study.arms import Study, as_typed, merged
@@ -35,7 +35,7 @@ from crammed.study.board import Board
 from crammed.study.budgets import split
 from crammed.study.checks import check_arms
 from crammed.study.corpora import Corpora, corpora_of, of_training
-from crammed.study.folder import RESULT, finished_runs, refuse_another, run_folder
+from crammed.study.folder import RESULT, finished_runs, read_result, refuse_another, run_folder
 from crammed.study.judges import Judge, scores_of, unscored, with_scores, without_stale
 from crammed.study.places import Ended, Place, opened, threads_of
 from crammed.summary import read_summary
@@ -109,7 +109,7 @@ def run_study(
         there = opened(jobs, len(todo), on_gpus=on_gpus, cluster=cluster) if todo else None
         place = stack.enter_context(there) if there is not None else None
         stack.enter_context(FolderLock(out))
-        before, arms = read_json(out / RESULT) or {}, _begun(study, corpora, seeds, out, judges)
+        before, arms = read_result(out) or {}, _begun(study, corpora, seeds, out, judges)
         as_it_is = bool(before) and not untrained
         result: dict[str, Any] = {
             "environment": before.get("environment") if as_it_is else environment(),
@@ -193,7 +193,7 @@ def _begun(
             with suppress(InputError):  # a damaged result, which the run itself will report
                 if (found := _result(run_folder(out, arm, seed))) is not None:
                     runs[str(seed)] = found
-    judged_on = (read_json(out / RESULT) or {}).get("judges", {})
+    judged_on = (read_result(out) or {}).get("judges", {})
     for entry in begun.values():  # also arms and seeds that are not asked for now
         runs = entry["runs"]
         entry["runs"] = {n: without_stale(run, judges, judged_on) for n, run in runs.items()}

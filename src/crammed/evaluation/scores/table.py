@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, JustifyMethod
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.quantity import counted
+from crammed.quiet import visible
 
 Json = Mapping[str, Any]
 Printed = Table | Text
@@ -25,6 +27,16 @@ ROWS_ONLY = (
 )
 
 
+class _Console(Console):
+    """Shows what would act on the terminal, as part of a name, as a picture."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
 def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
     """Print tables and texts: plain unless the stream is a terminal, and never cut off.
 
@@ -32,7 +44,7 @@ def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
         stream: standard output if None.
     """
     stream = stream or sys.stdout
-    console = Console(file=stream, highlight=False)
+    console = _Console(file=stream, highlight=False)
     wide = console.options.update(max_width=10_000)
     for number, part in enumerate(parts):
         for column in part.columns if isinstance(part, Table) else ():
@@ -43,7 +55,7 @@ def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
         least, most = Measurement.get(console, wide, part)
         # At a terminal's edge words may wrap, but numbers may not; a file has no edge.
         width = max(console.width, least) if console.is_terminal else most
-        console = Console(file=stream, highlight=False, width=width)
+        console = _Console(file=stream, highlight=False, width=width)
         if number:
             console.print()
         console.print(part)
