@@ -60,7 +60,7 @@ def test_traffic_by_hand() -> None:
     assert moved["embedding"] == 640 * ((4 + 4 + 2) + (4 + 4 + 2 + 8))
     assert moved["head"] == 4 * 64 * 6 + 640 * 2
     assert moved["loss"] == 4 * 100 * 3 * 2
-    assert moved["weights"] == (2 * 64 * (256 + 192 + 96) + 6400) * (6 + 10)
+    assert moved["weights"] == (2 * 64 * (256 + 192 + 96) + 6400) * (2 + 8)
 
 
 def test_attention_at_the_paper_s_length_is_bound_by_its_bytes() -> None:

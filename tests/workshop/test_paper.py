@@ -71,6 +71,12 @@ def test_operators_are_counted_by_what_they_take_and_give() -> None:
     assert product.shape == "[3, 4] x [4, 5] nn bfloat16"
     within = launch_of(torch.ops.aten.add_.Tensor, (left, left), {}, left)
     assert (within.read, within.written, within.flops) == (2 * 24, 24, 0)
+    lists = [left, right], [left.bfloat16(), right.bfloat16()]
+    sums = launch_of(torch.ops.aten._foreach_add_.List, lists, {}, None)
+    assert (sums.read, sums.written, sums.kernels) == (4 * 32, 2 * 32, 1)
+    lists = [left.float(), right.float()], lists[1]
+    sums = launch_of(torch.ops.aten._foreach_add_.List, lists, {}, None)
+    assert (sums.read, sums.written, sums.kernels) == ((4 + 2) * 32, 4 * 32, 2)
     assert launch_of(torch.ops.aten.t.default, (left,), {}, left) is None
     assert launch_of(torch.ops.aten.mm.default, (a, b), {}, a @ b) is None, "not on the GPU"
 
@@ -112,6 +118,7 @@ def test_the_model_of_time() -> None:
         ("crammed.add_norm_backward", "residuals and norms"),
         ("triton_poi_fused__to_copy_12", "weights"),
         ("aten.add_.Tensor", "weights"),
+        ("aten._foreach_add_.List", "weights"),
         ("triton_poi_fused_mul_3", "other"),
     ],
 )

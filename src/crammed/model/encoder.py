@@ -208,6 +208,11 @@ class Encoder(nn.Module):
         return hidden
 
 
+def picked(x: Tensor, positions: Tensor) -> Tensor:
+    """The vectors [B, N, D] of x [B, S, D] at `positions` [B, N]."""
+    return x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))
+
+
 class HeadTransform(nn.Module):
     """Dense layer, activation and norm before the decoder (Devlin et al. 2019)."""
 
@@ -236,11 +241,17 @@ class MaskedLM(nn.Module):
         if self.decoder_bias is not None:
             nn.init.zeros_(self.decoder_bias)
 
-    def decode(self, hidden: Tensor) -> Tensor:
-        """Hidden states [..., D] to logits [..., V]."""
+    def decode(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Hidden states [..., D] to logits [..., V].
+
+        Args:
+            weight: the embedding [V, D] in another number format; None is the embedding itself.
+        """
         x = self.head(hidden)
         bias = None if self.decoder_bias is None else self.decoder_bias.to(x.dtype)
-        logits = F.linear(x, self.encoder.tokens.weight.to(x.dtype), bias)
+        if weight is None:
+            weight = self.encoder.tokens.weight
+        logits = F.linear(x, weight.to(x.dtype), bias)
         cap: float | None = self.encoder.config.logit_cap
         return logits if cap is None else cap * (logits / cap).tanh()
 
@@ -253,9 +264,7 @@ class MaskedLM(nn.Module):
     ) -> Tensor:
         """Logits at `positions` [B, N] as [B, N, V], the sparse head; everywhere as [B, S, V]."""
         hidden = self.encoder(ids, mask, types)
-        if positions is not None:
-            hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
-        return self.decode(hidden)
+        return self.decode(hidden if positions is None else picked(hidden, positions))
 
 
 class SequenceClassifier(nn.Module):

@@ -49,8 +49,8 @@ def traffic(
     - head: forward reads and writes the predicted rows; backward reads them and writes the gradient
       of every row, zeros included. A transform's activation and norm read twice and write once in
       each direction. Loss: forward reads the logits once; backward reads and writes them.
-    - weights: read in float32 and written for the products, once per step; their gradients are read
-      as the products wrote them and added to float32.
+    - weights: their gradients are read as the products wrote them and added to float32. They are
+      cast for the products once per update, which is not in here.
 
     Args:
         element: bytes per element of what products take and give.
@@ -69,7 +69,6 @@ def traffic(
     if config.head_transform:
         weights += width * width
         head += 6 * predicted * width * element
-    cast = 4 + element if element != 4 else 0
     packed = 10 if config.positions == "rotary" else 6
     return {
         "residuals and norms": 2 * layers * tokens * width * norm,
@@ -78,5 +77,5 @@ def traffic(
         "embedding": tokens * width * embedding,
         "head": head,
         "loss": 3 * predicted * vocab * element,
-        "weights": weights * (cast + element + 8),
+        "weights": weights * (element + 8),
     }
