@@ -90,6 +90,19 @@ class _CastEachTime(Leaves):
         plain(loss)
 
 
+@pytest.mark.parametrize("kernels", ["compiler", "triton"])
+def test_an_update_of_a_gpu_is_that_of_a_cpu_but_for_rounding(cpu: Device, kernels: str) -> None:
+    device = dataclasses.replace(cpu, dtype=FLOAT32, microbatch_rows=4, kernels=kernels)
+    found = []
+    for reorders in (False, True):
+        step, _ = step_with(device, tiny("crammed"))
+        step._reorders = reorders
+        loss = step.gradients(rows_of(12), update_of(12))
+        found.append([loss, *(p.grad for p in step.parameters if p.grad is not None)])
+    assert len(found[0]) == len(found[1]) > 10
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16, FLOAT32], ids=str)
 def test_updates_are_those_of_weights_that_are_cast_each_time(
     cpu: Device, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype

@@ -98,7 +98,8 @@ class TrainStep:
         self._copy = training_copy(source, device.dtype, fp8=device.fp8)
         self._copy.encoder.keep_tables(config.data.row_length)
         # On a CPU, results stay what they always were, to the bit.
-        self.leaves = Leaves(self._copy, decoder=device.torch.type != "cpu")
+        self._reorders = device.torch.type != "cpu"
+        self.leaves = Leaves(self._copy, decoder=self._reorders)
         self.model = model
         self.optimizer = optimizer
         self._config = config
@@ -138,7 +139,10 @@ class TrainStep:
             attended = same_document(rows, self._sep)
         labels = masked.labels.flatten()
         model = self._copy
-        hidden = picked(model.encoder(masked.ids, attended), masked.positions)
+        if self._reorders:
+            hidden = model.encoder(masked.ids, attended, positions=masked.positions)
+        else:
+            hidden = picked(model.encoder(masked.ids, attended), masked.positions)
         if self._in_place:
             head = (model.encoder.tokens.weight, model.decoder_bias)
             return linear_cross_entropy(model.head(hidden).flatten(0, 1), *head, labels)
