@@ -361,6 +361,8 @@ MAKERS = {
     "plan": benchmark_tables.plan_table,
     "cards": count_tables.cards_table,
     "paper": count_tables.paper_table,
+    "paper_compiling": count_tables.paper_compiling_table,
+    "paper_finetuning": count_tables.paper_finetuning_table,
     "paper_parts": count_tables.paper_parts_table,
     "contest": cpu_tables.contest_table,
     "sweep": cpu_tables.sweep_table,

@@ -19,11 +19,14 @@ from crammed.model.encoder import Layer, MaskedLM, products_of
 from crammed.training.float8 import Float8Linear
 
 
-def training_copy(model: MaskedLM, dtype: torch.dtype, *, fp8: bool = False) -> MaskedLM:
+def training_copy(
+    model: MaskedLM, dtype: torch.dtype, *, fp8: bool = False, regional: bool = False
+) -> MaskedLM:
     """A copy for training: it shares the parameters and computes in `dtype`, in training mode.
 
     Args:
         fp8: compute the products of the layers in 8 bits; the rest stays in `dtype`.
+        regional: let a compiler compile one layer for all, where that is possible.
     """
     shared = {id(parameter): parameter for parameter in model.parameters()}
     made = copy.deepcopy(model, shared).train()
@@ -31,6 +34,10 @@ def training_copy(model: MaskedLM, dtype: torch.dtype, *, fp8: bool = False) -> 
     if fp8:
         for product in products_of(made):
             product.linear.__class__ = Float8Linear
+    if regional:
+        from crammed.training.regions import RegionalEncoder  # takes long, as it loads a compiler
+
+        RegionalEncoder.take_over(made.encoder)
     return made
 
 

@@ -95,7 +95,7 @@ class TrainStep:
         if device.fp8:
             check_widths(model)
         source = _fused(model, config, device) if device.fused else model
-        self._copy = training_copy(source, device.dtype, fp8=device.fp8)
+        self._copy = training_copy(source, device.dtype, fp8=device.fp8, regional=device.regional)
         self._copy.encoder.keep_tables(config.data.row_length)
         # On a CPU, results stay what they always were, to the bit.
         self._reorders = device.torch.type != "cpu"
