@@ -60,13 +60,13 @@ def test_what_has_finished_costs_nothing(
     assert (before["left"], before["seconds"]) == (16, pytest.approx(160.0))
     done = {"loss@0.15": 4.0, "tokens": 10, "seconds": 2.0}
     runs = {"0": done, "1": {"failed": "no memory"}}
-    arms = {"masks-25": {"words": ["crammed"], "runs": runs}}
+    arms: dict[str, Any] = {"masks-25": {"words": ["crammed"], "runs": runs}}
     write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
     every(tmp_path, Budget.parse("1e10flop"), "masking", **{**options, "as_json": False})
     assert capsys.readouterr().out.startswith("masking  8 arms, 15 of 16 runs to go, about 2m 30s")
     runs["1"] = runs["0"]
-    done = {arm: {"words": ["crammed"], "runs": runs} for arm in read_study("masking").arms}
-    write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": done})
+    arms = {arm: {"words": ["crammed"], "runs": runs} for arm in read_study("masking").arms}
+    write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
     monkeypatch.setattr("crammed.study.costs.measuring", lambda *_: pytest.fail("was measured"))
     every(tmp_path, Budget.parse("1e10flop"), "masking", **options)
     assert json.loads(capsys.readouterr().out)["masking"]["seconds"] == 0.0

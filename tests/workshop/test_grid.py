@@ -73,7 +73,7 @@ def test_a_grid_that_is_terminated_ends_its_runs(tmp_path: Path, corpus: Corpus)
     core = str(min(os.sched_getaffinity(0)))
     entry = {"corpora": ["a"], "words": [OWN], "variant": "long", "tokens": [1e12], "seeds": [0]}
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump([entry]))
-    words = [sys.executable, GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
+    words: list[str | Path] = [sys.executable, GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
     words += ["--out", tmp_path / "out", "--cores", core]
     grid = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: any((tmp_path / "out" / "runs").glob("*/heartbeat.json")), grid)

@@ -60,11 +60,11 @@ class Leaves:
     """
 
     def __init__(self, copy: MaskedLM, *, decoder: bool) -> None:
-        self._casts: list[tuple[nn.Parameter, nn.Parameter]] = []
+        self._casts: list[tuple[nn.Parameter, Tensor]] = []
         self.decoder: nn.Parameter | None = None
         parameters, dtype = list(copy.parameters()), copy.encoder.compute_dtype
 
-        def cast(parameter: nn.Parameter) -> nn.Parameter:
+        def cast(parameter: Tensor) -> nn.Parameter:
             self._casts.append((nn.Parameter(parameter.detach().to(dtype)), parameter))
             return self._casts[-1][0]
 
@@ -85,11 +85,14 @@ class Leaves:
         """Cast the parameters again, which have changed."""
         if self._casts:
             with torch.no_grad():
-                torch._foreach_copy_(*map(list, zip(*self._casts, strict=True)))
+                casts, parameters = zip(*self._casts, strict=True)
+                torch._foreach_copy_(list(casts), list(parameters))
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradients to those of the parameters (their ``grad``)."""
-        gradients = torch.autograd.grad(loss, self.tensors, allow_unused=True)
+        gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
+            loss, self.tensors, allow_unused=True
+        )
         sums: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for gradient, (_, parameter) in zip(gradients, self._pairs, strict=True):
             if gradient is None:

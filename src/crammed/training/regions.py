@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from crammed.model.encoder import Encoder, Layer
+from crammed.model.encoder import Encoder, Layer, picked
 from crammed.model.positions import Tables
 
 
@@ -32,32 +32,44 @@ class RegionalEncoder(Encoder):
             encoder.__class__ = cls
 
     def through_layers(
-        self, x: Tensor, tables: Tables, mask: Tensor | None, *more: Tensor | None
+        self,
+        x: Tensor,
+        tables: Tables,
+        mask: Tensor | None,
+        *more: Tensor | None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         layers = [layer for layer in self.layers if isinstance(layer, Layer)]
         if any(layer.recompute for layer in layers):
-            return super().through_layers(x, tables, mask, *more)
+            return super().through_layers(x, tables, mask, *more, positions=positions)
         normed: Tensor = layers[0].attention_norm(x)
         for layer, following in pairwise(layers):
             # A first layer without a norm is not like the others.
             through = _blocks if isinstance(layer.attention_norm, nn.Identity) else _region
             x, normed = through(layer, following.attention_norm, x, normed, tables, mask)
-        return _blocks(layers[-1], self.final_norm, x, normed, tables, mask)[1]
+        return _blocks(layers[-1], self.final_norm, x, normed, tables, mask, positions)[1]
 
 
 def _blocks(
-    layer: Layer, norm: nn.Module, x: Tensor, normed: Tensor, tables: Tables, mask: Tensor | None
+    layer: Layer,
+    norm: nn.Module,
+    x: Tensor,
+    normed: Tensor,
+    tables: Tables,
+    mask: Tensor | None,
+    positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The blocks of a pre-norm layer without dropout, behind its first norm, and the next norm.
 
     Args:
         x: the residual stream [B, S, D].
         normed: what the layer's first norm makes of it.
+        positions: as in `Layer`.
 
     Returns:
         both as the next layer takes them.
     """
-    x = x + layer.attention(normed, tables, mask)
+    x = picked(x + layer.attention(normed, tables, mask), positions)
     x = x + layer.ffn(layer.ffn_norm(x))
     return x, norm(x)
 
