@@ -74,6 +74,14 @@ def test_nothing_is_coloured_near_the_unigram_model(tmp_path: Path) -> None:
     assert not re.search(r'class="(better|worse)"|95 % interval|class="verdict"', text)
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_shaded_part_is_explained_where_there_is_one(seeds: int, tmp_path: Path) -> None:
+    values = study()
+    for entry in values["arms"].values():
+        entry["runs"] = dict(list(entry["runs"].items())[:seeds])
+    assert ("The shaded part is smaller." in page(tmp_path / "mine", values)) == (seeds > 1)
+
+
 def test_scores_have_an_axis_of_their_own(tmp_path: Path) -> None:
     values = study()
     for entry in values["arms"].values():
