@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from rich.table import Table
 from scipy.stats import ttest_ind
 
 from crammed.evaluation.scores.table import show
@@ -18,7 +19,7 @@ from crammed.study.statistics import (
     measures_of,
     smallest_difference,
 )
-from crammed.study.table import study_tables
+from crammed.study.table import sensitivity_text, study_tables
 
 BASE, NEAR, FAR = (4.0, 4.1, 4.2), (3.9, 3.95, 3.8), (3.0, 3.1, 3.05)
 
@@ -113,6 +114,17 @@ def test_arms_without_any_spread_are_not_tested() -> None:
     rows = compare_arms(study(arm(4.0, 4.0), same=arm(3.0, 3.0), one=arm(3.5)))
     assert {row["loss@0.15"]["p"] for row in rows} == {None}
     assert smallest_difference(study(arm(4.0, 4.0), same=arm(3.0, 3.0))) is None
+
+
+@pytest.mark.parametrize(("losses", "said"), [((3.0, 3.0), "All seeds"), ((3.0,), "One seed")])
+def test_no_spread_is_not_taken_for_one_seed(losses: tuple[float, ...], said: str) -> None:
+    assert sensitivity_text(study(arm(4.0, 4.0), same=arm(*losses)), "loss@0.15").startswith(said)
+
+
+def test_a_table_of_scores_has_their_name() -> None:
+    values = study(arm(*BASE, blimp=[60.0, 61.0, 60.5]), new=arm(*FAR, blimp=[55.0, 56.0, 55.5]))
+    titles = [each.title for each in study_tables(values) if isinstance(each, Table)]
+    assert titles == ["Held-out loss", "blimp"]
 
 
 def test_more_is_better_for_scores() -> None:

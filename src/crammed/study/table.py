@@ -90,6 +90,9 @@ def sensitivity_text(study: Json, measure: str) -> str:
     """A sentence about the smallest difference that the study could have seen."""
     found = smallest_difference(study, measure)
     if found is None:
+        seeds = {arm: len(values_of(each, measure)) for arm, each in study["arms"].items()}
+        if seeds.pop(study["baseline"]) > 1 and max(seeds.values(), default=0) > 1:
+            return "All seeds of an arm gave the same: that does not say what others would give."
         return "One seed of the baseline or of each arm can show no difference: give --seeds 5."
     digits = _digits(measure)
     return (
@@ -137,7 +140,8 @@ def findings(study: Json) -> dict[str, Any]:
 
 def _table(study: Json, measure: str) -> Table:
     judged, second = decidable(study) is not False, measure == RATES[0]
-    title = "Held-out loss" if second else measure_text(measure).capitalize()
+    name = measure_text(measure)  # a score keeps its own
+    title = "Held-out loss" if second else name if name == measure else name.capitalize()
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
