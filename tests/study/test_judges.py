@@ -18,7 +18,7 @@ from crammed.files import read_json, write_json
 from crammed.progress import SILENT
 from crammed.study import runner
 from crammed.study.arms import Study, load_study
-from crammed.study.judges import Judge, judges_of
+from crammed.study.judges import Judge, judges_of, scores_of, unscored
 from crammed.study.places import Ended
 from crammed.study.runner import run_study
 from support.command import crammed
@@ -187,6 +187,17 @@ def test_a_judge_that_fails_is_said_and_tried_again(
     assert "unscored" not in entry
     assert entry["scores"]["blimp"] == 61.5
     assert place.asked == 2 * ["blimp", "glue"]
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"suites": []}', '{"suites": {"glue": {"tasks": [1]}}}']
+)
+def test_damaged_scores_are_those_of_their_run_alone(tmp_path: Path, text: str) -> None:
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "scores.json").write_text(text)
+    judge = Judge("glue", tmp_path, ("rte",))
+    assert scores_of(tmp_path, judge) == {}
+    assert unscored(tmp_path, judge, {}, "it is damaged") == {"glue.rte": "it is damaged"}
 
 
 @pytest.mark.parametrize(
