@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import signal
 import statistics
 import sys
 import time
@@ -140,6 +141,7 @@ def run(main: Callable[..., None]) -> None:
 
 def run_app(app: typer.Typer) -> None:
     """The same for several commands."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what it started ends, too
     try:
         app()
     except CrammedError as error:

@@ -27,7 +27,6 @@ missing. --dry-run only prints what that would cost.
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -277,5 +276,4 @@ def _paper(contest: Contest, rate: float) -> Json:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what it started ends, too
     run_app(app)

@@ -39,7 +39,7 @@ FLOORS = (
     ("config", "progress"),
     ("scratch", "summary"),
     ("extras", "files", "workers", "stopping", "budget", "schedule", "cards"),
-    ("errors", "hints", "keys", "quantity", "quiet", "__init__"),
+    ("energy", "errors", "hints", "keys", "quantity", "quiet", "__init__"),
 )
 FLOOR = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 PUBLIC_FUNCTIONS = {"run", "load", "prepare", "pretrain", "evaluate", "adapt"}

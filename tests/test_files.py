@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import fcntl
 import gzip
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,13 @@ def test_a_folder_is_locked_once(tmp_path: Path) -> None:
             FolderLock(folder, tmp_path / "corpus")
         FolderLock(folder, file="other").release()
     FolderLock(folder).release()
+
+
+def test_a_look_at_a_lock_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looking = os.open(tmp_path / ".lock", os.O_CREAT | os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)  # as `is_locked` does for a moment
+    monkeypatch.setattr(time, "sleep", lambda seconds: os.close(looking))
+    FolderLock(tmp_path).release()
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:

@@ -14,16 +14,15 @@ from crammed.choosing import Asked
 from crammed.cli import studies, training
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.files import write_json
 from crammed.recipe import FORMER, ask, formerly, recipe_names
 from crammed.resuming import as_begun, ask_in, default_out
 from crammed.rundir import RunDir, read_config
 from crammed.training.settling import settled
+from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
-WORDS = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
 BEFORE, TODAY = 0.25, 0.4
 """The mask rates of the recipe crammed."""
 
@@ -41,19 +40,19 @@ def fixed(corpus: Corpus, budget: Budget = BUDGET) -> dict[str, Any]:
 
 
 def asked(corpus: Corpus, *words: str, out: Path | None = None, recipe: str = "crammed") -> Asked:
-    return ask_in(out, recipe, [*WORDS, *words], fixed(corpus))
+    return ask_in(out, recipe, [*MODEL, *words], fixed(corpus))
 
 
 def begun(out: Path, corpus: Corpus, *words: str, recipe: str = "crammed") -> RunConfig:
     """A run as an earlier version began it."""
-    config = ask(formerly(recipe), [*WORDS, *words], fixed(corpus)).nominally(corpus.rows)
+    config = ask(formerly(recipe), [*MODEL, *words], fixed(corpus)).nominally(corpus.rows)
     with RunDir.open(out, config) as run:
         run.metrics({"update": 1})
     return config
 
 
 def pretrained(corpus: Corpus, out: Path, *words: str) -> RunConfig:
-    training.pretrain([*WORDS, *words], corpus.path, BUDGET, None, out, as_json=True)
+    training.pretrain([*MODEL, *words], corpus.path, BUDGET, None, out, as_json=True)
     return read_config(out)
 
 
@@ -157,7 +156,7 @@ def study(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> St
     """Runs a study in a folder without training; gives its result and the command of each run."""
     arms = {"plain": [], "higher": ["masking.rate=0.5"]}
     file = tmp_path / "s.yaml"
-    file.write_text(json.dumps({"base": ["crammed", *WORDS], "baseline": "plain", "arms": arms}))
+    file.write_text(json.dumps({"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms}))
     commands: dict[str, list[str]] = {}
 
     def train(run: Any, processes: Any) -> dict[str, Any]:

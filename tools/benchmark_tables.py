@@ -7,17 +7,15 @@ missing, and then the table says so.
 
 from __future__ import annotations
 
-import textwrap
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import layout
 from crammed.files import read_json
 from crammed.quantity import quantity
+from layout import NOT_YET, row_of, tabled, there, wrapped
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
-NOT_YET = "Not measured yet.\n"
 PILE_BYTES = 825.18 * 2**30
 PREPARED = {
     "small, tokenizer trained": "one small file, training the tokenizer",
@@ -28,19 +26,13 @@ PREPARED = {
     "and C4's rules": "the same, with C4's rules",
 }
 """What pages call the runs of the benchmark of preparing."""
-PAGE_WIDTH = 120
 
 
 def _benchmark(name: str) -> dict[str, Any]:
-    benchmark = read_json(BENCHMARKS / name)
+    benchmark = read_json(layout.BENCHMARKS / name)
     if benchmark is None:
-        raise SystemExit(f"a page names {name}, which is not in {BENCHMARKS}")
+        raise SystemExit(f"a page names {name}, which is not in {layout.BENCHMARKS}")
     return benchmark
-
-
-def wrapped(*sentences: str) -> str:
-    """A paragraph as pages wrap it."""
-    return textwrap.fill(" ".join(sentences), PAGE_WIDTH, break_on_hyphens=False)
 
 
 def prepare_table(names: list[str]) -> str:
@@ -166,7 +158,7 @@ def coverage_table(names: list[str]) -> str:
 def power_table(names: list[str]) -> str:
     """How often simulated studies find a difference, where there is one and where there is none."""
     (name,) = names
-    result = read_json(BENCHMARKS / name)
+    result = read_json(layout.BENCHMARKS / name)
     if result is None:
         return NOT_YET
     head = "| arms vary | seeds | finds one of none | uncorrected | finds the one that is there |"
@@ -177,11 +169,6 @@ def power_table(names: list[str]) -> str:
         lines.append(f"| {vary} | {case['seeds']} | {' | '.join(shares)} |")
     made = f"(`benchmarks/study_power.py`, commit {result['environment']['commit']})."
     return "\n".join([*lines, "", f"{result['studies']:,} studies per cell {made}"]) + "\n"
-
-
-def there(names: list[str]) -> list[dict[str, Any]]:
-    """The results among these files that exist already."""
-    return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]
 
 
 def _words(result: dict[str, Any]) -> str:
@@ -203,26 +190,9 @@ def _shape(result: dict[str, Any]) -> str:
     return f"{_words(result)}, length {result['row_length']}, {_size(result)}"
 
 
-def source(results: list[dict[str, Any]]) -> str:
-    """The devices, PyTorch versions and commits behind these results."""
-    devices = sorted({result["device"] for result in results})
-    commits = sorted({str(result["environment"]["commit"]) for result in results})
-    torch = sorted({result["environment"]["packages"]["torch"] for result in results})
-    return f"{', '.join(devices)}; PyTorch {', '.join(torch)}; commit {', '.join(commits)}."
-
-
-def tabled(head: str, rows: list[str], results: list[dict[str, Any]], *words: str) -> str:
-    """A table, sentences about it if there are any, and where it comes from."""
-    rule = "|".join(["", *["---"] * (head.count("|") - 1), ""])
-    below = wrapped(*words, source(results)) if words else source(results)
-    return "\n".join([head, rule, *rows, "", below]) + "\n"
-
-
 def step_table(names: list[str]) -> str:
     """Pretraining updates: every loop of every shape."""
-    if not (results := there(names)):
-        return NOT_YET
-    rows = []
+    results, rows = there(names), []
     for result in results:
         for name, loop in result["loops"].items():
             mfu = f"{100 * loop['mfu']:.1f} %" if "mfu" in loop else ""
@@ -238,7 +208,7 @@ def step_table(names: list[str]) -> str:
                 memory,
                 "" if energy is None else f"{energy:,.0f} J",
             )
-            rows.append(f"| {' | '.join(cells)} |")
+            rows.append(row_of(*cells))
     head = (
         "| shape | loop | rows | tokens/s | time relative to ours | MFU | peak memory "
         "| energy per 1 M tokens |"
@@ -248,9 +218,7 @@ def step_table(names: list[str]) -> str:
 
 def lengths_table(names: list[str]) -> str:
     """What rows of several lengths cost, at equal numbers of tokens per update."""
-    if not (results := there(names)):
-        return NOT_YET
-    rows = []
+    results, rows = there(names), []
     for result in results:
         shortest = result["cases"][0]
         for case in result["cases"]:
@@ -272,9 +240,7 @@ def lengths_table(names: list[str]) -> str:
 
 def floor_table(names: list[str]) -> str:
     """The least time that the matrix products and memory traffic of a step can take."""
-    if not (results := there(names)):
-        return NOT_YET
-    rows = []
+    results, rows = there(names), []
     for result in results:
         words = " ".join([result["recipe"], *result["overrides"]])
         copied = f"{result['copy_gigabytes_per_second']:,.0f} GB/s"
@@ -293,9 +259,7 @@ def floor_table(names: list[str]) -> str:
 
 def profile_table(names: list[str]) -> str:
     """Where the time of one microbatch and its optimizer update goes, by group of kernels."""
-    if not (results := there(names)):
-        return NOT_YET
-    rows = []
+    results, rows = there(names), []
     for result in results:
         whole = result["kernel_seconds"]
         shares = [f"{name} {100 * s / whole:.0f} %" for name, s in result["groups"].items()]
@@ -308,8 +272,7 @@ def profile_table(names: list[str]) -> str:
 
 def optimizer_table(names: list[str]) -> str:
     """Methods of computing one optimizer update."""
-    if not (results := there(names)):
-        return NOT_YET
+    results = there(names)
     rows = [
         f"| {_shape(result)} | {name} | {1000 * way['seconds']:.2f} ms | "
         f"{100 * way['share_of_update']:.2f} % of {result['batch_rows']:,} rows |"
@@ -321,9 +284,7 @@ def optimizer_table(names: list[str]) -> str:
 
 def loader_table(names: list[str]) -> str:
     """Rates of reading and masking, compared with training."""
-    if not (results := there(names)):
-        return NOT_YET
-    rows = []
+    results, rows = there(names), []
     for result in results:
         rates = [(f"read {count} rows", entry) for count, entry in result["read"].items()]
         for what, entry in (*rates, ("mask", result["mask"]), ("train", result["training"])):
@@ -334,9 +295,7 @@ def loader_table(names: list[str]) -> str:
 
 def checkpoint_table(names: list[str]) -> str:
     """What saving and reading a checkpoint takes, and the share of a run that this is."""
-    if not (results := there(names)):
-        return NOT_YET
-    rows = []
+    results, rows = there(names), []
     for result in results:
         for name, entry in result["seconds"].items():
             verb, _, part = name.partition(" ")
@@ -360,9 +319,7 @@ CHECKPOINT_PARTS = {
 
 def end_to_end_table(names: list[str]) -> str:
     """Where the time goes, from raw text to an exported model."""
-    if not (results := there(names)):
-        return NOT_YET
-    rows = []
+    results, rows = there(names), []
     for result in results:
         spent = {name: s for name, s in result["seconds"].items() if s >= 0.05}
         accounts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in spent.items())
@@ -376,16 +333,14 @@ def end_to_end_table(names: list[str]) -> str:
 
 def plan_table(names: list[str]) -> str:
     """What plans predicted, and what the runs did."""
-    if not (results := there(names)):
-        return NOT_YET
-    rows = []
+    results, rows = there(names), []
     for result in results:
         for entry in result["runs"]:
             low, high = (quantity(tokens) for tokens in entry["predicted_between"])
             predicted = f"{quantity(entry['predicted_tokens'])} ({low} to {high})"
             ratio = "" if entry["ratio"] is None else f"{entry['ratio']:.3f}"
             cells = (_shape(result), entry["budget"], predicted, quantity(entry["tokens"]), ratio)
-            rows.append(f"| {' | '.join(cells)} |")
+            rows.append(row_of(*cells))
     return tabled(
         "| shape | budget | predicted tokens (range) | tokens read | read / predicted |",
         rows,

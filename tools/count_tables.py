@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmark_tables import tabled, there
 from crammed.quantity import quantity
+from layout import row_of, tabled, there
 
 
 def cards_table(names: list[str]) -> str:
@@ -25,7 +25,7 @@ def cards_table(names: list[str]) -> str:
                 f"{card['tokens_per_day'] / 1e9:.1f} G",
                 "" if published is None else f"{quantity(published)}",
             )
-            rows.append(f"| {' | '.join(cells)} |")
+            rows.append(row_of(*cells))
     head = (
         "| card | memory | format | taken, at most | rows at a time | tokens a day, counted "
         "| published, by the paper's program |"
@@ -46,7 +46,7 @@ def paper_table(names: list[str]) -> str:
                 f"{1e3 * loop['seconds']:.1f} ms",
                 f"{loop['tokens_per_second'] / 1e6:.2f} M",
             )
-            rows.append(f"| {' | '.join(cells)} |")
+            rows.append(row_of(*cells))
     for result in results[:1]:
         fewest = sum(n for part, n in result["fewest_bytes"].items() if part != "attention")
         rows.append(f"| fewest, counted | | | {fewest / 1e9:.1f} GB | | |")
@@ -54,6 +54,22 @@ def paper_table(names: list[str]) -> str:
         "| loop | launches | products and attention | moved between them | time, by the model "
         "| tokens/s, by the model |"
     )
+    return tabled(head, rows, results)
+
+
+def paper_compiling_table(names: list[str]) -> str:
+    """What compiling takes, and what it makes of one more microbatch."""
+    results, rows = there(names), []
+    for result in results:
+        for name, loop in result["loops"].items():
+            cells = (
+                ", ".join([name, *result["overrides"]]),
+                f"{loop['compiling_seconds']:.0f} s",
+                f"{loop['launches']:,}",
+                f"{loop['between_products_bytes'] / 1e9:.3f} GB",
+            )
+            rows.append(f"| {' | '.join(cells)} |")
+    head = "| loop | compiling, seconds of one core | launches | moved between products |"
     return tabled(head, rows, results)
 
 
@@ -72,4 +88,28 @@ def paper_parts_table(names: list[str]) -> str:
                 f"{1e3 * each['seconds']:.2f} ms |"
             )
     head = "| part of ours | launches | read | written | both | fewest | time, by the model |"
+    return tabled(head, rows, results)
+
+
+def paper_finetuning_table(names: list[str]) -> str:
+    """What one step of several models launches and moves in fine-tuning, ours and plain."""
+    results, rows = there(names), []
+    for result in results:
+        for width, loops in result["widths"].items():
+            for name, loop in loops.items():
+                cells = (
+                    f"{result['rows']} x {width}",
+                    name,
+                    f"{loop['host_launches']:,}",
+                    f"{loop['launches']:,}",
+                    f"{loop['flops'] / 1e12:.2f} TFLOP",
+                    f"{loop['bytes'] / 1e9:.1f} GB",
+                    f"{1e3 * loop['seconds']:.1f} ms",
+                    f"{loop['seconds'] / loops['ours']['seconds']:.1f}",
+                )
+                rows.append(f"| {' | '.join(cells)} |")
+    head = (
+        "| rows and tokens | loop | launched by the host | launched on the device "
+        "| products and attention | moved | time, by the model | relative |"
+    )
     return tabled(head, rows, results)

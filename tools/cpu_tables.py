@@ -10,11 +10,11 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmark_tables import NOT_YET, tabled
 from crammed.files import read_json
 from crammed.quantity import quantity
 from crammed.study.statistics import RATES, compare_arms
 from crammed.study.table import interval_text, mean_text
+from layout import NOT_YET, tabled
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 FIFTH = "ours, a fifth of the time"

@@ -41,16 +41,24 @@ from crammed.sizing import tokens
 from crammed.speed import CORE, SHARE_OF_PEAK
 from crammed.study.budgets import by_budget
 from crammed.study.folder import run_folder
-from crammed.study.laws import law_lines
+from crammed.study.laws import doubts, law_lines
 from crammed.study.scaling import analyse
-from crammed.study.statistics import RATES, compare_arms, decidable, decidable_text
+from crammed.study.statistics import (
+    RATES,
+    compare_arms,
+    decidable,
+    decidable_text,
+    main_measure,
+)
 from crammed.study.table import (
     difference_text,
     interval_text,
     mean_text,
+    measure_text,
     p_text,
     sensitivity_text,
 )
+from layout import NOT_YET, wrapped
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
@@ -207,7 +215,7 @@ def experiment(names: list[str]) -> str:
     (name,) = names
     folders = sorted(RECORDS.glob(f"????-??-??-study-{name}"))
     if not folders:
-        return benchmark_tables.NOT_YET
+        return NOT_YET
     values = _study_of([folders[-1].name])
     parts = [
         (f"With {label}, {part['budget']}:\n\n" if label else "") + _arms_table(part)
@@ -215,26 +223,30 @@ def experiment(names: list[str]) -> str:
         if any(arm["runs"] for arm in part["arms"].values())
     ]
     if (found := analyse(values)) is not None:
-        parts.append("".join(f"- {line}\n" for line in law_lines(found)))
+        parts.append("".join(f"- {line}\n" for line in [*doubts(values), *law_lines(found)]))
     record = f"From [{folders[-1].name}](../records/{folders[-1].name}/README.md).\n"
     return "\n".join([*parts, record])
 
 
 def _arms_table(values: dict[str, Any]) -> str:
+    """The arms by held-out loss, or by bits per character where vocabularies may differ."""
+    main = main_measure(values)
+    name = main.partition("@")[0]
+    measures = [rate.replace(RATES[0].partition("@")[0], name) for rate in RATES]
     lines = [
-        "| arm | seeds | held-out loss at 15 % masking | at 25 % masking "
+        f"| arm | seeds | {measure_text(main).partition(',')[0]} at 15 % masking | at 25 % masking "
         f"| difference from {values['baseline']}, 95 % interval | p | tokens |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row in compare_arms(values):
-        if RATES[0] not in row:
-            lines.append(f"| {row['arm']} | 0 | {row['failed']} | | | | |")
+    for row in compare_arms(values, measures):
+        if main not in row:
+            lines.append(f"| {row['arm']} | 0 | {row.get('failed', 'not run')} | | | | |")
             continue
-        few, many = (mean_text(row[rate], rate) for rate in RATES)
-        difference, p = _found(values, row[RATES[0]])
+        few, many = (mean_text(row[each], each) for each in measures)
+        difference, p = _found(values, row[main])
         cells = (row["arm"], str(row["seeds"]), few, many, difference, p, quantity(row["tokens"]))
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _below(values, RATES[0])]) + "\n"
+    return "\n".join([*lines, "", _below(values, main)]) + "\n"
 
 
 def documents_table(names: list[str]) -> str:
@@ -269,7 +281,7 @@ def _below(study: dict[str, Any], measure: str) -> str:
         *([decidable_text(study)] if "unigram" in study else []),
         f"Budget {study['budget']}, {made['cores']} cores, commit {made['commit']}.",
     ]
-    return benchmark_tables.wrapped(*words)
+    return wrapped(*words)
 
 
 def positions_table(names: list[str]) -> str:
@@ -349,6 +361,8 @@ MAKERS = {
     "plan": benchmark_tables.plan_table,
     "cards": count_tables.cards_table,
     "paper": count_tables.paper_table,
+    "paper_compiling": count_tables.paper_compiling_table,
+    "paper_finetuning": count_tables.paper_finetuning_table,
     "paper_parts": count_tables.paper_parts_table,
     "contest": cpu_tables.contest_table,
     "sweep": cpu_tables.sweep_table,

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmark_tables import NOT_YET, tabled
 from crammed.budget import format_seconds
 from crammed.choosing import choose, shape_of
 from crammed.config import RunConfig
@@ -26,6 +25,7 @@ from crammed.sizing import expected_tokens, flops_per_token
 from crammed.speed import SHARE_OF_PEAK
 from crammed.study.statistics import RATES, compare_arms
 from crammed.study.table import difference_text, interval_text, mean_text
+from layout import NOT_YET, tabled
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 DEFAULT = "default"

@@ -6,9 +6,11 @@ rates them (Geiping and Goldstein 2022, section 2).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from crammed.errors import InputError
+from crammed.hints import did_you_mean
 
 TERA, GIGA, GIB = 1e12, 1e9, 2**30
 
@@ -18,7 +20,7 @@ class Card:
     """A graphics card.
 
     Attributes:
-        name: what occurs in the name that PyTorch has for it.
+        name: words that all occur in the name that PyTorch has for it.
         teraflops: dense 16-bit matrix products with 32-bit accumulation, in TFLOP/s.
         gibibytes: memory.
         gigabytes_per_second: bandwidth of the memory.
@@ -71,9 +73,18 @@ CARDS = (
 
 
 def known_card(name: str) -> Card | None:
-    """The card with the longest name that occurs in the name of a device; None if there is none."""
-    known = [card for card in CARDS if card.name.lower() in name.lower()]
-    return max(known, key=lambda card: len(card.name), default=None)
+    """The card with the most words that all occur in the name of a device; None if there is none.
+
+    Their order does not matter: an A100 of 80 GB calls itself ``NVIDIA A100-SXM4-80GB``.
+    """
+    words = _words(name)
+    known = [card for card in CARDS if _words(card.name) <= words]
+    return max(known, key=lambda card: len(_words(card.name)), default=None)
+
+
+def _words(name: str) -> set[str]:
+    """Words of a name, in lower case; ``80 GB`` is one of them."""
+    return set(re.findall(r"\w+", re.sub(r"(\d) gb\b", r"\1gb", name.lower())))
 
 
 def card_called(name: str) -> Card:
@@ -85,7 +96,12 @@ def card_called(name: str) -> Card:
     if (card := known_card(name)) is not None:
         return card
     meant = [card for card in CARDS if name.strip() and name.strip().lower() in card.name.lower()]
-    if len(meant) != 1:
-        among = ", ".join(card.name for card in meant or CARDS)
-        raise InputError(f"--device {name}: name one of {among}")
+    if not meant:
+        names = [card.name for card in CARDS]
+        hint, among = did_you_mean(name, names), ", ".join(names)
+        raise InputError(
+            f"--device {name}: no card of this name is known; {hint}name one of {among}"
+        )
+    if len(meant) > 1:
+        raise InputError(f"--device {name}: name one of {', '.join(card.name for card in meant)}")
     return meant[0]

@@ -72,6 +72,15 @@ class Device:
         return self.kernels == "auto" and eager and self.dtype == torch.float32
 
     @property
+    def regional(self) -> bool:
+        """Whether one layer is compiled for all.
+
+        Not on a CPU, whose runs have always been of whole graphs and stay what they were to the
+        bit.
+        """
+        return self.compile and self.torch.type == "cuda"
+
+    @property
     def mfu_peak(self) -> float | None:
         """The peak that model FLOP utilisation is a share of; None if the table lacks it."""
         return self.peak if self.peak_source == "table" else None

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,9 @@ from safetensors import SafetensorError
 from crammed.errors import InputError
 
 # ---- locks
+
+_A_LOOK = 0.1
+"""Seconds within which a look at a lock is over."""
 
 
 class FolderLock:
@@ -41,7 +45,7 @@ class FolderLock:
             make_folder(folder)
             self._descriptor = os.open(folder / file, os.O_CREAT | os.O_RDWR, 0o644)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._descriptor)
         except BlockingIOError as error:
             self.release()
             raise InputError(
@@ -60,6 +64,15 @@ class FolderLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _lock(descriptor: int) -> None:
+    """Take a lock; one that is only looked at (`is_locked`) is free again in a moment."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_A_LOOK)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_locked(folder: Path) -> bool:
@@ -126,6 +139,9 @@ def _os_error(text: str) -> int | None:
 
 # ---- files
 
+_TAIL = 65_536
+"""Bytes at the end of a log that hold its last record."""
+
 
 def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     """Replace the file in one step: readers see the old content or the new, never a part.
@@ -185,6 +201,27 @@ def read_json(path: Path) -> dict[str, Any] | None:
             f"{path} is damaged: it does not hold a JSON object; restore it from a copy"
         )
     return values
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """The last whole object of a JSON-lines file, which may be written to; None if there is none.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):  # cut short
+            continue
+        if isinstance(record, dict):
+            return record
+    return None
 
 
 def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:

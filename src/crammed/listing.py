@@ -6,7 +6,6 @@ says so in its own line.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from crammed.errors import InputError
-from crammed.files import is_locked, read_json
+from crammed.files import is_locked, last_record, read_json
 from crammed.summary import read_summary
 
 _MARKS = {"env.json", "summary.json", "metrics.jsonl", "events.jsonl"}
 _LOG = {"metrics.jsonl", "events.jsonl"}
-_TAIL = 65_536
-"""Bytes at the end of a log that hold its last record."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +109,14 @@ def _read(run: Path, path: str) -> Listed:
 def _spent(run: Path) -> float:
     """The share of the budget at the last log point."""
     try:
-        return _finite((_last(run / "metrics.jsonl") or {}).get("u"))
+        return _finite((last_record(run / "metrics.jsonl") or {}).get("u"))
     except ValueError:  # nothing was logged yet
         return 0.0
 
 
 def _failure(run: Path, seed: int) -> str | None:
     """Why a run failed, by its own last word or that of the study that it belongs to."""
-    last = _last(run / "events.jsonl") or {}
+    last = last_record(run / "events.jsonl") or {}
     if last.get("event") == "diverged":
         return str(last.get("reason"))
     study = read_json(run.parent / "study.json") or {}
@@ -128,23 +125,6 @@ def _failure(run: Path, seed: int) -> str | None:
         return str(entry["failed"])
     except (KeyError, TypeError):
         return None
-
-
-def _last(path: Path) -> dict[str, Any] | None:
-    """The last whole object of a JSON-lines file."""
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-        lines = file.read().splitlines()
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):  # cut short by a crash
-            continue
-        if isinstance(record, dict):
-            return record
-    return None
 
 
 def _scores(run: Path) -> Iterator[tuple[str, float]]:

@@ -24,6 +24,7 @@ from crammed.data.verification import verify_once
 from crammed.data.workfolder import remove_left_overs
 from crammed.device import Device, peak_memory
 from crammed.early_end import EarlyEnd, text_is_read
+from crammed.energy import counters_of, metering
 from crammed.errors import Diverged, InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.fill_mask import fill_mask_examples
@@ -228,7 +229,9 @@ def train_and_export(
     verify_once(corpus, progress)
     announce(config, run.choice, corpus, device, progress)
     # Everything below follows from the last checkpoint, which is kept until all of it is written.
-    trained = pretrain(config, corpus, run, device, progress, group=group)
+    counters = counters_of(device.torch) if group is None else []  # which are one process's alone
+    with metering(counters, run.last_joules()) as run.energy:
+        trained = pretrain(config, corpus, run, device, progress, group=group)
     early, epochs = _early_end(config, corpus, trained), trained.work.rows / corpus.rows
     if early is not None:
         progress.line(f"corpus  {early.words(over=True)}")
@@ -239,6 +242,7 @@ def train_and_export(
     final.save(run.final)
     heldout = _measure_heldout(run, corpus, device, trained, progress)
     summary = _summary(run, corpus, device, trained, heldout)
+    summary["joules"] = run.last_joules() or None  # as of the last checkpoint
     summary["early_end"] = asdict(early) if early is not None else None
     summary["fill_mask"] = fill_mask_examples(final, corpus.heldout, device)
     summary["export"] = _export(run, final, summary, progress)

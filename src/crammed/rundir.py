@@ -18,6 +18,7 @@ report.html
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -35,6 +36,7 @@ from crammed.choosing import Choice
 from crammed.config import RunConfig
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
+from crammed.energy import Meter
 from crammed.errors import InputError
 from crammed.files import (
     FolderLock,
@@ -57,12 +59,14 @@ class RunDir:
 
     Attributes:
         choice: what is known of how its values were chosen; empty in runs of older versions.
+        energy: counts what training uses.
     """
 
     def __init__(self, path: Path, config: RunConfig, *, created: bool) -> None:
         self.path = path
         self.config = config
         self.choice = Choice()
+        self.energy = Meter()
         self._created = created
         self._made = missing_folders(path)
         self._lock = FolderLock(path)
@@ -181,8 +185,9 @@ class RunDir:
             file.write(line.encode())
 
     def heartbeat(self, charged_seconds: float) -> None:
-        """Record the seconds charged so far."""
-        beat = {"charged_s": charged_seconds}
+        """Record the seconds charged so far, and the energy used if it is known."""
+        beat, joules = {"charged_s": charged_seconds}, self.energy.joules()
+        beat |= {} if joules is None else {"joules": joules}
         write_json(self.path / "heartbeat.json", beat, sync_folder=False)  # the last one will do
 
     def last_heartbeat(self) -> float:
@@ -196,6 +201,16 @@ class RunDir:
                 "restore it from a copy, or delete it, and work lost in a crash is not charged"
             )
         return float(seconds)
+
+    def last_joules(self) -> float | None:
+        """Joules used up to the last log point of any process, if known; 0 before the first."""
+        try:
+            beat = read_json(self.path / "heartbeat.json")
+        except InputError:  # which `last_heartbeat` says where it matters
+            return None
+        joules: Any = 0.0 if beat is None else beat.get("joules")
+        known = type(joules) in (int, float) and 0.0 <= joules < math.inf
+        return float(joules) if known else None
 
 
 def _ends_in_newline(file: Any) -> bool:

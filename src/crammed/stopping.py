@@ -1,19 +1,28 @@
 """Signals that ask the process to stop, before and between the parts that can be interrupted.
 
+A command that another process started may also have to stop when that one does (`STARTER`).
+
 It imports next to nothing, so that the command line can be stopped while it still imports the rest.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
+import threading
+import time
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
 from crammed.errors import Interrupted
 
 SAID = "interrupted; what is finished is kept"
+STARTER = "CRAMMED_STARTER"
+"""The variable that holds the process id of who started a command that is to end with it."""
+_SECONDS_BETWEEN_LOOKS = 1.0
 _IMPORT = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 
 
@@ -49,3 +58,23 @@ def leave(*_: object) -> NoReturn:
             sys.stderr.flush()
         finally:
             os._exit(Interrupted.exit_code)
+
+
+def follow_starter() -> None:
+    """Stop as by SIGTERM once the process that `STARTER` names has ended, in whatever way."""
+    named = os.environ.pop(STARTER, "")  # which is not for what this process starts
+    if named.isdecimal():
+        threading.Thread(target=_follow, args=(int(named),), daemon=True).start()
+
+
+def _follow(starter: int) -> None:
+    try:
+        select.select([os.pidfd_open(starter)], [], [])
+    except ProcessLookupError:  # it has ended already
+        pass
+    except (AttributeError, OSError):  # another system than Linux, or an old one
+        with suppress(ProcessLookupError):
+            while True:
+                os.kill(starter, 0)
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os.kill(os.getpid(), signal.SIGTERM)

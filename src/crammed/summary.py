@@ -81,6 +81,7 @@ class _Summary(_Part):
     peak_exaflop: Amount | None
     peak_source: str | None
     memory_bytes: Count | None = None  # runs of 0.1.0 have none
+    joules: Amount | None = None
     device: str
     dtype: str
     heldout: _Heldout

@@ -21,6 +21,7 @@ RESULT: dict[str, Any] = {
     "unigram_cross_entropy": 5.0,
     "export": {"format": "bert"},
     "tokens": 1000,
+    "epochs": 1.0,
     "updates": 10,
     "u": 0.5,
     "budget": "1h",
@@ -35,6 +36,19 @@ def test_a_loss_above_the_unigram_models_is_said_to_be_above() -> None:
     worse = {**RESULT, "heldout": {"loss@0.15": 5.05, "loss@0.25": 5.1}, "tasks": {}}
     said = "5.050 nats with 15 % masked (0.05 nats above the unigram model), 5.100 with 25 %"
     assert dict(run_lines(worse))["held-out loss"] == said
+
+
+@pytest.mark.parametrize(
+    ("loss", "epochs", "said"),
+    [(4.99, 16.0, None), (5.0, 3.9, "a larger budget"), (5.2, 16.0, "more text")],
+)
+def test_a_model_that_knows_no_more_than_frequencies_is_told_apart(
+    loss: float, epochs: float, said: str | None
+) -> None:
+    heldout = {"loss@0.15": loss, "loss@0.25": loss}
+    lines = dict(run_lines({**RESULT, "heldout": heldout, "epochs": epochs, "tasks": {}}))
+    note = said and f"it predicts no better than word frequencies alone: train with {said}"
+    assert lines.get("note") == note
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ ORDERS = [
     OrderConfig(by="word-length"),
     OrderConfig(by="word-length", share=0.3),
     OrderConfig(by="word-length", share=0.3, reshuffle=False),
+    OrderConfig(by="word-length", share=0.3, pool=0.4),
 ]
 
 
@@ -170,6 +172,22 @@ def test_a_stored_order_is_followed_for_its_share(made: Corpus) -> None:
     other = RowStream(made, 4, OrderConfig(by="word-length", share=0.3)).indices(0, ROWS).tolist()
     assert other[:30] == begun[:30]
     assert other[30:] != begun[30:]
+
+
+def test_a_stored_order_is_followed_in_a_pool(made: Corpus) -> None:
+    def read(seed: int, **options: Any) -> list[int]:
+        order = OrderConfig(by="word-length", **options)
+        found: list[int] = RowStream(made, seed, order).indices(0, ROWS).tolist()
+        return found
+
+    pooled = read(3, pool=0.4)
+    assert sorted(pooled) == list(range(ROWS))
+    assert pooled[:40] == [row for row in STORED if row in pooled[:40]] != STORED[:40]
+    assert pooled[40:] != [row for row in STORED if row in pooled[40:]]  # at random
+    assert set(read(4, pool=0.4)[:40]) != set(pooled[:40])
+    half = read(3, pool=0.4, share=0.5)
+    assert half[:20] == pooled[:20]
+    assert half[20:40] != pooled[20:40]
 
 
 def test_reading_is_by_place(made: Corpus) -> None:

@@ -12,10 +12,10 @@ import pytest
 from crammed.data.corpus import Corpus
 from crammed.data.verification import verify_once
 from crammed.device import Device
-from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT
 from support.command import crammed
+from support.text import MODEL
 
 
 @pytest.fixture
@@ -88,10 +88,9 @@ def test_a_note_that_is_damaged_or_cannot_be_written_only_costs_time(
 def test_pretraining_refuses_a_damaged_corpus(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
     mine = copy(corpus, tmp_path / "mine")
     flip(mine.path / "rows-00000.bin")
-    model = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
     out = tmp_path / "runs" / "run"
     words = ("--corpus", mine.path, "--budget=2updates", "--out", out)
-    done = crammed("pretrain", *model, *words)
+    done = crammed("pretrain", *MODEL, *words)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         f"error: corpus {mine.path} is damaged: rows-00000.bin; prepare it again"

@@ -139,6 +139,8 @@ def test_a_fused_model_is_the_plain_one_or_refused(config: ModelConfig) -> None:
         torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9)
     mask = torch.arange(12) < torch.tensor([[12], [7]])
     torch.testing.assert_close(made(ids, None, mask), model(ids, None, mask))
+    some = (each.encoder(ids, positions=places) for each in (made, model))
+    torch.testing.assert_close(*some)
 
 
 @pytest.mark.parametrize("recipe", ["crammed", "crammed-2022"])

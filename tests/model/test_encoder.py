@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from crammed.config import ModelConfig
 from crammed.model.blocks import ACTIVATIONS
 from crammed.model.count import parameters, train_flops_per_token
-from crammed.model.encoder import MaskedLM, SequenceClassifier, initialise
+from crammed.model.encoder import MaskedLM, SequenceClassifier, initialise, picked
 from crammed.model.positions import rotary_table, rotate, sinusoidal_table
 from crammed.recipe import load_config, recipe_names
 from support.variants import VARIANTS, VOCAB, configuration, random_model, some_ids
@@ -183,6 +183,25 @@ def test_sparse_head_equals_the_dense_one(recipe: str) -> None:
     ]
     for a, b in zip(*both, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("config", VARIANTS)
+def test_what_follows_the_last_attention_can_be_left_out(config: ModelConfig) -> None:
+    model, ids = random_model(config), some_ids(4)
+    positions = torch.stack([torch.randperm(ids.shape[1])[:6] for _ in range(4)])
+    parameters = list(model.encoder.parameters())
+    found, flops = [], []
+    for asked in (None, positions):
+        with FlopCounterMode(display=False) as counter:
+            hidden = model.encoder(ids, positions=asked)
+        flops.append(counter.get_total_flops())
+        hidden = picked(hidden, positions) if asked is None else hidden
+        found.append([hidden, *torch.autograd.grad(hidden.square().sum(), parameters)])
+    for all_rows, some_rows in zip(*found, strict=True):
+        torch.testing.assert_close(all_rows, some_rows)
+    left_out = ids.numel() - positions.numel()
+    products = config.width * (config.ffn_width + config.ffn_hidden)
+    assert flops[0] - flops[1] == 2 * left_out * products
 
 
 @pytest.mark.parametrize("recipe", recipe_names())

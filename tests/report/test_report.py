@@ -293,6 +293,14 @@ def test_a_loss_is_below_or_above_the_unigram_model(
     assert text in write_report([moved], tmp_path / "report.html").read_text()
 
 
+def test_energy_is_shown_where_it_is_known(moved: Path, tmp_path: Path) -> None:
+    summary = read_json(moved / "summary.json") or {}
+    for joules, shown in ((None, False), (3.6e6, True)):
+        write_json(moved / "summary.json", {**summary, "joules": joules})
+        text = write_report([moved], tmp_path / "report.html").read_text()
+        assert ("<b>3.6 MJ</b>" in text) == shown
+
+
 def test_the_loss_after_training_is_a_mark_of_its_own() -> None:
     """Which no line joins to those on fewer rows; some runs have no others."""
     point = {"u": 0.5, "loss": 4.0, "loss@0.15": 3.0, "loss@0.25": 3.5}

@@ -74,6 +74,17 @@ def test_nothing_is_coloured_near_the_unigram_model(tmp_path: Path) -> None:
     assert not re.search(r'class="(better|worse)"|95 % interval|class="verdict"', text)
 
 
+def test_a_single_seed_has_no_intervals_to_explain(tmp_path: Path) -> None:
+    several, values = page(tmp_path / "several", study()), study()
+    for entry in values["arms"].values():
+        entry["runs"] = {"0": entry["runs"]["0"]}
+    single = page(tmp_path / "single", values)
+    assert "can show no difference: give --seeds 5.</p>" in single
+    for words in ("The shaded part is smaller", "Intervals hold for all arms"):
+        assert words in several
+        assert words not in single
+
+
 def test_scores_have_an_axis_of_their_own(tmp_path: Path) -> None:
     values = study()
     for entry in values["arms"].values():
@@ -88,10 +99,14 @@ def test_what_runs_cost_is_shown_where_it_is_known(tmp_path: Path) -> None:
     values = study()
     text = page(tmp_path / "mine", values)
     assert "peak memory" not in text
-    values["arms"]["good"]["runs"]["0"] |= {"exaflop": 2e-5, "memory_bytes": 1.5e9}
+    assert "nergy" not in text
+    known = {"exaflop": 2e-5, "memory_bytes": 1.5e9, "joules": 3.6e6}
+    values["arms"]["good"]["runs"]["0"] |= known
     text = page(tmp_path / "mine", values)
     assert "20 TFLOP" in text
     assert "1.5 GB" in text
+    assert "3.6 MJ" in text
+    assert "Energy is that of the device" in text
 
 
 def with_runs(folder: Path) -> dict[str, Any]:

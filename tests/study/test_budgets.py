@@ -10,7 +10,6 @@ import pytest
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT
 from crammed.study.arms import Study, load_study
@@ -19,8 +18,8 @@ from crammed.study.corpora import Corpora
 from crammed.study.folder import config_of
 from crammed.study.runner import _runs, run_study
 from crammed.study.statistics import compare_arms
+from support.text import MODEL
 
-MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
 BUDGET = Budget.parse("6updates")
 RUN = {"tokens": 10, "updates": 6, "parameters": 5, "seconds": 2.0}
 

@@ -16,10 +16,12 @@ from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT
-from crammed.study import preparing
+from crammed.study import preparing, runner
 from crammed.study.arms import Study, load_study, read_study, with_words
 from crammed.study.corpora import Corpora
 from crammed.study.folder import config_of
+from crammed.study.preparing import PlannedCorpora
+from crammed.study.runner import run_study
 from support.command import crammed
 from support.text import documents, write_jsonl
 
@@ -64,6 +66,28 @@ def made(name: str, texts: list[str], out: Path, choose: Any = no_choice) -> tup
     load_study(name, planned, BUDGET)
     corpora = preparing.prepare_corpora(planned, out, choose, SILENT)
     return load_study(name, corpora, BUDGET), corpora
+
+
+def test_longer_rows_leave_the_tokens_of_an_update(tmp_path: Path, texts: list[str]) -> None:
+    longer = ["data.row_length=64", "model.max_length=64"]
+    arms = {
+        "plain": [],
+        "long": longer,
+        "half": [*longer, "batch.rows*=0.5"],
+        "own": [*longer, "batch.rows=5"],
+    }
+    name = write(tmp_path, arms, [*TINY, "batch.rows=12", "data.row_length=32"])
+    study = load_study(name, PlannedCorpora(read_study(name), texts, BUDGET), BUDGET)
+    rows = {
+        arm: next(word for word in reversed(study.words(arm)) if word.startswith("batch.rows="))
+        for arm in arms
+    }
+    assert {arm: int(word.partition("=")[2]) for arm, word in rows.items()} == {
+        "plain": 12,
+        "long": 6,
+        "half": 3,
+        "own": 5,
+    }
 
 
 def test_arms_share_corpora_and_held_out_documents(
@@ -165,6 +189,20 @@ def test_a_prepared_corpus_is_one_for_all(tmp_path: Path, corpus: Corpus) -> Non
         InputError, match=r"vocab_size=256 is a property of the corpus.*with --data"
     ):
         load_study(name, corpus, BUDGET)
+
+
+def test_a_baseline_is_held_against_its_own_unigram_model(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, out = Path(write(tmp_path, {"plain": OWN["small"], "other": []})), tmp_path / "out"
+    study, corpora = made(str(file), texts, out)
+    own, base = (
+        each.manifest["heldout"]["unigram_cross_entropy"]
+        for each in (corpora.of(study.words("plain")), corpora.base)
+    )
+    assert own != base
+    monkeypatch.setattr(runner, "_train_all", lambda *_: None)
+    assert run_study(study, corpora, BUDGET, 1, out, 1, SILENT)["unigram"] == own
 
 
 def test_a_study_of_vocabularies_from_text(tmp_path: Path, texts: list[str]) -> None:

@@ -12,13 +12,13 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
-from crammed.errors import TaskFailed
+from crammed.errors import InputError, TaskFailed
 from crammed.files import write_json
 from crammed.recipe import load_config
 from crammed.study.arms import read_study, study_names
 from crammed.study.costs import Cost, seconds_of
 from crammed.workers import cores
+from support.text import MODEL
 
 MINUTE = Budget.parse("60s")
 OWN = {"data", "vocabulary"}
@@ -53,18 +53,23 @@ def test_a_dry_run_says_what_everything_costs(tmp_path: Path, capsys: Any) -> No
 def test_what_has_finished_costs_nothing(
     tmp_path: Path, corpus: Corpus, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
     monkeypatch.setattr("crammed.study.costs.measuring", lambda *_: lambda _: 1e9)
-    options = {"words": ["crammed", *words], "corpus": corpus.path, "data": None, "dry_run": True}
+    options = {"words": ["crammed", *MODEL], "corpus": corpus.path, "data": None, "dry_run": True}
     every(tmp_path, Budget.parse("1e10flop"), "masking", **options)
     before = json.loads(capsys.readouterr().out)["masking"]
     assert (before["left"], before["seconds"]) == (16, pytest.approx(160.0))
     done = {"loss@0.15": 4.0, "tokens": 10, "seconds": 2.0}
     runs = {"0": done, "1": {"failed": "no memory"}}
-    arms = {"masks-25": {"words": ["crammed"], "runs": runs}}
+    arms: dict[str, Any] = {"masks-25": {"words": ["crammed"], "runs": runs}}
     write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
     every(tmp_path, Budget.parse("1e10flop"), "masking", **{**options, "as_json": False})
     assert capsys.readouterr().out.startswith("masking  8 arms, 15 of 16 runs to go, about 2m 30s")
+    runs["1"] = runs["0"]
+    arms = {arm: {"words": ["crammed"], "runs": runs} for arm in read_study("masking").arms}
+    write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
+    monkeypatch.setattr("crammed.study.costs.measuring", lambda *_: pytest.fail("was measured"))
+    every(tmp_path, Budget.parse("1e10flop"), "masking", **options)
+    assert json.loads(capsys.readouterr().out)["masking"]["seconds"] == 0.0
 
 
 def config(budget: str) -> RunConfig:
@@ -93,25 +98,37 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def run(call: Any, judges: Any, cluster: Any) -> dict[str, Any]:
         calls.append(call)
+        if call.name == "masking":
+            raise InputError("arm masks-15: no memory")
         if call.corpus is None:
             write_json(call.out / "corpora" / "base" / "manifest.json", {})
-        fails = call.name == "batch"
-        runs = {"0": {"failed": "no memory"} if fails else {"loss@0.15": 4.0}}
+        good = {"loss@0.15": 4.0, "tokens": 1, "seconds": 1.0}
+        runs = {"0": {"failed": "no memory"} if call.name == "batch" else good}
         return {"baseline": "a", "arms": {"a": {"words": [], "runs": runs}}}
 
     monkeypatch.setattr(studies, "_run", run)
-    monkeypatch.setattr("crammed.report.study.write_study_page", lambda *_: None)
+    monkeypatch.setattr("crammed.report.study.write_study_page", lambda _, page, *__: page)
     return calls
+
+
+FAULTS = (
+    r"refused were masking \(arm masks-15: no memory\); 1 of 11 runs failed: batch: a, seed 0; the"
+)
 
 
 def test_every_study_runs_in_its_folder_and_failures_are_said_at_the_end(
     tmp_path: Path, ran: list[Any], capsys: Any
 ) -> None:
-    with pytest.raises(TaskFailed, match=r"1 of 12 runs failed: batch: a, seed 0; the reasons"):
+    with pytest.raises(TaskFailed, match=FAULTS):
         every(tmp_path)
     assert [call.name for call in ran] == study_names()
     assert all(call.out == tmp_path / "out" / call.name for call in ran)
-    assert sorted(json.loads(capsys.readouterr().out)) == study_names()
+    said = json.loads(capsys.readouterr().out)
+    assert sorted(said) == study_names()
+    assert said.pop("masking") == {"refused": "arm masks-15: no memory"}
+    for name, result in said.items():
+        assert result["report"] == str(tmp_path / "out" / name / "report.html")
+        assert [row["arm"] for row in result["compared"]] == ["a"]
 
 
 def test_studies_share_the_corpus_that_the_first_prepared(tmp_path: Path, ran: list[Any]) -> None:
@@ -131,7 +148,7 @@ def test_the_cost_is_said_before_anything_runs(
     monkeypatch.setattr("crammed.progress.Progress.line", lambda _, text: said.append(text))
     with pytest.raises(TaskFailed):
         every(tmp_path)
-    *each, whole = said
+    *each, whole = (line for line in said if "  refused: " not in line)
     assert [line.partition(" ")[0] for line in each] == study_names()
     assert "main  18 arms, 36 of 36 runs to go, about " in "\n".join(each)
-    assert whole.startswith("all  183 arms, 366 of 366 runs to go, about ")
+    assert whole.startswith("all  185 arms, 370 of 370 runs to go, about ")

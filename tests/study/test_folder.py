@@ -13,7 +13,6 @@ import pytest
 from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError, TaskFailed
 from crammed.files import FolderLock, write_json
 from crammed.progress import SILENT
@@ -23,10 +22,9 @@ from crammed.study.arms import Study, load_study
 from crammed.study.corpora import Corpora
 from crammed.study.preparing import planned_corpora
 from crammed.study.runner import run_study
-from support.text import documents
+from support.text import MODEL, documents
 
 BUDGET = Budget.parse("6updates")
-MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
 ARMS: dict[str, list[str]] = {"plain": [], "muon": ["optim.name=muon"]}
 MORE = {**ARMS, "small": ["model.layers=1"]}
 RUN = {"tokens": 10, "updates": 6, "parameters": 5, "seconds": 2.0}
@@ -162,8 +160,8 @@ def entry(seed: Any = "0", words: Any = ("crammed",), **more: Any) -> dict[str, 
         entry(scores={"blimp": "good"}),
         entry(unscored={"blimp": 3}),
         entry(failed=3),
-        entry(**{"loss@0.15": "4.0"}),
-        entry(**{"loss@0.15": float("nan")}),
+        entry("0", ["crammed"], **{"loss@0.15": "4.0"}),
+        entry("0", ["crammed"], **{"loss@0.15": float("nan")}),
         {**entry(), "chosen": []},
         {**entry(), "judges": 3},
         {**entry(), "corpora": "none"},

@@ -17,7 +17,6 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.files import read_json, write_json
 from crammed.progress import SILENT, Progress
@@ -27,18 +26,10 @@ from crammed.study.board import Board
 from crammed.study.places import Ended
 from crammed.study.runner import run_study
 from support.command import PATIENCE
-from support.text import FakeClock
+from support.study import SUMMARY
+from support.text import MODEL, FakeClock
 
 BUDGET = Budget.parse("6updates")
-MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
-SUMMARY = {
-    "tokens": 10,
-    "updates": 6,
-    "parameters": 5,
-    "exaflop": 1e-9,
-    "charged_seconds": 2.0,
-    "heldout": {"loss@0.15": 4.0, "loss@0.25": 5.0},
-}
 
 
 def write(tmp_path: Path, arms: Any, base: Sequence[str] = MODEL) -> str:

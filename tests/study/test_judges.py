@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from crammed.budget import Budget
+from crammed.cli import studies
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.files import read_json, write_json
 from crammed.progress import SILENT
@@ -22,18 +22,11 @@ from crammed.study.judges import Judge, judges_of, scores_of, unscored
 from crammed.study.places import Ended
 from crammed.study.runner import run_study
 from support.command import crammed
+from support.study import SUMMARY
 from support.tasks import write_task
+from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
-MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
-SUMMARY = {
-    "tokens": 10,
-    "updates": 6,
-    "parameters": 5,
-    "exaflop": 1e-9,
-    "charged_seconds": 2.0,
-    "heldout": {"loss@0.15": 4.0, "loss@0.25": 5.0},
-}
 PAIR = {
     "sentence_good": "The fox runs.",
     "sentence_bad": "The fox run.",
@@ -71,7 +64,8 @@ class Place:
             self.asked.append("pretrain")
             write_json(Path(value(words, "--out")) / "summary.json", SUMMARY)
             return Ended(0, "", "")
-        suite, file = value(words, "--suite"), Path(words[3]) / "evaluation" / "scores.json"
+        by = f"-{value(words, '--protocol')}" if "--protocol" in words else ""
+        suite, file = value(words, "--suite"), Path(words[3]) / f"evaluation{by}" / "scores.json"
         self.asked.append(suite)
         if suite in self.fails and self.fails[suite].code != 5:
             return self.fails[suite]
@@ -81,8 +75,10 @@ class Place:
         else:
             tasks = value(words, "--tasks").split(",")
             twin = {"median": 50.0}
-            given = {each: {"median": 70.0, "untrained": twin} for each in tasks}
-            means = [{"of": tasks, "value": 70.0, "untrained": 50.0}] if tasks[1:] else []
+            median = 80.0 if by else 70.0
+            given = {each: {"median": median, "untrained": twin} for each in tasks}
+            good = [each for each in tasks if "failed" not in self.tasks.get(each, {})]
+            means = [{"of": good, "value": 70.0, "untrained": 50.0}] if good[1:] else []
             scores["suites"]["glue"] = {"tasks": {**given, **self.tasks}, "means": means}
         write_json(file, scores)
         return self.fails.get(suite, Ended(0, "", ""))
@@ -105,7 +101,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
 def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[str, Any]]:
     """Runs a study of two arms with these judges; returns the entry of one run."""
 
-    def run(*judges: Judge) -> dict[str, Any]:
+    def run(*judges: Judge, seeds: int = 1) -> dict[str, Any]:
         file = tmp_path / "s.yaml"
         arms = {"plain": [], "muon": ["optim.name=muon"]}
         file.write_text(
@@ -113,7 +109,7 @@ def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[s
         )
         study: Study = load_study(str(file), corpus, BUDGET)
         out = tmp_path / "out"
-        result = run_study(study, corpus, BUDGET, 1, out, 1, SILENT, judges=judges)
+        result = run_study(study, corpus, BUDGET, seeds, out, 1, SILENT, judges=judges)
         assert result == read_json(out / "study.json")
         entry: dict[str, Any] = result["arms"]["plain"]["runs"]["0"]
         return entry
@@ -160,6 +156,28 @@ def test_a_run_whose_judge_is_missing_is_judged_and_not_trained_again(
     assert place.asked == []
 
 
+def test_a_task_may_be_scored_by_several_protocols(
+    judged: Callable[..., dict[str, Any]], place: Place, glue: Path
+) -> None:
+    judges = judges_of(["glue.rte", "glue.rte@bert-base"], None, glue)
+    first = judged(*judges)
+    assert first["scores"] == {
+        "glue.rte": 70.0,
+        "untrained.glue.rte": 50.0,
+        "glue.rte@bert-base": 80.0,
+        "untrained.glue.rte@bert-base": 50.0,
+    }
+    place.asked.clear()
+    assert judged(*judges) == first
+    assert place.asked == []
+    (glue / "rte" / "README").write_text("Other data.")  # by which both have to be judged anew
+    judged(*judges)
+    assert place.asked == 4 * ["glue"]
+    place.tasks = {"rte": {"failed": "too few rows"}}
+    fails = judges_of(["glue.rte@glue-long"], None, glue)
+    assert judged(*fails)["unscored"] == {"glue.rte@glue-long": "too few rows"}
+
+
 def test_other_data_is_judged_anew(
     judged: Callable[..., dict[str, Any]], place: Place, blimp: Path
 ) -> None:
@@ -168,6 +186,20 @@ def test_other_data_is_judged_anew(
         file.write(json.dumps(PAIR) + "\n")
     place.asked.clear()
     judged(*judges_of(["blimp"], blimp))
+    assert place.asked == 2 * ["blimp"]
+
+
+def test_other_data_makes_all_scores_of_its_suite_worthless(
+    judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, tmp_path: Path
+) -> None:
+    judged(*judges_of(["blimp"], blimp), seeds=2)
+    with blimp.open("a") as file:
+        file.write(json.dumps(PAIR) + "\n")
+    judged(*judges_of(["blimp"], blimp), seeds=1)
+    runs = (read_json(tmp_path / "out" / "study.json") or {})["arms"]["plain"]["runs"]
+    assert {seed: run["scores"] for seed, run in runs.items()} == {"0": {"blimp": 61.5}, "1": {}}
+    place.asked.clear()
+    judged(*judges_of(["blimp"], blimp), seeds=2)
     assert place.asked == 2 * ["blimp"]
 
 
@@ -189,6 +221,19 @@ def test_a_judge_that_fails_is_said_and_tried_again(
     assert place.asked == 2 * ["blimp", "glue"]
 
 
+def test_a_mean_is_over_the_same_tasks_in_all_runs(
+    judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, glue: Path
+) -> None:
+    write_task(glue, "mrpc", 40)
+    assert judged(*judges_of(["glue.cola", "glue.mrpc"], None, glue))["scores"]["glue"] == 70.0
+    assert judged(*judges_of(["blimp"], blimp))["scores"]["glue"] == 70.0
+    place.fails, place.tasks = {"glue": Ended(5, "", "")}, {"rte": {"failed": "too few rows"}}
+    entry = judged(*judges_of(["glue"], None, glue))
+    assert entry["unscored"] == {"glue.rte": "too few rows"}
+    assert {"glue", "untrained.glue"}.isdisjoint(entry["scores"])
+    assert {"glue.cola", "glue.mrpc"} <= entry["scores"].keys()
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"suites": []}', '{"suites": {"glue": {"tasks": [1]}}}']
 )
@@ -206,10 +251,12 @@ def test_damaged_scores_are_those_of_their_run_alone(tmp_path: Path, text: str) 
         (["blimb"], {}, "no judge 'blimb': did you mean blimp"),
         (["blimp"], {}, "the judge blimp needs its data: give --blimp FILE"),
         (["glue"], {"glue": Path("none")}, "no glue data at none"),
+        (["blimp@bert-base"], {}, "blimp@bert-base: blimp fine-tunes nothing"),
+        (["glue@bert-bass"], {}, "no protocol 'bert-bass': did you mean bert-base"),
         (["heldout"], {"blimp": Path(__file__)}, "--blimp names data that no judge uses"),
     ],
 )
-def test_wrong_judges_are_refused(names: list[str], given: dict[str, Path], message: str) -> None:
+def test_wrong_judges_are_refused(names: list[str], given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         judges_of(names, **given)
 
@@ -218,6 +265,46 @@ def test_a_task_without_data_is_refused(glue: Path) -> None:
     with pytest.raises(InputError, match="has no task mrpc: it has cola, rte"):
         judges_of(["glue.mrpc"], None, glue)
     assert [each.names for each in judges_of(["glue"], None, glue)] == [("glue.cola", "glue.rte")]
+
+
+def declared(tmp_path: Path, judges: str | None = None, **typed: Any) -> list[tuple[Any, ...]]:
+    """Suites, data and tasks that a study asks for whose file names judges and their data."""
+    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
+    file = tmp_path / "studies" / "s.yaml"
+    file.parent.mkdir(exist_ok=True)
+    (file.parent / "own.yaml").write_text("epochs: 2\n")
+    judging = ["blimp", "glue.cola@own.yaml"]
+    own = {"judges": judging, "blimp": "../blimp.jsonl", "glue": "../glue"}
+    file.write_text(json.dumps({**values, **own}))
+    call = studies._Call(str(file), [], None, [], BUDGET, 1, tmp_path / "out", 1)
+    found = studies._judges(call, judges, typed.get("blimp"), typed.get("glue"))
+    assert all(each.by in ("", "@own") for each in found)
+    return [(each.suite, each.data.resolve(), each.tasks) for each in found]
+
+
+def test_a_file_declares_judges_and_what_is_typed_wins(
+    tmp_path: Path, blimp: Path, glue: Path
+) -> None:
+    both = [("blimp", blimp, ()), ("glue", glue, ("cola",))]
+    assert declared(tmp_path) == both
+    assert declared(tmp_path, judges="glue.rte") == [("glue", glue, ("rte",))]
+    assert declared(tmp_path, judges="heldout") == []
+    other = blimp.rename(tmp_path / "other.jsonl")
+    assert declared(tmp_path, blimp=other) == [("blimp", other, ()), both[1]]
+    with pytest.raises(InputError, match=r"no blimp data at .*: name a FILE that exists"):
+        declared(tmp_path)
+
+
+def test_judges_of_a_file_are_checked_before_anything_is_prepared(
+    tmp_path: Path, text_file: Path, glue: Path
+) -> None:
+    file = tmp_path / "s.yaml"
+    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
+    file.write_text(json.dumps({**values, "judges": ["glue.mrpc"], "glue": "glue"}))
+    texts, out = [str(text_file)], tmp_path / "out"
+    with pytest.raises(InputError, match="has no task mrpc: it has cola, rte"):
+        studies.study(str(file), budget=BUDGET, data=texts, out=out)
+    assert not out.exists()
 
 
 def test_a_study_is_judged_by_the_evaluation(

@@ -15,13 +15,15 @@ import torch
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError
+from crammed.files import is_locked
 from crammed.progress import SILENT
+from crammed.rundir import read_lines
 from crammed.study.arms import load_study
 from crammed.study.places import Ended, Processes, RayTasks, default_jobs, gpus, opened
 from crammed.study.runner import run_study
-from support.command import PATIENCE, wait_for
+from support.command import PATIENCE, crammed, prepared, started, wait_for
+from support.text import MODEL
 
 ENDLESS = """
 import os, pathlib, sys, time
@@ -87,7 +89,7 @@ BUDGET = Budget.parse("4updates")
 
 def write(tmp_path: Path) -> Path:
     """A study of two arms."""
-    base = ["crammed", *(word for word in TINY if not word.startswith(("data.", "tokenizer.")))]
+    base = ["crammed", *MODEL]
     arms = {"plain": [], "wide": ["batch.rows=4"]}
     file = tmp_path / "s.yaml"
     file.write_text(json.dumps({"base": base, "baseline": "plain", "arms": arms}))
@@ -136,6 +138,45 @@ def test_tasks_of_ray_end_with_their_study(tmp_path: Path, cluster: Any) -> None
     assert ended.error.startswith("error: the task on the Ray cluster ended: ")
 
 
+HANGS = """
+import itertools, pathlib, time
+import crammed.training.signals as signals, crammed.training.upkeep as upkeep
+calls = itertools.count(1)
+def hang(received):
+    if next(calls) == 3:
+        pathlib.Path("hangs").touch()
+        while not received:
+            time.sleep(0.01)
+    signals.leave_update(received)
+upkeep.leave_update = hang
+"""
+"""A run that waits in its third update, until it is asked to end."""
+STARTS_RUNS_THAT_HANG = f"""
+from crammed.study.places import Processes
+start = Processes._run
+Processes._run = lambda self, words, env: start(self, {prepared(HANGS)!r} + words[2:], env)
+"""
+
+
+def test_runs_end_with_a_study_that_is_killed_and_the_same_command_goes_on(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    words = ["study", str(write(tmp_path)), "--corpus", str(corpus.path), "--budget", "4updates"]
+    words += ["--seeds", "1", "--out", "out", "--json"]
+    run = tmp_path / "out" / "plain-0"
+    with started(*prepared(STARTS_RUNS_THAT_HANG), *words, cwd=tmp_path) as study:
+        wait_for((tmp_path / "hangs").exists, study)
+        assert is_locked(run)
+        study.kill()
+        study.wait()
+    again = crammed(*words, cwd=tmp_path)  # which waits for the run to end
+    assert again.returncode == 0, again.stderr
+    events = read_lines(run / "events.jsonl")
+    assert [each["update"] for each in events if each["event"] == "resume"] == [2]
+    arms = json.loads(again.stdout)["arms"]
+    assert [each["runs"]["0"]["updates"] for each in arms.values()] == [4, 4]
+
+
 @pytest.mark.long
 def test_a_study_on_a_cluster_gives_the_same_losses(
     tmp_path: Path, corpus: Corpus, cluster: Any
@@ -147,7 +188,7 @@ def test_a_study_on_a_cluster_gives_the_same_losses(
     for arm, entry in here["arms"].items():
         for seed, run in entry["runs"].items():
             other = far["arms"][arm]["runs"][seed]
-            measured = dict.fromkeys(("seconds", "memory_bytes"), 0.0)
+            measured = dict.fromkeys(("seconds", "memory_bytes", "joules"), 0.0)
             assert {**other, **measured} == {**run, **measured}
     again = run_study(study, corpus, BUDGET, 2, tmp_path / "far", 1, SILENT)
     assert again == far

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crammed.report import scaling as report
 from crammed.study import scaling
-from crammed.study.laws import law_lines
+from crammed.study.laws import doubts, law_lines, laws_of
 from crammed.study.scaling import (
     Cell,
     analyse,
@@ -206,6 +207,40 @@ def test_what_has_not_finished_is_left_out() -> None:
     assert found["types"]["gated"]["law"]["b_interval"] is None
     assert found["test"]["freedom"] == [2, 11]  # of the 13 cells that both types have
     assert analyse({**study, "budgets": {}}) is None
+
+
+def test_budgets_that_all_ended_with_the_text_have_no_law() -> None:
+    study = made({"gated": 1.0, "bert": 1.02}, 0.003)
+    for entry in study["arms"].values():
+        for run in entry["runs"].values():
+            run["exaflop"] = 1e-5
+    found = analyse(study)
+    assert found is not None
+    for one in found["types"].values():
+        assert (one["law"], one["exponent"]) == (None, None)
+    assert found["test"]["shifts"]["bert"]["compute"] is None
+    said = law_lines(found)
+    assert said[0].startswith("gated: best ")
+    page = report.scaling(study, {arm.split("@")[0]: ("#000000", "none") for arm in study["arms"]})
+    assert page is not None
+    assert page["laws"] == said
+    two = {"x1": 1e13, "x2": 1e13, "x4": 4e13, "x8": 4e13, "x16": 4e13}
+    for arm, entry in study["arms"].items():
+        for run in entry["runs"].values():
+            run["exaflop"] = two[arm.split("@")[1]] / 1e18
+    again = analyse(study)
+    assert again is not None
+    assert again["types"]["gated"]["law"]["c"] == 0.0  # two numbers cannot tell a floor
+
+
+def test_budgets_that_are_too_small_give_no_findings() -> None:
+    study = made({"gated": 1.0, "bert": 1.0}, 0.0, seeds=1)
+    assert doubts(study) == []  # as in older studies, nobody knows
+    study["unigram"] = 1.0 + study["arms"]["gated.one@x4"]["runs"]["0"]["loss@0.15"]
+    assert doubts(study) == ["Not decidable at x1, x2, so that what follows is no finding:"]
+    assert laws_of(study)[0] == doubts(study)[0]
+    study["unigram"] = 0.0
+    assert doubts(study)[0].startswith("Not decidable at any of these budgets, so ")
 
 
 def test_what_was_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from crammed.budget import Budget
 from crammed.cli.studies import study as verb
 from crammed.config.yamlfile import load_yaml
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.progress import SILENT, Progress
 from crammed.recipe import load_config
@@ -28,9 +27,9 @@ from crammed.study.corpora import Corpora
 from crammed.study.places import Processes
 from crammed.study.runner import _runs, run_study
 from support.command import PATIENCE, crammed, popen, wait_for
+from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
-MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
 
 
 def write(path: Path, **values: Any) -> Path:

@@ -38,6 +38,10 @@ def write_jsonl(path: Path, texts: list[str]) -> Path:
     return path
 
 
+MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
+"""Overrides of a tiny model on a corpus that is there."""
+
+
 def tiny(recipe: str = "crammed", *overrides: str, **fixed: Any) -> RunConfig:
     """A recipe small enough for a test."""
     by_key = {word.partition("=")[0]: word for word in (*TINY, *overrides)}

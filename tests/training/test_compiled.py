@@ -146,7 +146,7 @@ def test_what_a_growing_batch_leaves_over_is_of_one_shape(
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
 
 
-# The compiler's work for a CPU is checked for one recipe in float32 by test_loop.py in `make test`.
+# The compiler's work for a CPU is checked in float32 by test_update.py in `make test`.
 @pytest.mark.long
 @pytest.mark.skipif(not can_compile_for_cpu(), reason="no C++ compiler or Python headers")
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)

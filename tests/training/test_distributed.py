@@ -17,15 +17,13 @@ from safetensors.torch import load_file
 
 from crammed.data.corpus import Corpus
 from crammed.device import Device
-from crammed.doctor import TINY
 from crammed.progress import Progress
 from crammed.rundir import RunDir, read_choice, read_lines, read_metrics
 from crammed.training.distributed import Group, note_processes
 from support.command import PATIENCE, crammed, dying, prepared, started
-from support.text import tiny
+from support.text import MODEL, tiny
 
 CRAMMED = ["-m", "crammed"]
-MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
 
 
 def test_a_group_of_gpus_has_the_peak_of_all(cpu: Device) -> None:

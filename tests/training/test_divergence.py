@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.errors import Diverged, Interrupted
@@ -18,19 +17,15 @@ from crammed.model.tensors import all_finite, read_tensors
 from crammed.pipeline import train_and_export
 from crammed.progress import SILENT
 from crammed.rundir import RunDir, read_config, read_lines, read_metrics
-from crammed.training.loop import Trained, pretrain
+from crammed.training.loop import Trained
 from crammed.training.plan import Update
 from crammed.training.recorder import FEWEST, Spikes
 from crammed.training.step import TrainStep
 from support.steps import after_gradients
 from support.text import FakeClock, tiny
+from support.training import train
 
 EVERY = ("train.log_seconds=1e-9", "train.heldout_every=null")
-
-
-def train(config: RunConfig, corpus: Corpus, out: Path, cpu: Device, **more: Any) -> Trained:
-    with RunDir.open(out, config) as run:
-        return pretrain(config, corpus, run, cpu, SILENT, **more)
 
 
 def events(run: Path, name: str) -> list[dict[str, Any]]:

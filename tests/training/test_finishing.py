@@ -15,7 +15,6 @@ import torch
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.device import Device
-from crammed.doctor import TINY
 from crammed.errors import InputError, Interrupted, StoppedByPolicy
 from crammed.export.huggingface import export
 from crammed.files import sha256
@@ -26,7 +25,7 @@ from crammed.rundir import RunDir, read_config, read_lines, read_metrics
 from crammed.training.checkpoint import Checkpoints
 from crammed.training.loop import pretrain
 from support.command import crammed, dying, python
-from support.text import tiny
+from support.text import MODEL, tiny
 
 
 def finish(config: RunConfig, corpus: Corpus, out: Path, cpu: Device) -> dict[str, Any]:
@@ -48,8 +47,7 @@ def contents(run: Path) -> dict[str, Any]:
 def test_killed_between_any_two_writes_the_last_stage_ends_in_the_same_files(
     tmp_path: Path, corpus: Corpus, cpu: Device, function: str
 ) -> None:
-    model = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
-    model += ["compute.device=cpu", "compute.dtype=float32"]
+    model = [*MODEL, "compute.device=cpu", "compute.dtype=float32"]
     command = ["pretrain", *model, "--corpus", str(corpus.path), "--budget=3updates", "--json"]
     trained = tmp_path / "trained"
     killed = python(*dying("crammed.pipeline:trained_model"), *command, "--out", trained)
@@ -175,9 +173,8 @@ def test_a_run_that_its_rule_ended_is_over(tmp_path: Path, corpus: Corpus, cpu: 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     tmp_path: Path, corpus: Corpus
 ) -> None:
-    model = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
     often = ["train.checkpoint_seconds=1e-9", "--corpus", str(corpus.path), "--budget=1300tok"]
-    command = ["pretrain", *model, *often, "--json", "--out"]
+    command = ["pretrain", *MODEL, *often, "--json", "--out"]
     assert crammed(*command, tmp_path / "whole").returncode == 0
     run = tmp_path / "run"
     killed = python(*dying("crammed.training.step:TrainStep.apply", 4), *command, run)

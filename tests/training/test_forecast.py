@@ -41,7 +41,9 @@ def test_a_budget_of_time_is_filled_to_the_last_update() -> None:
     assert result["tokens"] == result["updates"] * 8 * 32
     assert result["epochs"] == pytest.approx(result["updates"] * 8 / 1000)
     assert result["seconds"] == pytest.approx(2 + result["updates"] * seconds)
-    assert result["notes"] == ["only 100 updates: lower batch.rows (8), or train a smaller model"]
+    assert result["notes"] == [
+        "only 100 updates: raise the budget, lower batch.rows (8), or train a smaller model"
+    ]
 
 
 @pytest.mark.parametrize("budget", ["1e10s", "1e12updates", "1e18tok"])

@@ -1,174 +1,29 @@
+"""A whole training: where it ends, its rates, what it logs and measures, what it refuses."""
+
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-import os
-import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crammed.budget import Budget, Ledger, Work
-from crammed.config import RunConfig
-from crammed.config.optim import AdamConfig, AdamWConfig
 from crammed.data.corpus import Corpus
-from crammed.data.masking import Masker
 from crammed.device import Device
-from crammed.errors import Diverged, InputError, Interrupted, StoppedByPolicy
-from crammed.files import write_hashes
+from crammed.errors import Diverged, InputError, StoppedByPolicy
 from crammed.model.count import train_flops_per_token
-from crammed.model.encoder import MaskedLM
-from crammed.optim.build import build_optimizer
-from crammed.progress import SILENT, Progress
-from crammed.rundir import RunDir, read_lines, read_metrics
-from crammed.training.build import new_model
+from crammed.rundir import read_lines, read_metrics
 from crammed.training.heldout import FEWEST_ROWS, MOST_ROWS, rows_on_the_way
-from crammed.training.loop import Trained, pretrain
 from crammed.training.plan import Planner, Update
 from crammed.training.step import TrainStep
-from support.steps import SPECIALS, after_gradients
+from support.steps import after_gradients
 from support.text import FakeClock, tiny
-
-
-def update(rows: int = 12, first: int = 0, rate: float = 0.25) -> Update:
-    return Update(0, first, rows, 1.0, rate, Work(1, rows, rows * 32, 1.0))
-
-
-def gradients_with(
-    config: RunConfig, device: Device, microbatch: int, rows: torch.Tensor
-) -> tuple[float, list[torch.Tensor]]:
-    model = new_model(config, 256, device.torch).train()
-    small = dataclasses.replace(device, microbatch_rows=microbatch)
-    step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, small)
-    loss = step.gradients(rows, update(len(rows)))
-    return loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-
-def test_loss_and_gradients_do_not_depend_on_the_microbatch(cpu: Device) -> None:
-    config = tiny()
-    rows = torch.randint(5, 256, (12, 32), generator=torch.Generator().manual_seed(0))
-    loss, gradients = gradients_with(config, cpu, 12, rows)
-    for microbatch in (1, 4, 5, 64):
-        other, others = gradients_with(config, cpu, microbatch, rows)
-        assert other == pytest.approx(loss, rel=1e-5)
-        for a, b in zip(gradients, others, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
-
-
-def test_loss_is_the_mean_over_predicted_tokens_of_the_dense_model(cpu: Device) -> None:
-    config = tiny()
-    rows = torch.randint(5, 256, (6, 32), generator=torch.Generator().manual_seed(0))
-    loss, _ = gradients_with(config, cpu, 4, rows)
-    masked = Masker(config.seed, "80-10-10", 4, range(5), 256)(rows, torch.arange(6), 8)
-    labels = torch.full_like(rows, -100).scatter(1, masked.positions, masked.labels)
-    dense = new_model(config, 256, cpu.torch)(masked.ids)
-    expected = F.cross_entropy(dense.flatten(0, 1), labels.flatten(), ignore_index=-100)
-    assert loss == pytest.approx(expected.item(), rel=1e-5)
-    more, _ = gradients_with(tiny("crammed", "masking.z_loss=0.5"), cpu, 4, rows)
-    squares = dense.exp().sum(-1).log()[labels != -100] ** 2
-    assert more == pytest.approx(loss + 0.5 * squares.mean().item(), rel=1e-5)
-
-
-# Every shape is compiled: the longer case has two.
-@pytest.mark.parametrize("count", [16, pytest.param(12, marks=pytest.mark.long)])
-def test_compiled_steps_equal_eager_ones(cpu: Device, count: int) -> None:
-    config = tiny("crammed", "model.layers=1")
-    rows = torch.randint(5, 256, (count, 32), generator=torch.Generator().manual_seed(0))
-    both = []
-    for compiled in (False, True):
-        model = new_model(config, 256, cpu.torch).train()
-        device = dataclasses.replace(cpu, compile=compiled, microbatch_rows=8)
-        step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device)
-        step.prepare([count], [0.25])
-        assert all(p.grad is None for p in model.parameters())  # warming up trains nothing
-        loss = step.gradients(rows, update(count))
-        both.append((loss, [p.grad for p in model.parameters()]))
-    torch.testing.assert_close(both[0], both[1], rtol=1e-4, atol=1e-6)
-
-
-def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
-    rows = torch.randint(5, 256, (6, 32))
-    moved = {}
-    for clip in ("null", "1e-3"):
-        config = tiny(
-            "crammed",
-            "optim.name=adamw",
-            f"optim.clip={clip}",
-            "optim.eps=1.0",
-            "optim.weight_decay=0.0",
-            "model.attention_start=random",
-            "model.embedding_std=null",
-        )
-        model = new_model(config, 256, cpu.torch).train()
-        before = [p.detach().clone() for p in model.parameters()]
-        step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, cpu)
-        step.gradients(rows, update(6))
-        applied = step.apply(500.0)
-        assert applied is not None
-        norm = applied.item()
-        assert all(p.grad is None for p in model.parameters())
-        moved[clip] = math.sqrt(
-            sum(
-                (p - b).square().sum().item()
-                for p, b in zip(model.parameters(), before, strict=True)
-            )
-        )
-        assert norm > 1e-2  # as it was before clipping
-    # With so large an eps the step is nearly proportional to the gradient.
-    assert moved["1e-3"] == pytest.approx(moved["null"] * 1e-3 / norm, rel=0.1)
-
-
-def test_decay_is_on_matrices_embeddings_and_the_position_scale_only() -> None:
-    config = tiny("crammed-2022", "model.linear_bias=true", "model.decoder_bias=true")
-    model = MaskedLM(config.model, 256)
-    names = {id(p): name for name, p in model.named_parameters()}
-    decayed, free = (
-        {names[id(p)] for p in group["params"]}
-        for group in build_optimizer(model, config.optim).param_groups
-    )
-    assert {"encoder.tokens.weight", "encoder.position_scale"} < decayed
-    assert all(name.endswith("bias") or "norm" in name for name in free)
-    assert not any(name.endswith("bias") or "norm" in name for name in decayed)
-    assert decayed | free == set(names.values())
-
-
-@pytest.mark.parametrize("name", ["adamw", "adam"])
-def test_optimizers_equal_their_formulas(name: str) -> None:
-    config = tiny("crammed", f"optim.name={name}", "optim.weight_decay=0.1").optim
-    assert isinstance(config, AdamWConfig | AdamConfig)
-    layer = torch.nn.Linear(3, 2, bias=False).double()
-    optimizer = build_optimizer(layer, config)
-    weight = layer.weight.detach().clone()
-    m, v = torch.zeros_like(weight), torch.zeros_like(weight)
-    for step in range(1, 6):
-        gradient = torch.randn(2, 3, generator=torch.Generator().manual_seed(step)).double()
-        layer.weight.grad = gradient.clone()
-        optimizer.step()
-        if name == "adam":
-            gradient = gradient + 0.1 * weight
-        else:
-            weight = weight * (1 - config.lr * 0.1)
-        m = config.beta1 * m + (1 - config.beta1) * gradient
-        v = config.beta2 * v + (1 - config.beta2) * gradient**2
-        corrected = (m / (1 - config.beta1**step)), (v / (1 - config.beta2**step))
-        weight = weight - config.lr * corrected[0] / (corrected[1].sqrt() + config.eps)
-    torch.testing.assert_close(layer.weight.detach(), weight)
-
-
-def train(
-    config: RunConfig, corpus: Corpus, out: Path, device: Device, clock: FakeClock | None = None
-) -> Trained:
-    with RunDir.open(out, config) as run:
-        if clock is None:
-            return pretrain(config, corpus, run, device, SILENT)
-        return pretrain(config, corpus, run, device, SILENT, clock)
+from support.training import train
 
 
 @pytest.mark.parametrize(
@@ -203,7 +58,7 @@ def test_a_budget_of_time_ends_within_one_update_and_never_beyond(
     config = tiny(budget={"limit": f"{limit}s"}, train={"heldout_every": None, "log_seconds": 9.0})
     clock = FakeClock(tick)
     out = tmp_path_factory.mktemp("time") / "run"
-    trained = train(config, corpus, out, cpu, clock)
+    trained = train(config, corpus, out, cpu, clock=clock)
     assert trained.work.updates > 0
     assert trained.charged_seconds <= limit
     assert trained.u == trained.charged_seconds / limit
@@ -223,7 +78,7 @@ def test_an_update_that_is_not_complete_in_time_is_discarded(
 
     monkeypatch.setattr(TrainStep, "gradients", slow)
     config = tiny(budget={"limit": "30s"})
-    trained = train(config, corpus, tmp_path / "run", cpu, clock)
+    trained = train(config, corpus, tmp_path / "run", cpu, clock=clock)
     assert trained.work.updates == 3
     assert trained.u < 1.0  # what is handed over was complete before the limit
     events = [e["event"] for e in read_lines(tmp_path / "run" / "events.jsonl")]
@@ -331,125 +186,6 @@ def test_early_stop(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
         train(config, corpus, tmp_path / "run", cpu)
     assert read_metrics(tmp_path / "run")[-1]["update"] == 5
     assert list((tmp_path / "run" / "checkpoints").iterdir())
-
-
-@pytest.fixture
-def stopping_at(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make an update of that number send a signal to this process."""
-    original = TrainStep.gradients
-
-    def install(number: int, which: signal.Signals) -> None:
-        def stop(self: TrainStep, rows: torch.Tensor, update: Update) -> torch.Tensor:
-            if update.number == number:
-                signal.raise_signal(which)
-            return original(self, rows, update)
-
-        monkeypatch.setattr(TrainStep, "gradients", stop)
-
-    return install
-
-
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
-    tmp_path: Path,
-    corpus: Corpus,
-    cpu: Device,
-    stopping_at: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    which: signal.Signals,
-) -> None:
-    config = tiny("bert-original", budget={"limit": "7updates"})
-    whole = train(config, corpus, tmp_path / "whole", cpu)
-    with monkeypatch.context():
-        stopping_at(3, which)
-        with pytest.raises(Interrupted, match=f"{which.name} after 3 updates") as caught:
-            train(config, corpus, tmp_path / "run", cpu)
-        assert caught.value.exit_code == 75
-        stopping_at(-1, which)
-        resumed = train(config, corpus, tmp_path / "run", cpu)
-    assert resumed.work == whole.work
-    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("last", [0, 3])
-def test_a_signal_leaves_an_update_between_its_microbatches(
-    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch, last: int
-) -> None:
-    config = tiny("bert-original", "batch.ramp=0.0", budget={"limit": "7updates"})
-    small = dataclasses.replace(cpu, microbatch_rows=2)
-    whole = train(config, corpus, tmp_path / "whole", small)
-    original, calls, clock = TrainStep._microbatch_loss, 0, FakeClock(1e-3)
-
-    def stop(self: TrainStep, *given: Any) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 4 * last + 2:  # the second of four microbatches
-            clock.now += 100.0
-            signal.raise_signal(signal.SIGINT)
-        return original(self, *given)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TrainStep, "_microbatch_loss", stop)
-        with pytest.raises(Interrupted, match=f"SIGINT after {last} updates"):
-            train(config, corpus, tmp_path / "run", small, clock)
-    assert calls == 4 * last + 2
-    resumed = train(config, corpus, tmp_path / "run", small)
-    assert resumed.work == whole.work
-    assert sum(resumed.accounts[name] for name in ("step", "lost")) > 100.0  # nothing is free
-    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_a_closed_pipe_stops_a_run_like_a_signal(
-    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("crammed.progress.SECONDS_BETWEEN_LINES", 0.0)
-    reading, writing = os.pipe()
-    os.close(reading)
-    words = ("train.log_seconds=1e-9", "model.embedding_start=random")
-    config = tiny("crammed", *words, budget={"limit": "7updates"})
-    with open(writing, "w") as pipe, Progress(pipe) as progress:
-        with RunDir.open(tmp_path / "run", config) as run:
-            with pytest.raises(Interrupted, match="SIGHUP after 1 update; all is saved"):
-                pretrain(config, corpus, run, cpu, progress)
-    assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000001"]
-
-
-def test_time_lost_in_a_crash_is_charged(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
-    config = tiny("crammed", "train.log_seconds=0.5", budget={"limit": "100s"})
-    out = tmp_path / "run"
-    with RunDir.open(out, config) as run:
-        run.heartbeat(40.0)
-    trained = train(config, corpus, out, cpu, FakeClock(0.1))
-    assert trained.accounts["lost"] == 40.0
-    assert trained.charged_seconds == pytest.approx(100.0, abs=5.0)
-    spent = sum(trained.accounts[a] for a in ("step", "data_wait", "log", "compile"))
-    assert spent == pytest.approx(60.0, abs=5.0)
-
-
-def test_a_checkpoint_of_another_corpus_is_refused(
-    tmp_path: Path, corpus: Corpus, cpu: Device, stopping_at: Any, text_file: Path
-) -> None:
-    config = tiny("crammed", budget={"limit": "7updates"})
-    stopping_at(3, signal.SIGTERM)
-    with pytest.raises(Interrupted):
-        train(config, corpus, tmp_path / "run", cpu)
-    generation = next((tmp_path / "run" / "checkpoints").iterdir())
-    state = generation / "state.json"
-    state.write_text(state.read_text().replace(corpus.sha256, "0" * 64))
-    write_hashes(generation)
-    with pytest.raises(InputError, match="another corpus"):
-        train(config, corpus, tmp_path / "run", cpu)
-
-
-def test_two_generations_of_checkpoints_are_kept(
-    tmp_path: Path, corpus: Corpus, cpu: Device
-) -> None:
-    config = tiny("crammed", "train.checkpoint_seconds=1e-9", budget={"limit": "6updates"})
-    train(config, corpus, tmp_path / "run", cpu)
-    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert kept == ["step-00000006", "step-00000006-1"]  # the second says that this is the end
 
 
 def test_the_planner_stops_before_an_update_that_would_not_fit() -> None:

@@ -59,6 +59,22 @@ def test_memory_too_small_to_measure_leaves_one_row() -> None:
         fitting_rows(broken, 10**9, 128)
 
 
+@pytest.mark.parametrize("runs_out", [False, True])
+def test_gradients_that_hide_what_a_row_takes_do_not_promise_room(runs_out: bool) -> None:
+    gradients, a_row, free = 10**8, 10**6, 2 * 10**8
+    tried = []
+
+    def peak(rows: int) -> int:
+        tried.append(rows)
+        taken = max(gradients + 1000 * rows, a_row * rows)
+        if runs_out and taken > free:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return taken
+
+    assert fitting_rows(peak, free, 128) == 128
+    assert tried == [8, 16, 512, 256, 128]
+
+
 @pytest.mark.parametrize(
     ("error", "is_one"),
     [

@@ -14,23 +14,21 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.masking import Masker
 from crammed.device import Device
 from crammed.errors import Diverged, InputError, Interrupted
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalise
-from crammed.progress import SILENT
-from crammed.rundir import RunDir, read_lines, read_metrics
+from crammed.rundir import read_lines, read_metrics
 from crammed.training import recorder
 from crammed.training.agenda import Agenda
-from crammed.training.loop import Trained, pretrain
 from crammed.training.plan import Update
 from crammed.training.precision import LossScale, recompute, training_copy
 from crammed.training.step import TrainStep, moved
 from support.steps import after_gradients, rows_of, step_with, update_of
 from support.text import tiny
+from support.training import train
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 Gradients = dict[str, torch.Tensor]
@@ -232,11 +230,6 @@ def test_an_update_beyond_float16_is_skipped_whole(cpu: Device, optimizer: str) 
     assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
     assert all(p.grad is None for p in model.parameters())
     assert step.loss_scale() == {"value": 2.0**39, "finite": 0}
-
-
-def train(config: RunConfig, corpus: Corpus, out: Path, device: Device) -> Trained:
-    with RunDir.open(out, config) as run:
-        return pretrain(config, corpus, run, device, SILENT)
 
 
 @pytest.fixture

@@ -20,17 +20,16 @@ from crammed.model import cooccurrence
 from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import train_flops_per_token
 from crammed.progress import SILENT, Progress
-from crammed.rundir import RunDir
 from crammed.training import measure, start
 from crammed.training.build import new_model
 from crammed.training.forecast import forecast
-from crammed.training.loop import Trained, pretrain
 from crammed.training.measure import Speed, measure_speed
 from crammed.training.plan import Planner
 from crammed.training.start import rows_to_count
 from crammed.training.step import TrainStep
 from support.costs import play_costs
 from support.text import FakeClock, tiny
+from support.training import train
 
 START = "model.embedding_start=cooccurrence"
 ROW = 32
@@ -38,11 +37,6 @@ ROW = 32
 
 def asked(limit: str, *more: str) -> RunConfig:
     return tiny("crammed", START, *more, budget={"limit": limit})
-
-
-def train(config: RunConfig, corpus: Corpus, out: Path, device: Device, *more: Any) -> Trained:
-    with RunDir.open(out, config) as run:
-        return pretrain(config, corpus, run, device, *(more or (SILENT,)))
 
 
 @pytest.fixture

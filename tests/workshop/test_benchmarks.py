@@ -6,8 +6,6 @@ import importlib
 import json
 import os
 import random
-import runpy
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from crammed.files import read_json
 from support.command import python, wait_for
 from support.models import save_model
 from support.tasks import write_task
-from support.text import documents, write_jsonl
+from support.text import MODEL, documents, write_jsonl
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -122,7 +120,7 @@ def test_more_seeds_of_a_task_join_its_row_and_its_interval(
     (tmp_path / "more.json").write_text(json.dumps(more))
     monkeypatch.syspath_prepend(BENCHMARKS.parent / "tools")
     tables = importlib.import_module("benchmark_tables")
-    monkeypatch.setattr(tables, "BENCHMARKS", tmp_path)
+    monkeypatch.setattr(tables.layout, "BENCHMARKS", tmp_path)
     first = tables.finetune_table(["first.json"])
     assert "| -4.5 (-6.6 to -2.4) |" in first
     assert "differ by more than seeds explain" in " ".join(first.split())
@@ -155,14 +153,14 @@ def _do(script: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
     """The table that a page shows for a result."""
-    (folder / "tools").mkdir()
-    shutil.copy(BENCHMARKS.parent / "tools" / "benchmark_tables.py", folder / "tools")
-    made = folder / "benchmarks" / "results"
-    made.mkdir(parents=True)
-    make = runpy.run_path(str(folder / "tools" / "benchmark_tables.py"))[f"{kind}_table"]
-    assert make(["no.json"]) == "Not measured yet.\n"
-    (made / "result.json").write_text(json.dumps(result))
-    table: str = make(["no.json", "result.json"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS.parent / "tools")
+        module = importlib.import_module("benchmark_tables")
+        patch.setattr(module.layout, "BENCHMARKS", folder)
+        make = getattr(module, f"{kind}_table")
+        assert make(["no.json"]) == "Not measured yet.\n"
+        (folder / "result.json").write_text(json.dumps(result))
+        table: str = make(["no.json", "result.json"])
     head, rule, *rows = table.splitlines()
     columns = head.count("|")
     assert {line.count("|") for line in (rule, *rows[:-2])} == {columns}
@@ -283,9 +281,8 @@ def test_kernels_are_known_by_their_names(
 
 
 def test_plan_accuracy(corpus: Corpus, tmp_path: Path) -> None:
-    own = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
     options = ["--corpus", str(corpus.path), "--budgets", "3s,40updates", "--seconds", "1"]
-    result = _result("plan_accuracy.py", "crammed", *own, *options)
+    result = _result("plan_accuracy.py", "crammed", *MODEL, *options)
     timed, counted = result["runs"]
     assert timed["ratio"] == pytest.approx(timed["tokens"] / timed["predicted_tokens"])
     assert timed["accounts"]["step"] > 1.0
@@ -384,8 +381,7 @@ def test_budget_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 def test_budget_run_outlives_the_command_that_started_it(tmp_path: Path, corpus: Corpus) -> None:
     out, text = tmp_path / "out", tmp_path / "heldout.jsonl"
     os.mkfifo(text)  # who reads it waits until this test writes it
-    own = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
-    words = ["crammed", *own, "--budget", "2s", "--corpus", str(corpus.path), "--out", str(out)]
+    words = ["crammed", *MODEL, "--budget", "2s", "--corpus", str(corpus.path), "--out", str(out)]
     words += ["--heldout", str(text)]
     began = _do("budget_run.py", *words, "--detach", "--wait", "1s")
     assert began.returncode == 75, began.stderr

@@ -19,16 +19,14 @@ import torch
 
 from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.doctor import TINY
 from crammed.errors import CrammedError, InputError
 from crammed.files import read_json, write_json
 from support.command import crammed, python
 from support.models import save_model
-from support.text import documents, tiny
+from support.text import MODEL, documents, tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-OWN = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
 
 
 @pytest.fixture
@@ -294,7 +292,7 @@ def test_ours_is_trained_and_judged_in_processes_of_its_own(
     write_json(out / "sweep.json", {"runs": [swept]})
     words: list[str | Path] = ["ten-minutes", "--corpus", corpus.path]
     words += ["--heldout", heldout, "--out", out]
-    words += ["--ours", " ".join(["crammed", *OWN]), "--seeds", "1", "--seconds", "1"]
+    words += ["--ours", " ".join(["crammed", *MODEL]), "--seeds", "1", "--seconds", "1"]
     refused = python(BENCHMARKS / "cpu_records.py", *words, "--cores", "99")
     assert (refused.returncode, "--cores: choose from" in refused.stderr) == (2, True)
     done = python(BENCHMARKS / "cpu_records.py", *words, "--cores", str(core))

@@ -52,15 +52,15 @@ def test_traffic_by_hand() -> None:
     fields = {"layers": 2, "width": 64, "head_dim": 16, "ffn_ratio": 3.0, "max_length": 8}
     config = ModelConfig.model_validate(fields)
     moved = traffic(config, vocab=100, tokens=10, predicted=4, element=2, stream=4)
-    # Forward 4 + 2 in, 4 + 2 out; backward 4 + 2 + 4 in, 4 + 2 out; 4 norms of 10 x 64.
-    assert moved["residuals and norms"] == 4 * 640 * (12 + 16)
+    # Forward 4 + 2 in, 4 + 2 out; backward 4 + 2 + 4 in, 4 + 2 out; 2 norms of 10 x 64, and 2 of 4.
+    assert moved["residuals and norms"] == 2 * (10 + 4) * 64 * (12 + 16)
     # 96 hidden features: 2 in, 1 out; 3 in, 2 out.
-    assert moved["gates"] == 2 * 10 * 96 * 8 * 2
+    assert moved["gates"] == (10 + 4) * 96 * 8 * 2
     assert moved["queries, keys, values"] == 2 * 640 * 10 * 2
     assert moved["embedding"] == 640 * ((4 + 4 + 2) + (4 + 4 + 2 + 8))
-    assert moved["head"] == 4 * 64 * 6 + 640 * 2
+    assert moved["head"] == 640 * 2
     assert moved["loss"] == 4 * 100 * 3 * 2
-    assert moved["weights"] == (2 * 64 * (256 + 192 + 96) + 6400) * (6 + 10)
+    assert moved["weights"] == (2 * 64 * (256 + 192 + 96) + 6400) * (2 + 8)
 
 
 def test_attention_at_the_paper_s_length_is_bound_by_its_bytes() -> None:

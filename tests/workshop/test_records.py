@@ -93,6 +93,7 @@ def test_a_page_shows_a_study(copy: Path) -> None:
         for arm, loss in (("adamw", 4.0), ("muon", 3.5))
     }  # fmt: skip
     runs["broken"] = {"runs": {"0": {"failed": "it crashed"}}}
+    runs["later"] = {"runs": {}}
     study = {"budget": "5e5tok", "baseline": "adamw", "arms": runs}
     folder = copy / "records" / "any"
     folder.mkdir()
@@ -105,6 +106,26 @@ def test_a_page_shows_a_study(copy: Path) -> None:
     assert text.index("| muon | 2 | 3.505 ± 0.007 |") < text.index("| adamw | 2 | 4.005 ± 0.007 |")
     assert "| -0.500 (-0.5" in text
     assert "| broken | 0 | it crashed |" in text
+    assert "| later | 0 | not run |" in text
+
+
+def test_arms_with_other_vocabularies_are_shown_in_bits_per_character(copy: Path) -> None:
+    arms = {
+        arm: {"corpus": arm, "runs": {str(n): {"loss@0.15": loss, "loss@0.25": loss, "tokens": 5e5,
+                                "bits_per_character@0.15": bits + n / 100, "seconds": 60.0,
+                                "bits_per_character@0.25": bits + 0.1} for n in range(2)}}
+        for arm, loss, bits in (("large", 4.0, 2.0), ("small", 3.0, 2.5))
+    }  # fmt: skip
+    study = {"budget": "5e5tok", "baseline": "large", "arms": arms}
+    made = {"environment": {"cores": 2, "commit": "abc"}}
+    write_json(copy / "records" / "any" / "study.json", {**study, **made})
+    page = copy / "docs" / "any.md"
+    page.write_text("<!-- study: any -->\n<!-- end of study -->\n", "utf-8")
+    assert _tables(copy).returncode == 0
+    head, _, first, second = page.read_text("utf-8").splitlines()[1:5]
+    assert "| bits per character at 15 % masking | at 25 % masking |" in head
+    assert first.startswith("| large | 2 | 2.005 ± 0.007 | 2.100 ± 0.000 |")
+    assert second.startswith("| small | 2 | 2.505 ± 0.007 | 2.600 ± 0.000 | +0.500 (")
 
 
 def test_the_page_of_experiments_shows_the_latest_record_of_each(copy: Path) -> None:

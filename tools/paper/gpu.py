@@ -13,13 +13,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).with_name("device.cpp")
-KEPT = Path(tempfile.gettempdir()) / f"step-on-paper-{os.getuid()}"
-"""Where the library is kept that is built from `SOURCE`, and what the compilers cache."""
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "step-on-paper"
+"""Where the library is kept that is built from `SOURCE`, and what the compilers cache: a folder
+that nobody else can write to."""
 CAPABILITY = (9, 0)
 
 

@@ -165,8 +165,18 @@ def _column_sums(args: Any) -> tuple[int, int]:
     return 4 * Properties.multi_processor_count * width * 4 * parts, 1 + parts
 
 
+def _of_lists(args: Any) -> tuple[int, int]:
+    """Of sums of lists: tensors of one format share launches, of 64 tensors or 320 chunks each."""
+    totals, added = args[:2]
+    if any(a.dtype != b.dtype for a, b in zip(totals, added, strict=True)):
+        return 0, len(totals)
+    chunks = sum(math.ceil(total.numel() / 65_536) for total in totals)
+    return 0, max(math.ceil(len(totals) / 64), math.ceil(chunks / 320))
+
+
 DECLARED: dict[str, Callable[[Any], tuple[int, int]]] = {
     "crammed.add_norm_backward": _column_sums,
+    "aten._foreach_add_.List": _of_lists,
 }
 """Of operators that PyTorch cannot look into: the bytes that they write and read again besides
 their inputs and outputs, and how many kernels one call launches. An operator of ours that is not

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from crammed.config import RunConfig
+from crammed.device import Device
 
 Update = Callable[[int], object]
 """Runs an update of so many microbatches."""
+WHOLE = "ours, one graph"
+"""Ours, with every layer compiled for itself."""
 
 
 def loop_of(name: str, config: RunConfig) -> Update:
@@ -24,12 +27,14 @@ def loop_of(name: str, config: RunConfig) -> Update:
     Raises:
         KeyError: there is no such loop.
     """
-    _make_on_device()
+    make_on_device()
     rows = config.compute.microbatch_rows
     assert rows is not None
     common, steps = importlib.import_module("common"), importlib.import_module("step")
     device = importlib.import_module("crammed.device").choose_device(config.compute)
-    if name == "ours":
+    if name in ("ours", WHOLE):
+        if name == WHOLE:
+            device = _Whole(**vars(device))
         training = common.Training(config, device, rows)
 
         def ours(microbatches: int) -> None:
@@ -43,12 +48,20 @@ def loop_of(name: str, config: RunConfig) -> Update:
     return lambda microbatches: plain[microbatches](0)
 
 
+class _Whole(Device):
+    """A device whose compiler is given whole models."""
+
+    @property
+    def regional(self) -> bool:
+        return False
+
+
 def loops() -> Sequence[str]:
     """The names of all loops."""
-    return ("ours", *importlib.import_module("step").PLAIN)
+    return ("ours", WHOLE, *importlib.import_module("step").PLAIN)
 
 
-def _make_on_device() -> None:
+def make_on_device() -> None:
     """Models begin where they train: fake tensors cannot be moved in place, or pinned."""
     build: Any = importlib.import_module("crammed.training.build")
     step: Any = importlib.import_module("crammed.training.step")

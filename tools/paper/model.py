@@ -25,7 +25,7 @@ PARTS = (
     ("masks", r"bitwise|sort|scatter|gather|remainder"),
     ("queries, keys, values", r"select_backward|permute|clone|cat|transpose"),
     ("residuals and norms", r"_to_copy.*view|view.*_to_copy"),
-    ("weights", r"^aten\.add_|_to_copy"),
+    ("weights", r"^aten\.(add_|_foreach_add_)|_to_copy"),
 )
 
 

@@ -17,7 +17,7 @@ import typer
 from crammed.cli import corpora, machine, models, planning, studies, training
 from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
 from crammed.quiet import silence, visible
-from crammed.stopping import SAID, importing, leave, stop_signals
+from crammed.stopping import SAID, follow_starter, importing, leave, stop_signals
 
 app = typer.Typer(
     help="Train the best language encoder that one GPU and a budget can buy, from raw text.",
@@ -141,6 +141,7 @@ def main() -> None:
         try:
             for each in stop_signals():
                 signal.signal(each, _interrupt)
+            follow_starter()
             app()
         finally:
             _leave()

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 A_DAY = 86400.0
 """Seconds, and the most to measure for."""
+A_WHILE = 20.0
+"""Seconds to measure for, unless somebody says."""
 
 
 def plan(
@@ -40,8 +42,8 @@ def plan(
     corpus: CorpusOption = None,
     budget: BudgetOption = None,
     seconds: Annotated[
-        float, typer.Option(min=1.0, max=A_DAY, help="Seconds to measure for.")
-    ] = 20.0,
+        float | None, typer.Option(min=1.0, max=A_DAY, help="Seconds to measure for (default: 20).")
+    ] = None,
     fit: FitOption = False,
     as_json: JsonOption = False,
     device: Annotated[
@@ -58,15 +60,20 @@ def plan(
     from crammed.sizing import FOLLOWERS
     from crammed.training.forecast import forecast
 
-    if math.isnan(seconds):
+    if seconds is not None and math.isnan(seconds):
         raise InputError("--seconds takes a number of seconds, such as 20")
+    if seconds is not None and device is not None:
+        raise InputError("--device measures nothing: leave --seconds out")
     overrides = [word for word in words or [] if "=" in word]
     refuse_twice(overrides, "--device", "compute.device", device is not None)
     asked, opened = configure(words, {}, budget, None, None, corpus, fit=fit, needs_data=False)
     rows = opened.rows if opened is not None else None
     with shown_progress() as progress:
         show_budget(progress, asked.config, budget, words)
-        speeds = _here(asked, opened, seconds, progress) if device is None else _on(device, opened)
+        if device is None:
+            speeds = _here(asked, opened, seconds or A_WHILE, progress)
+        else:
+            speeds = _on(device, opened)
         chosen = choose(asked, rows, speeds.measure, speeds.nominal)
         suited, why = _suited(asked, chosen, opened, speeds)
         speed = speeds.whole(chosen.config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,25 +131,37 @@ def study(
 def _run_each(
     calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], cluster: str | None, *, as_json: bool
 ) -> None:
-    """Run studies one after the other, and print what they found.
+    """Run studies one after the other, write their pages, and print what they found.
+
+    Of several, one that is refused does not keep the others from running.
 
     Raises:
-        TaskFailed: runs of some of them failed, or scores are missing.
+        InputError: the only study is refused.
+        TaskFailed: studies were refused, runs failed, or scores are missing.
     """
+    from crammed.study.table import findings
+
     several = len(calls) > 1
     results: dict[str, dict[str, Any]] = {}
-    failed: dict[str, str] = {}
-    missing: dict[str, str] = {}
+    refused: dict[str, str] = {}
     for call, asked in zip(calls, judges, strict=True):
-        result = results[call.name] = _run(_sharing(call, calls[0]), asked, cluster)
-        faults = _failed(result), _unscored(result)
-        if not (several and as_json):
-            _print_study(result, {**faults[0], **faults[1]}, call.out, as_json)
-        for every, own in zip((failed, missing), faults, strict=True):
-            every |= {f"{call.name}: {run}" if several else run: why for run, why in own.items()}
-    if several and as_json:
-        print_result(results, as_json, [])
-    _raise_for(results.values(), failed, missing)
+        try:
+            result = _run(_sharing(call, calls[0]), asked, cluster)
+        except InputError as error:
+            if not several:
+                raise
+            refused[call.name] = str(error)
+            with shown_progress() as progress:
+                progress.line(f"{call.name}  refused: {error}")
+            continue
+        page = str(_write_page(call.out))
+        results[call.name] = {**result, **findings(result), "report": page}
+        if not as_json:
+            _print_study(result, page)
+    if as_json:
+        whole = {**results, **{name: {"refused": why} for name, why in refused.items()}}
+        print_result(whole if several else results[calls[0].name], as_json, [])
+    _raise_for(results, refused, several=several)
 
 
 def _write_page(out: Path) -> Path:
@@ -165,14 +177,22 @@ def _write_page(out: Path) -> Path:
 
 
 def _raise_for(
-    results: Iterable[dict[str, Any]], failed: dict[str, str], missing: dict[str, str]
+    results: Mapping[str, dict[str, Any]], refused: Mapping[str, str], *, several: bool
 ) -> None:
-    """Raise `TaskFailed` if runs failed, or scores are missing."""
+    """Raise `TaskFailed` if studies were refused, runs failed, or scores are missing."""
+
+    def faulty(of: Callable[[dict[str, Any]], dict[str, str]]) -> list[str]:
+        named = ((f"{name}: " if several else "", of(result)) for name, result in results.items())
+        return [f"{name}{fault}" for name, found in named for fault in found]
+
     faults = []
-    if failed:
-        runs = sum(len(arm["runs"]) for result in results for arm in result["arms"].values())
+    if refused:
+        named = (f"{name} ({why})" for name, why in refused.items())
+        faults.append(f"refused were {'; '.join(named)}")
+    if failed := faulty(_failed):
+        runs = sum(len(a["runs"]) for result in results.values() for a in result["arms"].values())
         faults.append(f"{len(failed)} of {counted(runs, 'run')} failed: {'; '.join(failed)}")
-    if missing:
+    if missing := faulty(_unscored):
         faults.append(f"{counted(len(missing), 'score')} could not be had: {'; '.join(missing)}")
     if faults:
         raise TaskFailed(
@@ -209,12 +229,13 @@ def _every(call: _Call) -> list[_Call]:
 def _judges(
     call: _Call, names: str | None, blimp: Path | None, glue: Path | None
 ) -> Sequence[Judge]:
-    """The judges that were typed, or those of the study."""
+    """The judges and the data that were typed, or those of the study's file."""
     from crammed.study.arms import read_study
     from crammed.study.judges import judges_of
 
-    own = read_study(call.name).judges
-    return judges_of(own if names is None else filter(None, names.split(",")), blimp, glue)
+    study = read_study(call.name)
+    wanted = study.judges if names is None else filter(None, names.split(","))
+    return judges_of(wanted, blimp, glue, study.judge_data)
 
 
 def _sharing(call: _Call, first: _Call) -> _Call:
@@ -311,18 +332,15 @@ def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
     return prepare_corpora(planned, call.out, chooser.tokenizer, progress)
 
 
-def _print_study(result: dict[str, Any], failed: dict[str, str], out: Path, as_json: bool) -> None:
+def _print_study(result: dict[str, Any], page: str) -> None:
     """The comparison of the arms; below it what failed, and where the page is."""
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
-    from crammed.study.table import findings, study_tables
+    from crammed.study.table import study_tables
 
-    page = str(_write_page(out))
-    if as_json:
-        print_result({**result, **findings(result), "report": page}, as_json, [])
-        return
-    below = [f"{run} failed: {reason}" for run, reason in failed.items()]
+    faults = {**_failed(result), **_unscored(result)}
+    below = [f"{run} failed: {reason}" for run, reason in faults.items()]
     below.append(f"page  {page}")
     show([*study_tables(result), Text("\n".join(below))])
 

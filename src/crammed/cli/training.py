@@ -151,6 +151,7 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """The result of a run as labelled lines."""
     from crammed.early_end import EarlyEnd
     from crammed.quantity import beside_unigram, counted, flops_text
+    from crammed.sizing import MOST_EPOCHS
 
     heldout, trust = result["heldout"], ""
     beside = beside_unigram(heldout["loss@0.15"], result["unigram_cross_entropy"])
@@ -171,6 +172,11 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
             f"{flops_text(1e18 * result['exaflop'])}",
         ),
     ]
+    if heldout["loss@0.15"] >= result["unigram_cross_entropy"]:
+        more = "more text" if result["epochs"] > MOST_EPOCHS else "a larger budget"
+        lines.append(
+            ("note", f"it predicts no better than word frequencies alone: train with {more}")
+        )
     if early is not None:
         lines.append(("corpus", early.words(over=True)))
     for name, entry in result["tasks"].items():

@@ -241,8 +241,19 @@ class RowStream:
         order = np.arange(self._corpus.rows, dtype=order_dtype(self._corpus.rows))
         shuffled_from = 0
         if epoch == 0 and self._config.by != "random":
-            order[:] = self._corpus.order(self._config.by)
-            shuffled_from = round(self._config.share * len(order))
+            pool = round(self._config.pool * len(order))
+            order[:] = self._with_pool_first(self._corpus.order(self._config.by), pool)
+            shuffled_from = round(self._config.share * pool)
         draw = np.random.Generator(np.random.PCG64(key(self._seed, "order", epoch)))
         draw.shuffle(order[shuffled_from:])
         return order
+
+    def _with_pool_first(self, order: Tokens, pool: int) -> Tokens:
+        """An order with so many rows, drawn by the seed, before the others."""
+        if pool == len(order):
+            return order
+        draw = np.random.Generator(np.random.PCG64(key(self._seed, "pool")))
+        drawn = np.zeros(len(order), np.bool_)
+        drawn[draw.permutation(len(order))[:pool]] = True
+        inside = drawn[order]
+        return np.concatenate([order[inside], order[~inside]])

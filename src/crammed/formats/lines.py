@@ -124,6 +124,6 @@ def chunks_of(stream: BinaryIO, file: File) -> Iterator[str]:
 
 def _not_utf8(file: File, place: str = "") -> InputError:
     return InputError(
-        f"{file.shown}{place}: not UTF-8 text: is it a binary file, or text in another encoding "
-        "to convert with iconv?"
+        f"{file.shown}{place}: not UTF-8 text, but a binary file, or text in another encoding that "
+        "iconv can convert"
     )

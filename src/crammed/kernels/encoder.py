@@ -12,7 +12,7 @@ from crammed.kernels.add_norm import WIDEST, add_norm
 from crammed.kernels.gate import ACTIVATION_NAMES, gate
 from crammed.kernels.jit import available
 from crammed.model.blocks import Config, LayerNorm
-from crammed.model.encoder import Encoder, Layer, MaskedLM
+from crammed.model.encoder import Encoder, Layer, MaskedLM, picked
 from crammed.model.feedforward import FeedForward
 from crammed.model.positions import Tables
 
@@ -41,13 +41,20 @@ class FusedEncoder(Encoder):
             layer.ffn = FusedFeedForward(config)
 
     def through_layers(
-        self, x: Tensor, tables: Tables, mask: Tensor | None, *more: Tensor | None
+        self,
+        x: Tensor,
+        tables: Tables,
+        mask: Tensor | None,
+        *more: Tensor | None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         branch: Tensor | None = None
         for layer in self.layers:
             assert isinstance(layer, Layer)
             x, normed = _add_norm(x, branch, layer.attention_norm)
             branch = layer.attention(normed, tables, mask)
+            if layer is self.layers[-1]:
+                x, branch = picked(x, positions), picked(branch, positions)
             x, normed = _add_norm(x, branch, layer.ffn_norm)
             branch = layer.ffn(normed)
         return _add_norm(x, branch, self.final_norm)[1]

@@ -21,6 +21,13 @@ from .feedforward import FeedForward
 from .positions import POSITIONS, Tables
 
 
+def picked(x: Tensor, positions: Tensor | None) -> Tensor:
+    """The vectors [B, N, D] of x [B, S, D] at `positions` [B, N]; None picks all."""
+    if positions is None:
+        return x
+    return x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))
+
+
 class Layer(nn.Module):
     """Attention and feed-forward with residuals; a norm before (pre) or after (post, BERT) each.
 
@@ -64,20 +71,26 @@ class Layer(nn.Module):
                 )
 
     def forward(
-        self, x: Tensor, tables: Tables, mask: Tensor | None, *more: Tensor | None
+        self,
+        x: Tensor,
+        tables: Tables,
+        mask: Tensor | None,
+        *more: Tensor | None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """One layer of x [B, S, D]; `tables` and `mask` as in `Attention`.
 
         Args:
             more: two tensors [B, S, D]: the value embeddings, and what the first layer is given.
                 None, or nothing, in a model that does not need them.
+            positions: [B, N], what to give, [B, N, D]; None gives every position.
         """
         if self.recompute:
             again: Tensor = checkpoint(
-                self._add_blocks, x, tables, mask, *more, use_reentrant=False
+                self._add_blocks, x, tables, mask, *more, positions=positions, use_reentrant=False
             )
             return again
-        return self._add_blocks(x, tables, mask, *more)
+        return self._add_blocks(x, tables, mask, *more, positions=positions)
 
     def probabilities(
         self,
@@ -99,17 +112,19 @@ class Layer(nn.Module):
         mask: Tensor | None,
         values: Tensor | None = None,
         first: Tensor | None = None,
+        *,
+        positions: Tensor | None,
     ) -> Tensor:
         if self.stream_scales is not None:
             x = self.stream_scales(x, first)
         more = () if self.value_scale is None else (self.value_scale(values),)
         if self.pre:
             mixed = self.attention(self.attention_norm(x), tables, mask, *more)
-            x = x + self.drop_attention(mixed)
+            x = picked(x + self.drop_attention(mixed), positions)
             x = x + self.drop_ffn(self.ffn(self.ffn_norm(x)))
         else:
             mixed = self.attention(x, tables, mask, *more)
-            x = self.attention_norm(x + self.drop_attention(mixed))
+            x = picked(self.attention_norm(x + self.drop_attention(mixed)), positions)
             x = self.ffn_norm(x + self.drop_ffn(self.ffn(x)))
         return x
 
@@ -154,7 +169,11 @@ class Encoder(nn.Module):
         self._tables = tuple(table.to(dtype) for table in tables)
 
     def forward(
-        self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        types: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Encode.
 
@@ -163,8 +182,11 @@ class Encoder(nn.Module):
             mask: [B, S] bool, False at padding; or [B, S, S] bool, True where the token of the
                 second dimension may attend to that of the third; None where all may attend to all.
             types: token types, [B, S]; None means all 0. Ignored by a model without any.
+            positions: [B, N], whose hidden states to give, [B, N, D]. Whatever comes after the last
+                attention is left out for others. None gives those of every position.
         """
-        return self.through_layers(*self.prepare(self.tokens(ids), mask, types, ids))
+        prepared = self.prepare(self.tokens(ids), mask, types, ids)
+        return self.through_layers(*prepared, positions=positions)
 
     def prepare(
         self, tokens: Tensor, mask: Tensor | None, types: Tensor | None, ids: Tensor | None
@@ -199,12 +221,18 @@ class Encoder(nn.Module):
         return x, tables, mask, values, x if self.config.residual_scalars else None
 
     def through_layers(
-        self, x: Tensor, tables: Tables, mask: Tensor | None, *more: Tensor | None
+        self,
+        x: Tensor,
+        tables: Tables,
+        mask: Tensor | None,
+        *more: Tensor | None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Layers and final norm of x [B, S, D]; the rest as in `Layer`."""
-        for layer in self.layers:
+        *layers, last = self.layers
+        for layer in layers:
             x = layer(x, tables, mask, *more)
-        hidden: Tensor = self.final_norm(x)
+        hidden: Tensor = self.final_norm(last(x, tables, mask, *more, positions=positions))
         return hidden
 
 
@@ -236,11 +264,17 @@ class MaskedLM(nn.Module):
         if self.decoder_bias is not None:
             nn.init.zeros_(self.decoder_bias)
 
-    def decode(self, hidden: Tensor) -> Tensor:
-        """Hidden states [..., D] to logits [..., V]."""
+    def decode(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Hidden states [..., D] to logits [..., V].
+
+        Args:
+            weight: the embedding [V, D] in another number format; None is the embedding itself.
+        """
         x = self.head(hidden)
         bias = None if self.decoder_bias is None else self.decoder_bias.to(x.dtype)
-        logits = F.linear(x, self.encoder.tokens.weight.to(x.dtype), bias)
+        if weight is None:
+            weight = self.encoder.tokens.weight
+        logits = F.linear(x, weight.to(x.dtype), bias)
         cap: float | None = self.encoder.config.logit_cap
         return logits if cap is None else cap * (logits / cap).tanh()
 
@@ -252,10 +286,7 @@ class MaskedLM(nn.Module):
         types: Tensor | None = None,
     ) -> Tensor:
         """Logits at `positions` [B, N] as [B, N, V], the sparse head; everywhere as [B, S, V]."""
-        hidden = self.encoder(ids, mask, types)
-        if positions is not None:
-            hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
-        return self.decode(hidden)
+        return self.decode(picked(self.encoder(ids, mask, types), positions))
 
 
 class SequenceClassifier(nn.Module):

@@ -41,16 +41,17 @@ def traffic(
       again; it writes the gradient of the stream s, and the branch's e if its format differs.
     - gate (H hidden features): forward reads 2 H and writes H; backward reads H gradients and 2 H
       again, and writes 2 H. Without a gate: reads H, writes H; reads H and H, writes H.
+    - after the last attention, both for the predicted positions alone.
     - queries, keys and values: attention's backward gives three gradients, which are read, and
       written packed for one product: 6 D. Rotary positions join this pass; in forward they read
       and write queries and keys: 4 D more.
     - embedding: forward reads a row of float32, and writes stream s and the first norm e; backward
       reads both gradients and the stream again, and reads and writes a row of float32.
-    - head: forward reads and writes the predicted rows; backward reads them and writes the gradient
-      of every row, zeros included. A transform's activation and norm read twice and write once in
-      each direction. Loss: forward reads the logits once; backward reads and writes them.
-    - weights: read in float32 and written for the products, once per step; their gradients are read
-      as the products wrote them and added to float32.
+    - head: backward writes a gradient of every row after the last attention, zeros included. A
+      transform's activation and norm read twice and write once in each direction. Loss: forward
+      reads the logits once; backward reads and writes them.
+    - weights: their gradients are read as the products wrote them and added to float32. They are
+      cast for the products once per update, which is not in here.
 
     Args:
         element: bytes per element of what products take and give.
@@ -65,18 +66,19 @@ def traffic(
     gate = (3 + 5 if config.gated else 2 + 3) * element
     embedding = (4 + stream + element) + (2 * stream + element + 8)
     weights = layers * width * (4 * width + config.ffn_width + hidden) + vocab * width
-    head = predicted * width * 3 * element + tokens * width * element
+    head = tokens * width * element
     if config.head_transform:
         weights += width * width
         head += 6 * predicted * width * element
-    cast = 4 + element if element != 4 else 0
+    unpredicted = tokens - predicted
+    norms = 2 * layers * tokens - (2 if config.final_norm else 1) * unpredicted
     packed = 10 if config.positions == "rotary" else 6
     return {
-        "residuals and norms": 2 * layers * tokens * width * norm,
-        "gates" if config.gated else "activations": layers * tokens * hidden * gate,
+        "residuals and norms": norms * width * norm,
+        "gates" if config.gated else "activations": (layers * tokens - unpredicted) * hidden * gate,
         "queries, keys, values": packed * layers * tokens * width * element,
         "embedding": tokens * width * embedding,
         "head": head,
         "loss": 3 * predicted * vocab * element,
-        "weights": weights * (cast + element + 8),
+        "weights": weights * (element + 8),
     }

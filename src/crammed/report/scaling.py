@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator
 from crammed.quantity import quantity
 from crammed.report.curves import Line, pattern
 from crammed.report.figures import COLOURS, FAINT, STYLE, as_svg, plain
-from crammed.study.laws import law_lines
+from crammed.study.laws import doubts, law_lines
 from crammed.study.scaling import Cell, Law, analyse, cells_of
 
 
@@ -35,7 +35,7 @@ def scaling(study: Mapping[str, Any], lines: Mapping[str, Line]) -> dict[str, An
     return {
         "flops": _flops_figure(cells, lines, found),
         "sizes": _sizes_figure(cells) if sized else None,
-        "laws": law_lines(found) if found is not None else [],
+        "laws": [*doubts(study), *law_lines(found)] if found is not None else [],
     }
 
 
@@ -55,6 +55,8 @@ def _flops_figure(
                 axes.plot([cell.flops] * 2, [min(cell.losses), max(cell.losses)], color=colour)
         for one in found["types"].values() if found is not None else ():
             law, points = one["law"], [point["flops"] for point in one["points"]]
+            if law is None:
+                continue
             fitted = Law(law["a"], law["b"], law["c"])
             x = np.geomspace(min(points), max(points), 60).tolist()
             axes.plot(x, [fitted(flops) for flops in x], color=FAINT, linewidth=3, alpha=0.5)

@@ -46,6 +46,7 @@ COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "tokens": ("tokens", quantity),
     "exaflop": ("compute", lambda value: quantity(1e18 * value, "FLOP")),
     "memory_bytes": ("peak memory", lambda value: quantity(value, "B")),
+    "joules": ("energy", lambda value: quantity(value, "J")),
     "parameters": ("parameters", quantity),
 }
 """What a run costs: its name, its title, and how it is written."""
@@ -174,6 +175,7 @@ def _forest(study: Json, measure: str) -> Json:
         "unseen": (place(-visible), place(visible)),
         "sensitivity": table.sensitivity_text(study, measure),
         "cut": any(row["beyond"] for row in rows),
+        "tested": judged and any(row["one"] and row["one"]["interval"] for row in rows),
         "twins": any(row.get("untrained") for row in rows),
     }
 

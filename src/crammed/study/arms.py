@@ -10,7 +10,8 @@ A study is a YAML file, built in (``studies/``) or the user's:
       adamw: [optim.name=adamw]          # a recipe here replaces the base's
 
 What follows from the budget is decided once, for the base: arms with the base's recipe get its
-size, batch and learning rates, unless they set their own. `budget.most_epochs` is that of the base
+size, batch and learning rates, unless they set their own; an arm with rows of another length
+(``data.row_length``) has as many tokens in an update. `budget.most_epochs` is that of the base
 in every arm, so that none may train longer than the others. Where the study prepares its text, arms
 may also set ``data`` and ``tokenizer``; a number in ``data.sources`` is one of the texts given.
 """
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -35,10 +37,11 @@ from crammed.errors import InputError
 from crammed.recipe import FORMER, ask, formerly, parse_overrides
 from crammed.sizing import FOLLOWERS, head_dim
 from crammed.study.budgets import at, check_names, with_each
-from crammed.study.corpora import ArmCorpora, Corpora, of_training
+from crammed.study.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
 from crammed.study.scaled import (
     has_factor,
     in_proportion,
+    in_rows_of,
     resolved,
     scaled_down,
     scaled_words,
@@ -74,12 +77,22 @@ class Study(Section):
     """Multiples of the budget that every arm is trained with, by label (`budgets`)."""
     judges: Names = ("heldout",)
     """What runs are judged by (`judges`); a call may name others."""
+    blimp: str | None = None
+    """Data of the judge of this name, as `glue`: a path from the folder of the study's file; a call
+    may name another."""
+    glue: str | None = None
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]
 
     def words(self, arm: str) -> list[str]:
         """Recipe and overrides of an arm, whose own values replace the base's."""
         return merged((*self.base, *self.arms[arm]))
+
+    @property
+    def judge_data(self) -> dict[str, Path]:
+        """The data of judges that the file names, by suite."""
+        named = {"blimp": self.blimp, "glue": self.glue}
+        return {suite: Path(data) for suite, data in named.items() if data is not None}
 
     def formerly(self) -> Study:
         """The same with all recipes as they were in an earlier version."""
@@ -114,7 +127,15 @@ def read_study(name: str) -> Study:
         check_names(study.arms, study.budgets)
     except InputError as error:
         raise InputError(f"study {name}: {error}") from error
-    return study
+    return _located(study, Path(name).parent)
+
+
+def _located(study: Study, folder: Path) -> Study:
+    """The study with paths from here where its file, in this folder, has them from there."""
+    data = {suite: str(folder / path.expanduser()) for suite, path in study.judge_data.items()}
+    named = (each.partition("@") for each in study.judges)
+    judges = (f"{kind}{at}{folder / p if Path(p).suffix else p}" for kind, at, p in named)
+    return study.model_copy(update={**data, "judges": tuple(judges)})
 
 
 def load_study(
@@ -255,8 +276,16 @@ def _alone(
 
 def _beside(study: Study, arm: str, base: _Base) -> tuple[str, ...]:
     """The words of an arm with the recipe of the base."""
-    own = resolved(study.arms[arm], base.config, study.small is not None)
-    return (*_taken(base.config, of_training(own), base.heads_follow), *own)
+    like = in_rows_of(base.config, _row_length(study.arms[arm], base.config))
+    own = resolved(study.arms[arm], like, study.small is not None)
+    return (*_taken(like, of_training(own), base.heads_follow), *own)
+
+
+def _row_length(own: Sequence[str], base: RunConfig) -> int:
+    """The tokens of a row in an arm, as far as they can be told before its corpus is checked."""
+    data = parse_overrides([word for word in own if is_of_corpus(word)]).get("data")
+    length = data.get("row_length") if isinstance(data, Mapping) else None
+    return length if isinstance(length, int) and length > 0 else base.data.row_length
 
 
 def with_words(study: Study, words: Sequence[str]) -> Study:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from crammed.budget import Clock, format_seconds
+from crammed.files import last_record
 from crammed.quantity import counted
-
-_TAIL = 4096
-"""Bytes at the end of a run's log points that hold the last one."""
 
 
 @dataclass
@@ -77,14 +73,7 @@ class Board:
 def share_done(run: Path) -> float | None:
     """The share of its budget that a run had spent at its last log point; None before the first."""
     try:
-        with (run / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            lines = file.read().splitlines()
+        u = (last_record(run / "metrics.jsonl") or {}).get("u")
     except OSError:
         return None
-    for line in reversed(lines):
-        try:
-            return min(1.0, max(0.0, float(json.loads(line)["u"])))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # a line that is being written, or was cut off
-    return None
+    return min(1.0, max(0.0, u)) if isinstance(u, int | float) else None

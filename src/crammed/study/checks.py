@@ -1,4 +1,4 @@
-"""Refuses arms that cannot be trained before any of a study is, as ``crammed pretrain`` would."""
+"""Refuses a study with an arm that ``crammed pretrain`` would refuse, before any run begins."""
 
 from __future__ import annotations
 

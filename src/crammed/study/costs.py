@@ -81,7 +81,7 @@ def cost_of(
     """The cost of what is left of a study.
 
     Budgets of time cost what they say. For others the device is measured with the baseline, as
-    `crammed pretrain` measures it, and the other arms are taken to be as fast.
+    `crammed pretrain` measures it, if anything is left, and the other arms are taken to be as fast.
 
     Args:
         study: as `load_study` returns it.
@@ -94,10 +94,10 @@ def cost_of(
     threads = threads_of(jobs)
     configs = {arm: _config(study, arm, corpora, budget, threads) for arm in study.arms}
     base = configs[study.baseline]
-    speed = 1.0
-    if budget.kind != "time":
-        speed = measuring(device_of(base), progress)(base)
     left = list(_left(configs, seeds, out))
+    speed = 1.0
+    if left and budget.kind != "time":
+        speed = measuring(device_of(base), progress)(base)
     seconds = sum(seconds_of(config, speed) for config in left)
     cores = (base.compute.threads or threads) if choose_kind(base.compute, []) == "cpu" else 0
     return Cost(len(configs), len(configs) * seeds, len(left), seconds, jobs, cores)

@@ -1,25 +1,29 @@
 """What the runs of a study are judged by besides held-out loss, which every run measures itself.
 
 ``blimp`` and the tasks of GLUE, as ``glue`` or ``glue.cola``, are scored by ``crammed evaluate``
-after training. A run keeps them in ``study.json`` as numbers by name, in percent: ``blimp``,
-``glue.cola``, ``untrained.glue.cola`` for the untrained twin that was fine-tuned beside it, and
-``glue``, the mean over the tasks.
+after training; ``glue.cola@bert-base`` is fine-tuned by that protocol. A run keeps them in
+``study.json`` as numbers by name, in percent: ``blimp``, ``glue.cola``, ``untrained.glue.cola`` for
+the untrained twin that was fine-tuned beside it, and ``glue``, the mean over the tasks.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from crammed.errors import InputError
+from crammed.evaluation.protocol import load_protocol
 from crammed.files import json_hash, read_json
 from crammed.hints import did_you_mean
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import load_suite
 
 HELDOUT, BLIMP, GLUE = "heldout", "blimp", "glue"
+NOTHING: Mapping[str, Path] = MappingProxyType({})
 _UNTRAINED = "untrained."
 
 
@@ -31,16 +35,28 @@ class Judge:
         suite: ``blimp`` or ``glue``.
         data: its file or folder.
         tasks: of GLUE.
+        protocol: name or file of that by which models are fine-tuned; None is the run's own.
     """
 
     suite: str
     data: Path
     tasks: tuple[str, ...] = ()
+    protocol: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of what it gives."""
-        return tuple(f"{self.suite}.{task}" for task in self.tasks) or (self.suite,)
+        of_tasks = tuple(f"{self.suite}.{task}{self.by}" for task in self.tasks)
+        return of_tasks or (f"{self.suite}{self.by}",)
+
+    @property
+    def by(self) -> str:
+        """What the names of its scores end with."""
+        return "" if self.protocol is None else f"@{Path(self.protocol).stem}"
+
+    def folder(self, run: Path) -> Path:
+        """Where the evaluation of a run by its protocol lies."""
+        return run / f"evaluation{self.by.replace('@', '-')}"
 
     def is_missing(self, run: Mapping[str, Any]) -> bool:
         """Whether a run of ``study.json`` lacks something that this judge gives."""
@@ -54,6 +70,7 @@ class Judge:
         """What to type after ``python`` to have a run judged."""
         words = ["-m", "crammed", "evaluate", str(run), "--suite", self.suite]
         words += ["--data", str(self.data), "--device", device, "--json"]
+        words += ["--protocol", self.protocol] if self.protocol is not None else []
         return [*words, "--tasks", ",".join(self.tasks)] if self.tasks else words
 
     def state(self) -> str:
@@ -64,36 +81,50 @@ class Judge:
 
 
 def judges_of(
-    names: Iterable[str], blimp: Path | None = None, glue: Path | None = None
+    names: Iterable[str],
+    blimp: Path | None = None,
+    glue: Path | None = None,
+    declared: Mapping[str, Path] = NOTHING,
 ) -> list[Judge]:
     """The judges with these names, whose data has to be there.
 
     Args:
-        names: out of ``heldout``, ``blimp``, ``glue`` and ``glue.TASK``.
+        names: out of ``heldout``, ``blimp``, ``glue`` and ``glue.TASK``; the last two may end with
+            ``@PROTOCOL``, as `load_protocol` takes it.
         blimp: sentence pairs, a file or a folder, and `glue` a folder of tasks.
+        declared: the same by suite, used where one of these is None; judges need not use it.
 
     Raises:
-        InputError: an unknown name, data that is missing, or that no judge asks for.
+        InputError: an unknown name or protocol, data that is missing, or that no judge asks for.
     """
     suite = load_suite(GLUE)
     known = [HELDOUT, BLIMP, GLUE, *(f"{GLUE}.{task}" for task in suite.tasks)]
     wanted = list(dict.fromkeys(names))
+    tasks: dict[str | None, list[str]] = {}
     for name in wanted:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise InputError(f"no judge {name!r}: {hint}choose from {', '.join(known)}")
+        kind, at, protocol = name.partition("@")
+        if kind not in known:
+            hint = did_you_mean(kind, known)
+            raise InputError(f"no judge {kind!r}: {hint}choose from {', '.join(known)}")
+        if kind.startswith(GLUE):
+            tasks.setdefault(_protocol(protocol) if at else None, []).append(kind.partition(".")[2])
+        elif at:
+            raise InputError(f"{name}: {kind} fine-tunes nothing, and so has no protocol")
     judges = []
     if BLIMP in wanted:
-        judges.append(Judge(BLIMP, _data(BLIMP, blimp, "FILE")))
-    tasks = [name.partition(".")[2] for name in wanted if name.startswith(GLUE)]
+        judges.append(Judge(BLIMP, _data(BLIMP, blimp or declared.get(BLIMP), "FILE")))
     if tasks:
-        folder = _data(GLUE, glue, "DIR")
+        folder = _data(GLUE, glue or declared.get(GLUE), "DIR")
         there = tasks_in(suite, folder)
-        if missing := [task for task in tasks if task and task not in there]:
+        every = {task for own in tasks.values() for task in own if task}
+        if missing := sorted(every - set(there)):
             raise InputError(
                 f"{folder} has no task {', '.join(missing)}: it has {', '.join(there)}"
             )
-        judges.append(Judge(GLUE, folder, tuple(there if "" in tasks else tasks)))
+        judges += [
+            Judge(GLUE, folder, tuple(there if "" in own else own), protocol)
+            for protocol, own in tasks.items()
+        ]
     for option, data, used in (("--blimp", blimp, BLIMP in wanted), ("--glue", glue, bool(tasks))):
         if data is not None and not used:
             raise InputError(f"{option} names data that no judge uses: add it to --judges")
@@ -108,6 +139,12 @@ def _data(suite: str, data: Path | None, kind: str) -> Path:
     return data.absolute()
 
 
+def _protocol(name: str) -> str:
+    """The name of a built-in protocol, or the absolute path of another."""
+    load_protocol(name)
+    return str(Path(name).absolute()) if Path(name).suffix else name
+
+
 def scores_of(run: Path, judge: Judge) -> dict[str, float]:
     """What a judge has given a run, by the names that ``study.json`` has for it."""
     given = _given(run, judge)
@@ -115,18 +152,34 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
         return {BLIMP: given[BLIMP]} if BLIMP in given else {}
     found: dict[str, float] = {}
     for name, entry in given.get("tasks", {}).items():
-        if any(_is_of(f"{GLUE}.{name}", each) for each in judge.names):
-            found |= _both(f"{GLUE}.{name}", entry, "median")
+        if any(_is_of(score := f"{GLUE}.{name}{judge.by}", each) for each in judge.names):
+            found |= _both(score, entry, "median")
     means = given.get("means", [])
-    if means and {f"{GLUE}.{name}" for name in means[0]["of"]} <= found.keys():
-        found |= _both(GLUE, means[0], "value")
+    if means and {f"{GLUE}.{name}{judge.by}" for name in means[0]["of"]} <= found.keys():
+        found |= _both(f"{GLUE}{judge.by}", means[0], "value")
     return found
+
+
+def with_scores(
+    before: Mapping[str, Any], given: Mapping[str, float], judge: Judge
+) -> dict[str, Any]:
+    """The scores of a run with what a judge has given it.
+
+    No mean is kept where a task has no score: it would be over other tasks than in other runs.
+    """
+    if judge.suite != GLUE or not given:
+        return {**before, **given}
+    return {**_without_mean(before), **(_without_mean(given) if judge.lacks(given) else given)}
+
+
+def _without_mean(scores: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in scores.items() if name.removeprefix(_UNTRAINED) != GLUE}
 
 
 def _given(run: Path, judge: Judge) -> dict[str, Any]:
     """The scores of a suite in a run's evaluation folder; none of a file that is damaged."""
     try:
-        suites = (read_json(run / "evaluation" / "scores.json") or {}).get("suites", {})
+        suites = (read_json(judge.folder(run) / "scores.json") or {}).get("suites", {})
         given = dict(suites.get(judge.suite, {}))
         tasks = {name: dict(entry) for name, entry in given.get("tasks", {}).items()}
     except (InputError, AttributeError, TypeError, ValueError):  # `crammed evaluate` has said so
@@ -136,7 +189,8 @@ def _given(run: Path, judge: Judge) -> dict[str, Any]:
 
 def _is_of(score: str, name: str) -> bool:
     """Whether a score is that of a task, which may have several, as ``mnli`` and ``mnli-mm``."""
-    return score == name or score.startswith(f"{name}-")
+    (score, _, given), (task, _, wanted) = score.partition("@"), name.partition("@")
+    return given == wanted and (score == task or score.startswith(f"{task}-"))
 
 
 def _both(name: str, entry: Mapping[str, Any], key: str) -> dict[str, float]:
@@ -155,7 +209,7 @@ def unscored(run: Path, judge: Judge, scores: Mapping[str, Any], fault: str) -> 
     """
     tasks = _given(run, judge).get("tasks", {})
     return {
-        name: tasks.get(name.partition(".")[2], {}).get("failed") or fault
+        name: tasks.get(name.partition("@")[0].partition(".")[2], {}).get("failed") or fault
         for name in judge.lacks(scores)
     }
 
@@ -174,6 +228,6 @@ def without_stale(
     kept = {
         name: value
         for name, value in run["scores"].items()
-        if name.removeprefix(_UNTRAINED).partition(".")[0] not in stale
+        if re.split("[.@]", name.removeprefix(_UNTRAINED))[0] not in stale
     }
     return {**run, "scores": kept}

@@ -6,13 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crammed.quantity import flops_text, quantity
+from crammed.study.budgets import by_budget
 from crammed.study.scaling import analyse
+from crammed.study.statistics import decidable
 
 
 def laws_of(study: Mapping[str, Any]) -> list[str]:
     """What a study on several budgets says; nothing where fewer than two have finished."""
     found = analyse(study) if "budgets" in study else None
-    return law_lines(found) if found is not None else []
+    return [*doubts(study), *law_lines(found)] if found is not None else []
+
+
+def doubts(study: Mapping[str, Any]) -> list[str]:
+    """That some budgets of a study are too small for findings, in a sentence; else nothing."""
+    parts = by_budget(study)
+    stuck = [label for label, part in parts.items() if decidable(part) is False]
+    if not stuck:
+        return []
+    which = "any of these budgets" if len(stuck) == len(parts) else ", ".join(stuck)
+    return [f"Not decidable at {which}, so that what follows is no finding:"]
 
 
 def law_lines(found: Mapping[str, Any]) -> list[str]:
@@ -23,7 +35,8 @@ def law_lines(found: Mapping[str, Any]) -> list[str]:
     """
     lines = []
     for name, one in found["types"].items():
-        lines.append(f"{name}: {_law(one['law'])}; best {_points(one['points'])}")
+        law = "" if one["law"] is None else f"{_law(one['law'])}; "
+        lines.append(f"{name}: {law}best {_points(one['points'])}")
         if sizes := _sizes(one["sizes"]):
             grows = one["exponent"]
             power = "" if grows is None else f"; it grows with C^{grows:.2f}"

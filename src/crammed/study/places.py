@@ -1,12 +1,12 @@
 """Where the runs of a study are trained: processes on this machine, or tasks on a Ray cluster.
 
 A run is a command, and the same command gives the same result in every place. Runs end with their
-study: each then writes a checkpoint, from which any place can go on, if it has the same folder.
+study, even if that is killed: each then writes a checkpoint, from which any place can go on, if it
+has the same folder.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
 import signal
@@ -20,14 +20,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from crammed.data.engine import ray_cluster
+from crammed.stopping import STARTER
 from crammed.workers import cores
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SECONDS_ASLEEP = 0.5
 """How long a task waits for its command before it looks whether it was stopped."""
-_DIES_WITH_PARENT = 1
-"""``PR_SET_PDEATHSIG`` of Linux."""
 
 
 class Ended(NamedTuple):
@@ -93,7 +92,7 @@ class Processes:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **env},
+            env=_environment(env),
         )
         self._started.append(process)
         if self._stopped:  # while it was started
@@ -152,28 +151,19 @@ def _last_line(error: Exception) -> str:
 def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple[int, str, str]:
     """Run Python with these words in this process's stead, as a task of Ray does.
 
-    The command ends with the process that waits for it, however that ends.
-
     Args:
         folder: the working directory, if this machine has it.
     """
-    libc = ctypes.CDLL(None)
     if threading.current_thread() is threading.main_thread():
         # Ray cancels by this signal, which shells ignore for what they start in the background.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def follow() -> None:
-        if sys.platform == "linux":
-            libc.prctl(_DIES_WITH_PARENT, signal.SIGTERM)
-
     process = subprocess.Popen(
         [sys.executable, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **env},
+        env=_environment(env),
         cwd=folder if Path(folder).is_dir() else None,
-        preexec_fn=follow,
     )
     try:
         while True:  # what Ray stops a task with does not wake it from waiting
@@ -184,6 +174,11 @@ def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple
         process.terminate()
         process.communicate()  # until its checkpoint is written
         raise
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a command that ends with this process."""
+    return {**os.environ, **env, STARTER: str(os.getpid())}
 
 
 def gpus() -> list[str]:

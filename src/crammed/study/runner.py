@@ -6,14 +6,16 @@ nothing is left to do ends at once.
 ``OUT/study.json`` holds ``{"environment", "corpus", "unigram", "budget", "budgets", "jobs",
 "baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is ``{"loss@0.15",
 "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens", "updates",
-"parameters", "exaflop", "memory_bytes", "seconds"}``, or ``{"failed": reason}``; ``scores`` are
-those of its judges by name, and ``unscored`` says why some are missing. Of corpora that
-the study has prepared, each arm has the hash of its ``corpus`` beside its words, and ``corpora``
-describes them by their hashes; ``judges`` holds a hash of the data of each.
+"parameters", "exaflop", "memory_bytes", "joules", "seconds"}``, or ``{"failed": reason}``;
+``scores`` are those of its judges by name, and ``unscored`` says why some are missing; ``joules``
+are there where they are known. Of corpora that the study has prepared, each arm has the hash of its
+``corpus`` beside its words, and ``corpora`` describes them by their hashes; ``judges`` holds a hash
+of the data of each.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -25,7 +27,7 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
-from crammed.files import FolderLock, write_json
+from crammed.files import FolderLock, is_locked, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
 from crammed.study.arms import Study, as_typed, merged
@@ -34,7 +36,7 @@ from crammed.study.budgets import split
 from crammed.study.checks import check_arms
 from crammed.study.corpora import Corpora, corpora_of, of_training
 from crammed.study.folder import RESULT, finished_runs, read_result, refuse_another, run_folder
-from crammed.study.judges import Judge, scores_of, unscored, without_stale
+from crammed.study.judges import Judge, scores_of, unscored, with_scores, without_stale
 from crammed.study.places import Ended, Place, opened, threads_of
 from crammed.summary import read_summary
 
@@ -42,6 +44,8 @@ _SCORED = (0, TaskFailed.exit_code)
 """Exit codes of an evaluation that has written scores, all or some."""
 SECONDS_BETWEEN_LOOKS = 2.0
 """How often the progress of runs is read from their folders."""
+SECONDS_TO_END = 60.0
+"""How long the runs of a study that was killed may take to end."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def run_study(
             "baseline": study.baseline,
             "chosen": chosen or {},
             **_about_budgets(study, budget, before),
-            **_about_corpora(corpora, out, before),
+            **_about_corpora(study, corpora, out, before),
             **_about_judges(judges, before),
             "arms": arms,
         }
@@ -138,11 +142,17 @@ def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> d
     return {"budgets": {label: budget.times(each).text for label, each in study.budgets.items()}}
 
 
-def _about_corpora(corpora: Corpora, out: Path, before: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``study.json`` says of the base's corpus, and of all that the study has prepared."""
-    base = corpora.base
-    unigram = base.manifest["heldout"]["unigram_cross_entropy"]
-    about: dict[str, Any] = {"corpus": base.sha256, "unigram": unigram}
+def _about_corpora(
+    study: Study, corpora: Corpora, out: Path, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What ``study.json`` says of the base's corpus, and of all that the study has prepared.
+
+    The unigram cross-entropy is that of the corpus of the baseline, whose losses it is held
+    against.
+    """
+    of_baseline = corpora.of(study.words(study.baseline)).manifest["heldout"]
+    unigram = of_baseline["unigram_cross_entropy"]
+    about: dict[str, Any] = {"corpus": corpora.base.sha256, "unigram": unigram}
     if corpora.own is not None:
         described = {
             each.sha256: {
@@ -177,15 +187,16 @@ def _begun(
             begun[arm]["corpus"] = corpora.of(words).sha256
     for arm, entry in finished_runs(out).items():
         begun.setdefault(arm, entry)["runs"] = entry["runs"]
-    judged_on = (read_result(out) or {}).get("judges", {})
     for arm in study.arms:
         runs = begun[arm]["runs"]
-        for seed in range(seeds):
-            found: dict[str, Any] | None = runs.get(str(seed))
+        for seed in (number for number in range(seeds) if str(number) not in runs):
             with suppress(InputError):  # a damaged result, which the run itself will report
-                found = found or _result(run_folder(out, arm, seed))
-            if found is not None:
-                runs[str(seed)] = without_stale(found, judges, judged_on)
+                if (found := _result(run_folder(out, arm, seed))) is not None:
+                    runs[str(seed)] = found
+    judged_on = (read_result(out) or {}).get("judges", {})
+    for entry in begun.values():  # also arms and seeds that are not asked for now
+        runs = entry["runs"]
+        entry["runs"] = {n: without_stale(run, judges, judged_on) for n, run in runs.items()}
     return begun
 
 
@@ -198,8 +209,8 @@ def _result(run: Path) -> dict[str, Any] | None:
     summary = read_summary(run)
     if summary is None:
         return None
-    names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes")
-    kept = {name: summary[name] for name in names if name in summary}
+    names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes", "joules")
+    kept = {name: summary[name] for name in names if summary.get(name) is not None}
     return {**summary["heldout"], **kept, "seconds": summary["charged_seconds"]}
 
 
@@ -282,6 +293,7 @@ def _line(run: _Run, entry: Mapping[str, Any], board: Board) -> str:
 def _train(run: _Run, place: Place) -> dict[str, Any]:
     """Train and judge a run as far as that is left to do; returns its entry in ``study.json``."""
     entry = run.before
+    _wait_for(run.folder)
     if entry is None:
         ended = place.run(run.command)
         if ended.code:
@@ -292,6 +304,13 @@ def _train(run: _Run, place: Place) -> dict[str, Any]:
     return _judged(run, entry, place) if run.judges else entry
 
 
+def _wait_for(run: Path) -> None:
+    """Wait for what a study that was killed left running: it writes a checkpoint and ends."""
+    until = time.monotonic() + SECONDS_TO_END
+    while any(map(is_locked, (run, *run.glob("evaluation*")))) and time.monotonic() < until:
+        time.sleep(0.1)
+
+
 def _judged(run: _Run, entry: dict[str, Any], place: Place) -> dict[str, Any]:
     """The entry of a run with its scores."""
     faults: dict[str, str] = {}
@@ -300,7 +319,7 @@ def _judged(run: _Run, entry: dict[str, Any], place: Place) -> dict[str, Any]:
             judge.words(run.folder, run.device), {"OMP_NUM_THREADS": str(run.threads)}
         )
         given = scores_of(run.folder, judge) if ended.code in _SCORED else {}
-        scores = {**entry.get("scores", {}), **given}
+        scores = with_scores(entry.get("scores", {}), given, judge)
         entry = {**entry, "scores": scores}
         faults |= unscored(run.folder, judge, scores, _fault(ended))
     kept = {name: value for name, value in entry.items() if name != "unscored"}

@@ -65,6 +65,18 @@ def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunCo
     return with_values(config, {**_narrowed(config, width), **changed, "model.width": width})
 
 
+def in_rows_of(config: RunConfig, length: int) -> RunConfig:
+    """The configuration with as many tokens in an update of longer or shorter rows.
+
+    Args:
+        length: tokens of a row; the number of rows is rounded.
+    """
+    if length == config.data.row_length:
+        return config
+    rows = _whole(config.batch.rows * config.data.row_length / length)
+    return with_values(config, {"batch.rows": rows})
+
+
 def scaled_words(config: RunConfig, but: Iterable[str] = ()) -> list[str]:
     """Overrides with the values of what is in proportion, except some keys."""
     values = values_of(config, [key for key in CHANGED if key not in but])

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crammed.study.budgets import by_budget
+from crammed.study.statistics import RATES
 
-LOSS = "loss@0.15"
+LOSS = RATES[0]
 FOR_A_FLOOR = 4
 DRAWS = 1000
 SHUFFLES = 9999
@@ -156,7 +157,8 @@ def analyse(study: Mapping[str, Any], loss: str = LOSS, seed: int = 0) -> dict[s
     Returns:
         ``{"types": {type: {"law", "points", "sizes", "exponent"}}, "test"}``. ``law`` is ``{"a",
         "b", "c", "b_interval"}`` through the best size at each budget, which are the ``points``:
-        ``{"label", "flops", "size", "parameters", "loss"}``. ``sizes`` are the minima of the
+        ``{"label", "flops", "size", "parameters", "loss"}``; it is None where all budgets ended
+        with as many FLOPs, as runs do that have read their text. ``sizes`` are the minima of the
         parabolas over sizes with equal FLOPs, ``{"flops", "parameters", "interval"}`` each, None
         where sizes do not enclose one; best parameters grow with ``exponent`` of the FLOPs.
         ``test`` is what `compare_types` returns. Intervals, at 95 %, are None without two seeds.
@@ -199,7 +201,7 @@ def _of_type(
 ) -> dict[str, Any]:
     best = _frontier(own, means)
     law = _law_of(best, means)
-    again = [_law_of(_frontier(own, each), each).b for each in draws]
+    again = [found for each in draws if (found := _law_of(_frontier(own, each), each)) is not None]
     sizes = []
     for label in dict.fromkeys(cell.label for cell in own):
         alike = [cell for cell in own if cell.label == label]
@@ -221,7 +223,8 @@ def _of_type(
         }
         for cell in best
     ]
-    fitted = {"a": law.a, "b": law.b, "c": law.c, "b_interval": _interval(again, len(draws))}
+    between = _interval([each.b for each in again], len(draws))
+    fitted = None if law is None else asdict(law) | {"b_interval": between}
     return {"law": fitted, "points": points, "sizes": sizes, "exponent": _exponent(sizes)}
 
 
@@ -232,9 +235,13 @@ def _frontier(own: Sequence[Cell], means: Mapping[Place, float]) -> list[Cell]:
     return [min(each, key=lambda cell: means[_place(cell)]) for each in alike]
 
 
-def _law_of(best: Sequence[Cell], means: Mapping[Place, float]) -> Law:
+def _law_of(best: Sequence[Cell], means: Mapping[Place, float]) -> Law | None:
+    """The law through the best sizes; None where all have as many FLOPs."""
     flops = [cell.flops for cell in best]
-    return fit_law(flops, [means[_place(cell)] for cell in best], len(best) >= FOR_A_FLOOR)
+    budgets = len(set(flops))
+    if budgets < 2:
+        return None
+    return fit_law(flops, [means[_place(cell)] for cell in best], budgets >= FOR_A_FLOOR)
 
 
 def _minimum(alike: Sequence[Cell], means: Mapping[Place, float]) -> float | None:
@@ -251,7 +258,7 @@ def _interval(values: Sequence[float], draws: int) -> list[float] | None:
 
 def _exponent(sizes: Sequence[Mapping[str, Any]]) -> float | None:
     known = [each for each in sizes if each["parameters"] is not None]
-    if len(known) < 2:
+    if len({each["flops"] for each in known}) < 2:
         return None
     x = np.log([each["flops"] for each in known])
     return float(np.polyfit(x, np.log([each["parameters"] for each in known]), 1)[0])
@@ -301,9 +308,8 @@ def _tested(
     f = design.f(design.kind)
     random = np.random.default_rng((seed, len(kinds)))
     larger = sum(design.f(design.shuffled(random)) >= f * (1 - 1e-12) for _ in range(SHUFFLES))
-    slope = (
-        float(np.mean([_steepness(each["points"]) for each in types.values()])) if types else 0.0
-    )
+    slopes = [_steepness(each["points"]) for each in types.values() if each["law"] is not None]
+    slope = float(np.mean(slopes)) if slopes else 0.0
     shifts = {}
     for number, name in enumerate(kinds):
         shift = float(design.within[design.kind == number].mean())

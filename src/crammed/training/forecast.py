@@ -228,11 +228,11 @@ def _notes(
 ) -> Iterator[str]:
     """What will go wrong, and what to do about it."""
     if work.updates == 0:
-        yield "the budget ends before one update: lower batch.rows"
+        yield "the budget ends before one update: raise it or lower batch.rows"
     elif work.updates < FEW_UPDATES:
         yield (
-            f"only {work.updates} updates: lower batch.rows ({config.batch.rows}), or train a "
-            "smaller model"
+            f"only {work.updates} updates: raise the budget, lower batch.rows "
+            f"({config.batch.rows}), or train a smaller model"
         )
     if rows is not None and rows < config.batch.rows:
         yield f"the corpus has {rows:,} rows, fewer than one batch: add text or lower batch.rows"

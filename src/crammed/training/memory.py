@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -27,11 +28,14 @@ LEAST_TOKENS = 4_096
 SHARE = 0.85
 """Share of the free memory that is planned with; the rest is for what measuring did not see."""
 _PROBES = ((8, 16), (1, 2))
-"""Numbers of rows that are tried; the second pair if the first is too much."""
+"""Numbers of rows that are tried first; the second pair if the first is too much."""
 
 
 def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
-    """The largest power of two of rows that fits into memory, from two small microbatches.
+    """The largest power of two of rows that fits into memory, as far as two small ones can tell.
+
+    Few rows may take less than the gradients of the weights do, and so tell little about what more
+    rows take. What follows from them is tried, and halved until it fits.
 
     Args:
         peak: gives the bytes that so many rows take beyond what is held anyway; may raise an
@@ -40,17 +44,27 @@ def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
     """
     most = max(1, MOST_TOKENS // row_length)
     for small, large in _PROBES:
-        try:
-            few, more = peak(small), peak(large)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
+        few, more = _tried(peak, small), _tried(peak, large)
+        if math.inf in (few, more):
             continue
         a_row = max(1, (more - few) // (large - small))
         fixed = max(0, few - a_row * small)
-        rows = int((SHARE * free - fixed) // a_row)
-        return 1 << (max(1, min(rows, most)).bit_length() - 1)
+        wanted = int((SHARE * free - fixed) // a_row)
+        rows = 1 << (max(1, min(wanted, most)).bit_length() - 1)
+        while rows > large and _tried(peak, rows) > SHARE * free:
+            rows //= 2
+        return rows
     return 1
+
+
+def _tried(peak: Callable[[int], int], rows: int) -> float:
+    """The bytes that so many rows take; infinity if memory runs out."""
+    try:
+        return peak(rows)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return math.inf
 
 
 def refuse_too_large(model: ModelConfig, vocab_size: int, kind: str) -> None:

@@ -40,8 +40,9 @@ BANDWIDTH = 0.9
 """Share of the bandwidth that a copy reaches: 4.3 of 4.8 TB/s."""
 RESERVED = GIB
 """Memory for the driver, CUDA's context and its libraries."""
-OPTIMIZER_BYTES = 28
-"""Moved by the optimizer for each parameter: weight and moments read and written, gradient read."""
+OPTIMIZER_BYTES = 34
+"""Moved once per update for each parameter: weight and moments read and written, gradient read; and
+the weight once more, to be written in 16 bits."""
 RECOMPUTED = 4 / 3
 """Work of layers that compute their activations twice."""
 
@@ -72,12 +73,13 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
     step = _fitted(config, vocab_size, card)
     rows = min(step.microbatch_rows, config.batch.rows)
     size = parameters(config.model, vocab_size)
-    held, most = BYTES_PER_PARAMETER * size, card.memory - RESERVED
+    held = BYTES_PER_PARAMETER * size + step.leaves.cast_bytes
+    most = card.memory - RESERVED
     while (memory := held + _taken(step, rows)) > most and rows > 1:
         rows //= 2  # as training does where memory runs out all the same
     if memory > most:
         raise InputError(
-            f"not even one row of {config.data.row_length} tokens fits into the memory of a "
+            f"not even one row of {config.data.row_length} tokens fits into the memory of the "
             f"{card.name}: train a smaller model (model.layers, model.width)"
         )
     update = OPTIMIZER_BYTES * size / (BANDWIDTH * card.bandwidth)
@@ -114,13 +116,13 @@ def _microbatch_seconds(
 def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
     """The step that would train there, without storage, with microbatches that the card holds."""
     device, free = _device(config.compute, card), card.memory - RESERVED
-    refuse_larger(config.model, vocab_size, free, f"a {card.name}, less 1 GiB for CUDA,")
+    refuse_larger(config.model, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
     with torch.device("meta"):
         model = MaskedLM(config.model, vocab_size)
     optimizer = build_optimizer(model, config.optim)
     step = TrainStep(model, optimizer, config, FIRST_IDS, device)
     if device.fits_microbatch:
-        weights = sum(each.numel() * each.element_size() for each in step.parameters)
+        weights = sum(each.nbytes for each in step.parameters) + step.leaves.cast_bytes
         step.fit(free - weights, lambda rows: _taken(step, rows))
     return step
 

@@ -2,9 +2,9 @@
 
 Activations are in one format from the embedding norm to the logits. In a 16-bit format the residual
 stream and the norms then move half the bytes, where autocast leaves them in float32. Weights are
-float32 masters (Micikevicius et al. 2018, section 3.1): modules cast them to the format of their
-input, and gradients are added up in float32. The embedding tables are read in float32, so that the
-gradient of a frequent token is a float32 sum. Losses are float32.
+float32 masters (Micikevicius et al. 2018, section 3.1): products take them in 16 bits, and
+gradients are added up in float32. The embedding tables are read in float32, so that the gradient of
+a frequent token is a float32 sum. Losses are float32.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ from __future__ import annotations
 import copy
 
 import torch
+from torch import Tensor, nn
 
+from crammed.model.blocks import Linear
 from crammed.model.encoder import Layer, MaskedLM, products_of
 from crammed.training.float8 import Float8Linear
 
 
-def training_copy(model: MaskedLM, dtype: torch.dtype, *, fp8: bool = False) -> MaskedLM:
+def training_copy(
+    model: MaskedLM, dtype: torch.dtype, *, fp8: bool = False, regional: bool = False
+) -> MaskedLM:
     """A copy for training: it shares the parameters and computes in `dtype`, in training mode.
 
     Args:
         fp8: compute the products of the layers in 8 bits; the rest stays in `dtype`.
+        regional: let a compiler compile one layer for all, where that is possible.
     """
     shared = {id(parameter): parameter for parameter in model.parameters()}
     made = copy.deepcopy(model, shared).train()
@@ -29,7 +34,77 @@ def training_copy(model: MaskedLM, dtype: torch.dtype, *, fp8: bool = False) -> 
     if fp8:
         for product in products_of(made):
             product.linear.__class__ = Float8Linear
+    if regional:
+        from crammed.training.regions import RegionalEncoder  # takes long, as it loads a compiler
+
+        RegionalEncoder.take_over(made.encoder)
     return made
+
+
+class Leaves:
+    """What the loss of a training copy is differentiated by: parameters, or 16-bit casts of them.
+
+    The linear layers of a copy that computes in 16 bits get weights of their own in that format.
+    These are cast once per update instead of once per microbatch, and their gradients are added to
+    float32 as the products gave them. The numbers are those that the layers' own casts would give.
+
+    Args:
+        copy: a training copy, whose linear layers are given other weights.
+        decoder: cast the embedding for the decoder in the same way. The gradients of its two uses
+            are then added up one after the other, not first to each other.
+
+    Attributes:
+        tensors: all of them.
+        decoder: the embedding as the decoder takes it; None leaves that to the decoder.
+        cast_bytes: memory of the casts.
+    """
+
+    def __init__(self, copy: MaskedLM, *, decoder: bool) -> None:
+        self._casts: list[tuple[nn.Parameter, Tensor]] = []
+        self.decoder: nn.Parameter | None = None
+        parameters, dtype = list(copy.parameters()), copy.encoder.compute_dtype
+
+        def cast(parameter: Tensor) -> nn.Parameter:
+            self._casts.append((nn.Parameter(parameter.detach().to(dtype)), parameter))
+            return self._casts[-1][0]
+
+        if dtype is not None and dtype.itemsize == 2:
+            for module in copy.modules():
+                if type(module) is Linear:  # those in 8 bits quantise float32
+                    for name, parameter in list(module.named_parameters(recurse=False)):
+                        setattr(module, name, cast(parameter))
+            if decoder:
+                self.decoder = cast(copy.encoder.tokens.weight)
+        kept = {id(parameter) for parameter in copy.parameters()}
+        shared = [(each, each) for each in parameters if id(each) in kept]
+        self._pairs = shared + self._casts
+        self.tensors = [leaf for leaf, _ in self._pairs]
+        self.cast_bytes = sum(made.nbytes for made, _ in self._casts)
+
+    def refresh(self) -> None:
+        """Cast the parameters again, which have changed."""
+        if self._casts:
+            with torch.no_grad():
+                casts, parameters = zip(*self._casts, strict=True)
+                torch._foreach_copy_(list(casts), list(parameters))
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the loss's gradients to those of the parameters (their ``grad``)."""
+        gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
+            loss, self.tensors, allow_unused=True
+        )
+        sums: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        for gradient, (_, parameter) in zip(gradients, self._pairs, strict=True):
+            if gradient is None:
+                continue
+            if parameter.grad is None:
+                parameter.grad = gradient.to(parameter.dtype)
+                continue
+            totals, added = sums.setdefault(gradient.dtype, ([], []))
+            totals.append(parameter.grad)
+            added.append(gradient)
+        for totals, added in sums.values():  # few launches where both lists are of one format
+            torch._foreach_add_(totals, added)
 
 
 def recompute(model: MaskedLM) -> None:

@@ -1,6 +1,7 @@
 """One update: mask on the device, forward and backward in microbatches, clip, apply.
 
-`crammed.training.loop` says which updates there are; `TrainStep.gradients` calls ``backward()``.
+`crammed.training.loop` says which updates there are; `TrainStep.gradients` calls ``backward()`` of
+`crammed.training.precision.Leaves`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from crammed.kernels.cross_entropy import cross_entropy
 from crammed.kernels.encoder import fused
 from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.keys import key
-from crammed.model.encoder import MaskedLM
+from crammed.model.encoder import MaskedLM, picked
 from crammed.optim.build import Optimizers
 from crammed.training.float8 import check_widths
 from crammed.training.memory import LEAST_TOKENS, fitting_rows
 from crammed.training.plan import Update
-from crammed.training.precision import LossScale, recompute, training_copy
+from crammed.training.precision import Leaves, LossScale, recompute, training_copy
 
 T = TypeVar("T")
 MOST_PIECES = 8
@@ -74,6 +75,7 @@ class TrainStep:
     Attributes:
         model: the model that is trained, in float32 whatever format is computed in.
         parameters: those of the model.
+        leaves: what losses are differentiated by, for the gradients of the parameters.
         microbatch_rows: rows of one forward and backward pass, fewer once memory ran out.
         recomputes: whether layers compute their activations again for the gradients.
         before_microbatch: called before each of them; what it raises leaves the update undone.
@@ -93,8 +95,11 @@ class TrainStep:
         if device.fp8:
             check_widths(model)
         source = _fused(model, config, device) if device.fused else model
-        self._copy = training_copy(source, device.dtype, fp8=device.fp8)
+        self._copy = training_copy(source, device.dtype, fp8=device.fp8, regional=device.regional)
         self._copy.encoder.keep_tables(config.data.row_length)
+        # On a CPU, results stay what they always were, to the bit.
+        self._reorders = device.torch.type != "cpu"
+        self.leaves = Leaves(self._copy, decoder=self._reorders)
         self.model = model
         self.optimizer = optimizer
         self._config = config
@@ -133,13 +138,15 @@ class TrainStep:
         if self._config.train.attention == "document":
             attended = same_document(rows, self._sep)
         labels = masked.labels.flatten()
+        model = self._copy
+        if self._reorders:
+            hidden = model.encoder(masked.ids, attended, positions=masked.positions)
+        else:
+            hidden = picked(model.encoder(masked.ids, attended), masked.positions)
         if self._in_place:
-            model = self._copy
-            hidden = model.encoder(masked.ids, attended)
-            hidden = hidden.gather(1, masked.positions[..., None].expand(-1, -1, hidden.shape[-1]))
             head = (model.encoder.tokens.weight, model.decoder_bias)
             return linear_cross_entropy(model.head(hidden).flatten(0, 1), *head, labels)
-        logits = self._copy(masked.ids, masked.positions, attended).flatten(0, 1)
+        logits = model.decode(hidden, self.leaves.decoder).flatten(0, 1)
         if self._device.fused:
             return cross_entropy(logits, labels)
         logits = logits.float()
@@ -211,7 +218,7 @@ class TrainStep:
         ids = torch.zeros((rows, length), dtype=torch.int64, device=device)
         count = predicted_positions(self._config.masking.rate, length)
         loss = self._microbatch_loss(ids, torch.arange(rows, device=device), count)
-        torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        torch.autograd.grad(loss, self.leaves.tensors, allow_unused=True)
 
     def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         """Run every shape that training will meet once, so that no update has to wait."""
@@ -228,7 +235,7 @@ class TrainStep:
             for size in sorted(sizes):
                 rows = torch.zeros((size, length), dtype=torch.int64, device=self._device.torch)
                 numbers = torch.arange(size, device=self._device.torch)
-                self._loss(rows, numbers, count).backward()
+                self.leaves.backward(self._loss(rows, numbers, count))
         self.optimizer.zero_grad()
         self._device.synchronize()
 
@@ -283,6 +290,7 @@ class TrainStep:
 
     def _accumulate(self, rows: Tensor, update: Update, first: int) -> Tensor:
         device = self._device.torch
+        self.leaves.refresh()
         if self._config.model.dropout:
             torch.manual_seed(key(self._config.seed, f"dropout/{first}", update.number))
         count = predicted_positions(update.mask_rate, rows.shape[1])
@@ -294,7 +302,7 @@ class TrainStep:
         for part, part_numbers in zip(rows.split(sizes), numbers.split(sizes), strict=True):
             self.before_microbatch()
             loss = self._loss(part, part_numbers, count) / (count * update.rows)
-            (loss * scale).backward()
+            self.leaves.backward(loss * scale)
             total += loss.detach()
         return total
 

@@ -1,0 +1,143 @@
+"""Signals, closed pipes and crashes leave a checkpoint from which training goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from crammed.data.corpus import Corpus
+from crammed.device import Device
+from crammed.errors import InputError, Interrupted
+from crammed.files import write_hashes
+from crammed.progress import Progress
+from crammed.rundir import RunDir
+from crammed.training.loop import pretrain
+from crammed.training.plan import Update
+from crammed.training.step import TrainStep
+from support.text import FakeClock, tiny
+from support.training import train
+
+
+@pytest.fixture
+def stopping_at(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make an update of that number send a signal to this process."""
+    original = TrainStep.gradients
+
+    def install(number: int, which: signal.Signals) -> None:
+        def stop(self: TrainStep, rows: torch.Tensor, update: Update) -> torch.Tensor:
+            if update.number == number:
+                signal.raise_signal(which)
+            return original(self, rows, update)
+
+        monkeypatch.setattr(TrainStep, "gradients", stop)
+
+    return install
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
+    tmp_path: Path,
+    corpus: Corpus,
+    cpu: Device,
+    stopping_at: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    which: signal.Signals,
+) -> None:
+    config = tiny("bert-original", budget={"limit": "7updates"})
+    whole = train(config, corpus, tmp_path / "whole", cpu)
+    with monkeypatch.context():
+        stopping_at(3, which)
+        with pytest.raises(Interrupted, match=f"{which.name} after 3 updates") as caught:
+            train(config, corpus, tmp_path / "run", cpu)
+        assert caught.value.exit_code == 75
+        stopping_at(-1, which)
+        resumed = train(config, corpus, tmp_path / "run", cpu)
+    assert resumed.work == whole.work
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("last", [0, 3])
+def test_a_signal_leaves_an_update_between_its_microbatches(
+    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    config = tiny("bert-original", "batch.ramp=0.0", budget={"limit": "7updates"})
+    small = dataclasses.replace(cpu, microbatch_rows=2)
+    whole = train(config, corpus, tmp_path / "whole", small)
+    original, calls, clock = TrainStep._microbatch_loss, 0, FakeClock(1e-3)
+
+    def stop(self: TrainStep, *given: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 4 * last + 2:  # the second of four microbatches
+            clock.now += 100.0
+            signal.raise_signal(signal.SIGINT)
+        return original(self, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainStep, "_microbatch_loss", stop)
+        with pytest.raises(Interrupted, match=f"SIGINT after {last} updates"):
+            train(config, corpus, tmp_path / "run", small, clock=clock)
+    assert calls == 4 * last + 2
+    resumed = train(config, corpus, tmp_path / "run", small)
+    assert resumed.work == whole.work
+    assert sum(resumed.accounts[name] for name in ("step", "lost")) > 100.0  # nothing is free
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_closed_pipe_stops_a_run_like_a_signal(
+    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crammed.progress.SECONDS_BETWEEN_LINES", 0.0)
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = ("train.log_seconds=1e-9", "model.embedding_start=random")
+    config = tiny("crammed", *words, budget={"limit": "7updates"})
+    with open(writing, "w") as pipe, Progress(pipe) as progress:
+        with RunDir.open(tmp_path / "run", config) as run:
+            with pytest.raises(Interrupted, match="SIGHUP after 1 update; all is saved"):
+                pretrain(config, corpus, run, cpu, progress)
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000001"]
+
+
+def test_time_lost_in_a_crash_is_charged(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
+    config = tiny("crammed", "train.log_seconds=0.5", budget={"limit": "100s"})
+    out = tmp_path / "run"
+    with RunDir.open(out, config) as run:
+        run.heartbeat(40.0)
+    trained = train(config, corpus, out, cpu, clock=FakeClock(0.1))
+    assert trained.accounts["lost"] == 40.0
+    assert trained.charged_seconds == pytest.approx(100.0, abs=5.0)
+    spent = sum(trained.accounts[a] for a in ("step", "data_wait", "log", "compile"))
+    assert spent == pytest.approx(60.0, abs=5.0)
+
+
+def test_a_checkpoint_of_another_corpus_is_refused(
+    tmp_path: Path, corpus: Corpus, cpu: Device, stopping_at: Any, text_file: Path
+) -> None:
+    config = tiny("crammed", budget={"limit": "7updates"})
+    stopping_at(3, signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        train(config, corpus, tmp_path / "run", cpu)
+    generation = next((tmp_path / "run" / "checkpoints").iterdir())
+    state = generation / "state.json"
+    state.write_text(state.read_text().replace(corpus.sha256, "0" * 64))
+    write_hashes(generation)
+    with pytest.raises(InputError, match="another corpus"):
+        train(config, corpus, tmp_path / "run", cpu)
+
+
+def test_two_generations_of_checkpoints_are_kept(
+    tmp_path: Path, corpus: Corpus, cpu: Device
+) -> None:
+    config = tiny("crammed", "train.checkpoint_seconds=1e-9", budget={"limit": "6updates"})
+    train(config, corpus, tmp_path / "run", cpu)
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["step-00000006", "step-00000006-1"]  # the second says that this is the end

@@ -1,0 +1,65 @@
+"""Layers that are compiled once for all of them: one region, the same numbers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from crammed.config import ModelConfig
+from crammed.device import Device
+from crammed.model.encoder import MaskedLM, initialise
+from crammed.training.precision import training_copy
+from crammed.training.regions import RegionalEncoder
+from support.steps import rows_of, step_with, update_of
+from support.text import tiny
+from support.variants import VARIANTS, VOCAB, some_ids
+
+
+@pytest.mark.parametrize(("recipe", "outside"), [("crammed-2022", 1), ("crammed", 2)])
+def test_all_layers_that_are_alike_share_one_region(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch, recipe: str, outside: int
+) -> None:
+    """The last layer is none of them, nor is a first one without a norm."""
+    found: list[tuple[int, int]] = []
+    trace = torch._dynamo.lookup_backend("aot_eager")
+
+    def note(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        regions = [each for each in graph.children() if isinstance(each, torch.fx.GraphModule)]
+        calls = [node for node in graph.graph.nodes if "invoke_subgraph" in str(node.target)]
+        found.append((len(regions), len(calls)))
+        return trace(graph, inputs)
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=note))
+    monkeypatch.setattr(Device, "regional", property(lambda device: device.compile))
+    torch._dynamo.reset()
+    both = []
+    for compiled in (False, True):
+        config = tiny(recipe, "model.layers=5", "model.dropout=0.0")
+        step, _ = step_with(cpu, config, compile=compiled)
+        loss = step.gradients(rows_of(8), update_of(8))
+        gradients = [p.grad.flatten() for p in step.parameters if p.grad is not None]
+        both.append((loss, torch.cat(gradients)))
+    assert found == [(1, 5 - outside)]
+    torch.testing.assert_close(both[1], both[0], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("config", VARIANTS)
+def test_every_model_computes_the_same_to_the_bit(config: ModelConfig) -> None:
+    model = MaskedLM(config, VOCAB)
+    initialise(model, 0.1, torch.Generator().manual_seed(0))
+    usual, regional = (training_copy(model, torch.float32, regional=on) for on in (False, True))
+    plain = config.norm == "pre" and not config.value_embeddings and not config.residual_scalars
+    assert isinstance(regional.encoder, RegionalEncoder) == (plain and not config.dropout)
+    ids = some_ids(8)
+    torch.manual_seed(0)
+    expected = usual(ids)
+    torch.manual_seed(0)
+    assert torch.equal(regional(ids), expected)
+
+
+def test_runs_on_a_cpu_are_compiled_as_they_always_were(cpu: Device) -> None:
+    step, _ = step_with(cpu, tiny("crammed", "model.layers=1"), compile=True)
+    assert not any(isinstance(each, RegionalEncoder) for each in step._copy.modules())

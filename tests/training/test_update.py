@@ -1,0 +1,148 @@
+"""One update: its loss, its gradients, and what it makes of the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from crammed.budget import Work
+from crammed.config import RunConfig
+from crammed.config.optim import AdamConfig, AdamWConfig
+from crammed.data.masking import Masker
+from crammed.device import Device
+from crammed.model.encoder import MaskedLM
+from crammed.optim.build import build_optimizer
+from crammed.training.build import new_model
+from crammed.training.plan import Update
+from crammed.training.step import TrainStep
+from support.steps import SPECIALS
+from support.text import tiny
+
+
+def update(rows: int = 12, first: int = 0, rate: float = 0.25) -> Update:
+    return Update(0, first, rows, 1.0, rate, Work(1, rows, rows * 32, 1.0))
+
+
+def gradients_with(
+    config: RunConfig, device: Device, microbatch: int, rows: torch.Tensor
+) -> tuple[float, list[torch.Tensor]]:
+    model = new_model(config, 256, device.torch).train()
+    small = dataclasses.replace(device, microbatch_rows=microbatch)
+    step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, small)
+    loss = step.gradients(rows, update(len(rows)))
+    return loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def test_loss_and_gradients_do_not_depend_on_the_microbatch(cpu: Device) -> None:
+    config = tiny()
+    rows = torch.randint(5, 256, (12, 32), generator=torch.Generator().manual_seed(0))
+    loss, gradients = gradients_with(config, cpu, 12, rows)
+    for microbatch in (1, 4, 5, 64):
+        other, others = gradients_with(config, cpu, microbatch, rows)
+        assert other == pytest.approx(loss, rel=1e-5)
+        for a, b in zip(gradients, others, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_loss_is_the_mean_over_predicted_tokens_of_the_dense_model(cpu: Device) -> None:
+    config = tiny()
+    rows = torch.randint(5, 256, (6, 32), generator=torch.Generator().manual_seed(0))
+    loss, _ = gradients_with(config, cpu, 4, rows)
+    masked = Masker(config.seed, "80-10-10", 4, range(5), 256)(rows, torch.arange(6), 8)
+    labels = torch.full_like(rows, -100).scatter(1, masked.positions, masked.labels)
+    dense = new_model(config, 256, cpu.torch)(masked.ids)
+    expected = F.cross_entropy(dense.flatten(0, 1), labels.flatten(), ignore_index=-100)
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    more, _ = gradients_with(tiny("crammed", "masking.z_loss=0.5"), cpu, 4, rows)
+    squares = dense.exp().sum(-1).log()[labels != -100] ** 2
+    assert more == pytest.approx(loss + 0.5 * squares.mean().item(), rel=1e-5)
+
+
+# Every shape is compiled: the longer case has two.
+@pytest.mark.parametrize("count", [16, pytest.param(12, marks=pytest.mark.long)])
+def test_compiled_steps_equal_eager_ones(cpu: Device, count: int) -> None:
+    config = tiny("crammed", "model.layers=1")
+    rows = torch.randint(5, 256, (count, 32), generator=torch.Generator().manual_seed(0))
+    both = []
+    for compiled in (False, True):
+        model = new_model(config, 256, cpu.torch).train()
+        device = dataclasses.replace(cpu, compile=compiled, microbatch_rows=8)
+        step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device)
+        step.prepare([count], [0.25])
+        assert all(p.grad is None for p in model.parameters())  # warming up trains nothing
+        loss = step.gradients(rows, update(count))
+        both.append((loss, [p.grad for p in model.parameters()]))
+    torch.testing.assert_close(both[0], both[1], rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
+    rows = torch.randint(5, 256, (6, 32))
+    moved = {}
+    for clip in ("null", "1e-3"):
+        config = tiny(
+            "crammed",
+            "optim.name=adamw",
+            f"optim.clip={clip}",
+            "optim.eps=1.0",
+            "optim.weight_decay=0.0",
+            "model.attention_start=random",
+            "model.embedding_std=null",
+        )
+        model = new_model(config, 256, cpu.torch).train()
+        before = [p.detach().clone() for p in model.parameters()]
+        step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, cpu)
+        step.gradients(rows, update(6))
+        applied = step.apply(500.0)
+        assert applied is not None
+        norm = applied.item()
+        assert all(p.grad is None for p in model.parameters())
+        moved[clip] = math.sqrt(
+            sum(
+                (p - b).square().sum().item()
+                for p, b in zip(model.parameters(), before, strict=True)
+            )
+        )
+        assert norm > 1e-2  # as it was before clipping
+    # With so large an eps the step is nearly proportional to the gradient.
+    assert moved["1e-3"] == pytest.approx(moved["null"] * 1e-3 / norm, rel=0.1)
+
+
+def test_decay_is_on_matrices_embeddings_and_the_position_scale_only() -> None:
+    config = tiny("crammed-2022", "model.linear_bias=true", "model.decoder_bias=true")
+    model = MaskedLM(config.model, 256)
+    names = {id(p): name for name, p in model.named_parameters()}
+    decayed, free = (
+        {names[id(p)] for p in group["params"]}
+        for group in build_optimizer(model, config.optim).param_groups
+    )
+    assert {"encoder.tokens.weight", "encoder.position_scale"} < decayed
+    assert all(name.endswith("bias") or "norm" in name for name in free)
+    assert not any(name.endswith("bias") or "norm" in name for name in decayed)
+    assert decayed | free == set(names.values())
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam"])
+def test_optimizers_equal_their_formulas(name: str) -> None:
+    config = tiny("crammed", f"optim.name={name}", "optim.weight_decay=0.1").optim
+    assert isinstance(config, AdamWConfig | AdamConfig)
+    layer = torch.nn.Linear(3, 2, bias=False).double()
+    optimizer = build_optimizer(layer, config)
+    weight = layer.weight.detach().clone()
+    m, v = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step in range(1, 6):
+        gradient = torch.randn(2, 3, generator=torch.Generator().manual_seed(step)).double()
+        layer.weight.grad = gradient.clone()
+        optimizer.step()
+        if name == "adam":
+            gradient = gradient + 0.1 * weight
+        else:
+            weight = weight * (1 - config.lr * 0.1)
+        m = config.beta1 * m + (1 - config.beta1) * gradient
+        v = config.beta2 * v + (1 - config.beta2) * gradient**2
+        corrected = (m / (1 - config.beta1**step)), (v / (1 - config.beta2**step))
+        weight = weight - config.lr * corrected[0] / (corrected[1].sqrt() + config.eps)
+    torch.testing.assert_close(layer.weight.detach(), weight)

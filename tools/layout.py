@@ -1,0 +1,51 @@
+"""What tables of results share: rows, what stands below them, and what is said without results."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from crammed.files import read_json
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+NOT_YET = "Not measured yet.\n"
+PAGE_WIDTH = 120
+
+
+def there(names: list[str]) -> list[dict[str, Any]]:
+    """The results among these files that exist already."""
+    return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]
+
+
+def row_of(*cells: str) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def wrapped(*sentences: str) -> str:
+    """A paragraph as pages wrap it."""
+    return textwrap.fill(" ".join(sentences), PAGE_WIDTH, break_on_hyphens=False)
+
+
+def source(results: list[dict[str, Any]]) -> str:
+    """The devices, PyTorch versions and commits behind these results."""
+    devices = sorted({result["device"] for result in results})
+    commits = sorted({str(result["environment"]["commit"]) for result in results})
+    torch = sorted({result["environment"]["packages"]["torch"] for result in results})
+    return f"{', '.join(devices)}; PyTorch {', '.join(torch)}; commit {', '.join(commits)}."
+
+
+def tabled(head: str, rows: list[str], results: list[dict[str, Any]], *words: str) -> str:
+    """A table, sentences about it if there are any, and where it comes from.
+
+    Args:
+        head: its first line.
+        rows: as `row_of` makes them.
+        results: behind it; where there are none yet, the table says so.
+    """
+    if not results:
+        return NOT_YET
+    rule = "|".join(["", *["---"] * (head.count("|") - 1), ""])
+    below = wrapped(*words, source(results)) if words else source(results)
+    return "\n".join([head, rule, *rows, "", below]) + "\n"
