@@ -146,7 +146,7 @@ def test_runs_that_are_there_have_curves_and_links(tmp_path: Path) -> None:
 def test_budgets_are_compared_each_by_itself(tmp_path: Path) -> None:
     arms: dict[str, Any] = {}
     for label, better in (("x1", 0.0), ("x4", 0.5)):
-        for number, arm in enumerate(("post.2x64", "post.4x64", "pre.2x64", "pre.4x64")):
+        for number, arm in enumerate(("post.2x64", "post.4x64", r"$\pre$.2x64", r"$\pre$.4x64")):
             losses = (4.0 - better + number / 10 + seed / 100 for seed in range(3))
             more = {
                 "exaflop": (1 + 3 * (label == "x4")) * 1e-6,
@@ -161,6 +161,7 @@ def test_budgets_are_compared_each_by_itself(tmp_path: Path) -> None:
     x1, x4 = (text.index(f'class="part">{label}: {budget}<') for label, budget in budgets.items())
     assert text[:x1].count("<svg") == 4 + 2  # keys; loss against FLOPs, and against parameters
     assert "post: loss " in text[:x1]
+    assert r"$\pre$, x4" in text[:x1]  # which is no formula
     assert "Not decidable at this budget." in text[x1:x4]
     assert 'class="verdict">worse<' not in text[x1:x4]
     assert 'class="verdict">worse<' in text[x4:]

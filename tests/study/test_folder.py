@@ -140,7 +140,7 @@ def test_a_file_in_the_way_is_one_line(tmp_path: Path, corpus: Corpus, place: st
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def entry(seed: str = "0", words: Any = ("crammed",), **more: Any) -> dict[str, Any]:
+def entry(seed: Any = "0", words: Any = ("crammed",), **more: Any) -> dict[str, Any]:
     run = {**RUN, "loss@0.15": 4.0, **more}
     return {"arms": {"plain": {"words": words, "runs": {seed: run}}}}
 

@@ -18,7 +18,7 @@ from crammed.files import read_json, write_json
 from crammed.progress import SILENT
 from crammed.study import runner
 from crammed.study.arms import Study, load_study
-from crammed.study.judges import Judge, judges_of
+from crammed.study.judges import Judge, judges_of, scores_of, unscored
 from crammed.study.places import Ended
 from crammed.study.runner import run_study
 from support.command import crammed
@@ -232,6 +232,17 @@ def test_a_mean_is_over_the_same_tasks_in_all_runs(
     assert entry["unscored"] == {"glue.rte": "too few rows"}
     assert {"glue", "untrained.glue"}.isdisjoint(entry["scores"])
     assert {"glue.cola", "glue.mrpc"} <= entry["scores"].keys()
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"suites": []}', '{"suites": {"glue": {"tasks": [1]}}}']
+)
+def test_damaged_scores_are_those_of_their_run_alone(tmp_path: Path, text: str) -> None:
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "scores.json").write_text(text)
+    judge = Judge("glue", tmp_path, ("rte",))
+    assert scores_of(tmp_path, judge) == {}
+    assert unscored(tmp_path, judge, {}, "it is damaged") == {"glue.rte": "it is damaged"}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.doctor import TINY
+from crammed.errors import InputError
 from crammed.model.count import train_flops_per_token
 from crammed.progress import SILENT
 from crammed.recipe import ask
@@ -43,6 +44,12 @@ def test_a_budget_of_time_is_filled_to_the_last_update() -> None:
     assert result["notes"] == [
         "only 100 updates: raise the budget, lower batch.rows (8), or train a smaller model"
     ]
+
+
+@pytest.mark.parametrize("budget", ["1e10s", "1e12updates", "1e18tok"])
+def test_a_budget_that_takes_too_long_to_play_is_refused(budget: str) -> None:
+    with pytest.raises(InputError, match=r"would take about \de\+\d\d updates, too many to play"):
+        forecast(config(budget=budget), 256, None, SPEED)
 
 
 def test_compiling_costs_nothing_where_the_rule_says_so() -> None:

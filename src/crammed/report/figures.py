@@ -76,7 +76,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text in which matplotlib finds no formula."""
     return text.replace("$", r"\$")
 
@@ -104,7 +104,7 @@ def loss_figure(runs: Sequence[Point]) -> str:
         alone = len(runs) == 1
         for run, colour in zip(runs, _cycle(len(runs)), strict=True):
             points = _thinned(run["metrics"])
-            label = "training" if alone else _plain(run["label"])
+            label = "training" if alone else plain(run["label"])
             u = [100 * p["u"] for p in points]
             line = 1.1 if alone else 1.6
             axes.plot(u, [p["loss"] for p in points], color=colour, linewidth=line, label=label)
@@ -242,7 +242,7 @@ def scores_figure(tasks: Mapping[str, Any]) -> str | None:
                     axes.plot(part["interval"], [place] * 2, color=colour, alpha=0.45, lw=1.4)
                 axes.plot(seeds, [place] * len(seeds), "o", color=colour, alpha=0.55, markersize=6)
                 axes.plot([median] * 2, [place - 0.13, place + 0.13], color=colour, lw=3)
-        axes.set_yticks(range(len(names)), [_plain(name) for name in reversed(names)])
+        axes.set_yticks(range(len(names)), [plain(name) for name in reversed(names)])
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_xlabel("percent")
         axes.plot([], [], "o", color=COLOURS[0], label="pretrained")
@@ -270,7 +270,7 @@ def blimp_figure(scores: Mapping[str, Any], published: Mapping[str, float]) -> s
                 va="center",
             )
         axes.axvline(50, color=INK, linewidth=1.0, linestyle="--")
-        axes.set_yticks(places, [_plain(name) for name, _, _ in bars + parts])
+        axes.set_yticks(places, [plain(name) for name, _, _ in bars + parts])
         axes.set_xlim(0, 108)
         axes.set_xticks(range(0, 101, 25))
         axes.set_xlabel("percent of pairs correct; chance is 50")

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator
 
 from crammed.quantity import quantity
 from crammed.report.curves import Line, pattern
-from crammed.report.figures import COLOURS, FAINT, STYLE, as_svg
+from crammed.report.figures import COLOURS, FAINT, STYLE, as_svg, plain
 from crammed.study.laws import doubts, law_lines
 from crammed.study.scaling import Cell, Law, analyse, cells_of
 
@@ -79,7 +79,7 @@ def _sizes_figure(cells: Sequence[Cell]) -> str:
                 marker="osD^v"[types.index(kind) % 5],
                 markersize=4,
                 linewidth=1.2,
-                label=f"{kind}, {label}",
+                label=plain(f"{kind}, {label}"),
             )
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8)
         return as_svg(figure)

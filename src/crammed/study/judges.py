@@ -177,10 +177,14 @@ def _without_mean(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _given(run: Path, judge: Judge) -> dict[str, Any]:
-    """The scores of a suite in a run's evaluation folder."""
-    suites = (read_json(judge.folder(run) / "scores.json") or {}).get("suites", {})
-    given: dict[str, Any] = suites.get(judge.suite, {})
-    return given
+    """The scores of a suite in a run's evaluation folder; none of a file that is damaged."""
+    try:
+        suites = (read_json(judge.folder(run) / "scores.json") or {}).get("suites", {})
+        given = dict(suites.get(judge.suite, {}))
+        tasks = {name: dict(entry) for name, entry in given.get("tasks", {}).items()}
+    except (InputError, AttributeError, TypeError, ValueError):  # `crammed evaluate` has said so
+        return {}
+    return {**given, "tasks": tasks}
 
 
 def _is_of(score: str, name: str) -> bool:

@@ -14,6 +14,7 @@ from crammed.choosing import Chosen, shape_of, why_size
 from crammed.config import ModelConfig, RunConfig
 from crammed.data.masking import predicted_positions
 from crammed.early_end import EarlyEnd, text_is_read
+from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
 from crammed.sizing import MOST_EPOCHS, SHAPES, expected_tokens
 from crammed.training.agenda import TRAINING, Agenda
@@ -24,6 +25,8 @@ from crammed.training.plan import Planner, budget_share
 FEW_UPDATES = 200
 BEYOND = 2
 """Sizes to show that are larger than what is trained and what should be."""
+MOST_PLAYED, FIRST = 30_000_000, 1000
+"""Updates to play through at most, ten minutes' worth, judged by so many at the beginning."""
 
 
 def forecast(
@@ -53,6 +56,9 @@ def forecast(
         ``microbatch_rows``, ``sizes`` (see `candidates`), ``best_size`` (``layers``, ``width`` and
         ``why``), ``early_end`` (the fields of `EarlyEnd`; None if the budget is spent) and
         ``notes`` on what will go wrong.
+
+    Raises:
+        InputError: the budget pays for more updates than can be played through.
     """
     ledger, work, charged = _play(config, vocab_size, rows, speed)
     training = sum(ledger.seconds[name] for name in TRAINING)
@@ -138,6 +144,11 @@ def _play(
             work += update.cost
             planner.finished(update)
             u = planner.progress(work)
+            if work.updates == FIRST and u * MOST_PLAYED < FIRST:
+                raise InputError(
+                    f"{config.budget.limit} would take about {FIRST / u:.0e} updates, too many to "
+                    "play through: plan a smaller budget, or larger updates (batch.rows)"
+                )
             for what in agenda.due(u):
                 with agenda.booked(what, u):
                     clock.now += seconds[what]
