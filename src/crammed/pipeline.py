@@ -351,7 +351,7 @@ def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progre
     """Fine-tune the run's model on its tasks, and keep the scores in the run directory."""
     if not tasks:
         return
-    protocol = run.config.finetune
+    protocol = run.config.finetune.at_width(run.config.model.width)
     spec = BackboneSpec(str(run.path), protocol.dropout)
     backbone = spec.load()
     workers = run.config.compute.workers if device.torch.type == "cpu" else None

@@ -271,12 +271,29 @@ def test_protocols_are_files_of_one_form(tmp_path: Path) -> None:
     paper, bert = load_protocol("cramming"), load_protocol("bert-base")
     assert (paper.epochs, paper.batch, paper.lr, paper.seeds) == (5, 16, 4e-5, 5)
     assert (paper.warmup, paper.schedule, paper.max_length) == (0.1, "cosine", 128)
-    assert paper == Protocol()  # to which published scores are comparable
+    assert paper.at_width(768) == Protocol()  # to which published scores are comparable
     assert (bert.lr, bert.batch, bert.epochs) == (2e-5, 32, 5)
     own = tmp_path / "own.yaml"
     own.write_text("{lr: 1e-4, epoch: 3}")
     with pytest.raises(InputError, match="epoch: no such key; did you mean epochs"):
         load_protocol(str(own))
+
+
+def test_narrow_models_learn_faster_where_the_protocol_says_so(tmp_path: Path, ask: Ask) -> None:
+    """The same by a run's own protocol as by one that is named."""
+    write_task(tmp_path, "cola", rows=40)
+    file, config = tmp_path / "model" / "config.json", tiny("crammed")
+    named = evaluate(ask(protocol="cramming", seeds=1, untrained=False), SILENT)
+    finetune = config.finetune.model_copy(update={"epochs": 5})
+    values = config.model_copy(update={"finetune": finetune}).model_dump(mode="json")
+    write_json(file, {**values, "finetune": {**values["finetune"], "lr_width": 768}})
+    request = ask(protocol=None, into=tmp_path / "own", seeds=1, untrained=False)
+    own = evaluate(request, SILENT)
+    width = config.model.width
+    assert named["protocol"]["lr"] == pytest.approx(4e-5 * 768 / width)
+    assert own["protocol"]["lr"] == pytest.approx(finetune.lr * 768 / width)
+    assert load_protocol("bert-base").at_width(width).lr == 2e-5
+    assert load_protocol("cramming").at_width(None).lr == 4e-5
 
 
 def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: Corpus) -> None:

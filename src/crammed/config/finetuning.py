@@ -23,6 +23,8 @@ class Protocol(Section):
     epochs: Size = 5
     batch: Size = 16
     lr: PositiveFloat = 4e-5
+    lr_width: Size | None = None
+    """The width that `lr` is meant for; others get it in inverse proportion. null: any width."""
     beta1: Beta = 0.9
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-6
@@ -37,9 +39,17 @@ class Protocol(Section):
     max_length: Size = 128
     """Maximum tokens in a sequence; a model's own limit applies if it is lower."""
 
+    def at_width(self, width: int | None) -> Protocol:
+        """The protocol for a model of this width; None is one whose width is not known."""
+        if self.lr_width is None or width is None:
+            return self.model_copy(update={"lr_width": None})
+        return self.model_copy(update={"lr": self.lr * self.lr_width / width, "lr_width": None})
+
     def hyperparameters(self) -> dict[str, Any]:
-        """Everything that affects the score of one seed; not the number of seeds."""
-        return self.model_dump(mode="json", include=set(Protocol.model_fields) - {"seeds"})
+        """Everything that affects the score of one seed, once the width is known (`at_width`)."""
+        return self.model_dump(
+            mode="json", include=set(Protocol.model_fields) - {"seeds", "lr_width"}
+        )
 
 
 class FinetuneConfig(Protocol):

@@ -80,6 +80,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     protocol = protocol_for(request.model, request.protocol, request.seeds)
     spec = BackboneSpec(request.model, protocol.dropout, request.trust_remote_code)
     backbone = spec.load()
+    protocol = protocol.at_width(backbone.width)
     device = choose_device(request.compute)
     path = request.into or default_folder(request.model, request.protocol)
     result: dict[str, Any] = {

@@ -33,6 +33,8 @@ class Backbone(Protocol):
     """Digest of configuration, weights and tokenizer."""
     parameters: int
     """Number of parameters, with the masked-language-model head if there is a class for it."""
+    width: int | None
+    """Width of the hidden states, where the model says it."""
     max_length: int
     """Length of the longest sequence in tokens, special tokens included."""
     pad: int

@@ -57,6 +57,7 @@ class HuggingFaceBackbone:
                 f"the weights of {name} do not match its config.json: they lack {_some(lost)}"
             )
         self.parameters = self._count(base)
+        self.width: int | None = getattr(self._config, "hidden_size", None)
         self.max_length = self._longest(base)
         with loading(name, "tokenizer"):  # special tokens are only looked up here
             self._check_tokenizer(base)

@@ -37,6 +37,7 @@ class RunBackbone:
         self.name = name
         self.sha256 = sha256
         self.parameters = parameters(final.config, final.vocab_size)
+        self.width: int | None = final.config.width
         self.max_length = final.config.max_length
         self.pad = specials.pad
         self.mask: int | None = specials.mask
