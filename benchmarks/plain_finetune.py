@@ -71,16 +71,14 @@ def main(
             return net(**inputs.to(device)).logits.float(), labels
 
     total = EPOCHS * (len(train) // BATCH)
-    optimizer = torch.optim.AdamW(
-        net.parameters(), lr=PEAK, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.0
-    )
+    optimizer = optimizer_of(net)
     net.train()
     if device == "cuda":  # what happens once in a process happens before our clock, too
         forward(train[:BATCH])[0].sum().backward()
         optimizer.zero_grad()
         torch.cuda.synchronize()
     began = time.perf_counter()
-    done = _train(optimizer, forward, train, seed, min(total, steps or total), total)
+    done = train(optimizer, forward, train, seed, min(total, steps or total), total)
     if device == "cuda":
         torch.cuda.synchronize()
     result: Row = {"model": model, "task": task, "seed": seed, "train_rows": len(train)}
@@ -95,7 +93,14 @@ def main(
     print(json.dumps(result))
 
 
-def _train(
+def optimizer_of(net: torch.nn.Module) -> torch.optim.Optimizer:
+    """PyTorch's AdamW with the paper's values."""
+    return torch.optim.AdamW(
+        net.parameters(), lr=PEAK, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.0
+    )
+
+
+def train(
     optimizer: torch.optim.Optimizer,
     forward: Forward,
     rows: list[Row],

@@ -32,11 +32,11 @@ def room(name: str) -> Any:
     return importlib.import_module(f"paper.{name}")
 
 
-def on_paper(*words: str) -> subprocess.CompletedProcess[str]:
+def on_paper(*words: str, tool: str = "step_on_paper.py") -> subprocess.CompletedProcess[str]:
     """In a process of its own, where PyTorch is not imported yet."""
     if (missing := room("gpu").missing()) is not None:
         pytest.skip(f"a step on paper needs {missing}")
-    command = [sys.executable, str(TOOLS / "step_on_paper.py"), *words]
+    command = [sys.executable, str(TOOLS / tool), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done
@@ -117,6 +117,29 @@ def test_the_model_of_time() -> None:
     assert model.between_products(found).launches == 0
 
 
+def test_branches_of_a_graph_share_a_device() -> None:
+    model, launch = room("model"), room("launches").Launch
+    card = card_called("H200")
+    short, moving = launch("k", "forward", 1, 1), launch("k", "forward", 4_320_000_000, 0)
+    assert model.side_by_side([short] * 100, 10, card) == pytest.approx(100 * model.LEAST)
+    assert model.side_by_side([short, moving], 10, card) == pytest.approx(10e-3)
+
+
+def test_the_table_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = {"launches": 3000, "flops": 2e12, "bytes": 5e9}
+    loops = {
+        "ours": {**loop, "host_launches": 3, "seconds": 2e-3},
+        "plain": {**loop, "host_launches": 3000, "seconds": 8e-3},
+    }
+    made = {"commit": "c", "packages": {"torch": "t"}}
+    result = {"rows": 16, "widths": {"64": loops}, "device": "d", "environment": made}
+    (tmp_path / "paper.json").write_text(json.dumps(result))
+    monkeypatch.setattr(importlib.import_module("benchmark_tables"), "BENCHMARKS", tmp_path)
+    shown = importlib.import_module("count_tables").paper_finetuning_table(["paper.json"])
+    assert "| 16 x 64 | ours | 3 | 3,000 | 2.00 TFLOP | 5.0 GB | 2.0 ms | 1.0 |" in shown
+    assert "| 16 x 64 | plain | 3,000 | 3,000 | 2.00 TFLOP | 5.0 GB | 8.0 ms | 4.0 |" in shown
+
+
 @pytest.mark.parametrize(
     ("kernel", "part"),
     [
@@ -173,3 +196,32 @@ def test_a_step_s_products_are_those_of_its_floor(tmp_path: Path) -> None:
     assert ours["flops"] == counted - left_out, "the last feed-forward is of predicted positions"
     assert ours["between_products_bytes"] > 0
     assert {"products", "attention", "gates", "loss", "embedding"} <= set(ours["parts"])
+
+
+SMALL = ["model.layers=3", "model.width=64", "model.head_dim=16", "tokenizer.vocab_size=512"]
+
+
+@pytest.mark.long
+def test_layers_compiled_as_one_move_what_each_for_itself_does(tmp_path: Path) -> None:
+    out = tmp_path / "paper.json"
+    loops = ["--loop", "ours", "--loop", "ours, one graph"]
+    on_paper("crammed-2022", *SMALL, "--rows", "64", *loops, "--out", str(out))
+    one, whole = json.loads(out.read_text())["loops"].values()
+    for each in ("launches", "flops", "between_products_bytes"):
+        assert one[each] == whole[each], each
+
+
+@pytest.mark.long
+def test_fine_tuning_on_paper_trains_the_same_model_as_the_plain_loop(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    out = tmp_path / "paper.json"
+    words = ["--models", "4", "--width", "16", "--width", "32", "--out", str(out)]
+    on_paper("crammed", *SMALL, *words, tool="finetune_on_paper.py")
+    result = json.loads(out.read_text())
+    assert list(result["widths"]) == ["16", "32"]
+    for loops in result["widths"].values():
+        ours, plain = loops["ours"], loops["plain"]
+        assert ours["flops"] == plain["flops"]
+        assert ours["host_launches"] < 5 < ours["launches"] < plain["launches"]
+        assert plain["host_launches"] == plain["launches"]
+        assert ours["seconds"] < plain["seconds"]

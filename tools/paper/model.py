@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from crammed.cards import Card
@@ -54,10 +54,25 @@ def seconds(launch: Launch, card: Card) -> float:
 
     Products of 8-bit numbers are taken to be twice as fast.
     """
+    return max(LEAST * launch.kernels, _busy(launch, card))
+
+
+def _busy(launch: Launch, card: Card) -> float:
+    """Seconds for which a launch would keep the whole device busy."""
     rate = ATTENTION if launches.ATTENTION in launch.name else PRODUCTS
     rate *= 2 if "scaled_mm" in launch.name else 1
     moving = launch.moved / (BANDWIDTH * card.bandwidth)
-    return max(LEAST * launch.kernels, launch.flops / (rate * card.peak), moving)
+    return max(launch.flops / (rate * card.peak), moving)
+
+
+def side_by_side(branch: Iterable[Launch], branches: int, card: Card) -> float:
+    """Seconds of several branches of a graph that run the same launches next to each other.
+
+    No branch is faster than alone, and together they do not keep the device busy for less than
+    their bytes and FLOPs do.
+    """
+    alone = sum(seconds(launch, card) for launch in branch)
+    return max(alone, branches * sum(_busy(launch, card) for launch in branch))
 
 
 def part(launch: Launch) -> str:

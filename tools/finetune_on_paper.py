@@ -1,0 +1,52 @@
+"""What a step of fine-tuning would launch and move on a GPU, counted on a machine without one.
+
+    python tools/finetune_on_paper.py [RECIPE] [key.path=value ...] [--models 10] [--width 64] ...
+        [--card H200] [--out RESULT.json]
+
+Counts one step of several models of a task (five seeds and their untrained twins are ten), in rows
+that are padded to so many tokens: as our engine captures it in one graph, and as the loop of
+benchmarks/plain_finetune.py does it for one model after the other. Both train the same ModernBERT.
+What is counted and what is not: tools/paper/__init__.py. It needs triton, g++, transformers and
+the build of PyTorch for CPUs; nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
+
+from paper import gpu  # noqa: E402
+
+PAPER = ["crammed", "model.layers=16", "model.width=768", "tokenizer.vocab_size=32768"]
+"""The default recipe at the size of the paper's encoder."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("words", nargs="*", default=PAPER)
+    parser.add_argument("--models", type=int, default=10, help="that train side by side")
+    parser.add_argument("--width", type=int, action="append", help="tokens of a row, padded")
+    parser.add_argument("--card", default="H200", help="whose rates the model of time takes")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if (missing := gpu.missing()) is not None:
+        sys.exit(f"error: fine-tuning on paper needs {missing}")
+    gpu.load()
+    from paper import compiler
+    from paper.launches import Noted
+
+    noted = Noted()
+    compiler.install(noted, "cudnn")
+    from common import finish
+    from paper.finetuning import counted
+
+    widths = given.width or [64, 128]
+    finish(counted(noted, given.words, given.models, widths, given.card), given.out)
+
+
+if __name__ == "__main__":
+    main()
