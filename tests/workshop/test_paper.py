@@ -71,7 +71,7 @@ def test_operators_are_counted_by_what_they_take_and_give() -> None:
     assert product.shape == "[3, 4] x [4, 5] nn bfloat16"
     within = launch_of(torch.ops.aten.add_.Tensor, (left, left), {}, left)
     assert (within.read, within.written, within.flops) == (2 * 24, 24, 0)
-    lists = [left, right], [left.bfloat16(), right.bfloat16()]
+    lists: Any = [left, right], [left.bfloat16(), right.bfloat16()]
     sums = launch_of(torch.ops.aten._foreach_add_.List, lists, {}, None)
     assert (sums.read, sums.written, sums.kernels) == (4 * 32, 2 * 32, 1)
     lists = [left.float(), right.float()], lists[1]

@@ -85,13 +85,12 @@ class Layer(nn.Module):
                 None, or nothing, in a model that does not need them.
             positions: [B, N], what to give, [B, N, D]; None gives every position.
         """
-        given = x, tables, mask, *more
         if self.recompute:
             again: Tensor = checkpoint(
-                self._add_blocks, *given, positions=positions, use_reentrant=False
+                self._add_blocks, x, tables, mask, *more, positions=positions, use_reentrant=False
             )
             return again
-        return self._add_blocks(*given, positions=positions)
+        return self._add_blocks(x, tables, mask, *more, positions=positions)
 
     def probabilities(
         self,

@@ -53,11 +53,11 @@ class Leaves:
     """
 
     def __init__(self, copy: MaskedLM, *, decoder: bool) -> None:
-        self._casts: list[tuple[nn.Parameter, nn.Parameter]] = []
+        self._casts: list[tuple[nn.Parameter, Tensor]] = []
         self.decoder: nn.Parameter | None = None
         parameters, dtype = list(copy.parameters()), copy.encoder.compute_dtype
 
-        def cast(parameter: nn.Parameter) -> nn.Parameter:
+        def cast(parameter: Tensor) -> nn.Parameter:
             self._casts.append((nn.Parameter(parameter.detach().to(dtype)), parameter))
             return self._casts[-1][0]
 
@@ -70,7 +70,7 @@ class Leaves:
                 self.decoder = cast(copy.encoder.tokens.weight)
         kept = {id(parameter) for parameter in copy.parameters()}
         shared = [(each, each) for each in parameters if id(each) in kept]
-        self._pairs = shared + self._casts
+        self._pairs: list[tuple[Tensor, Tensor]] = [*shared, *self._casts]
         self.tensors = [leaf for leaf, _ in self._pairs]
         self.cast_bytes = sum(made.nbytes for made, _ in self._casts)
 
@@ -78,11 +78,12 @@ class Leaves:
         """Cast the parameters again, which have changed."""
         if self._casts:
             with torch.no_grad():
-                torch._foreach_copy_(*map(list, zip(*self._casts, strict=True)))
+                torch._foreach_copy_([made for made, _ in self._casts], [p for _, p in self._casts])
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradients to those of the parameters (their ``grad``)."""
-        gradients = torch.autograd.grad(loss, self.tensors, allow_unused=True)
+        found = torch.autograd.grad(loss, self.tensors, allow_unused=True)
+        gradients: list[Tensor | None] = [*found]
         sums: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for gradient, (_, parameter) in zip(gradients, self._pairs, strict=True):
             if gradient is None:
