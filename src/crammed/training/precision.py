@@ -77,7 +77,7 @@ class Leaves:
                 self.decoder = cast(copy.encoder.tokens.weight)
         kept = {id(parameter) for parameter in copy.parameters()}
         shared = [(each, each) for each in parameters if id(each) in kept]
-        self._pairs = shared + self._casts
+        self._pairs: list[tuple[Tensor, Tensor]] = [*shared, *self._casts]
         self.tensors = [leaf for leaf, _ in self._pairs]
         self.cast_bytes = sum(made.nbytes for made, _ in self._casts)
 
@@ -85,14 +85,12 @@ class Leaves:
         """Cast the parameters again, which have changed."""
         if self._casts:
             with torch.no_grad():
-                casts, parameters = zip(*self._casts, strict=True)
-                torch._foreach_copy_(list(casts), list(parameters))
+                torch._foreach_copy_([made for made, _ in self._casts], [p for _, p in self._casts])
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradients to those of the parameters (their ``grad``)."""
-        gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
-            loss, self.tensors, allow_unused=True
-        )
+        found = torch.autograd.grad(loss, self.tensors, allow_unused=True)
+        gradients: list[Tensor | None] = [*found]
         sums: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for gradient, (_, parameter) in zip(gradients, self._pairs, strict=True):
             if gradient is None:
