@@ -221,17 +221,20 @@ def test_a_judge_that_fails_is_said_and_tried_again(
     assert place.asked == 2 * ["blimp", "glue"]
 
 
+@pytest.mark.parametrize("by", ["", "@bert-base"])
 def test_a_mean_is_over_the_same_tasks_in_all_runs(
-    judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, glue: Path
+    judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, glue: Path, by: str
 ) -> None:
     write_task(glue, "mrpc", 40)
-    assert judged(*judges_of(["glue.cola", "glue.mrpc"], None, glue))["scores"]["glue"] == 70.0
-    assert judged(*judges_of(["blimp"], blimp))["scores"]["glue"] == 70.0
+    mean = f"glue{by}"
+    two = judged(*judges_of([f"glue.cola{by}", f"glue.mrpc{by}"], None, glue))
+    assert two["scores"][mean] == 70.0
+    assert judged(*judges_of(["blimp"], blimp))["scores"][mean] == 70.0
     place.fails, place.tasks = {"glue": Ended(5, "", "")}, {"rte": {"failed": "too few rows"}}
-    entry = judged(*judges_of(["glue"], None, glue))
-    assert entry["unscored"] == {"glue.rte": "too few rows"}
-    assert {"glue", "untrained.glue"}.isdisjoint(entry["scores"])
-    assert {"glue.cola", "glue.mrpc"} <= entry["scores"].keys()
+    entry = judged(*judges_of([mean], None, glue))
+    assert entry["unscored"] == {f"glue.rte{by}": "too few rows"}
+    assert {mean, f"untrained.{mean}"}.isdisjoint(entry["scores"])
+    assert {f"glue.cola{by}", f"glue.mrpc{by}"} <= entry["scores"].keys()
 
 
 @pytest.mark.parametrize(

@@ -169,11 +169,13 @@ def with_scores(
     """
     if judge.suite != GLUE or not given:
         return {**before, **given}
-    return {**_without_mean(before), **(_without_mean(given) if judge.lacks(given) else given)}
+    mean = f"{GLUE}{judge.by}"
+    kept = _without(mean, given) if judge.lacks(given) else given
+    return {**_without(mean, before), **kept}
 
 
-def _without_mean(scores: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in scores.items() if name.removeprefix(_UNTRAINED) != GLUE}
+def _without(mean: str, scores: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in scores.items() if name.removeprefix(_UNTRAINED) != mean}
 
 
 def _given(run: Path, judge: Judge) -> dict[str, Any]:
