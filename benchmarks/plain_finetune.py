@@ -53,7 +53,7 @@ def main(
     tokenizer = AutoTokenizer.from_pretrained(model)
     outputs = 1 if task == "stsb" else 2
     net = AutoModelForSequenceClassification.from_pretrained(model, num_labels=outputs).to(device)
-    train, validation = _read(data / task / "train"), _read(data / task / "validation")
+    rows, validation = _read(data / task / "train"), _read(data / task / "validation")
     cast = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
 
     def forward(rows: list[Row]) -> tuple[Tensor, Tensor]:
@@ -70,18 +70,18 @@ def main(
         with cast:
             return net(**inputs.to(device)).logits.float(), labels
 
-    total = EPOCHS * (len(train) // BATCH)
+    total = EPOCHS * (len(rows) // BATCH)
     optimizer = optimizer_of(net)
     net.train()
     if device == "cuda":  # what happens once in a process happens before our clock, too
-        forward(train[:BATCH])[0].sum().backward()
+        forward(rows[:BATCH])[0].sum().backward()
         optimizer.zero_grad()
         torch.cuda.synchronize()
     began = time.perf_counter()
-    done = train(optimizer, forward, train, seed, min(total, steps or total), total)
+    done = train(optimizer, forward, rows, seed, min(total, steps or total), total)
     if device == "cuda":
         torch.cuda.synchronize()
-    result: Row = {"model": model, "task": task, "seed": seed, "train_rows": len(train)}
+    result: Row = {"model": model, "task": task, "seed": seed, "train_rows": len(rows)}
     result |= {"updates": done, "updates_seconds": round(time.perf_counter() - began, 2)}
     if done == total:
         net.eval()
