@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ import count_tables
 import cpu_tables
 import text_tables
 from crammed.device import known_peak
-from crammed.errors import InputError
+from crammed.errors import CrammedError, InputError
 from crammed.files import read_json, write_json, write_text
 from crammed.model.count import parameters
 from crammed.quantity import quantity
@@ -40,7 +41,7 @@ from crammed.rundir import read_config, read_lines, read_metrics
 from crammed.sizing import tokens
 from crammed.speed import CORE, SHARE_OF_PEAK
 from crammed.study.budgets import by_budget
-from crammed.study.folder import run_folder
+from crammed.study.folder import read_result, run_folder
 from crammed.study.laws import doubts, law_lines
 from crammed.study.scaling import analyse
 from crammed.study.statistics import (
@@ -58,6 +59,7 @@ from crammed.study.table import (
     p_text,
     sensitivity_text,
 )
+from crammed.summary import read_summary
 from layout import NOT_YET, wrapped
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +85,7 @@ def add(
     ] = None,
 ) -> None:
     """Keep the finished run RUN in the folder RECORD."""
-    summary = read_json(run / "summary.json")
+    summary = read_summary(run)
     if summary is None:
         raise InputError(f"{run} holds no finished run")
     folder = corpus or run / "corpus"
@@ -126,9 +128,9 @@ def study(
 
     Runs that ``crammed evaluate --suite heldout`` has scored keep what it found.
     """
-    values = read_json(folder / "study.json")
+    values = read_result(folder)
     if values is None:
-        raise InputError(f"{folder} holds no study")
+        raise InputError(f"{folder} holds no study: name the folder of one, with its study.json")
     for arm, entry in values["arms"].items():
         for seed, run in entry["runs"].items():
             scores = _scores_of(run_folder(folder, arm, int(seed))) or {"suites": {}}
@@ -375,4 +377,8 @@ MAKERS = {
 
 
 if __name__ == "__main__":
-    app()
+    try:
+        app()
+    except CrammedError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)

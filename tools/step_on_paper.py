@@ -46,10 +46,17 @@ def main() -> None:
     compiler.install(noted, given.attention)
     if given.check:
         sys.exit(_check(noted))
+    from crammed.errors import CrammedError
+    from paper.loops import loops
     from paper.result import counted
 
     names = given.loop or ["ours"]
-    result = counted(noted, given.words, names, given.rows, given.card, given.kernels)
+    if unknown := sorted({*names} - {"all", *loops()}):
+        parser.error(f"--loop {', '.join(unknown)}: choose from all, {', '.join(loops())}")
+    try:
+        result = counted(noted, given.words, names, given.rows, given.card, given.kernels)
+    except CrammedError as error:
+        parser.error(str(error))
     result["attention"] = given.attention
     _finish(result, given.out)
 

@@ -170,8 +170,8 @@ def test_every_built_in_study_has_its_place_on_the_page_of_experiments() -> None
 def test_a_study_keeps_what_its_runs_score_on_documents_by_themselves(copy: Path) -> None:
     losses = {"row": (4.0, 4.1), "document": (4.2, 3.9)}  # in packed rows, by themselves
     arms: dict[str, Any] = {
-        arm: {"runs": {str(n): {"loss@0.15": rows + n / 100, "loss@0.25": 5.0, "tokens": 5e5,
-                                "seconds": 60.0} for n in range(2)}}
+        arm: {"words": [arm], "runs": {str(n): {"loss@0.15": rows + n / 100, "loss@0.25": 5.0,
+                                                "tokens": 5e5, "seconds": 60.0} for n in range(2)}}
         for arm, (rows, _) in losses.items()
     }  # fmt: skip
     made = {"environment": {"cores": 1, "commit": "abc"}, "budget": "5e5tok", "baseline": "row"}
@@ -191,6 +191,19 @@ def test_a_study_keeps_what_its_runs_score_on_documents_by_themselves(copy: Path
     first, second = page.read_text("utf-8").splitlines()[3:5]
     assert first.startswith("| document | 2 | 3.905 ± 0.007 | -0.200 (")
     assert second == "| row | 2 | 4.105 ± 0.007 |  |  | 4.005 ± 0.007 |  |  |"
+
+
+@pytest.mark.parametrize("verb", ["add", "study"])
+@pytest.mark.parametrize("content", [None, "{}", "["])
+def test_what_cannot_be_kept_is_one_line(tmp_path: Path, verb: str, content: str | None) -> None:
+    folder, record = tmp_path / "done", tmp_path / "record"
+    folder.mkdir()
+    if content is not None:
+        (folder / ("summary.json" if verb == "add" else "study.json")).write_text(content)
+    kept = python(ROOT / "tools" / "records.py", verb, folder, record, "--command", "typed")
+    assert (kept.returncode, kept.stderr.count("\n")) == (2, 1), kept.stderr
+    assert kept.stderr.startswith("error: ")
+    assert not record.exists()
 
 
 def test_runs_are_shown_by_position_in_the_row(copy: Path) -> None:
