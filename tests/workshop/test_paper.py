@@ -133,7 +133,7 @@ def test_the_table_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made = {"commit": "c", "packages": {"torch": "t"}}
     result = {"rows": 16, "widths": {"64": loops}, "device": "d", "environment": made}
     (tmp_path / "paper.json").write_text(json.dumps(result))
-    monkeypatch.setattr(importlib.import_module("benchmark_tables"), "BENCHMARKS", tmp_path)
+    monkeypatch.setattr(importlib.import_module("layout"), "BENCHMARKS", tmp_path)
     shown = importlib.import_module("count_tables").paper_finetuning_table(["paper.json"])
     assert "| 16 x 64 | ours | 3 | 3,000 | 2.00 TFLOP | 5.0 GB | 2.0 ms | 1.0 |" in shown
     assert "| 16 x 64 | plain | 3,000 | 3,000 | 2.00 TFLOP | 5.0 GB | 8.0 ms | 4.0 |" in shown
