@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from crammed.budget import format_seconds
 from crammed.files import write_json
 from crammed.recipe import load_config
 
@@ -125,10 +126,14 @@ def test_variants_are_compared_where_both_were_run(tables: ModuleType, tmp_path:
 def test_minutes_are_what_the_rule_makes_of_them_at_the_measured_speed(
     tables: ModuleType, tmp_path: Path
 ) -> None:
+    most = load_config("crammed").budget.most_epochs
+    assert most is not None
+    assert most > 16
     names = record(
         tmp_path,
         run(SHORT, SMALL, 4, 5.0),
         run(SHORT, SMALL, 16, 4.0),
+        run(SHORT, SMALL, most, 3.5),
         run(LONG, SMALL, 0.25, 5.5),
         run(LONG, SMALL, 1, 4.5),
     )
@@ -136,14 +141,13 @@ def test_minutes_are_what_the_rule_makes_of_them_at_the_measured_speed(
     by = {(row[0], row[1]): row[2:] for row in cells}
     assert len(by) == 3 * 6
     short, long, more = ("1.2 MB, 300 k tokens", "12 MB, 3 M tokens", "100 MB, 25 M tokens")
-    most = load_config("crammed").budget.most_epochs
     assert by[short, "1"][:4] == ["2 x 64", "1.5 M", "5", ""]
     assert 4.0 < float(by[short, "1"][4]) < 5.0  # between four readings and sixteen
     # From four readings to sixteen the loss falls by 1, and by as much for each factor.
     assert float(by[short, "2"][4]) == pytest.approx(5.0 - math.log(10 / 4, 4), abs=0.01)
     ended = by[short, "60"]
-    assert ended[1:4] == ["4.8 M", f"{most:g}", "3m 12s"]
-    assert ended[4] == "4.00"
+    assert ended[1:4] == [f"{0.3 * most:g} M", f"{most:g}", format_seconds(12 * most)]
+    assert ended[4] == "3.50"
     assert by[long, "1"][1:5] == ["1.5 M", "0.5", "", "5.00"]
     assert by[long, "5"][4] == "beyond what was measured"
     assert by[more, "1"][1:5] == ["1.5 M", "0.06", "", "not measured"]
