@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 
-from paper import gpu  # noqa: E402
+from paper.start import begin  # noqa: E402
 
 PAPER = ["crammed", "model.layers=16", "model.width=768", "tokenizer.vocab_size=32768"]
 """The default recipe at the size of the paper's encoder."""
@@ -33,19 +33,17 @@ def main() -> None:
     parser.add_argument("--card", default="H200", help="whose rates the model of time takes")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    if (missing := gpu.missing()) is not None:
-        sys.exit(f"error: fine-tuning on paper needs {missing}")
-    gpu.load()
-    from paper import compiler
-    from paper.launches import Noted
-
-    noted = Noted()
-    compiler.install(noted, "cudnn")
+    noted = begin("fine-tuning on paper", "cudnn")
     from common import finish
+    from crammed.errors import CrammedError
     from paper.finetuning import counted
 
     widths = given.width or [64, 128]
-    finish(counted(noted, given.words, given.models, widths, given.card), given.out)
+    try:
+        result = counted(noted, given.words, given.models, widths, given.card)
+    except CrammedError as error:
+        parser.error(str(error))
+    finish(result, given.out)
 
 
 if __name__ == "__main__":

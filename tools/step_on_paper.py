@@ -14,7 +14,6 @@ of PyTorch for CPUs, and takes a minute for 16 layers.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 
-from paper import gpu  # noqa: E402
+from paper.start import begin  # noqa: E402
 
 
 def main() -> None:
@@ -36,16 +35,10 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="a toy, beside a count by hand")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    if (missing := gpu.missing()) is not None:
-        sys.exit(f"error: a step on paper needs {missing}")
-    gpu.load()
-    from paper import compiler
-    from paper.launches import Noted
-
-    noted = Noted()
-    compiler.install(noted, given.attention)
+    noted = begin("a step on paper", given.attention)
     if given.check:
         sys.exit(_check(noted))
+    from common import finish
     from crammed.errors import CrammedError
     from paper.loops import loops
     from paper.result import counted
@@ -58,7 +51,7 @@ def main() -> None:
     except CrammedError as error:
         parser.error(str(error))
     result["attention"] = given.attention
-    _finish(result, given.out)
+    finish(result, given.out)
 
 
 def _check(noted: Any) -> int:
@@ -72,14 +65,6 @@ def _check(noted: Any) -> int:
             f"{'same' if ours == hand else 'OTHER'}: {ours} bytes read and written, by hand {hand}"
         )
     return 0 if found == expected else 1
-
-
-def _finish(result: dict[str, Any], out: Path | None) -> None:
-    text = json.dumps(result, indent=1, allow_nan=False)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text + "\n", "utf-8")
-    print(text)
 
 
 if __name__ == "__main__":

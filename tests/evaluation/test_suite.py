@@ -294,6 +294,7 @@ def test_narrow_models_learn_faster_where_the_protocol_says_so(tmp_path: Path, a
     assert own["protocol"]["lr"] == pytest.approx(finetune.lr * 768 / width)
     assert load_protocol("bert-base").at_width(width).lr == 2e-5
     assert load_protocol("cramming").at_width(None).lr == 4e-5
+    assert load_protocol("cramming").at_width(1024).lr == 4e-5
 
 
 def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: Corpus) -> None:

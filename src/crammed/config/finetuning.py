@@ -24,7 +24,7 @@ class Protocol(Section):
     batch: Size = 16
     lr: PositiveFloat = 4e-5
     lr_width: Size | None = None
-    """The width that `lr` is meant for; others get it in inverse proportion. null: any width."""
+    """The width that `lr` is meant for; narrower models get it in inverse proportion."""
     beta1: Beta = 0.9
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-6
@@ -41,9 +41,8 @@ class Protocol(Section):
 
     def at_width(self, width: int | None) -> Protocol:
         """The protocol for a model of this width; None is one whose width is not known."""
-        if self.lr_width is None or width is None:
-            return self.model_copy(update={"lr_width": None})
-        return self.model_copy(update={"lr": self.lr * self.lr_width / width, "lr_width": None})
+        narrower = max(1.0, (self.lr_width or 0) / width) if width is not None else 1.0
+        return self.model_copy(update={"lr": narrower * self.lr, "lr_width": None})
 
     def hyperparameters(self) -> dict[str, Any]:
         """Everything that affects the score of one seed, once the width is known (`at_width`)."""

@@ -87,13 +87,7 @@ class Processes:
             self._free.put(device)
 
     def _run(self, words: Sequence[str], env: Mapping[str, str]) -> Ended:
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=_environment(env),
-        )
+        process = _begin(words, env)
         self._started.append(process)
         if self._stopped:  # while it was started
             self.stop()
@@ -157,14 +151,7 @@ def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple
     if threading.current_thread() is threading.main_thread():
         # Ray cancels by this signal, which shells ignore for what they start in the background.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(
-        [sys.executable, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=_environment(env),
-        cwd=folder if Path(folder).is_dir() else None,
-    )
+    process = _begin(words, env, folder if Path(folder).is_dir() else None)
     try:
         while True:  # what Ray stops a task with does not wake it from waiting
             with suppress(subprocess.TimeoutExpired):
@@ -176,9 +163,18 @@ def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple
         raise
 
 
-def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a command that ends with this process."""
-    return {**os.environ, **env, STARTER: str(os.getpid())}
+def _begin(
+    words: Sequence[str], env: Mapping[str, str], folder: str | None = None
+) -> subprocess.Popen[str]:
+    """Start Python with these words in a folder, as a process that ends with this one."""
+    return subprocess.Popen(
+        [sys.executable, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env, STARTER: str(os.getpid())},
+        cwd=folder,
+    )
 
 
 def gpus() -> list[str]:
