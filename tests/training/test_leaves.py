@@ -90,8 +90,10 @@ class _CastEachTime(Leaves):
         plain(loss)
 
 
-@pytest.mark.parametrize("kernels", ["compiler", "triton"])
-def test_an_update_of_a_gpu_is_that_of_a_cpu_but_for_rounding(cpu: Device, kernels: str) -> None:
+@pytest.mark.parametrize("kernels", ["auto", "compiler", "triton"])
+def test_what_is_not_predicted_needs_nothing_after_the_last_attention(
+    cpu: Device, kernels: str
+) -> None:
     device = dataclasses.replace(cpu, dtype=FLOAT32, microbatch_rows=4, kernels=kernels)
     found = []
     for reorders in (False, True):
@@ -116,5 +118,7 @@ def test_updates_are_those_of_weights_that_are_cast_each_time(
             step.gradients(rows_of(12, number), update_of(12, number))
             step.apply(1.0)
         weights.append([p.detach().clone() for p in model.parameters()])
-    for one, other in zip(*weights, strict=True):
-        assert torch.equal(one, other)
+    if dtype == FLOAT32:
+        assert all(map(torch.equal, *weights))
+    else:  # the gradients of the embedding's two uses are added up in another order
+        torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)

@@ -139,8 +139,9 @@ class ComputeConfig(Section):
     """Use torch.compile; `auto` does so on GPUs, and on CPUs in runs long enough for it to pay."""
     kernels: Literal["auto", "compiler", "triton"] = "auto"
     """What computes norms, gates and the loss: the code of torch.compile, or `crammed.kernels`.
-    `auto` is `compiler` with a faster loss in float32 updates that a CPU does uncompiled. A run
-    that is resumed with `auto` keeps what it began with."""
+    `auto` is `compiler`, but on a CPU it also leaves out what no prediction needs, and has a faster
+    loss in float32 updates that are not compiled. A run that is resumed with `auto` keeps what it
+    began with."""
     recompute: Literal["auto", "on", "off"] = "auto"
     """Compute the layers' activations a second time for the gradients instead of keeping them;
     `auto` does so where memory is short."""
