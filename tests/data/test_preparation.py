@@ -243,9 +243,9 @@ def _prepare_in_a_process(out: Path, text: Path, **environment: str) -> None:
 
 
 def test_the_hash_seed_does_not_matter(tmp_path: Path, text_file: Path) -> None:
-    for seed in ("1", "2"):
-        _prepare_in_a_process(tmp_path / seed, text_file, PYTHONHASHSEED=seed)
-    assert Corpus(tmp_path / "1").sha256 == Corpus(tmp_path / "2").sha256
+    _prepare_in_a_process(tmp_path / "1", text_file, PYTHONHASHSEED="1")
+    _prepare_in_a_process(tmp_path / "another", text_file)
+    assert Corpus(tmp_path / "1").sha256 == Corpus(tmp_path / "another").sha256
 
 
 def test_a_killed_preparation_resumes_and_gives_the_same(tmp_path: Path, text_file: Path) -> None:

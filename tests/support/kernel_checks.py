@@ -76,7 +76,7 @@ def against_double(
             assert right.grad is None
 
 
-@pytest.mark.parametrize(("rows", "width"), [(37, 192), (7, 768), (3, 1000)])
+@pytest.mark.parametrize(("rows", "width"), [(37, 192), (3, 1000)])
 @pytest.mark.parametrize("stream", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("biased", [True, False])
 def test_add_norm(rows: int, width: int, stream: torch.dtype, biased: bool) -> None:
@@ -118,8 +118,7 @@ def test_the_norm_is_that_of_the_stored_total() -> None:
 
 
 @pytest.mark.parametrize("activation", ACTIVATION_NAMES)
-@pytest.mark.parametrize(("rows", "hidden"), [(37, 96), (3, 1000)])
-@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize(("rows", "hidden", "dtype"), [(37, 96, BOTH[0]), (3, 1000, BOTH[1])])
 def test_gate(activation: str, rows: int, hidden: int, dtype: torch.dtype) -> None:
     up = (2 * drawn(rows, 2 * hidden).detach()).to(dtype).requires_grad_()
     against_double(

@@ -43,8 +43,6 @@ FORMATS: list[dict[str, Any]] = [
     {"dtype": FLOAT32},
     {"dtype": BFLOAT16},
     {"dtype": FLOAT16},
-    {"dtype": BFLOAT16, "fp8": True},
-    {"dtype": BFLOAT16, "recomputes": True},
     {"dtype": BFLOAT16, "fp8": True, "recomputes": True},
 ]
 

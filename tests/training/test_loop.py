@@ -50,8 +50,8 @@ def test_a_budget_of_flops_counts_analytic_flops(
     assert trained.work.flops == pytest.approx(3 * one)
 
 
-@settings(max_examples=12, deadline=None)
-@given(tick=st.floats(0.05, 0.2), limit=st.integers(20, 60))
+@settings(max_examples=8, deadline=None)
+@given(tick=st.floats(0.05, 0.2), limit=st.integers(20, 40))
 def test_a_budget_of_time_ends_within_one_update_and_never_beyond(
     tmp_path_factory: pytest.TempPathFactory, corpus: Corpus, cpu: Device, tick: float, limit: int
 ) -> None:

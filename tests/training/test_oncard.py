@@ -162,15 +162,16 @@ def test_every_card_is_whole() -> None:
 
 
 def test_a_plan_for_a_card_says_that_it_is_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    hour = Budget.parse("1h")
     for as_json in (False, True):
-        planning.plan(["crammed-2022"], None, DAY, as_json=as_json, device="A6000")
+        planning.plan(["crammed-2022"], None, hour, as_json=as_json, device="A6000")
     said, _, values = capsys.readouterr().out.partition("{")
     assert "RTX A6000: a count" in said
     assert "8.92 G tokens a day by the paper's program" in said
     assert re.search(r"of 48 GiB, (256|512) rows at a time", said)
     plan = json.loads("{" + values)
     assert plan["card"]["tokens_per_day"] == pytest.approx(86400 * plan["tokens_per_second"])
-    assert plan["tokens"] == pytest.approx(plan["card"]["tokens_per_day"], rel=0.01)
+    assert 24 * plan["tokens"] == pytest.approx(plan["card"]["tokens_per_day"], rel=0.01)
 
 
 def test_what_suits_a_card_follows_from_its_count(capsys: pytest.CaptureFixture[str]) -> None:

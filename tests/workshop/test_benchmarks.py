@@ -39,18 +39,18 @@ def test_prepare(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     for number in range(2):
-        write_jsonl(folder / f"{number}.jsonl", _prose(300, seed=number))
+        write_jsonl(folder / f"{number}.jsonl", _prose(150, seed=number))
     out = tmp_path / "result.json"
     _run("prepare.py", folder, "--small", folder / "0.jsonl", "--identity", "--out", out)
     runs = {run["what"]: run for run in json.loads(out.read_text())["runs"]}
-    assert runs["identity"] == {"what": "identity", "documents": 600, "differing": 0}
+    assert runs["identity"] == {"what": "identity", "documents": 300, "differing": 0}
     trained, given = runs["all, tokenizer trained"], runs["all, tokenizer given"]
     assert (trained["tokens"], trained["rows"]) == (given["tokens"], given["rows"])
     assert trained["megabytes"] > 1.9 * runs["small, tokenizer trained"]["megabytes"]
     assert given["peak_memory_megabytes"] > 50
 
 
-@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("steps", [pytest.param(0, marks=pytest.mark.long), 3])
 def test_finetune(tmp_path: Path, steps: int) -> None:
     pytest.importorskip("transformers")
     data, out = tmp_path / "glue", tmp_path / "result.json"
@@ -193,17 +193,16 @@ def test_step(tmp_path: Path) -> None:
 
 
 def test_lengths(tmp_path: Path) -> None:
-    options = ["--lengths", "16,64", "--tokens", "128", "--rounds", "1"]
+    options = ["--lengths", "32", "--tokens", "128", "--rounds", "1"]
     result = _result("lengths.py", "crammed", *SMALL, *options)
     cases = result["cases"]
-    assert [(case["row_length"], case["attention"]) for case in cases] == [
-        (length, attention) for length in (16, 64) for attention in ("row", "document")
-    ]
+    found = [(case["row_length"], case["attention"]) for case in cases]
+    assert found == [(32, "row"), (32, "document")]
     for case in cases:
         assert case["tokens_per_second"] == pytest.approx(128 / case["seconds"])
         assert case["peak_memory"] > 50 * 2**20
-    assert cases[0]["flops_per_token"] == cases[1]["flops_per_token"] < cases[2]["flops_per_token"]
-    assert "| 16 | document | " in _table("lengths", result, tmp_path)
+    assert cases[0]["flops_per_token"] == cases[1]["flops_per_token"]
+    assert "| 32 | document | " in _table("lengths", result, tmp_path)
 
 
 def test_optimizer(tmp_path: Path) -> None:
@@ -281,11 +280,11 @@ def test_kernels_are_known_by_their_names(
 
 
 def test_plan_accuracy(corpus: Corpus, tmp_path: Path) -> None:
-    options = ["--corpus", str(corpus.path), "--budgets", "3s,40updates", "--seconds", "1"]
+    options = ["--corpus", str(corpus.path), "--budgets", "1s,40updates", "--seconds", "1"]
     result = _result("plan_accuracy.py", "crammed", *MODEL, *options)
     timed, counted = result["runs"]
     assert timed["ratio"] == pytest.approx(timed["tokens"] / timed["predicted_tokens"])
-    assert timed["accounts"]["step"] > 1.0
+    assert timed["accounts"]["step"] > 0.3
     assert (counted["ratio"], counted["within"]) == (1.0, True)
     assert "| 40updates | " in _table("plan", result, tmp_path)
 

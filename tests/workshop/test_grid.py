@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +14,7 @@ import yaml
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import FolderLock, read_json, write_json
-from support.command import python, wait_for
+from support.command import python, started, wait_for
 from support.text import MODEL
 
 GRID = Path(__file__).resolve().parents[2] / "benchmarks" / "grid.py"
@@ -71,14 +69,15 @@ def test_runs_have_folders_of_their_own(module: ModuleType) -> None:
 
 def test_a_grid_that_is_terminated_ends_its_runs(tmp_path: Path, corpus: Corpus) -> None:
     core = str(min(os.sched_getaffinity(0)))
-    entry = {"corpora": ["a"], "words": [OWN], "variant": "long", "tokens": [1e12], "seeds": [0]}
+    eager = [*OWN, "compute.compile=off"]
+    entry = {"corpora": ["a"], "words": [eager], "variant": "long", "tokens": [1e12], "seeds": [0]}
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump([entry]))
-    words: list[str | Path] = [sys.executable, GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
+    words: list[str | Path] = [GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
     words += ["--out", tmp_path / "out", "--cores", core]
-    grid = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: any((tmp_path / "out" / "runs").glob("*/heartbeat.json")), grid)
-    grid.terminate()
-    assert "the same command continues" in grid.communicate()[1]
+    with started(*words) as grid:
+        wait_for(lambda: any((tmp_path / "out" / "runs").glob("*/heartbeat.json")), grid)
+        grid.terminate()
+        assert "the same command continues" in grid.communicate()[1]
     (run,) = (path for path in (tmp_path / "out" / "runs").iterdir() if path.is_dir())
     FolderLock(run).release()  # nobody trains there any more
 

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from crammed.budget import ACCOUNTS, format_seconds
 from crammed.data.show import describe_dropped
@@ -47,6 +47,7 @@ OF_THE_PAGE = {
     **{colour: f"c{number}" for number, colour in enumerate(COLOURS)},
 }
 """The page's own colours, by name, which differ in the dark."""
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MOST_POINTS = 600
 """Longer series are thinned to this many points, so that the file does not grow with the run."""
 
@@ -79,6 +80,11 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
 def plain(text: str) -> str:
     """Text in which matplotlib finds no formula."""
     return text.replace("$", r"\$")
+
+
+def power_of_ten(value: float) -> str:
+    """``0.01`` -> ``10⁻²``, as text: the formulas that matplotlib would write are slow to draw."""
+    return "10" + f"{math.log10(value):.0f}".translate(SUPERSCRIPTS)
 
 
 def _thinned(records: Sequence[Point]) -> list[Point]:
@@ -302,6 +308,8 @@ def compute_figure(used: float, ceiling: float | None) -> str:
                 va="center",
             )
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: power_of_ten(x)))
+        axes.xaxis.set_minor_locator(NullLocator())
         lowest = min(value for _, value, _ in bars)
         axes.set_xlim(10 ** math.floor(math.log10(lowest) - 0.3), 1.2e5)
         axes.set_yticks(range(len(bars)), [name for name, _, _ in reversed(bars)])
