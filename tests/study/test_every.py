@@ -18,7 +18,7 @@ from crammed.recipe import load_config
 from crammed.study.arms import read_study, study_names
 from crammed.study.costs import Cost, seconds_of
 from crammed.workers import cores
-from support.text import MODEL
+from support.text import MODEL, write_jsonl
 
 MINUTE = Budget.parse("60s")
 OWN = {"data", "vocabulary"}
@@ -63,7 +63,13 @@ def test_what_has_finished_costs_nothing(
     arms: dict[str, Any] = {"masks-25": {"words": ["crammed"], "runs": runs}}
     write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
     every(tmp_path, Budget.parse("1e10flop"), "masking", **{**options, "as_json": False})
-    assert capsys.readouterr().out.startswith("masking  8 arms, 15 of 16 runs to go, about 2m 30s")
+    said = capsys.readouterr().out
+    assert said.startswith("masking  8 arms, 15 of 16 runs to go, about 2m 30s")
+    assert "and judging" not in said
+    pairs = write_jsonl(tmp_path / "pairs.jsonl", [])
+    judged = {**options, "as_json": False, "judges": "blimp", "blimp": pairs}
+    every(tmp_path, Budget.parse("1e10flop"), "masking", **judged)
+    assert capsys.readouterr().out.endswith(" core-hours, and judging\n")
     runs["1"] = runs["0"]
     arms = {arm: {"words": ["crammed"], "runs": runs} for arm in read_study("masking").arms}
     write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})

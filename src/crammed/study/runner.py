@@ -31,7 +31,7 @@ from crammed.files import FolderLock, is_locked, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
 from crammed.study.arms import Study, as_typed, merged
-from crammed.study.board import Board
+from crammed.study.board import Board, Running
 from crammed.study.budgets import split
 from crammed.study.checks import check_arms
 from crammed.study.corpora import Corpora, corpora_of, of_training
@@ -267,15 +267,20 @@ def _train_all(
                     run, entry = futures[future], future.result()
                     result["arms"][run.arm]["runs"][str(run.seed)] = entry
                     write_json(out / RESULT, result)
-                    board.ended(run.arm, failed="failed" in entry)
+                    board.ended(_shown(run), failed="failed" in entry)
                     progress.line(_line(run, entry, board))
                 running = [futures[each] for each in waiting if each.running()]
-                bar.update(*board.look([(run.arm, run.seed, run.folder) for run in running]))
+                bar.update(*board.look(list(map(_shown, running))))
         except BaseException:  # those that wait must not start
             pool.shutdown(wait=False, cancel_futures=True)
             place.stop()
             pool.shutdown(wait=True)
             raise
+
+
+def _shown(run: _Run) -> Running:
+    """What the board has to know of a run."""
+    return Running(run.arm, run.seed, run.folder, bool(run.judges), run.before is not None)
 
 
 def _line(run: _Run, entry: Mapping[str, Any], board: Board) -> str:
