@@ -175,23 +175,11 @@ def load_study(
     study = study.model_copy(update={"base": base.words})
     arms: dict[str, tuple[str, ...]] = {}
     made: dict[str, str] = {}
-    for arm, own in study.arms.items():
-        recipe, *overrides = _settings(study, arm)
+    for arm in study.arms:
         try:
             _refuse_decided(study.words(arm))
             fixed = corpora.fixed(study.words(arm), budget)
-            if any("=" not in word for word in own):  # a recipe of its own
-                same = _same_end(base.config, ask(recipe, overrides, fixed).config)
-                recipe, *overrides = merged((recipe, *overrides, *same))
-                asked = ask(recipe, overrides, fixed)
-                arms[arm] = (*same, *_alone(study, arm, base, asked, chosen))
-            else:
-                arms[arm] = _beside(study, arm, base)
-            recipe, *overrides = of_training(merged((*study.base, *arms[arm])))
-            config = ask(recipe, overrides, fixed).config
-            if _same_end(base.config, config):
-                raise InputError("budget.most_epochs is the same in all arms: set it in the base")
-            made[arm] = config.identity()
+            arms[arm], made[arm] = _arm(study, arm, base, fixed, chosen)
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
     if study.small is not None:  # a small form may be what an arm changes
@@ -240,6 +228,29 @@ def _base(
     if small == full:
         return as_it_is
     return _Base((*study.base, *added), full, small, "model.head_dim" in asked.open)
+
+
+def _arm(
+    study: Study,
+    arm: str,
+    base: _Base,
+    fixed: Mapping[str, Any],
+    choose: Callable[[str, Asked], RunConfig],
+) -> tuple[tuple[str, ...], str]:
+    """The words of an arm with what follows from the budget, and the identity of its runs."""
+    if any("=" not in word for word in study.arms[arm]):  # a recipe of its own
+        recipe, *overrides = _settings(study, arm)
+        same = _same_end(base.config, ask(recipe, overrides, fixed).config)
+        recipe, *overrides = merged((recipe, *overrides, *same))
+        asked = ask(recipe, overrides, fixed)
+        words = (*same, *_alone(study, arm, base, asked, choose))
+    else:
+        words = _beside(study, arm, base)
+    recipe, *overrides = of_training(merged((*study.base, *words)))
+    config = ask(recipe, overrides, fixed).config
+    if _same_end(base.config, config):
+        raise InputError("budget.most_epochs is the same in all arms: set it in the base")
+    return words, config.identity()
 
 
 def _refuse_decided(words: Sequence[str]) -> None:

@@ -125,11 +125,15 @@ def run_study(
         if result != before:  # a call that goes on takes from here what was chosen
             write_json(out / RESULT, result)
         if place is not None:
-            left = Counter(run.arm for run in todo)
-            finished = Counter({arm: seeds - left[arm] for arm in study.arms})
-            board = Board(seeds, progress.clock, finished)
-            _train_all(todo, result, out, place, progress, board)
+            _train_all(todo, result, out, place, progress, _board(study, seeds, todo, progress))
     return result
+
+
+def _board(study: Study, seeds: int, todo: Sequence[_Run], progress: Progress) -> Board:
+    """The state of all runs before the first of those to do begins."""
+    left = Counter(run.arm for run in todo)
+    finished = Counter({arm: seeds - left[arm] for arm in study.arms})
+    return Board(seeds, progress.clock, finished)
 
 
 def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> dict[str, Any]:
