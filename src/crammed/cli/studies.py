@@ -306,7 +306,7 @@ def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str,
         corpora = _corpora(call, chooser, progress)
         former = began_earlier(name, words, corpora, budget, out)
         loaded = load_study(name, corpora, budget, words, chooser, former)
-        if former:
+        if former is not None:
             progress.line("study  goes on with its recipes as they were in an earlier version")
         return run_study(
             loaded,

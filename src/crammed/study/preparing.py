@@ -27,7 +27,7 @@ from crammed.data.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files import json_hash
 from crammed.progress import Progress
-from crammed.recipe import ask, parse_overrides
+from crammed.recipe import EARLIER, ask, parse_overrides
 from crammed.study.arms import Study, merged
 from crammed.study.corpora import Corpora, Key, is_of_corpus, key_of
 from crammed.study.folder import refuse_foreign
@@ -162,9 +162,10 @@ def planned_corpora(study: Study, data: Sequence[str], budget: Budget, out: Path
     corpus = Corpus(base)
     if not (different := planned.differences(corpus)):
         return planned
-    former = PlannedCorpora(study.formerly(), data, budget)
-    if not former.differences(corpus):
-        return former
+    for version in reversed(EARLIER):
+        former = PlannedCorpora(study.formerly(version), data, budget)
+        if not former.differences(corpus):
+            return former
     raise InputError(f"{out} holds another study ({different[0]}): choose another --out")
 
 
