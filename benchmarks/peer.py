@@ -73,29 +73,9 @@ def main(
     torch.manual_seed(seed)
     model = _model(opened, specials, layers, width)
     clock = Clock(seconds, warmup)
-    arguments = TrainingArguments(
-        output_dir=str(out),
-        max_steps=1_000_000_000,  # the clock ends it
-        per_device_train_batch_size=batch,
-        learning_rate=rate,
-        optim="adamw_torch_fused",
-        weight_decay=0.01,
-        adam_beta2=0.98,
-        bf16=bf16,
-        torch_compile=compile,
-        seed=seed,
-        use_cpu=not torch.cuda.is_available(),
-        remove_unused_columns=False,
-        dataloader_pin_memory=False,
-        logging_nan_inf_filter=False,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
     trainer = ClockTrainer(
         model=model,
-        args=arguments,
+        args=_arguments(out, rate, batch, seed, bf16=bf16, compiled=compile),
         train_dataset=Rows(opened),
         data_collator=Masks(opened.vocab_size, specials, masks),
         callbacks=[clock],
@@ -115,6 +95,31 @@ def main(
         "parameters": sum(each.numel() for each in model.parameters()),
     }
     print(json.dumps(result))
+
+
+def _arguments(
+    out: Path, rate: float, batch: int, seed: int, *, bf16: bool, compiled: bool
+) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(out),
+        max_steps=1_000_000_000,  # the clock ends it
+        per_device_train_batch_size=batch,
+        learning_rate=rate,
+        optim="adamw_torch_fused",
+        weight_decay=0.01,
+        adam_beta2=0.98,
+        bf16=bf16,
+        torch_compile=compiled,
+        seed=seed,
+        use_cpu=not torch.cuda.is_available(),
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        logging_nan_inf_filter=False,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
 
 
 class Clock(TrainerCallback):

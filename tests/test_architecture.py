@@ -1,4 +1,4 @@
-"""Layers: imports only go down, there are no cycles, and no module has the name of a verb."""
+"""Layers: imports only go down, there are no cycles, no module has a verb's name; all is short."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ import pytest
 import crammed
 
 PACKAGE = Path(crammed.__file__).parent
+REPOSITORY = Path(__file__).parent.parent
+SOURCES = {
+    str(file.relative_to(REPOSITORY)): file.read_text("utf-8")
+    for folder in ("src", "tools", "benchmarks")
+    for file in sorted((REPOSITORY / folder).rglob("*.py"))
+}
+MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 60, 400
 
 FLOORS = (
     # From the top. A room may import from those below it, and from its own folder.
@@ -136,3 +143,18 @@ def test_no_circle_of_folders() -> None:
 def test_no_module_is_called_like_a_public_function() -> None:
     words = {part for name in MODULES for part in name.split(".")}
     assert not words & PUBLIC_FUNCTIONS
+
+
+def test_files_are_short() -> None:
+    lines = {name: len(text.splitlines()) for name, text in SOURCES.items()}
+    assert not {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_FILE}
+
+
+def test_functions_are_short() -> None:
+    lines = {
+        f"{name}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for name, text in SOURCES.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert not {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_FUNCTION}

@@ -16,15 +16,16 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import write_json
-from crammed.recipe import FORMER, ask, formerly, recipe_names
+from crammed.recipe import EARLIER, ask, formerly, recipe_names
 from crammed.resuming import as_begun, ask_in, default_out
 from crammed.rundir import RunDir, read_config
 from crammed.training.settling import settled
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
+FIRST, LAST = EARLIER[0], EARLIER[-1]
 BEFORE, TODAY = 0.25, 0.4
-"""The mask rates of the recipe crammed."""
+"""The mask rates of the recipe crammed, in the first version and today."""
 
 
 @pytest.fixture
@@ -43,9 +44,12 @@ def asked(corpus: Corpus, *words: str, out: Path | None = None, recipe: str = "c
     return ask_in(out, recipe, [*MODEL, *words], fixed(corpus))
 
 
-def begun(out: Path, corpus: Corpus, *words: str, recipe: str = "crammed") -> RunConfig:
+def begun(
+    out: Path, corpus: Corpus, *words: str, recipe: str = "crammed", version: str = FIRST
+) -> RunConfig:
     """A run as an earlier version began it."""
-    config = ask(formerly(recipe), [*MODEL, *words], fixed(corpus)).nominally(corpus.rows)
+    words = (*MODEL, *words)
+    config = ask(formerly(recipe, version), words, fixed(corpus)).nominally(corpus.rows)
     with RunDir.open(out, config) as run:
         run.metrics({"update": 1})
     return config
@@ -79,9 +83,28 @@ def test_a_run_goes_on_with_the_recipe_that_it_began_with(
     assert said.count(line) == 2
 
 
+def test_there_are_several_earlier_versions(
+    tmp_path: Path, corpus: Corpus, said: list[str]
+) -> None:
+    last = begun(tmp_path / "last", corpus, version=LAST)
+    today = pretrained(corpus, tmp_path / "today")
+    values = {
+        (config.masking.rate, config.finetune.lr_width)
+        for config in (begun(tmp_path / "first", corpus), last, today)
+    }
+    assert values == {(BEFORE, None), (TODAY, None), (TODAY, 768)}
+    assert not said.count("recipe  goes on with the recipe crammed as it was in an earlier version")
+    assert pretrained(corpus, tmp_path / "last") == last
+    assert said.count("recipe  goes on with the recipe crammed as it was in an earlier version")
+    for folder, version in (("first", FIRST), ("last", LAST), ("today", None), ("none", None)):
+        assert as_begun(tmp_path / folder, asked(corpus)).earlier == version
+    demo, now = (ask(recipe).config for recipe in (formerly("demo", LAST), "demo"))
+    assert (demo.budget.most_epochs, demo.optim, demo.finetune) == (16.0, now.optim, now.finetune)
+
+
 def test_what_the_budget_decided_then_stays(tmp_path: Path, corpus: Corpus) -> None:
     words = ["model.ffn_ratio=2.0"]
-    then = ask(formerly("crammed"), words, fixed(corpus))
+    then = ask(formerly("crammed", FIRST), words, fixed(corpus))
     assert not {"model.head_dim", "optim.matrix_lr"} & {*then.open}
     config = then.nominally(corpus.rows)
     with RunDir.open(tmp_path / "run", config) as run:
@@ -98,7 +121,7 @@ def test_recipes_that_extend_one_that_changed(tmp_path: Path, corpus: Corpus, na
         Path(name).write_text("extends: crammed\nmasking: {rate: 0.3}\n")
     before = begun(tmp_path / "old", corpus, recipe=name)
     wanted = as_begun(tmp_path / "old", asked(corpus, recipe=name))
-    assert (before.optim.name, wanted.earlier) == ("adamw", True)
+    assert (before.optim.name, wanted.earlier) == ("adamw", FIRST)
     assert wanted.config.identity() == before.identity()
     assert not as_begun(tmp_path / "new", asked(corpus, recipe=name)).earlier
 
@@ -135,7 +158,7 @@ def test_words_that_only_the_former_recipe_takes(tmp_path: Path, corpus: Corpus)
 
 def test_a_folder_without_training_becomes_a_run_of_today(tmp_path: Path, corpus: Corpus) -> None:
     out, words = tmp_path / "run", ["data.sources=[text.jsonl]"]
-    config = ask(formerly("crammed"), words).nominally(corpus.rows)
+    config = ask(formerly("crammed", FIRST), words).nominally(corpus.rows)
     with RunDir.open(out, config):
         (out / "corpus").mkdir()
         write_json(out / "corpus" / "manifest.json", {})
@@ -144,7 +167,7 @@ def test_a_folder_without_training_becomes_a_run_of_today(tmp_path: Path, corpus
 
 
 def test_a_recipe_that_has_not_changed_is_one() -> None:
-    assert ask_in(None, "izsak", [], {}).former is None
+    assert ask_in(None, "izsak", [], {}).former == ()
     assert not any("former" in name for name in recipe_names())
 
 
@@ -182,14 +205,14 @@ def test_a_study_goes_on_with_the_recipe_that_it_began_with(
     tmp_path: Path, corpus: Corpus, study: Study, said: list[str]
 ) -> None:
     _, commands = study("new")
-    assert not any(word.startswith(FORMER) for run in commands.values() for word in run)
+    assert not any(word.startswith("former") for run in commands.values() for word in run)
     line = "study  goes on with its recipes as they were in an earlier version"
     assert line not in said
     begun(tmp_path / "old" / "plain-0", corpus)
     for times in (1, 2):
         old, commands = study("old")
         assert set(commands) == {"plain-0", "plain-1", "higher-0", "higher-1"}
-        assert all("former:crammed" in command for command in commands.values())
+        assert all(formerly("crammed", FIRST) in command for command in commands.values())
         assert said.count(line) == times
         assert all(arm["words"][0] == "crammed" for arm in old["arms"].values())
     with pytest.raises(InputError, match=r"another study \(arm plain, schedule.falling: 0\.25 th"):

@@ -43,14 +43,15 @@ class Asked:
     Attributes:
         config: what is open has values that mean nothing.
         open: the keys that follow from the budget.
-        earlier: whether the recipe is read as it was in an earlier version.
-        former: the same words read so, for runs that began with it; None if that is no different.
+        earlier: the version as of which the recipe is read; None is today's.
+        former: the same words read as of earlier versions, for runs that began with these, the
+            latest first, as far as that is different.
     """
 
     config: RunConfig
     open: tuple[str, ...] = ()
-    earlier: bool = False
-    former: Asked | None = None
+    earlier: str | None = None
+    former: tuple[Asked, ...] = ()
 
     @property
     def needs_speed(self) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.sizing import FOLLOWERS, follow_budget, head_dim
 
-FORMER = "former:"
-"""Before a recipe, it and what it extends are read as they were in an earlier version."""
+EARLIER = ("0.1.0", "2026-11-22")
+"""The versions in which recipes were others than today, the oldest first; the last is the day until
+which the recipes of a version that was not released were so."""
+_MARK = re.compile(r"former-([^:]+):")
+"""Before a recipe, it and what it extends are read as they were in that version."""
 
 
 def recipe_names() -> list[str]:
@@ -23,23 +28,39 @@ def recipe_names() -> list[str]:
     return names_in(resources.files("crammed") / "recipes")
 
 
-def formerly(recipe: str) -> str:
-    """The recipe as it was in an earlier version; one that has not changed is the same."""
-    return FORMER + recipe.removeprefix(FORMER)
+def formerly(recipe: str, version: str) -> str:
+    """The recipe as it was in one of `EARLIER`; one that has not changed is the same."""
+    return f"former-{version}:{unmarked(recipe)}"
 
 
-def _read_recipe(recipe: str, former: bool, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def unmarked(word: str) -> str:
+    """A recipe without the mark of an earlier version; other words as they are."""
+    return _MARK.sub("", word, count=1) if _version_of(word) is not None else word
+
+
+def _version_of(recipe: str) -> str | None:
+    """The version as of which a recipe is read; None is today's."""
+    found = _MARK.match(recipe)
+    return found[1] if found is not None and found[1] in EARLIER else None
+
+
+def _folder_of(recipe: str, version: str | None) -> Traversable:
+    """Where a recipe lies: as of this version, or as it was first changed to after it."""
+    today = resources.files("crammed") / "recipes"
+    since = EARLIER[EARLIER.index(version) :] if version is not None else ()
+    folders = [today / "former" / each for each in since]
+    return next((each for each in folders if recipe in names_in(each)), today)
+
+
+def _read_recipe(recipe: str, version: str | None, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """The recipe's sections as plain values, on top of those it extends."""
     if recipe in seen:
         raise InputError(f"recipe {recipe} extends itself: {' -> '.join((*seen, recipe))}")
-    folder = resources.files("crammed") / "recipes"
-    if former and recipe in names_in(folder / "former"):
-        folder = folder / "former"
-    values = read_yaml("recipe", recipe, folder)
+    values = read_yaml("recipe", recipe, _folder_of(recipe, version))
     base_name = values.pop("extends", None)
     if base_name is None:
         return values
-    base = _read_recipe(str(base_name), former, (*seen, recipe))
+    base = _read_recipe(str(base_name), version, (*seen, recipe))
     return overlaid(base, values, RunConfig)
 
 
@@ -91,7 +112,7 @@ def ask(
         InputError: an unknown recipe, key or value; all faults at once, a line each.
     """
     given = overlaid(parse_overrides(overrides), fixed or {}, RunConfig)
-    earlier, recipe = recipe.startswith(FORMER), recipe.removeprefix(FORMER)
+    earlier, recipe = _version_of(recipe), unmarked(recipe)
     values = overlaid(_read_recipe(recipe, earlier), given, RunConfig)
     if not _is_set(given, "model.max_length"):
         values = overlaid(values, _limit_of_rows(values), RunConfig)

@@ -6,8 +6,10 @@ import glob
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from pydantic import ValidationError
 from crammed.choosing import Asked, Choice, Chosen
 from crammed.config import RunConfig
 from crammed.errors import InputError
-from crammed.recipe import ask, formerly
+from crammed.recipe import EARLIER, ask, formerly
 from crammed.rundir import differences, read_choice, read_config, takes_another
 
 
@@ -28,7 +30,7 @@ def ask_in(
     *,
     fit: bool = False,
 ) -> Asked:
-    """Read words as `ask` does, and beside that with the recipe as it was in an earlier version.
+    """Read words as `ask` does, and beside that with the recipe as it was in earlier versions.
 
     Args:
         path: the folder to train in, if it is known: a run there may have begun with words that
@@ -37,19 +39,19 @@ def ask_in(
     Raises:
         InputError: as `ask`.
     """
-    try:
-        former = ask(formerly(recipe), overrides, fixed, fit=fit)
-    except InputError:  # of words that suit today's recipe alone, or none
-        return ask(recipe, overrides, fixed, fit=fit)
+    former = []
+    for version in reversed(EARLIER):
+        with suppress(InputError):  # of words that suit other versions alone, or none
+            former.append(ask(formerly(recipe, version), overrides, fixed, fit=fit))
     try:
         today = ask(recipe, overrides, fixed, fit=fit)
     except InputError:
-        if path is not None and _is_of(path, former):
-            return former
+        for each in former:
+            if path is not None and _is_of(path, each):
+                return each
         raise
-    if (former.config, former.open) == (today.config, today.open):
-        return today
-    return replace(today, former=former)
+    others = [each for each in former if (each.config, each.open) != (today.config, today.open)]
+    return replace(today, former=tuple(others))
 
 
 def as_begun(path: Path, asked: Asked) -> Asked:
@@ -63,19 +65,19 @@ def as_begun(path: Path, asked: Asked) -> Asked:
 
 def _by_its_recipe(path: Path, asked: Asked) -> Asked:
     """By today's recipe, unless there is a run that is nearer to that of an earlier version."""
-    if asked.former is None:
+    if not asked.former:
         return asked
     try:
         found = read_config(path)
     except InputError:
         return asked
-    today, former = (_differing(found, each) for each in (asked, asked.former))
-    if former >= today:
+    nearest = min((asked, *asked.former), key=partial(_differing, found))  # or the first of them
+    if nearest is asked:
         return asked
     # A folder without training may become another run, and that is one of today.
     of_today = asked.like(found, ["tokenizer.vocab_size"])
-    anew = former > 0 and takes_another(path, found, of_today)
-    return asked if anew else asked.former
+    anew = _differing(found, nearest) > 0 and takes_another(path, found, of_today)
+    return asked if anew else nearest
 
 
 def _with_its_kernels(path: Path, asked: Asked) -> Asked:

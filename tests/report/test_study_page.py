@@ -12,7 +12,9 @@ import pytest
 
 from crammed.cli.models import report
 from crammed.errors import InputError
+from crammed.report.curves import read_curves
 from crammed.report.study import _limit, _ticks, write_study_page
+from crammed.study.scaling import cells_of
 from support.html import Balanced
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
@@ -143,6 +145,34 @@ def test_runs_that_are_there_have_curves_and_links(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / links[0]).stat().st_mtime_ns == before
 
 
+def with_corpora(values: dict[str, Any]) -> dict[str, Any]:
+    """The study with a corpus of its own for each arm, and so in bits per character."""
+    for arm, entry in values["arms"].items():
+        entry["corpus"] = arm
+        for each in entry["runs"].values():
+            each["bits_per_character@0.15"] = each["loss@0.15"] / 3.0
+    return values
+
+
+def test_arms_with_other_vocabularies_have_curves_in_bits(tmp_path: Path) -> None:
+    same, other = with_runs(tmp_path / "same"), with_corpora(with_runs(tmp_path / "other"))
+    (nats, *_), (bits, *_) = (
+        read_curves(tmp_path / name, values)["plain"]
+        for name, values in (("same", same), ("other", other))
+    )
+    assert (bits.tokens == nats.tokens).all()
+    factor = bits.loss / nats.loss
+    assert factor == pytest.approx([factor[0]] * len(factor))
+    assert factor[0] == pytest.approx(1.7332518101778502 / 5.347958096590909)
+    assert ylabels(page(tmp_path / "same", same)) == {"nats per token"}
+    assert ylabels(page(tmp_path / "other", other)) == {"bits per character"}
+
+
+def ylabels(text: str) -> set[str]:
+    """The units of the losses in the figures of a page."""
+    return set(re.findall(r"held-out loss, (\w+ per \w+)", text))
+
+
 def test_budgets_are_compared_each_by_itself(tmp_path: Path) -> None:
     arms: dict[str, Any] = {}
     for label, better in (("x1", 0.0), ("x4", 0.5)):
@@ -166,6 +196,11 @@ def test_budgets_are_compared_each_by_itself(tmp_path: Path) -> None:
     assert 'class="verdict">worse<' not in text[x1:x4]
     assert 'class="verdict">worse<' in text[x4:]
     assert text[x1:x4].count('<td class="arm">') == 4
+    assert ylabels(text) == {"nats per token"}
+    values = with_corpora({**study(budgets=budgets), "arms": arms, "baseline": base})
+    bits = page(tmp_path, values)
+    assert ylabels(bits) == {"bits per character"}
+    assert cells_of(values)[0].mean == pytest.approx(4.01 / 3)
 
 
 def test_untrained_twins_stand_beside_scores(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from crammed.budget import Budget
 from crammed.choosing import Asked
+from crammed.cli import studies
 from crammed.config import TokenizerConfig
 from crammed.data import shard_cleaning
 from crammed.data.corpus import Corpus
@@ -66,6 +67,24 @@ def made(name: str, texts: list[str], out: Path, choose: Any = no_choice) -> tup
     load_study(name, planned, BUDGET)
     corpora = preparing.prepare_corpora(planned, out, choose, SILENT)
     return load_study(name, corpora, BUDGET), corpora
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ("data.text_field=title", r"arm x: first\.jsonl, line 1: no field 'title' \(it has: text"),
+        ("data.sources=[{path: 2, text_field: body}]", r"arm x: second\.jsonl, .* no field 'body'"),
+        ("data.sources=[gone.txt]", "arm x: .*gone.txt"),
+    ],
+)
+def test_text_that_cannot_be_read_is_found_before_anything_starts(
+    tmp_path: Path, texts: list[str], own: str, message: str, dry_run: bool
+) -> None:
+    name, out = write(tmp_path, {"plain": [], "x": [own]}), tmp_path / "out"
+    with pytest.raises(InputError, match=message):
+        studies.study(name, data=texts, budget=BUDGET, out=out, jobs=1, dry_run=dry_run)
+    assert not out.exists()
 
 
 def test_longer_rows_leave_the_tokens_of_an_update(tmp_path: Path, texts: list[str]) -> None:

@@ -18,7 +18,7 @@ from crammed.recipe import load_config
 from crammed.study.arms import read_study, study_names
 from crammed.study.costs import Cost, seconds_of
 from crammed.workers import cores
-from support.text import MODEL
+from support.text import MODEL, write_jsonl
 
 MINUTE = Budget.parse("60s")
 OWN = {"data", "vocabulary"}
@@ -63,7 +63,13 @@ def test_what_has_finished_costs_nothing(
     arms: dict[str, Any] = {"masks-25": {"words": ["crammed"], "runs": runs}}
     write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
     every(tmp_path, Budget.parse("1e10flop"), "masking", **{**options, "as_json": False})
-    assert capsys.readouterr().out.startswith("masking  8 arms, 15 of 16 runs to go, about 2m 30s")
+    said = capsys.readouterr().out
+    assert said.startswith("masking  8 arms, 15 of 16 runs to go, about 2m 30s")
+    assert "and judging" not in said
+    pairs = write_jsonl(tmp_path / "pairs.jsonl", [])
+    judged = {**options, "as_json": False, "judges": "blimp", "blimp": pairs}
+    every(tmp_path, Budget.parse("1e10flop"), "masking", **judged)
+    assert capsys.readouterr().out.endswith(" core-hours, and judging\n")
     runs["1"] = runs["0"]
     arms = {arm: {"words": ["crammed"], "runs": runs} for arm in read_study("masking").arms}
     write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
@@ -72,15 +78,34 @@ def test_what_has_finished_costs_nothing(
     assert json.loads(capsys.readouterr().out)["masking"]["seconds"] == 0.0
 
 
+def test_little_text_costs_no_more_than_its_readings(
+    tmp_path: Path, corpus: Corpus, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crammed.study.costs.measuring", lambda *_: lambda _: 1e9)
+    words = ["crammed", *(word for word in MODEL if not word.startswith("budget."))]
+    words.append("budget.most_epochs=2")
+    options = {"words": words, "corpus": corpus.path, "data": None, "dry_run": True}
+    cost = {}
+    for budget in ("1e14flop", "1e15flop"):
+        every(tmp_path, Budget.parse(budget), "masking", **options)
+        cost[budget] = json.loads(capsys.readouterr().out)["masking"]["seconds"]
+    assert cost["1e15flop"] == pytest.approx(cost["1e14flop"])
+    assert cost["1e14flop"] < 0.01 * 16 * 1e14 / 1e9
+
+
 def config(budget: str) -> RunConfig:
     return load_config("crammed-2022", [f"budget.limit={budget}"])
 
 
 def test_seconds_follow_from_the_kind_of_budget() -> None:
     assert seconds_of(config("90m"), 1e9) == 5400.0
-    assert seconds_of(config("1e18flop"), 1e15) == 1000.0
+    assert seconds_of(config("1e18flop"), 1e15) == pytest.approx(1000.0)
     tokens = seconds_of(config("1e9tok"), 1e15)
     assert tokens == pytest.approx(0.623e9 * 1e9 / 1e15, rel=0.01)
+    assert seconds_of(config("1e9tok"), 1e15, 1000) == tokens
+    read = load_config("crammed-2022", ["budget.limit=1e9tok", "budget.most_epochs=2"])
+    assert seconds_of(read, 1e15) == tokens
+    assert seconds_of(read, 1e15, 1000) == pytest.approx(tokens * 2 * 1000 * 128 / 1e9)
     updates = seconds_of(config("1000updates"), 1e15)
     assert updates == pytest.approx(tokens * 1000 * 8192 * 128 / 1e9)
 

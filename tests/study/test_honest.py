@@ -22,7 +22,7 @@ from crammed.files import read_json, write_json
 from crammed.progress import SILENT, Progress
 from crammed.study import board, checks, folder, runner
 from crammed.study.arms import load_study
-from crammed.study.board import Board
+from crammed.study.board import Board, Running
 from crammed.study.places import Ended
 from crammed.study.runner import run_study
 from support.command import PATIENCE
@@ -188,7 +188,7 @@ def test_a_run_that_finished_as_its_study_was_killed_counts(
 def test_the_progress_line_tells_how_far_each_run_is(tmp_path: Path) -> None:
     clock = FakeClock()
     shown = Board(3, clock, Counter({"plain": 1, "muon": 0}), Counter({"muon": 1}))
-    runs = [(arm, 1, tmp_path / arm) for arm in ("plain", "muon", "late")]
+    runs = [Running(arm, 1, tmp_path / arm) for arm in ("plain", "muon", "late")]
 
     def log(arm: str, *shares: float) -> None:
         lines = [json.dumps({"update": 1, "u": share}) for share in shares]
@@ -205,6 +205,49 @@ def test_the_progress_line_tells_how_far_each_run_is(tmp_path: Path) -> None:
     done, words = shown.look(runs)
     assert done == pytest.approx(2.6)
     assert "plain seed 1: 40 %, 2m left; muon seed 1: 20 %" in words
-    shown.ended("plain", failed=False)
+    shown.ended(runs[0], failed=False)
     assert shown.of_arm("plain") == "2 of 3 runs"
     assert board.share_done(tmp_path / "late") is None
+
+
+def test_the_progress_line_counts_judging(tmp_path: Path) -> None:
+    """A run that takes three minutes, and a minute with its judges."""
+    clock = FakeClock()
+    shown = Board(4, clock, Counter({"plain": 0}))
+    first, second, third = (Running("plain", n, tmp_path / f"{n}", True) for n in range(3))
+
+    def log(run: Running, share: float) -> None:
+        run.folder.mkdir(exist_ok=True)
+        (run.folder / "metrics.jsonl").write_text(json.dumps({"u": share}) + "\n")
+
+    def look(run: Running, seconds: float) -> tuple[float, str]:
+        clock.now += seconds
+        done, words = shown.look([run])
+        return round(done, 6), words.partition("; ")[2].removeprefix(f"plain seed {run.seed}: ")
+
+    log(first, 0.0)
+    look(first, 0.0)
+    log(first, 0.99)
+    assert look(first, 178.2) == (0.495, "99 %, 2s until it is judged")
+    write_json(first.folder / "summary.json", SUMMARY)
+    assert look(first, 1.8) == (0.5, "judging, 0s so far")
+    assert look(first, 50.0) == (0.5, "judging, 50s so far")
+    clock.now += 10.0
+    shown.ended(first, failed=False)
+
+    log(second, 0.0)
+    look(second, 0.0)
+    log(second, 0.5)
+    assert look(second, 90.0) == (1.375, "50 %, 2m 30s left")
+    write_json(second.folder / "summary.json", SUMMARY)
+    assert look(second, 90.0) == (1.75, "judging, 1m left")
+    assert look(second, 30.0) == (1.875, "judging, 30s left")
+    assert look(second, 90.0) == (2.0, "judging, 2m so far")
+    shown.ended(second, failed=True)
+
+    log(third, 1.0)
+    write_json(third.folder / "summary.json", SUMMARY)
+    trained = third._replace(is_trained=True)  # only a judge was added
+    assert look(trained, 0.0) == (2.0, "1 failed; plain seed 2: judging, 1m left")
+    assert look(trained, 15.0)[0] == 2.25
+    assert look(third._replace(is_judged=False), 0.0)[0] == 3.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +17,13 @@ from crammed.cli import studies
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import read_json, write_json
-from crammed.progress import SILENT
+from crammed.progress import SILENT, Progress
 from crammed.study import runner
 from crammed.study.arms import Study, load_study
 from crammed.study.judges import Judge, judges_of, scores_of, unscored
 from crammed.study.places import Ended
 from crammed.study.runner import run_study
-from support.command import crammed
+from support.command import PATIENCE, crammed
 from support.study import SUMMARY
 from support.tasks import write_task
 from support.text import MODEL
@@ -101,7 +103,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
 def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[str, Any]]:
     """Runs a study of two arms with these judges; returns the entry of one run."""
 
-    def run(*judges: Judge, seeds: int = 1) -> dict[str, Any]:
+    def run(*judges: Judge, seeds: int = 1, progress: Progress = SILENT) -> dict[str, Any]:
         file = tmp_path / "s.yaml"
         arms = {"plain": [], "muon": ["optim.name=muon"]}
         file.write_text(
@@ -109,7 +111,7 @@ def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[s
         )
         study: Study = load_study(str(file), corpus, BUDGET)
         out = tmp_path / "out"
-        result = run_study(study, corpus, BUDGET, seeds, out, 1, SILENT, judges=judges)
+        result = run_study(study, corpus, BUDGET, seeds, out, 1, progress, judges=judges)
         assert result == read_json(out / "study.json")
         entry: dict[str, Any] = result["arms"]["plain"]["runs"]["0"]
         return entry
@@ -129,6 +131,27 @@ def glue(tmp_path: Path) -> Path:
     for task in ("cola", "rte"):
         write_task(tmp_path / "glue", task, 40)
     return tmp_path / "glue"
+
+
+def test_a_study_says_which_runs_are_judged(
+    judged: Callable[..., dict[str, Any]],
+    place: Place,
+    blimp: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said, run = io.StringIO(), place.run
+
+    def patiently(words: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
+        until, arm = time.monotonic() + PATIENCE, Path(words[3]).name.removesuffix("-0")
+        while words[2] == "evaluate" and f"{arm} seed 0: judging" not in said.getvalue():
+            assert time.monotonic() < until, said.getvalue()
+            time.sleep(0.01)
+        return run(words, env)
+
+    monkeypatch.setattr(place, "run", patiently)
+    monkeypatch.setattr(runner, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("crammed.progress.SECONDS_BETWEEN_LINES", 0.0)
+    assert judged(*judges_of(["blimp"], blimp), progress=Progress(said))["scores"]
 
 
 def test_a_run_whose_judge_is_missing_is_judged_and_not_trained_again(

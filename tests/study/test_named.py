@@ -12,8 +12,9 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.recipe import FORMER, load_config
+from crammed.recipe import load_config
 from crammed.study.arms import (
+    FORMER,
     Study,
     former_study_names,
     load_study,

@@ -26,7 +26,7 @@ from crammed.errors import InputError, Interrupted
 from crammed.model.count import block_matrix_parameters
 from crammed.pipeline import result, train_and_export
 from crammed.progress import SILENT, Progress
-from crammed.recipe import ask, formerly
+from crammed.recipe import EARLIER, ask, formerly
 from crammed.report.page import write_report
 from crammed.rundir import RunDir, read_config, read_metrics
 from crammed.sizing import FOLLOWERS, expected_seconds, expected_tokens, follow_budget, with_values
@@ -183,7 +183,7 @@ def test_configurations_of_older_versions_end_with_their_budget() -> None:
     assert RunConfig.model_validate(saved) == tiny()
     assert tiny().most_tokens(1) == float("inf")
     for recipe in ("crammed", "demo"):
-        assert ask(formerly(recipe)).config.budget.most_epochs is None
+        assert ask(formerly(recipe, EARLIER[0])).config.budget.most_epochs is None
         assert ask(recipe).config.budget.most_epochs is not None
     assert ask("crammed", ["budget.most_epochs=null"]).config.budget.most_epochs is None
 

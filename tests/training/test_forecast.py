@@ -188,7 +188,7 @@ def test_the_papers_day_buys_a_model_near_the_papers_size() -> None:
 
 
 def test_the_verb_prints_it() -> None:
-    done = command("plan", "crammed", *TINY, "--budget", "1m", "--seconds", "1", "--json")
+    done = command("plan", "crammed", *TINY, "--budget", "15s", "--seconds", "1", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["tokens"] == result["updates"] * 8 * 32

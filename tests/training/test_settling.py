@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from functools import partial
@@ -26,11 +25,8 @@ from crammed.progress import SILENT
 from crammed.recipe import ask
 from crammed.resuming import default_out
 from crammed.rundir import RunDir, read_choice, read_config
-from crammed.sizing import flops_per_token
-from crammed.training.measure import training_speed
 from crammed.training.settling import settled
-from crammed.training.step import TrainStep
-from support.text import FakeClock, documents, write_jsonl
+from support.text import documents, write_jsonl
 
 SLOW, FAST = 1e7, 1e10
 OPEN = (
@@ -344,37 +340,3 @@ def test_a_study_that_was_stopped_early_keeps_its_choice(
     measured, machine.speed = len(machine.asked), FAST
     assert {entry["flops_per_second"] for entry in study()["chosen"].values()} == {SLOW}
     assert len(machine.asked) == measured
-
-
-# ---- the measurement itself
-
-
-def test_the_speed_is_that_of_a_whole_update(
-    corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Large batches are not measured whole, and what warms up is not counted."""
-    clock = FakeClock()
-
-    def lasting(seconds: Callable[[Any], float]) -> Callable[..., None]:
-        def wait(step: object, *given: Any) -> None:
-            clock.now += seconds(given[0])
-
-        return wait
-
-    first = iter([9.0])
-    monkeypatch.setattr(
-        TrainStep, "gradients", lasting(lambda rows: 0.01 * len(rows) + next(first, 0.0))
-    )
-    monkeypatch.setattr(TrainStep, "apply", lasting(lambda factor: 0.5))
-    config = asked(corpus, "batch.rows=4096", "model.layers=1", "model.width=16").config
-    speed = training_speed(config, cpu, clock)
-    whole = flops_per_token(config) * 32 * 4096
-    assert whole / speed == pytest.approx(0.01 * 4096 + 0.5)
-    assert clock.now < 100.0 + 9.0 + 4.0
-    compiled = dataclasses.replace(cpu, compile=True)
-    assert training_speed(config, compiled, clock) == pytest.approx(1.3 * speed)
-
-
-def test_a_real_device_is_measured_in_a_moment(corpus: Corpus, cpu: Device) -> None:
-    config = asked(corpus, "batch.rows=8", "model.layers=1", "model.width=16").config
-    assert 1e6 < training_speed(config, cpu) < 1e13

@@ -123,7 +123,7 @@ def study(
     calls = _every(call) if name == EVERY else [call]
     asked = [_judges(each, judges, blimp, glue) for each in calls]
     if dry_run or name == EVERY:
-        _say_costs(calls, alone=dry_run, as_json=as_json)
+        _say_costs(calls, asked, alone=dry_run, as_json=as_json)
     if not dry_run:
         _run_each(calls, asked, ray, as_json=as_json)
 
@@ -255,14 +255,19 @@ def _sharing(call: _Call, first: _Call) -> _Call:
     return replace(call, corpus=shared, texts=[])
 
 
-def _say_costs(calls: Sequence[_Call], *, alone: bool, as_json: bool) -> None:
+def _say_costs(
+    calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, alone: bool, as_json: bool
+) -> None:
     """Say what studies cost: on standard output if that is all that was asked for."""
     with shown_progress() as progress:
         costs = {call.name: _cost(call, progress) for call in calls}
         every = list(costs.values())
-        lines = [(name, str(cost)) for name, cost in costs.items()]
+        extra = [", and judging" if asked else "" for asked in judges]
+        lines = [
+            (name, f"{cost}{more}") for (name, cost), more in zip(costs.items(), extra, strict=True)
+        ]
         if len(calls) > 1:
-            lines.append((EVERY, str(sum(every[1:], every[0]))))
+            lines.append((EVERY, f"{sum(every[1:], every[0])}{max(extra)}"))
         if not alone:
             for name, cost in lines:
                 progress.line(f"{name}  {cost}")
@@ -301,7 +306,7 @@ def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str,
         corpora = _corpora(call, chooser, progress)
         former = began_earlier(name, words, corpora, budget, out)
         loaded = load_study(name, corpora, budget, words, chooser, former)
-        if former:
+        if former is not None:
             progress.line("study  goes on with its recipes as they were in an earlier version")
         return run_study(
             loaded,

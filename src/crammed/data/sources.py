@@ -140,6 +140,19 @@ def open_sources(data: DataConfig) -> list[Source]:
     ]
 
 
+def check_text(data: DataConfig) -> None:
+    """Read the first document of each source that is on disk, which finds a wrong field at once.
+
+    Raises:
+        InputError: as `open_sources` and `Part.documents`.
+    """
+    on_disk = tuple(source for source in data.sources if source.is_on_disk)
+    if not on_disk or data.unreadable != "stop":
+        return
+    for source in open_sources(data.model_copy(update={"sources": on_disk})):
+        next(source.parts[0].documents(), None)
+
+
 def _open(config: SourceConfig, data: DataConfig) -> Source:
     options = ReadOptions(
         config.documents or data.documents, config.text_field or data.text_field, config.where

@@ -17,7 +17,7 @@ from crammed.quantity import quantity
 from crammed.report.figures import COLOURS, INK, STYLE, as_svg
 from crammed.rundir import read_events, read_metrics
 from crammed.study.folder import run_folder
-from crammed.study.statistics import RATES
+from crammed.study.statistics import RATES, main_measure
 
 AXES = ("tokens", "seconds")
 DASHES = ("none", "6 3", "2 3")
@@ -36,7 +36,7 @@ class Curve:
 
     Attributes:
         seconds: charged so far.
-        loss: on held-out text with 15 % masked.
+        loss: on held-out text with 15 % masked, in the unit that the arms are compared in.
     """
 
     tokens: Values
@@ -46,19 +46,21 @@ class Curve:
 
 def read_curves(folder: Path, study: Mapping[str, Any]) -> dict[str, list[Curve]]:
     """The curves of each arm whose runs are still there; runs that cannot be read have none."""
-    curves = {}
+    curves, measure = {}, main_measure(study)
     for arm, entry in study["arms"].items():
         runs = ((run_folder(folder, arm, int(n)), run) for n, run in entry["runs"].items())
-        if found := [curve for path, run in runs if (curve := _read(path, run)) is not None]:
+        if found := [
+            curve for path, run in runs if (curve := _read(path, run, measure)) is not None
+        ]:
             curves[arm] = found
     return curves
 
 
-def _read(run: Path, result: Mapping[str, Any]) -> Curve | None:
+def _read(run: Path, result: Mapping[str, Any], measure: str) -> Curve | None:
     """What a run measured on the way; the last measurement, on more rows, is its result."""
     try:
         points = read_metrics(run, "t_charged_s")
-        events = read_events(run, heldout=("update", "tokens", RATES[0]))
+        events = read_events(run, heldout=("update", "tokens", measure))
     except InputError:
         return None
     by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
@@ -68,7 +70,7 @@ def _read(run: Path, result: Mapping[str, Any]) -> Curve | None:
         return None
     updates, charged = zip(*((p["update"], p["t_charged_s"]) for p in points), strict=True)
     seconds = np.interp([each["update"] for each in measured], updates, charged)
-    tokens, loss = (np.array([e[name] for e in measured]) for name in ("tokens", RATES[0]))
+    tokens, loss = (np.array([e[name] for e in measured]) for name in ("tokens", measure))
     return Curve(tokens.astype(float), seconds, loss)
 
 
@@ -83,9 +85,9 @@ def lines_of(arms: Sequence[str], baseline: str) -> dict[str, Line]:
 
 
 def curves_figure(
-    curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, Line], axis: str
+    curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, Line], axis: str, measure: str
 ) -> str:
-    """Loss against one of `AXES`, as SVG."""
+    """Loss against one of `AXES`, as SVG; `measure` is what arms are compared by."""
     with rc_context(STYLE):
         figure = Figure(figsize=(5.6, 3.9))
         axes = figure.add_subplot()
@@ -96,11 +98,16 @@ def curves_figure(
             axes.plot(x, middle, color=colour, linestyle=pattern(dashes), linewidth=1.5)
             if len(seeds) > 1:
                 axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.set_ylabel("held-out loss, nats per token")
+        axes.set_ylabel(f"held-out loss, {unit_text(measure)}")
         axes.set_xlabel("tokens read" if axis == "tokens" else f"charged time, {unit}")
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda value, _: quantity(value) if value else "0")
         return as_svg(figure)
+
+
+def unit_text(measure: str) -> str:
+    """The unit of a held-out loss; nats cannot be compared between vocabularies."""
+    return "nats per token" if measure == RATES[0] else "bits per character"
 
 
 def pattern(dashes: str) -> Any:

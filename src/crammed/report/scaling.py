@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from crammed.quantity import quantity
-from crammed.report.curves import Line, pattern
+from crammed.report.curves import Line, pattern, unit_text
 from crammed.report.figures import COLOURS, FAINT, STYLE, as_svg, plain
 from crammed.study.laws import doubts, law_lines
 from crammed.study.scaling import Cell, Law, analyse, cells_of
+from crammed.study.statistics import main_measure
 
 
 def scaling(study: Mapping[str, Any], lines: Mapping[str, Line]) -> dict[str, Any] | None:
@@ -32,19 +33,20 @@ def scaling(study: Mapping[str, Any], lines: Mapping[str, Line]) -> dict[str, An
     if len({cell.label for cell in cells}) < 2:
         return None
     sized, found = all(cell.size for cell in cells), analyse(study)
+    unit = unit_text(main_measure(study))
     return {
-        "flops": _flops_figure(cells, lines, found),
-        "sizes": _sizes_figure(cells) if sized else None,
+        "flops": _flops_figure(cells, lines, found, unit),
+        "sizes": _sizes_figure(cells, unit) if sized else None,
         "laws": [*doubts(study), *law_lines(found)] if found is not None else [],
     }
 
 
 def _flops_figure(
-    cells: Sequence[Cell], lines: Mapping[str, Line], found: Mapping[str, Any] | None
+    cells: Sequence[Cell], lines: Mapping[str, Line], found: Mapping[str, Any] | None, unit: str
 ) -> str:
     """Loss against FLOPs, a line for each arm, and the laws through the best of each type."""
     with rc_context(STYLE):
-        figure, axes = _logarithmic("training FLOPs of a run")
+        figure, axes = _logarithmic("training FLOPs of a run", unit)
         for arm in dict.fromkeys(map(_arm, cells)):
             own = sorted((c for c in cells if _arm(c) == arm), key=lambda cell: cell.flops)
             colour, dashes = lines[arm]
@@ -63,10 +65,10 @@ def _flops_figure(
         return as_svg(figure)
 
 
-def _sizes_figure(cells: Sequence[Cell]) -> str:
+def _sizes_figure(cells: Sequence[Cell], unit: str) -> str:
     """Loss against parameters, a curve for each type and budget."""
     with rc_context(STYLE):
-        figure, axes = _logarithmic("parameters")
+        figure, axes = _logarithmic("parameters", unit)
         labels, types = (list(dict.fromkeys(each)) for each in zip(
             *((cell.label, cell.type) for cell in cells), strict=True))  # fmt: skip
         for label, kind in ((label, kind) for label in labels for kind in types):
@@ -85,12 +87,12 @@ def _sizes_figure(cells: Sequence[Cell]) -> str:
         return as_svg(figure)
 
 
-def _logarithmic(title: str) -> tuple[Figure, Axes]:
+def _logarithmic(title: str, unit: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(5.6, 3.9))
     axes = figure.add_subplot()
     axes.set_xscale("log")
     axes.set_xlabel(f"{title} (log scale)")
-    axes.set_ylabel("held-out loss, nats per token")
+    axes.set_ylabel(f"held-out loss, {unit}")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
     axes.xaxis.set_minor_formatter(lambda *_: "")

@@ -33,6 +33,7 @@ from crammed.study.statistics import (
     compare_arms,
     decidable,
     decidable_text,
+    main_measure,
     smallest_difference,
     values_of,
 )
@@ -110,7 +111,9 @@ def _part(
         "judged": decidable(part) is not False,
         "decided": decidable_text(part),
         "forests": [_forest(part, measure) for measure in table.judged_by(part)],
-        "curves": [curves_figure(own, lines, axis) for axis in AXES] if own else [],
+        "curves": [curves_figure(own, lines, axis, main_measure(part)) for axis in AXES]
+        if own
+        else [],
         "arms": list(own),
     }
 

@@ -34,7 +34,7 @@ from crammed.config.choice import overlaid
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.recipe import FORMER, ask, formerly, parse_overrides
+from crammed.recipe import ask, formerly, parse_overrides, unmarked
 from crammed.sizing import FOLLOWERS, head_dim
 from crammed.study.budgets import at, check_names, with_each
 from crammed.study.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
@@ -50,6 +50,8 @@ from crammed.study.scaled import (
 
 BASE = ""
 """The name of a study's base where arms have theirs."""
+FORMER = "former:"
+"""Before the name of a built-in study: as it was before all of them changed."""
 
 Choose = Callable[[str, Asked, int | None], RunConfig]
 """Gives the values of what the base leaves open, or an arm with another recipe, whose name is given
@@ -94,10 +96,11 @@ class Study(Section):
         named = {"blimp": self.blimp, "glue": self.glue}
         return {suite: Path(data) for suite, data in named.items() if data is not None}
 
-    def formerly(self) -> Study:
+    def formerly(self, version: str) -> Study:
         """The same with all recipes as they were in an earlier version."""
-        arms = {arm: _formerly(own) for arm, own in self.arms.items()}
-        return self.model_copy(update={"base": _formerly(merged(self.base)), "arms": arms})
+        arms = {arm: _formerly(own, version) for arm, own in self.arms.items()}
+        base = _formerly(merged(self.base), version)
+        return self.model_copy(update={"base": base, "arms": arms})
 
 
 def study_names() -> list[str]:
@@ -144,7 +147,7 @@ def load_study(
     budget: Budget,
     words: Sequence[str] = (),
     choose: Choose | None = None,
-    former: bool = False,
+    former: str | None = None,
 ) -> Study:
     """Read a study, and check every arm against the corpus and the budget of the study.
 
@@ -153,7 +156,7 @@ def load_study(
         words: a recipe or overrides, which replace those of the study's base.
         choose: called once for the base and for each arm with another recipe. None takes the
             nominal speed of this machine.
-        former: take all recipes as they were in an earlier version.
+        former: take all recipes as they were in this earlier version.
 
     Returns:
         the study with `words` in its base; arms also set what follows from the budget. In a study
@@ -163,8 +166,8 @@ def load_study(
         InputError: as `read_study`, or an arm is not a valid configuration.
     """
     study = with_words(read_study(name), words)
-    if former:
-        study = study.formerly()
+    if former is not None:
+        study = study.formerly(former)
     corpora: ArmCorpora = Corpora(corpus) if isinstance(corpus, Corpus) else corpus
 
     def chosen(arm: str, asked: Asked) -> RunConfig:
@@ -175,23 +178,11 @@ def load_study(
     study = study.model_copy(update={"base": base.words})
     arms: dict[str, tuple[str, ...]] = {}
     made: dict[str, str] = {}
-    for arm, own in study.arms.items():
-        recipe, *overrides = _settings(study, arm)
+    for arm in study.arms:
         try:
             _refuse_decided(study.words(arm))
             fixed = corpora.fixed(study.words(arm), budget)
-            if any("=" not in word for word in own):  # a recipe of its own
-                same = _same_end(base.config, ask(recipe, overrides, fixed).config)
-                recipe, *overrides = merged((recipe, *overrides, *same))
-                asked = ask(recipe, overrides, fixed)
-                arms[arm] = (*same, *_alone(study, arm, base, asked, chosen))
-            else:
-                arms[arm] = _beside(study, arm, base)
-            recipe, *overrides = of_training(merged((*study.base, *arms[arm])))
-            config = ask(recipe, overrides, fixed).config
-            if _same_end(base.config, config):
-                raise InputError("budget.most_epochs is the same in all arms: set it in the base")
-            made[arm] = config.identity()
+            arms[arm], made[arm] = _arm(study, arm, base, fixed, chosen)
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
     if study.small is not None:  # a small form may be what an arm changes
@@ -240,6 +231,29 @@ def _base(
     if small == full:
         return as_it_is
     return _Base((*study.base, *added), full, small, "model.head_dim" in asked.open)
+
+
+def _arm(
+    study: Study,
+    arm: str,
+    base: _Base,
+    fixed: Mapping[str, Any],
+    choose: Callable[[str, Asked], RunConfig],
+) -> tuple[tuple[str, ...], str]:
+    """The words of an arm with what follows from the budget, and the identity of its runs."""
+    if any("=" not in word for word in study.arms[arm]):  # a recipe of its own
+        recipe, *overrides = _settings(study, arm)
+        same = _same_end(base.config, ask(recipe, overrides, fixed).config)
+        recipe, *overrides = merged((recipe, *overrides, *same))
+        asked = ask(recipe, overrides, fixed)
+        words = (*same, *_alone(study, arm, base, asked, choose))
+    else:
+        words = _beside(study, arm, base)
+    recipe, *overrides = of_training(merged((*study.base, *words)))
+    config = ask(recipe, overrides, fixed).config
+    if _same_end(base.config, config):
+        raise InputError("budget.most_epochs is the same in all arms: set it in the base")
+    return words, config.identity()
 
 
 def _refuse_decided(words: Sequence[str]) -> None:
@@ -295,11 +309,11 @@ def with_words(study: Study, words: Sequence[str]) -> Study:
 
 def as_typed(words: Iterable[str]) -> list[str]:
     """Words without the mark of a recipe as it was in an earlier version."""
-    return [word.removeprefix(FORMER) for word in words]
+    return [unmarked(word) for word in words]
 
 
-def _formerly(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(word if "=" in word else formerly(word) for word in words)
+def _formerly(words: Iterable[str], version: str) -> tuple[str, ...]:
+    return tuple(word if "=" in word else formerly(word, version) for word in words)
 
 
 def _folder() -> Traversable:

@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from crammed.budget import Clock, format_seconds
 from crammed.files import last_record
 from crammed.quantity import counted
 
+_UNKNOWN = 0.5
+"""The share of a run's time that judging is taken to need before a run has been judged."""
+
+
+class Running(NamedTuple):
+    """A run that has been handed out and has not ended.
+
+    Attributes:
+        is_judged: whether judges are asked after training.
+        is_trained: whether it was trained before, so that they alone are left.
+    """
+
+    arm: str
+    seed: int
+    folder: Path
+    is_judged: bool = False
+    is_trained: bool = False
+
 
 @dataclass
 class _Seen:
-    """When a run was first seen, and how far it was then."""
+    """What has been seen of a run.
 
-    at: float
-    share: float
+    Attributes:
+        since: when it was first seen.
+        moving: the share that was trained at its first log point, and when that was seen.
+        judging: when it was first seen to be judged.
+    """
+
+    since: float
+    moving: tuple[float, float] | None = None
+    judging: float | None = None
 
 
 @dataclass
@@ -34,40 +61,75 @@ class Board:
     finished: Counter[str]
     failed: Counter[str] = field(default_factory=Counter)
     _seen: dict[Path, _Seen] = field(default_factory=dict)
+    _judging: list[float] = field(default_factory=list)
+    _shares: list[float] = field(default_factory=list)
 
-    def ended(self, arm: str, *, failed: bool) -> None:
+    def ended(self, run: Running, *, failed: bool) -> None:
         """Note the end of a run."""
-        (self.failed if failed else self.finished)[arm] += 1
+        (self.failed if failed else self.finished)[run.arm] += 1
+        seen = self._seen.get(run.folder)
+        if failed or seen is None or seen.judging is None:
+            return
+        now = self.clock()
+        self._judging.append(now - seen.judging)  # seconds, and their share of all
+        if not run.is_trained and now > seen.since:
+            self._shares.append((now - seen.judging) / (now - seen.since))
 
     def of_arm(self, arm: str) -> str:
         """Such as ``2 of 3 runs, 1 failed``."""
         failed = f", {self.failed[arm]} failed" if self.failed[arm] else ""
         return f"{self.finished[arm]} of {counted(self.seeds, 'run')}{failed}"
 
-    def look(self, running: Collection[tuple[str, int, Path]]) -> tuple[float, str]:
-        """How many runs are done, begun ones in part, and the state of the arms that train.
-
-        Args:
-            running: arm, seed and folder of every run that has been handed out and has not ended.
-        """
+    def look(self, running: Collection[Running]) -> tuple[float, str]:
+        """How many runs are done, begun ones in part, and the state of those that are not."""
         done = float(self.finished.total() + self.failed.total())
         parts = []
-        for arm, seed, folder in running:
-            if (share := share_done(folder)) is None:
+        for run in running:
+            seen = self._seen.setdefault(run.folder, _Seen(self.clock()))
+            if run.is_judged and (run.folder / "summary.json").exists():
+                share, words = self._while_judged(run, seen)
+            elif (trained := share_done(run.folder)) is not None:
+                share, words = self._while_trained(run, seen, trained)
+            else:
                 continue
             done += share
-            parts.append(f"{arm} seed {seed}: {100 * share:.0f} %{self._left(folder, share)}")
+            parts.append(f"{run.arm} seed {run.seed}: {words}")
         failed = [f"{self.failed.total()} failed"] if self.failed else []
         return done, "; ".join([f"{self.finished.total()} finished", *failed, *parts])
 
-    def _left(self, folder: Path, share: float) -> str:
-        """How long a run will take, once it has been seen to move."""
+    def _while_trained(self, run: Running, seen: _Seen, share: float) -> tuple[float, str]:
+        """The share of a run that is done, and that of its training in words, with what is left."""
         now = self.clock()
-        first = self._seen.setdefault(folder, _Seen(now, share))
-        if share <= first.share:
-            return ""
-        left = (now - first.at) * (1.0 - share) / (share - first.share)
-        return f", {format_seconds(round(left))} left"
+        of_judging = self._share_of_judging(run)
+        done, words = (1.0 - of_judging) * share, f"{100 * share:.0f} %"
+        if seen.moving is None:
+            seen.moving = share, now
+        first, at = seen.moving
+        if share <= first:
+            return done, words
+        left = (now - at) * (1.0 - share) / (share - first)
+        if run.is_judged and not self._judging:
+            return done, f"{words}, {format_seconds(round(left))} until it is judged"
+        left += statistics.median(self._judging) if run.is_judged else 0.0
+        return done, f"{words}, {format_seconds(round(left))} left"
+
+    def _while_judged(self, run: Running, seen: _Seen) -> tuple[float, str]:
+        """The share of a run that is done while it is judged, and words for it."""
+        if seen.judging is None:
+            seen.judging = self.clock()
+        took = self.clock() - seen.judging
+        expected = statistics.median(self._judging) if self._judging else 0.0
+        share = min(1.0, took / expected) if expected else 0.0
+        done = 1.0 - self._share_of_judging(run) * (1.0 - share)
+        if took >= expected:  # nobody knows how much longer
+            return done, f"judging, {format_seconds(round(took))} so far"
+        return done, f"judging, {format_seconds(round(expected - took))} left"
+
+    def _share_of_judging(self, run: Running) -> float:
+        """How much of the time that a run takes here is for its judges."""
+        if not run.is_judged or run.is_trained:
+            return float(run.is_judged)
+        return statistics.median(self._shares) if self._shares else _UNKNOWN
 
 
 def share_done(run: Path) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.recipe import FORMER
+from crammed.recipe import unmarked
 
 Key = tuple[str, ...]
 _OF_CORPUS = ("data.", "data=", "tokenizer.", "tokenizer=")
@@ -31,7 +31,7 @@ def of_training(words: Sequence[str]) -> list[str]:
 
 def key_of(words: Sequence[str]) -> Key:
     """What of the words of an arm decides its corpus; a recipe may bring its order of rows."""
-    recipes = [word.removeprefix(FORMER) for word in words if "=" not in word]
+    recipes = [unmarked(word) for word in words if "=" not in word]
     kept = [word for word in words if is_of_corpus(word) or word.startswith("order.by=")]
     return (*recipes, *sorted(kept))
 

@@ -98,23 +98,22 @@ def cost_of(
     speed = 1.0
     if left and budget.kind != "time":
         speed = measuring(device_of(base), progress)(base)
-    seconds = sum(seconds_of(config, speed) for config in left)
+    seconds = sum(seconds_of(config, speed, corpora.rows(config.corpus)) for config in left)
     cores = (base.compute.threads or threads) if choose_kind(base.compute, []) == "cpu" else 0
     return Cost(len(configs), len(configs) * seeds, len(left), seconds, jobs, cores)
 
 
-def seconds_of(config: RunConfig, speed: float) -> float:
-    """How long a run trains.
+def seconds_of(config: RunConfig, speed: float, rows: int | None = None) -> float:
+    """How long a run trains; at most so long, where the length of the text is not known.
 
     Args:
         speed: FLOP/s of the device.
+        rows: number of rows in the corpus, whose length may end the run.
     """
     budget = config.budget.limit
     if budget.kind == "time":
         return budget.limit
-    if budget.kind == "flops":
-        return budget.limit / speed
-    return expected_tokens(config, speed) * flops_per_token(config) / speed
+    return expected_tokens(config, speed, rows) * flops_per_token(config) / speed
 
 
 def _config(study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads: int) -> RunConfig:

@@ -14,11 +14,12 @@ from crammed.config import RunConfig, TokenizerConfig
 from crammed.errors import InputError
 from crammed.files import inside, read_json
 from crammed.progress import Progress
-from crammed.recipe import FORMER, load_config
+from crammed.recipe import load_config
 from crammed.resuming import as_begun, ask_in
 from crammed.rundir import differences, read_config
 from crammed.sizing import with_values
 from crammed.study.arms import (
+    FORMER,
     Study,
     as_typed,
     former_study_names,
@@ -168,8 +169,8 @@ def name_in(out: Path, name: str) -> str:
 
 def began_earlier(
     name: str, words: Sequence[str], corpora: Corpora, budget: Budget, out: Path
-) -> bool:
-    """Whether the folder holds runs of a study with its recipes as of an earlier version.
+) -> str | None:
+    """The earlier version whose recipes the runs of a study in the folder have; None is today's.
 
     The first run that is found tells it of all. `name` and `words` are as for `load_study`.
     """
@@ -183,8 +184,8 @@ def began_earlier(
                     fixed = {**corpora.fixed(study.words(arm), budget), "seed": int(seed)}
                     return as_begun(run, ask_in(run, recipe, overrides, fixed)).earlier
                 except InputError:  # `load_study` says so, with the name of the arm
-                    return False
-    return False
+                    return None
+    return None
 
 
 def refuse_foreign(out: Path) -> None:

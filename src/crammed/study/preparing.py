@@ -23,11 +23,12 @@ from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
 from crammed.data.manifest import changed_files, settings_json
 from crammed.data.preparation import prepare, require_extras
+from crammed.data.sources import check_text
 from crammed.data.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files import json_hash
 from crammed.progress import Progress
-from crammed.recipe import ask, parse_overrides
+from crammed.recipe import EARLIER, ask, parse_overrides
 from crammed.study.arms import Study, merged
 from crammed.study.corpora import Corpora, Key, is_of_corpus, key_of
 from crammed.study.folder import refuse_foreign
@@ -135,6 +136,21 @@ class PlannedCorpora:
     def rows(self, sha256: str | None) -> None:
         """Nobody knows yet."""
 
+    def check_text(self) -> None:
+        """Read the first documents of every arm, so that a wrong field is found before all else.
+
+        Raises:
+            InputError: text is missing, or cannot be read; names the arm.
+        """
+        checked = []
+        for key, words in self.arms.items():
+            data = self.base.changed(words).data
+            text = (data.sources, data.documents, data.text_field)
+            if text not in checked:
+                checked.append(text)
+                with _of_arm(self.names[key]):
+                    check_text(data)
+
     def differences(self, corpus: Corpus) -> list[str]:
         """``KEY: VALUE there, VALUE here`` for what differs in a corpus of the base."""
         here = settings_json(self.base.data, self.base.tokenizer)
@@ -152,19 +168,21 @@ def planned_corpora(study: Study, data: Sequence[str], budget: Budget, out: Path
     """The corpora of the study in a folder that is new, or that holds this study.
 
     Raises:
-        InputError: as `PlannedCorpora`, or the folder has a corpus that was made in another way, or
-            is not a study's.
+        InputError: as `PlannedCorpora`, or text is missing or cannot be read, or the folder has a
+            corpus that was made in another way, or is not a study's.
     """
     refuse_foreign(out)
     planned, base = PlannedCorpora(study, data, budget), out / FOLDER / "base"
     if not (base / "manifest.json").exists():
+        planned.check_text()
         return planned
     corpus = Corpus(base)
     if not (different := planned.differences(corpus)):
         return planned
-    former = PlannedCorpora(study.formerly(), data, budget)
-    if not former.differences(corpus):
-        return former
+    for version in reversed(EARLIER):
+        former = PlannedCorpora(study.formerly(version), data, budget)
+        if not former.differences(corpus):
+            return former
     raise InputError(f"{out} holds another study ({different[0]}): choose another --out")
 
 

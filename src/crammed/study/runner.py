@@ -31,7 +31,7 @@ from crammed.files import FolderLock, is_locked, write_json
 from crammed.progress import Progress
 from crammed.rundir import environment
 from crammed.study.arms import Study, as_typed, merged
-from crammed.study.board import Board
+from crammed.study.board import Board, Running
 from crammed.study.budgets import split
 from crammed.study.checks import check_arms
 from crammed.study.corpora import Corpora, corpora_of, of_training
@@ -125,11 +125,15 @@ def run_study(
         if result != before:  # a call that goes on takes from here what was chosen
             write_json(out / RESULT, result)
         if place is not None:
-            left = Counter(run.arm for run in todo)
-            finished = Counter({arm: seeds - left[arm] for arm in study.arms})
-            board = Board(seeds, progress.clock, finished)
-            _train_all(todo, result, out, place, progress, board)
+            _train_all(todo, result, out, place, progress, _board(study, seeds, todo, progress))
     return result
+
+
+def _board(study: Study, seeds: int, todo: Sequence[_Run], progress: Progress) -> Board:
+    """The state of all runs before the first of those to do begins."""
+    left = Counter(run.arm for run in todo)
+    finished = Counter({arm: seeds - left[arm] for arm in study.arms})
+    return Board(seeds, progress.clock, finished)
 
 
 def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,15 +271,20 @@ def _train_all(
                     run, entry = futures[future], future.result()
                     result["arms"][run.arm]["runs"][str(run.seed)] = entry
                     write_json(out / RESULT, result)
-                    board.ended(run.arm, failed="failed" in entry)
+                    board.ended(_shown(run), failed="failed" in entry)
                     progress.line(_line(run, entry, board))
                 running = [futures[each] for each in waiting if each.running()]
-                bar.update(*board.look([(run.arm, run.seed, run.folder) for run in running]))
+                bar.update(*board.look(list(map(_shown, running))))
         except BaseException:  # those that wait must not start
             pool.shutdown(wait=False, cancel_futures=True)
             place.stop()
             pool.shutdown(wait=True)
             raise
+
+
+def _shown(run: _Run) -> Running:
+    """What the board has to know of a run."""
+    return Running(run.arm, run.seed, run.folder, bool(run.judges), run.before is not None)
 
 
 def _line(run: _Run, entry: Mapping[str, Any], board: Board) -> str:

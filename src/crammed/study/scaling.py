@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.study.budgets import by_budget
-from crammed.study.statistics import RATES
+from crammed.study.statistics import main_measure
 
-LOSS = RATES[0]
 FOR_A_FLOOR = 4
 DRAWS = 1000
 SHUFFLES = 9999
@@ -65,14 +64,14 @@ class Law:
         return float(self.a * flops**-self.b + self.c)
 
 
-def cells_of(study: Mapping[str, Any], loss: str = LOSS) -> list[Cell]:
+def cells_of(study: Mapping[str, Any], loss: str | None = None) -> list[Cell]:
     """The cells of a study in which something finished.
 
     Args:
         study: what `run_study` returns.
-        loss: the value of a run to look at.
+        loss: the value of a run to look at; None is what arms are compared by.
     """
-    found = []
+    loss, found = loss or main_measure(study), []
     for label, part in by_budget(study).items():
         for arm, entry in part["arms"].items():
             runs = [run for run in entry["runs"].values() if {loss, "exaflop"} <= run.keys()]
@@ -151,7 +150,9 @@ def spread_of(cells: Sequence[Cell]) -> tuple[float, int]:
     return (math.sqrt(square / freedom) if freedom else math.nan), freedom
 
 
-def analyse(study: Mapping[str, Any], loss: str = LOSS, seed: int = 0) -> dict[str, Any] | None:
+def analyse(
+    study: Mapping[str, Any], loss: str | None = None, seed: int = 0
+) -> dict[str, Any] | None:
     """Laws, best sizes and the test of types; None where fewer than two budgets have finished.
 
     Returns:

@@ -66,16 +66,12 @@ def forecast(
     epochs = work.rows / rows if rows is not None else None
     early = _early_end(config, vocab_size, rows, text_bytes, work, charged)
     paid = work.tokens / (early.share if early is not None else 1.0)
-    budget, between, seconds = config.budget.limit, [work.tokens, work.tokens], ledger.charged()
-    if budget.kind == "time":
-        most = config.most_tokens(rows)
-        between = [round(min(most, paid / factor)) for factor in (speed.high, speed.low)]
-        seconds = min(seconds, budget.limit)
+    budget, seconds = config.budget.limit, ledger.charged()
     return {
         "updates": work.updates,
         "tokens": work.tokens,
-        "tokens_between": between,
-        "seconds": seconds,
+        "tokens_between": _between(config, rows, speed, paid) or 2 * [work.tokens],
+        "seconds": min(seconds, budget.limit) if budget.kind == "time" else seconds,
         "compile_seconds": speed.compile,
         "first_compile_seconds": speed.first_compile,
         "exaflop": work.flops / 1e18,
@@ -92,6 +88,18 @@ def forecast(
         "early_end": asdict(early) if early is not None else None,
         "notes": list(_notes(config, work, rows, early)),
     }
+
+
+def _between(config: RunConfig, rows: int | None, speed: Speed, paid: float) -> list[int]:
+    """Tokens at the speeds of the slowest and the fastest blocks; none unless time is the budget.
+
+    Args:
+        paid: how many the budget pays for at the mean speed.
+    """
+    if config.budget.limit.kind != "time":
+        return []
+    most = config.most_tokens(rows)
+    return [round(min(most, paid / factor)) for factor in (speed.high, speed.low)]
 
 
 def _early_end(

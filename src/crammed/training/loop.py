@@ -111,16 +111,29 @@ def pretrain(
             upkeep = Upkeep(
                 run, corpus, device, alone, ledger, planner, loaded, task, group, signals
             )
-        while True:  # once more after every divergence that the recipe survives
-            try:
-                work = _train(work, stream, step, planner, ledger, upkeep)
-                if work.updates == 0:
-                    raise nothing_trained(planner, ledger, corpus)
-                state, end = upkeep.finish(work)  # on disk, because what follows may fail
-                return Trained.of(alone.model, state, end)
-            except Diverged as fault:
-                work = upkeep.go_back(fault)
-                reload_followers(step)
+        state, end = _train_to_the_end(work, stream, step, planner, ledger, upkeep, corpus)
+        return Trained.of(alone.model, state, end)
+
+
+def _train_to_the_end(
+    work: Work,
+    stream: RowStream,
+    step: TrainStep | LeadingStep,
+    planner: Planner,
+    ledger: Ledger,
+    upkeep: Upkeep,
+    corpus: Corpus,
+) -> tuple[TrainState, End]:
+    """Train, once more after every divergence that the recipe survives; returns what is kept."""
+    while True:
+        try:
+            work = _train(work, stream, step, planner, ledger, upkeep)
+            if work.updates == 0:
+                raise nothing_trained(planner, ledger, corpus)
+            return upkeep.finish(work)  # on disk, because what follows may fail
+        except Diverged as fault:
+            work = upkeep.go_back(fault)
+            reload_followers(step)
 
 
 def _train(

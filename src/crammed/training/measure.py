@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,6 @@ from crammed.device import Device
 from crammed.model.cooccurrence import begin_with_neighbours
 from crammed.progress import SILENT, Progress
 from crammed.rundir import RunDir
-from crammed.sizing import flops_per_token
-from crammed.speed import nominal_speed
 from crammed.training.agenda import Agenda
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints
@@ -40,14 +38,6 @@ _WARM = 2
 _BLOCK_SECONDS = 0.5
 """Updates are timed in blocks of about this length, so that a GPU's host may run ahead in them."""
 _MOST_IN_A_BLOCK = 16
-_SHORT_SECONDS = 0.5
-"""How long a short measurement takes, besides building the model and warming up."""
-_PIECE_SECONDS = 0.1
-_FEWEST_TOKENS = 512
-"""A short measurement computes gradients of as many rows as nominally take this long, and of no
-fewer than these tokens, which keep a CPU's products efficient."""
-_COMPILED = 1.3
-"""How much faster compiling makes training, as measured on a CPU (docs/performance.md)."""
 
 
 @dataclass(frozen=True)
@@ -88,47 +78,6 @@ class Speed:
     def seconds(self, rows: int, predicted: int = 0) -> float:
         """Seconds of an update of `rows` rows with `predicted` positions predicted in each."""
         return self.update + rows * (self.row + predicted * self.prediction)
-
-
-def training_speed(config: RunConfig, device: Device, clock: Clock = time.perf_counter) -> float:
-    """FLOP/s that training reaches with a configuration, from about a second of real updates.
-
-    The gradients of some rows and the optimizer's part of an update are timed apart, a few times
-    each, and the medians are added up to one update of `batch.rows`. So a large batch takes no
-    longer to measure, and what else the machine does for a moment does not count. Nothing is
-    compiled, which would take longer than all the rest: where the run will be, the speed is raised
-    by what compiling gives. The rows are random, and neither they nor the model are kept.
-
-    Raises:
-        InputError: the model is too large for the device's memory.
-    """
-    vocab_size, length = config.tokenizer.vocab_size, config.data.row_length
-    step = build(config, vocab_size, FIRST_IDS, replace(device, compile=False))
-    a_row = flops_per_token(config) * length
-    wanted = max(_PIECE_SECONDS * nominal_speed(config.compute) / a_row, _FEWEST_TOKENS / length)
-    rows = max(1, min(round(wanted), step.microbatch_rows, config.batch.rows))
-    source = _source(config, None, vocab_size)
-
-    def timed(work: Callable[[], object]) -> float:
-        device.synchronize()
-        began = clock()
-        work()
-        device.synchronize()
-        return clock() - began
-
-    ids = torch.from_numpy(source(rows))
-    update = Update(0, 0, rows, 1.0, config.masking.rate, Work())
-    took: list[tuple[float, float]] = []
-    while len(took) < _WARM or sum(map(sum, took[1:])) < _SHORT_SECONDS:
-        gradients = timed(lambda: step.gradients(ids, update))
-        took.append((gradients, timed(lambda: step.apply(1.0))))
-    gradients, applied = (statistics.median(each) for each in zip(*took[1:], strict=True))
-    seconds: float = gradients * config.batch.rows / rows + applied
-    if device.torch.type == "cuda":
-        del step
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device.torch)
-    return config.batch.rows * a_row / seconds * (_COMPILED if device.compile else 1.0)
 
 
 def measure_speed(

@@ -20,7 +20,7 @@ from crammed.quantity import quantity
 from crammed.resuming import asked_of_corpus, chosen_before
 from crammed.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape, with_values
 from crammed.training.distributed import Group
-from crammed.training.measure import training_speed
+from crammed.training.gauge import training_speed
 
 
 def device_of(config: RunConfig, rows: float | None = None) -> Device:
