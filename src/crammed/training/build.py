@@ -39,7 +39,7 @@ def build(config: RunConfig, vocab_size: int, specials: Specials, device: Device
     Raises:
         InputError: the model is too large for the device's memory.
     """
-    refuse_too_large(config.model, vocab_size, device.torch.type)
+    refuse_too_large(config, vocab_size, device.torch.type)
     model = new_model(config, vocab_size, device.torch)
     return TrainStep(model, build_optimizer(model, config.optim), config, specials, device)
 
