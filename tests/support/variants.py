@@ -25,13 +25,13 @@ VOCAB = 64
 LENGTH = 16
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("norm", "post"): {"final_norm": False},
-    ("passes", 2): {"first_attention_norm": True},
     ("final_norm", True): {"norm": "pre"},
-    ("matrix_start", "orthogonal"): {"zero_outputs": False},
-    ("zero_outputs", True): {"matrix_start": "normal"},
     ("head_transform", False): {"classifier": "pooler"},
     ("classifier", "head-transform"): {"head_transform": True},
     ("decoder_bias_start", "log-frequency"): {"decoder_bias": True},
+    ("passes", 2): {"first_attention_norm": True},
+    ("matrix_start", "orthogonal"): {"zero_outputs": False},
+    ("zero_outputs", True): {"matrix_start": "normal"},
     ("attention_start", "neighbours"): {
         "positions": "rotary",
         "qkv_bias": True,

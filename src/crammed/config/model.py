@@ -113,6 +113,10 @@ class ModelConfig(Section):
             )
         if self.decoder_bias_start == "log-frequency" and not self.decoder_bias:
             raise ValueError("decoder_bias_start log-frequency needs decoder_bias: true")
+        if self.passes > 1 and not self.first_attention_norm:
+            raise ValueError("passes after the first need first_attention_norm: true")
+        if self.matrix_start == "orthogonal" and self.zero_outputs:
+            raise ValueError("zero_outputs needs another matrix_start than orthogonal")
         if self.attention_start == "neighbours" and not (
             self.qkv_bias and self.positions == "rotary" and self.qk_norm == "none"
         ):
@@ -124,10 +128,6 @@ class ModelConfig(Section):
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
         if self.classifier == "head-transform" and not self.head_transform:
             raise ValueError("classifier head-transform needs head_transform: true")
-        if self.passes > 1 and not self.first_attention_norm:
-            raise ValueError("passes after the first need first_attention_norm: true")
-        if self.matrix_start == "orthogonal" and self.zero_outputs:
-            raise ValueError("zero_outputs needs another matrix_start than orthogonal")
         if self.norm == "post" and self.final_norm:
             raise ValueError("norm: post ends every layer in a norm: set final_norm: false")
         return self
