@@ -22,7 +22,7 @@ def one_matrix(config: OptimConfig) -> tuple[torch.nn.Parameter, Optimizers]:
     """A layer's matrix, and the optimizer that a configuration gives it."""
     model = torch.nn.Linear(6, 4, bias=False)
     torch.nn.init.normal_(model.weight, std=0.1, generator=torch.Generator().manual_seed(0))
-    return model.weight, build_optimizer(model, config)
+    return model.get_parameter("weight"), build_optimizer(model, config)
 
 
 def moved(config: OptimConfig, *gradients: torch.Tensor) -> torch.Tensor:

@@ -170,7 +170,8 @@ class Encoder(nn.Module):
 
     def in_turn(self) -> list[Layer]:
         """The layers that a token goes through, again for each pass."""
-        return [layer for layer in self.layers if isinstance(layer, Layer)] * self.config.passes
+        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
+        return [layer for _ in range(self.config.passes) for layer in layers]
 
     def forward(
         self,

@@ -5,6 +5,8 @@ All rules turn what was drawn already, so a model with one of them has the draws
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -30,11 +32,11 @@ def start_matrices(model: nn.Module, config: ModelConfig) -> None:
 
 def _deviation(config: ModelConfig, is_output: bool) -> float:
     """The standard deviation of a block's matrices, of which the last is its output."""
-    small: float = (2 / (5 * config.width)) ** 0.5  # Nguyen and Salazar 2019
+    small = math.sqrt(2 / (5 * config.width))  # Nguyen and Salazar 2019
     if config.matrix_start == "megatron":  # Shoeybi et al. 2019
-        return config.init_std / (2 * config.layers) ** 0.5 if is_output else config.init_std
+        return config.init_std / math.sqrt(2 * config.layers) if is_output else config.init_std
     if config.matrix_start == "wang" and is_output:  # Wang and Komatsuzaki 2021
-        return 2 / (config.layers * config.width**0.5)
+        return 2 / (config.layers * math.sqrt(config.width))
     return small
 
 
