@@ -69,7 +69,7 @@ class AdafactorConfig(OptimizerConfig):
     """
 
     name: Literal["adafactor"] = "adafactor"
-    lr: PositiveFloat = 2e-2
+    lr: PositiveFloat = 5e-2
     """Peak rate, in parts of the root mean square of a parameter."""
     beta2_power: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
     """The second moment's average has 1 - t^-beta2_power for its beta in update t."""
@@ -84,7 +84,7 @@ class SGDConfig(OptimizerConfig):
     """Gradient descent with momentum, which adds the weight decay to the gradient."""
 
     name: Literal["sgd"] = "sgd"
-    lr: PositiveFloat = 1.0
+    lr: PositiveFloat = 0.1
     momentum: Beta = 0.9
 
     @property
