@@ -60,7 +60,7 @@ def products(config: ModelConfig, vocab: int, tokens: int, predicted: int) -> li
         tokens: tokens in a step.
         predicted: positions in a step that the sparse head predicts.
     """
-    width, layers = config.width, config.layers
+    width, layers = config.width, config.depth
     linears = [
         ("qkv", tokens, width, 3 * width, layers),
         ("attention out", tokens, width, width, layers),
@@ -240,11 +240,11 @@ def _attention(
             return torch.autograd.grad(y, qkv, gradient)
 
         calls.append(call)
-    ms = 1e3 * config.layers * median_seconds(calls, device, repeats)
+    ms = 1e3 * config.depth * median_seconds(calls, device, repeats)
     flops = attention_flops(config, rows * length, length)
     moved = attention_bytes(config, rows * length, dtype.itemsize)
     return {
-        "times": config.layers,
+        "times": config.depth,
         "flops": flops,
         "bytes": moved,
         "ms": ms,

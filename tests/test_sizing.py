@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from crammed import sizing, speed
 from crammed.config import ComputeConfig, RunConfig
+from crammed.config.optim import SGDConfig
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters
 from crammed.recipe import load_config
@@ -140,6 +141,15 @@ def test_only_muon_has_a_rate_for_matrices() -> None:
     assert ours.optim.name == "muon"
     assert ours.optim.matrix_lr == pytest.approx(sizing.MATRIX_RATE * ours.optim.lr)
     assert load_config("crammed", ["optim.name=adamw"]).optim.name == "adamw"
+
+
+def test_the_rule_for_rates_is_for_relatives_of_adam() -> None:
+    adam, radam, sgd = (
+        load_config("crammed", [f"optim.name={name}", "model.width=128"]).optim
+        for name in ("adamw", "radam", "sgd")
+    )
+    assert adam.lr == radam.lr == pytest.approx(1e-3 * 6**0.5)
+    assert sgd.lr == SGDConfig().lr
 
 
 def test_what_is_set_stays() -> None:

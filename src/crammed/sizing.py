@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from crammed.config import RunConfig
 from crammed.config.choice import overlaid
-from crammed.config.optim import MuonConfig
+from crammed.config.optim import Moments, MuonConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters, train_flops_per_token
@@ -109,7 +109,7 @@ def follow_budget(
         read = min(tokens(config, speed), config.most_tokens(rows))
         wanted = batch_tokens(read) / config.data.row_length
         config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
-    if "optim.lr" in keys:
+    if "optim.lr" in keys and isinstance(config.optim, Moments):  # others have rates of their own
         config = with_values(config, {"optim.lr": learning_rate(config)})
     if "optim.matrix_lr" in keys and isinstance(config.optim, MuonConfig):
         config = with_values(config, {"optim.matrix_lr": MATRIX_RATE * config.optim.lr})

@@ -9,7 +9,13 @@ import pytest
 
 from crammed.config import RunConfig
 from crammed.config.choice import choices_of
-from crammed.config.optim import AdamConfig, AdamWConfig, MuonConfig
+from crammed.config.optim import (
+    AdafactorConfig,
+    AdamConfig,
+    AdamWConfig,
+    MuonConfig,
+    SGDConfig,
+)
 from crammed.errors import InputError
 from crammed.recipe import load_config
 from crammed.schedule import Cosine, Triangle
@@ -45,6 +51,19 @@ def test_another_optimizer_keeps_what_both_have() -> None:
     assert original == AdamConfig(lr=1e-4, beta2=0.999, eps=1e-8, clip=None)
 
 
+@pytest.mark.parametrize("kind", [SGDConfig, AdafactorConfig])
+def test_a_rate_is_kept_where_it_means_the_same(kind: type[AdafactorConfig | SGDConfig]) -> None:
+    name = kind().name
+    assert load_config("crammed-2022", ["optim.name=radam"]).optim.lr == 1e-3
+    other = load_config("crammed-2022", [f"optim.name={name}", "optim.clip=0.25"]).optim
+    assert other == kind(clip=0.25)
+    set_ = load_config("crammed-2022", [f"optim.name={name}", "optim.lr=0.125"]).optim
+    assert set_ == kind(lr=0.125)
+    # Momentum of gradient descent is not that of Muon's averages.
+    muon = load_config("crammed", [f"optim.name={name}", "budget.limit=1e6tok"]).optim
+    assert muon == kind()
+
+
 def test_options_that_the_new_optimizer_lacks_are_dropped(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("extends: crammed-2022\noptim: {name: muon, matrix_lr: 0.5, lr: 3e-3}\n")
@@ -76,7 +95,7 @@ def test_a_section_that_does_not_name_its_kind_has_that_of_the_default(tmp_path:
             "did you mean optim.weight_decay? "
             "keys here: beta1, beta2, clip, embedding_lr, eps, lr, name, weight_decay",
         ),
-        ("optim.name=sgd", f"optim.name: must be one of {OPTIMIZERS}, not 'sgd'"),
+        ("optim.name=lars", f"optim.name: must be one of {OPTIMIZERS}, not 'lars'"),
         ("optim.name=[1]", f"optim.name: must be one of {OPTIMIZERS}, not '[1]'"),
         ("optim=3", "optim: must be a section of keys, not 3"),
         ("optim.beta1=1.5", "optim.beta1: input should be less than 1, not 1.5"),

@@ -18,7 +18,7 @@ from support.variants import configuration
 IDS = torch.randint(5, 60, (3, 12), generator=torch.Generator().manual_seed(0))
 MASK = (torch.arange(12) < torch.tensor([[12], [7], [3]])).long()
 VARIANTS: dict[str, dict[str, Any]] = {
-    "crammed-2022": {"decoder_bias": True},
+    "crammed-2022": {"decoder_bias": True, "passes": 2},
     "izsak": {"positions": "rotary", "residual_scalars": True},
     "crammed": {
         "positions": "sinusoidal",
@@ -67,7 +67,8 @@ def test_hidden_states_and_attentions_are_given_when_asked_for(folder: Path, hea
     for one, other, third in zip(plain.to_tuple(), full.to_tuple(), unnamed, strict=False):
         assert torch.equal(one, other)
         assert torch.equal(one, third)
-    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    layers = model.config.num_hidden_layers * model.config.passes
+    heads = model.config.num_attention_heads
     width = model.config.hidden_size
     assert [each.shape for each in full.hidden_states] == [(rows, 12, width)] * (layers + 1)
     assert [each.shape for each in full.attentions] == [(rows, heads, 12, 12)] * layers

@@ -16,6 +16,7 @@ from crammed.model.blocks import ACTIVATIONS
 from crammed.model.count import parameters, train_flops_per_token
 from crammed.model.encoder import MaskedLM, SequenceClassifier, initialise, picked
 from crammed.model.positions import rotary_table, rotate, sinusoidal_table
+from crammed.model.traffic import attention_bytes, traffic
 from crammed.recipe import load_config, recipe_names
 from support.variants import VARIANTS, VOCAB, configuration, random_model, some_ids
 
@@ -48,6 +49,20 @@ def test_counted_flops_are_pytorch_s(recipe: str) -> None:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(ids, positions).sum().backward()
     assert counter.get_total_flops() == ids.numel() * train_flops_per_token(config, VOCAB, 32, 8)
+
+
+def test_flops_and_traffic_of_passes_are_those_of_as_many_layers() -> None:
+    deep, shared = (
+        configuration(layers=layers, passes=passes, first_attention_norm=True)
+        for layers, passes in ((4, 1), (2, 2))
+    )
+    flops = [train_flops_per_token(config, VOCAB, 32, 8) for config in (deep, shared)]
+    moved = [
+        (traffic(config, VOCAB, 64, 16, 2, 2), attention_bytes(config, 64, 2))
+        for config in (deep, shared)
+    ]
+    assert flops[0] == flops[1]
+    assert moved[0] == moved[1]
 
 
 def test_flops_of_the_paper_s_encoder() -> None:
@@ -132,7 +147,7 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
             x = x + state["encoder.types.weight"][kind]
         xs.append(norm(x, "encoder.embedding_norm"))
     firsts = xs
-    for n in range(config.layers):
+    for n in [*range(config.layers)] * config.passes:
         name = f"encoder.layers.{n}"
         if config.residual_scalars:
             a, b = state[f"{name}.stream_scales.weight"]

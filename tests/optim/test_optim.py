@@ -188,7 +188,7 @@ def test_every_parameter_is_trained_once_and_decays_as_it_should(
             matrix = parameter.ndim > 1
             kept = isinstance(module, Norm | Scales) or own.endswith("bias")
             assert groups[own]["weight_decay"] == (0.0 if kept else 0.5), own
-            assert ("momentum" in groups[own]) == (name == "muon" and in_layer and matrix), own
+            assert ("parts" in groups[own]) == (name == "muon" and in_layer and matrix), own
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     model(some_ids(4)).square().mean().backward()
     optimizer.step()

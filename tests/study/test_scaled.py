@@ -75,7 +75,7 @@ def test_other_recipes_keep_their_proportions(
     assert other.optim.lr == pytest.approx(rate, rel=1e-5)
     assert other.batch.rows == round(rows * little.batch.rows)
     assert other.model.width % other.model.head_dim == 0
-    assert other.optim.eps == config(recipe).optim.eps
+    assert other.optim.model_copy(update={"lr": config(recipe).optim.lr}) == config(recipe).optim
     assert in_proportion(config(recipe), full, full) == config(recipe)
 
 

@@ -206,6 +206,7 @@ def test_arms_take_of_the_base_what_suits_them(corpus: Corpus, tmp_path: Path) -
         "adamw": ["optim.name=adamw"],
         "narrow": ["model.width=128"],
         "own": ["model.width=128", "model.head_dim=8"],
+        "sgd": ["optim.name=sgd"],
     }
     base = ["crammed", "model.layers=4", "model.width=192"]
     study = load_study(str(write(tmp_path / "s.yaml", base=base, arms=arms)), corpus, BUDGET)
@@ -214,8 +215,9 @@ def test_arms_take_of_the_base_what_suits_them(corpus: Corpus, tmp_path: Path) -
     assert {"model.head_dim=32", "model.width=128"} <= words["narrow"]
     assert "model.head_dim=8" in words["own"]
     for arm, each in words.items():
-        assert any(word.startswith("optim.matrix_lr=") for word in each) == (arm != "adamw")
-        assert any(word.startswith("optim.lr=") for word in each)
+        rates = {word.partition("=")[0] for word in each if "lr=" in word}
+        own = {"adamw": {"optim.lr"}, "sgd": set()}  # whose rate would not suit
+        assert rates == own.get(arm, {"optim.lr", "optim.matrix_lr"})
     for wrong in ("optim=3", "model=3", "model.width=wide", "optim.name=adamwe"):
         file = write(tmp_path / "s.yaml", base=base, arms={"plain": [], "x": [wrong]})
         with pytest.raises(InputError, match=f"arm x: .*{wrong.partition('=')[0]}"):

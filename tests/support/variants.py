@@ -29,6 +29,9 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("head_transform", False): {"classifier": "pooler"},
     ("classifier", "head-transform"): {"head_transform": True},
     ("decoder_bias_start", "log-frequency"): {"decoder_bias": True},
+    ("passes", 2): {"first_attention_norm": True},
+    ("matrix_start", "orthogonal"): {"zero_outputs": False},
+    ("zero_outputs", True): {"matrix_start": "normal"},
     ("attention_start", "neighbours"): {
         "positions": "rotary",
         "qkv_bias": True,
@@ -50,6 +53,7 @@ NUMBERS: list[dict[str, Any]] = [
     {"pooler_width": 48},
     {"ffn_ratio": 3.0},
     {"logit_cap": 4.0},
+    {"passes": 2},
 ]
 """Values of other fields that change what the model consists of."""
 
@@ -77,7 +81,7 @@ def needed_beside(fields: dict[str, Any]) -> dict[str, Any]:
     """What `COMPANIONS` say of these values."""
     needed: dict[str, Any] = {}
     for pair in fields.items():
-        needed |= COMPANIONS.get(pair, {}) if isinstance(pair[1], str | bool) else {}
+        needed |= COMPANIONS.get(pair, {}) if isinstance(pair[1], str | int) else {}
     return needed
 
 
@@ -91,7 +95,12 @@ def configuration(recipe: str = "crammed", **fields: Any) -> ModelConfig:
 
 
 EVERY_VALUE: list[dict[str, Any]] = [
-    *({name: value} for name, values in CHOICES.items() for value in values),
+    *(
+        {name: value}
+        for name, values in CHOICES.items()
+        for value in values
+        if name != "matrix_start"  # what goes over these sets weights of its own
+    ),
     *NUMBERS,
 ]
 

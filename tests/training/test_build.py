@@ -11,6 +11,7 @@ import torch
 from crammed.data.corpus import Corpus
 from crammed.device import Device
 from crammed.errors import InputError
+from crammed.model.encoder import products_of
 from crammed.progress import SILENT
 from crammed.rundir import RunDir
 from crammed.training.build import new_model
@@ -63,3 +64,44 @@ def test_token_embeddings_may_begin_at_a_scale_of_their_own(recipe: str, cpu: De
 def test_a_model_without_biases_cannot_begin_with_them() -> None:
     with pytest.raises(InputError, match="log-frequency needs decoder_bias: true"):
         tiny("crammed-2022", "model.decoder_bias_start=log-frequency")
+
+
+@pytest.mark.parametrize(
+    ("rule", "inner", "output"),
+    [
+        ("small", (2 / (5 * 64)) ** 0.5, (2 / (5 * 64)) ** 0.5),
+        ("megatron", 0.03, 0.03 / 6**0.5),
+        ("wang", (2 / (5 * 64)) ** 0.5, 2 / (3 * 8)),
+    ],
+)
+def test_a_rule_gives_matrices_their_scale_and_changes_no_draw(
+    rule: str, inner: float, output: float, cpu: Device
+) -> None:
+    words = ("model.layers=3", "model.width=64", "model.init_std=0.03")
+    usual, ruled = (
+        dict(
+            new_model(
+                tiny("crammed", *words, f"model.matrix_start={start}"), 256, cpu.torch
+            ).named_parameters()
+        )
+        for start in ("normal", rule)
+    )
+    for name, parameter in usual.items():
+        scale = 1.0
+        if ".layers." in name and parameter.ndim > 1:
+            scale = (output if ".out." in name or ".down." in name else inner) / 0.03
+        torch.testing.assert_close(ruled[name], scale * parameter, msg=name)
+
+
+def test_matrices_may_begin_orthogonal(cpu: Device) -> None:
+    config = tiny("crammed", "model.width=64", "model.matrix_start=orthogonal")
+    model = new_model(config, 256, cpu.torch)
+    for product in products_of(model):
+        for matrix in product.linear.weight.detach().chunk(product.matrices):
+            outputs, inputs = matrix.shape
+            found = torch.linalg.svdvals(matrix)
+            torch.testing.assert_close(found, torch.full_like(found, (outputs / inputs) ** 0.5))
+    deviation = model.encoder.tokens.weight.std().item()
+    assert deviation == pytest.approx(config.model.first_embedding_std, rel=0.05)
+    with pytest.raises(InputError, match="zero_outputs needs another matrix_start"):
+        tiny("crammed", "model.zero_outputs=true", "model.matrix_start=orthogonal")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from crammed.budget import Ledger, Work
 from crammed.config import TrainConfig
@@ -269,3 +270,37 @@ def test_a_checkpoint_of_another_run_is_refused(checkpoints: Path, step: TrainSt
     ):
         load_checkpoint(checkpoints, step, "corpus")
     assert load_checkpoint(checkpoints, step, "corpus").state.work.updates == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "fault"),
+    [
+        ("encoder.layers.0.ffn.up.weight/row_var", None, "lacks values of some parameters"),
+        ("encoder.final_norm.weight/variance", None, "lacks values of some parameters"),
+        ("encoder.layers.0.ffn.up.weight/row_var", (3, 1), "does not suit the model"),
+        ("encoder.layers.0.ffn.up.weight/row_var", (64,), "does not suit the model"),
+    ],
+)
+def test_rows_and_columns_of_a_second_moment_are_checked(
+    tmp_path: Path, cpu: Device, name: str, change: tuple[int, ...] | None, fault: str
+) -> None:
+    small = ("model.layers=1", "model.width=16", "model.head_dim=8")
+    config = tiny("crammed", *small, "optim.name=adafactor")
+    step, ledger = build(config, 256, SPECIALS, cpu), Ledger(())
+    for parameter in step.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    step.apply(1.0)
+    agenda = Agenda(TrainConfig(), ledger, lambda seconds: True)
+    with RunDir.open(tmp_path / "run", config) as run:
+        Checkpoints(run, step, ledger, agenda, cpu, "corpus").save(Work(updates=1))
+    (generation,) = run.checkpoints.glob("step-*")
+    load_checkpoint(run.checkpoints, build(config, 256, SPECIALS, cpu), "corpus")
+    file = generation / "optimizer.safetensors"
+    tensors = load_file(file)
+    assert tensors.pop(name).shape == ((64, 1) if name.endswith("row_var") else (16,))
+    if change is not None:
+        tensors[name] = torch.ones(change)
+    save_file(tensors, file)
+    write_hashes(generation)
+    with pytest.raises(InputError, match=fault):
+        load_checkpoint(run.checkpoints, step, "corpus")

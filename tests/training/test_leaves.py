@@ -47,7 +47,8 @@ def test_gradients_are_those_of_weights_that_are_cast_each_time(config: ModelCon
         copy = training_copy(model, dtype)
         leaves = Leaves(copy, decoder=False)
         linear = {leaf.dtype for leaf in leaves.tensors if leaf.ndim > 1}
-        assert linear == {FLOAT32, dtype}, "embeddings are read in float32"
+        cast = {dtype} if config.passes == 1 or config.head_transform else set()
+        assert linear == {FLOAT32} | cast, "embeddings are read in float32"
         found = sums(model, copy, leaves)
         assert found.keys() == expected.keys()
         for name, gradient in found.items():

@@ -10,12 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed.budget import Work
+from crammed.config.optim import SGDConfig
 from crammed.device import Device, is_out_of_memory
 from crammed.errors import InputError
 from crammed.model.encoder import Layer, MaskedLM, initialise
 from crammed.optim.build import build_optimizer
 from crammed.training.build import build
-from crammed.training.memory import LEAST_TOKENS, MOST_TOKENS, SHARE, fitting_rows
+from crammed.training.memory import (
+    LEAST_TOKENS,
+    MOST_TOKENS,
+    SHARE,
+    bytes_per_parameter,
+    fitting_rows,
+)
 from crammed.training.plan import Update
 from crammed.training.step import TrainStep
 from support.steps import SPECIALS
@@ -270,6 +277,8 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(
     with pytest.raises(InputError, match=r"a model of \d+ T parameters needs [\d,]+ GiB .* lower"):
         build(config, 64, SPECIALS, cpu)
     small = tiny()
+    assert bytes_per_parameter(small.optim) == 16
+    assert bytes_per_parameter(SGDConfig()) == 12
     most = 16 * sum(p.numel() for p in MaskedLM(small.model, 64).parameters())
     for bytes_here, fits in ((most, True), (most - 1, False)):
         monkeypatch.setattr("crammed.training.memory.memory_of", lambda kind, n=bytes_here: n)

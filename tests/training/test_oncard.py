@@ -16,8 +16,8 @@ from crammed.errors import InputError
 from crammed.model.count import parameters
 from crammed.optim.muon import ITERATIONS, orthogonalisation_flops, orthogonalise
 from crammed.recipe import load_config
-from crammed.training.memory import BYTES_PER_PARAMETER, allocated
-from crammed.training.oncard import counted_speed
+from crammed.training.memory import allocated, bytes_per_parameter
+from crammed.training.oncard import BANDWIDTH, counted_speed
 
 PAPER = load_config("crammed-2022")
 VOCAB = PAPER.tokenizer.vocab_size
@@ -55,7 +55,7 @@ def test_what_a_backward_pass_allocates() -> None:
 
 def test_the_paper_s_shape_on_cards() -> None:
     speeds = {name: counted_speed(PAPER, VOCAB, card_called(name)) for name in ("H200", "A6000")}
-    held = BYTES_PER_PARAMETER * parameters(PAPER.model, VOCAB)
+    held = bytes_per_parameter(PAPER.optim) * parameters(PAPER.model, VOCAB)
     for speed in speeds.values():
         assert speed.microbatch_rows in (256, 512)
         assert speed.memory is not None
@@ -69,6 +69,20 @@ def test_the_paper_s_shape_on_cards() -> None:
     assert published is not None
     assert published.published is not None
     assert 1.2 < 1 / a_row["A6000"] / published.published < 1.5
+
+
+def test_what_an_optimizer_keeps_takes_memory_and_time() -> None:
+    found = {}
+    for name in ("adamw", "sgd", "adafactor"):
+        words = [f"optim.name={name}", "model.layers=1", "compute.microbatch_rows=8"]
+        config = load_config("crammed-2022", words)
+        speed = counted_speed(config, VOCAB, card_called("H200"))
+        found[name] = (speed.update, float(speed.memory or 0))
+    size, bandwidth = parameters(config.model, VOCAB), BANDWIDTH * card_called("H200").bandwidth
+    for place, each in ((0, 8 / bandwidth), (1, 4)):
+        adamw, sgd, adafactor = (found[name][place] for name in ("adamw", "sgd", "adafactor"))
+        assert adamw - sgd == pytest.approx(each * size)
+        assert sgd - adafactor == pytest.approx(each * size)
 
 
 def test_a_small_card_gets_fewer_rows_and_the_format_that_it_has() -> None:

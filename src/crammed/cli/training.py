@@ -70,7 +70,7 @@ def run(
     before = chosen_before(out, asked)
     config = before.config if before is not None else asked.nominally()
     vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
-    refuse_too_large(config.model, vocab, choose_kind(config.compute, []))  # before preparing
+    refuse_too_large(config, vocab, choose_kind(config.compute, []))  # before preparing
     with shown_progress() as progress:
         show_budget(progress, config, budget, words)
         show_former(progress, asked)

@@ -17,7 +17,8 @@ from pydantic import BaseModel
 class KeepsValues:
     """Marks a choice that keeps the values of shared keys when another kind is chosen.
 
-    Without it, the new kind starts from its own defaults.
+    A key whose default differs is not shared: what suits one kind does not suit the other. Without
+    the mark, the new kind starts from its own defaults.
     """
 
 
@@ -77,9 +78,16 @@ def _kept(choice: Choice, old: Mapping[str, Any], change: Mapping[str, Any]) -> 
     kind = change.get(choice.key, old.get(choice.key, choice.default))
     if kind == old.get(choice.key, choice.default):
         return dict(old)
-    new = choice.kinds.get(str(kind)) if choice.keeps_values else None
-    keys = new.model_fields.keys() - {choice.key} if new is not None else ()
-    return {key: value for key, value in old.items() if key in keys}
+    former = choice.kinds.get(str(old.get(choice.key, choice.default)))
+    new = choice.kinds.get(str(kind))
+    if former is None or new is None or not choice.keeps_values:
+        return {}
+    theirs, ours = former.model_fields, new.model_fields
+    return {
+        key: value
+        for key, value in old.items()
+        if key in theirs and key in ours and theirs[key].default == ours[key].default
+    }
 
 
 def subsection(section: Any, name: str) -> Any:

@@ -14,6 +14,8 @@ class ModelConfig(Section):
     """The encoder. The modules of `crammed.model` say how each choice computes."""
 
     layers: Annotated[int, Field(gt=0, le=1000)] = 16
+    passes: Annotated[int, Field(gt=0, le=100)] = 1
+    """How often a token goes through the layers, in turn, with the same weights each time."""
     width: Size = 768
     head_dim: Size = 64
     ffn_ratio: Annotated[float, Field(gt=0.0, le=1024.0)] = 4.0
@@ -62,6 +64,9 @@ class ModelConfig(Section):
     init_std: PositiveFloat = 0.02
     embedding_std: PositiveFloat | None = None
     """Root mean square of the token embeddings at the start; null takes `init_std`."""
+    matrix_start: Literal["normal", "small", "megatron", "wang", "orthogonal"] = "normal"
+    """How large the layers' matrices begin: `init_std`, or a rule of width and depth, or orthogonal
+    (`crammed.model.matrices`). Embeddings keep `init_std`."""
     zero_outputs: bool = False
     """Start the last product of every block at zero, so that every pre-norm layer starts as the
     identity."""
@@ -75,6 +80,11 @@ class ModelConfig(Section):
     def first_embedding_std(self) -> float:
         """`embedding_std`, or `init_std` where that is null."""
         return self.embedding_std or self.init_std
+
+    @property
+    def depth(self) -> int:
+        """How many layers a token goes through."""
+        return self.passes * self.layers
 
     @property
     def heads(self) -> int:
@@ -103,6 +113,10 @@ class ModelConfig(Section):
             )
         if self.decoder_bias_start == "log-frequency" and not self.decoder_bias:
             raise ValueError("decoder_bias_start log-frequency needs decoder_bias: true")
+        if self.passes > 1 and not self.first_attention_norm:
+            raise ValueError("passes after the first need first_attention_norm: true")
+        if self.matrix_start == "orthogonal" and self.zero_outputs:
+            raise ValueError("zero_outputs needs another matrix_start than orthogonal")
         if self.attention_start == "neighbours" and not (
             self.qkv_bias and self.positions == "rotary" and self.qk_norm == "none"
         ):

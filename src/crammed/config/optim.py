@@ -26,28 +26,74 @@ class OptimizerConfig(Section):
     clip: PositiveFloat | None = 0.5
     """Largest L2 norm of the whole gradient; null never clips."""
 
+    @property
+    def kept(self) -> int:
+        """How many numbers it keeps for each parameter, at most, beside the weight."""
+        return 2
 
-class _Moments(OptimizerConfig):
-    """What Adam and AdamW read."""
+
+class Moments(OptimizerConfig):
+    """What Adam and its relatives read. One learning rate suits them all."""
 
     beta1: Beta = 0.9
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-12
 
 
-class AdamWConfig(_Moments):
+class AdamWConfig(Moments):
     """AdamW (Loshchilov and Hutter 2019), which decays weights apart from the gradient."""
 
     name: Literal["adamw"] = "adamw"
 
 
-class AdamConfig(_Moments):
+class AdamConfig(Moments):
     """Adam (Kingma and Ba 2015), which adds the weight decay to the gradient, as BERT's did."""
 
     name: Literal["adam"] = "adam"
 
 
-class MuonConfig(_Moments):
+class RAdamConfig(Moments):
+    """RAdam (Liu et al. 2020): the first steps follow the average gradient, until there is a scale.
+
+    Weights decay apart from the gradient, as in AdamW.
+    """
+
+    name: Literal["radam"] = "radam"
+
+
+class AdafactorConfig(OptimizerConfig):
+    """Adafactor (Shazeer and Stern 2018), which keeps a second moment of rows and of columns.
+
+    Its steps are relative to the root mean square of what they change. In update t they are never
+    larger than 1 / sqrt(t) of it, whatever the rate.
+    """
+
+    name: Literal["adafactor"] = "adafactor"
+    lr: PositiveFloat = 5e-2
+    """Peak rate, in parts of the root mean square of a parameter."""
+    beta2_power: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
+    """The second moment's average has 1 - t^-beta2_power for its beta in update t."""
+
+    @property
+    def kept(self) -> int:
+        """None for each parameter: rows and columns are few."""
+        return 0
+
+
+class SGDConfig(OptimizerConfig):
+    """Gradient descent with momentum, which adds the weight decay to the gradient."""
+
+    name: Literal["sgd"] = "sgd"
+    lr: PositiveFloat = 0.1
+    momentum: Beta = 0.9
+
+    @property
+    def kept(self) -> int:
+        """The momentum, if there is any."""
+        return 1 if self.momentum else 0
+
+
+class MuonConfig(Moments):
     """Muon (Jordan et al. 2024) for the matrices of the layers, and AdamW for the rest."""
 
     name: Literal["muon"] = "muon"
@@ -60,5 +106,7 @@ class MuonConfig(_Moments):
 
 
 OptimConfig = Annotated[
-    AdamWConfig | AdamConfig | MuonConfig, Field(discriminator="name"), KeepsValues()
+    AdamWConfig | AdamConfig | RAdamConfig | AdafactorConfig | SGDConfig | MuonConfig,
+    Field(discriminator="name"),
+    KeepsValues(),
 ]

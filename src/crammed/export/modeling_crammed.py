@@ -125,7 +125,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
         mask = None if attention_mask is None else attention_mask.bool()
         x, *given = self.encoder.prepare(tokens, mask, token_type_ids, input_ids)
         states, attentions = [x], []
-        for layer in self.encoder.layers:
+        for layer in self.encoder.in_turn():
             shares = layer.probabilities(x, *given) if output_attentions else None
             if shares is not None:  # not every mixer is attention
                 attentions.append(shares)

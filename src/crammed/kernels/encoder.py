@@ -104,6 +104,8 @@ def _refusal(model: MaskedLM, device: torch.device) -> str | None:
     This is a list of what they support, so that anything new is refused until it is added.
     """
     encoder, config = model.encoder, model.encoder.config
+    if config.passes > 1:
+        return "they go through the layers once"
     norms: list[nn.Module] = [encoder.final_norm]
     for layer in encoder.layers:
         if type(layer) is not Layer or not layer.pre:

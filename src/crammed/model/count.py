@@ -56,6 +56,6 @@ def train_flops_per_token(
     model = _outline(config, 1)
     head = vocab_size * model.encoder.tokens.embedding_dim
     head += sum(part.weight.numel() for part in model.head.modules() if isinstance(part, Linear))
-    products = block_matrix_parameters(config) + head * predicted / length
+    products = config.passes * block_matrix_parameters(config) + head * predicted / length
     blocks = [part for part in model.encoder.modules() if isinstance(part, Block)]
-    return 6.0 * (products + sum(block.mixing(length) for block in blocks))
+    return 6.0 * (products + config.passes * sum(block.mixing(length) for block in blocks))

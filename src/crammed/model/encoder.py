@@ -168,6 +168,11 @@ class Encoder(nn.Module):
         tables = self.position_encoding.tables(length, self.tokens.weight.device)
         self._tables = tuple(table.to(dtype) for table in tables)
 
+    def in_turn(self) -> list[Layer]:
+        """The layers that a token goes through, again for each pass."""
+        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
+        return [layer for _ in range(self.config.passes) for layer in layers]
+
     def forward(
         self,
         ids: Tensor,
@@ -229,7 +234,7 @@ class Encoder(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Layers and final norm of x [B, S, D]; the rest as in `Layer`."""
-        *layers, last = self.layers
+        *layers, last = self.in_turn()
         for layer in layers:
             x = layer(x, tables, mask, *more)
         hidden: Tensor = self.final_norm(last(x, tables, mask, *more, positions=positions))

@@ -10,7 +10,7 @@ from crammed.config import ModelConfig
 
 def attention_flops(config: ModelConfig, tokens: int, length: int) -> int:
     """FLOPs of all layers' attention: scores and values in forward, twice as many in backward."""
-    return 12 * config.layers * length * config.width * tokens
+    return 12 * config.depth * length * config.width * tokens
 
 
 def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
@@ -23,7 +23,7 @@ def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
     Args:
         element: bytes per element of queries, keys and values.
     """
-    return config.layers * tokens * (12 * config.width * element + 8 * config.heads)
+    return config.depth * tokens * (12 * config.width * element + 8 * config.heads)
 
 
 def traffic(
@@ -60,7 +60,7 @@ def traffic(
     Returns:
         bytes per step of each part.
     """
-    width, hidden, layers = config.width, config.ffn_hidden, config.layers
+    width, hidden, layers = config.width, config.ffn_hidden, config.depth
     apart = element if element != stream else 0
     norm = (2 * stream + 2 * element) + (3 * stream + element + apart)
     gate = (3 + 5 if config.gated else 2 + 3) * element

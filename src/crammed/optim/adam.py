@@ -1,10 +1,10 @@
-"""Adam and AdamW, as PyTorch computes them in one fused operation."""
+"""Adam and AdamW, as PyTorch computes them in one fused operation, and RAdam."""
 
 from __future__ import annotations
 
 import torch
 
-from crammed.config.optim import AdamConfig, AdamWConfig, MuonConfig
+from crammed.config.optim import AdamConfig, AdamWConfig, MuonConfig, RAdamConfig
 from crammed.optim.parameters import Parameters, ParamGroup
 
 
@@ -17,6 +17,12 @@ def adam(parameters: Parameters, config: AdamConfig) -> list[torch.optim.Optimiz
     """Adam for all parameters."""
     groups, betas = parameters.by_decay(config.weight_decay), (config.beta1, config.beta2)
     return [torch.optim.Adam(groups, config.lr, betas, config.eps, fused=True)]
+
+
+def radam(parameters: Parameters, config: RAdamConfig) -> list[torch.optim.Optimizer]:
+    """RAdam for all parameters; PyTorch has no fused one."""
+    groups, betas = parameters.by_decay(config.weight_decay), (config.beta1, config.beta2)
+    return [torch.optim.RAdam(groups, config.lr, betas, config.eps, decoupled_weight_decay=True)]
 
 
 def adamw_of(groups: list[ParamGroup], config: AdamWConfig | MuonConfig) -> torch.optim.Optimizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from crammed.config import OptimConfig
 from crammed.model.blocks import Embedding, Norm, Scales
 from crammed.model.encoder import products_of
-from crammed.optim import adam, muon
+from crammed.optim import adafactor, adam, muon, sgd
 from crammed.optim.parameters import Parameters
 
 State = dict[str, Tensor]
@@ -27,6 +27,7 @@ class Optimizers:
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
         self._parts = parts
+        self._group_of = {p: g for part in parts for g in part.param_groups for p in g["params"]}
         self.param_groups = [group for part in parts for group in part.param_groups]
         self.peaks = [float(group["lr"]) for group in self.param_groups]
         self.state: MutableMapping[Tensor, State] = _States(parts)
@@ -40,6 +41,16 @@ class Optimizers:
         """Apply the gradients."""
         for part in self._parts:
             part.step()
+
+    def restore(self, parameter: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Take over a parameter's state, each tensor where the optimizer would have made it."""
+        group = self._group_of[parameter]
+        # Where nothing is fused, the CPU counts the steps: their number decides what is launched.
+        stays = set() if group.get("fused") else {"step"}
+        self.state[parameter] = {
+            key: value if key in stays else value.to(parameter.device)
+            for key, value in state.items()
+        }
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
@@ -78,6 +89,9 @@ class _States(MutableMapping[Tensor, State]):
 _BUILDERS: dict[str, Callable[[Parameters, Any], list[torch.optim.Optimizer]]] = {
     "adamw": adam.adamw,
     "adam": adam.adam,
+    "radam": adam.radam,
+    "adafactor": adafactor.adafactor,
+    "sgd": sgd.sgd,
     "muon": muon.muon,
 }
 """How each choice of `OptimConfig` is built."""

@@ -339,7 +339,8 @@ def _taken(base: RunConfig, own: Sequence[str], heads_follow: bool) -> list[str]
     laid = overlaid(base.model_dump(mode="json"), parse_overrides(own), RunConfig)
     if not all(isinstance(laid[section], Mapping) for section in ("model", "optim")):
         return []  # which is refused with the arm
-    keys = [key for key in FOLLOWERS if key != "optim.matrix_lr" or "matrix_lr" in laid["optim"]]
+    rates = {f"optim.{name}" for name in laid["optim"]}  # another optimizer's are not kept
+    keys = [key for key in FOLLOWERS if key in rates or not key.startswith("optim.")]
     width = laid["model"]["width"]
     if width == base.model.width or not heads_follow or not isinstance(width, int):
         return _followed(base, keys)

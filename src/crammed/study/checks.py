@@ -61,4 +61,4 @@ def _check_device(config: RunConfig, corpus: Corpus, seen: set[str]) -> None:
     if settings not in seen:
         device_of(config)
         seen.add(settings)
-    refuse_too_large(config.model, corpus.vocab_size, choose_kind(config.compute, []))
+    refuse_too_large(config, corpus.vocab_size, choose_kind(config.compute, []))

@@ -11,6 +11,7 @@ from crammed.data.tokenization.tokenizer import Specials
 from crammed.device import Device
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM, initialise
+from crammed.model.matrices import start_matrices
 from crammed.optim.build import build_optimizer
 from crammed.training.memory import refuse_too_large
 from crammed.training.step import TrainStep
@@ -23,6 +24,7 @@ def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> Maske
     std, zero = config.model.init_std, config.model.zero_outputs
     neighbours = config.model.attention_start == "neighbours"
     initialise(model, std, generator, zero_outputs=zero, neighbours=neighbours)
+    start_matrices(model, config.model)
     if config.model.embedding_std is not None:
         with torch.no_grad():
             model.encoder.tokens.weight.mul_(config.model.embedding_std / std)
@@ -39,7 +41,7 @@ def build(config: RunConfig, vocab_size: int, specials: Specials, device: Device
     Raises:
         InputError: the model is too large for the device's memory.
     """
-    refuse_too_large(config.model, vocab_size, device.torch.type)
+    refuse_too_large(config, vocab_size, device.torch.type)
     model = new_model(config, vocab_size, device.torch)
     return TrainStep(model, build_optimizer(model, config.optim), config, specials, device)
 

@@ -316,24 +316,30 @@ def _by_parameter(
     found: dict[str, dict[str, torch.Tensor]] = {name: {} for name in named}
     for full, tensor in flat.items():
         name, _, key = full.rpartition("/")
-        shapes = (torch.Size(), named[name].shape) if name in named else ()
-        if tensor.shape not in shapes or tensor.dtype != named[name].dtype:
+        if name not in named or not _suits(tensor, named[name]):
             raise _Damaged(f"optimizer.safetensors: {full} does not suit the model")
         found[name][key] = tensor
     names = {id(parameter): name for name, parameter in named.items()}
     for group in step.optimizer.param_groups:
-        keys = {frozenset(found[names[id(parameter)]]) for parameter in group["params"]}
-        if len(keys) > 1:
+        # Adafactor keeps other values of matrices than of the rest.
+        keys = {(p.ndim > 1, frozenset(found[names[id(p)]])) for p in group["params"]}
+        if len(keys) > len({matrix for matrix, _ in keys}):
             raise _Damaged("optimizer.safetensors lacks values of some parameters")
     return found
+
+
+def _suits(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether it has a number, or one for each number, row or column of the parameter."""
+    of_each = tensor.ndim == parameter.ndim and all(
+        own in (1, size) for own, size in zip(tensor.shape, parameter.shape, strict=True)
+    )
+    return tensor.dtype == parameter.dtype and (tensor.ndim == 0 or of_each)
 
 
 def _apply(saved: _Saved, step: TrainStep) -> None:
     step.model.load_state_dict(saved.weights, strict=True)
     for name, parameter in step.model.named_parameters():
-        step.optimizer.state[parameter] = {
-            key: tensor.to(parameter.device) for key, tensor in saved.moments[name].items()
-        }
+        step.optimizer.restore(parameter, saved.moments[name])
     step.restore(saved.state.loss_scale)
 
 

@@ -19,7 +19,7 @@ from crammed.model.count import block_matrix_parameters, parameters, train_flops
 from crammed.sizing import MOST_EPOCHS, SHAPES, expected_tokens
 from crammed.training.agenda import TRAINING, Agenda
 from crammed.training.measure import Speed
-from crammed.training.memory import BYTES_PER_PARAMETER
+from crammed.training.memory import bytes_per_parameter
 from crammed.training.plan import Planner, budget_share
 
 FEW_UPDATES = 200
@@ -219,7 +219,7 @@ def candidates(
                 "tokens": count,
                 "tokens_per_layer_parameter": count / layer_size,
                 "epochs": count / length / rows if rows is not None else None,
-                "held_memory": BYTES_PER_PARAMETER * size,
+                "held_memory": bytes_per_parameter(config.optim) * size,
             }
         )
     return found

@@ -12,14 +12,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from crammed.config import ModelConfig
+from crammed.config import OptimConfig, RunConfig
 from crammed.device import is_out_of_memory, memory_of
 from crammed.errors import InputError
 from crammed.model.count import parameters
 from crammed.quantity import quantity
-
-BYTES_PER_PARAMETER = 16
-"""Weight, gradient and two moments in float32."""
 
 MOST_TOKENS = 65_536
 """Tokens of a microbatch at most; a GPU is no faster with more."""
@@ -29,6 +26,11 @@ SHARE = 0.85
 """Share of the free memory that is planned with; the rest is for what measuring did not see."""
 _PROBES = ((8, 16), (1, 2))
 """Numbers of rows that are tried first; the second pair if the first is too much."""
+
+
+def bytes_per_parameter(optim: OptimConfig) -> int:
+    """Bytes of weight, gradient and what the optimizer keeps, in float32."""
+    return 4 * (2 + optim.kept)
 
 
 def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
@@ -67,7 +69,7 @@ def _tried(peak: Callable[[int], int], rows: int) -> float:
         return math.inf
 
 
-def refuse_too_large(model: ModelConfig, vocab_size: int, kind: str) -> None:
+def refuse_too_large(config: RunConfig, vocab_size: int, kind: str) -> None:
     """Refuse a model that cannot be trained here before any of it is allocated.
 
     Args:
@@ -76,10 +78,10 @@ def refuse_too_large(model: ModelConfig, vocab_size: int, kind: str) -> None:
     Raises:
         InputError: weights, gradients and moments need more than all of the device's memory.
     """
-    refuse_larger(model, vocab_size, memory_of(kind), f"this machine's {kind}")
+    refuse_larger(config, vocab_size, memory_of(kind), f"this machine's {kind}")
 
 
-def refuse_larger(model: ModelConfig, vocab_size: int, most: int | None, what: str) -> None:
+def refuse_larger(config: RunConfig, vocab_size: int, most: int | None, what: str) -> None:
     """Refuse a model whose weights, gradients and moments need more than so many bytes.
 
     Args:
@@ -88,11 +90,12 @@ def refuse_larger(model: ModelConfig, vocab_size: int, most: int | None, what: s
     Raises:
         InputError: they do.
     """
-    size = parameters(model, vocab_size)
-    if most is not None and BYTES_PER_PARAMETER * size > most:
+    size = parameters(config.model, vocab_size)
+    held = bytes_per_parameter(config.optim) * size
+    if most is not None and held > most:
         raise InputError(
             f"a model of {quantity(size)} parameters needs "
-            f"{BYTES_PER_PARAMETER * size / 2**30:,.0f} GiB for weights, gradients and moments, "
+            f"{held / 2**30:,.0f} GiB for weights, gradients and moments, "
             f"and {what} has {most / 2**30:,.0f} GiB: lower model.layers, "
             "model.width or tokenizer.vocab_size"
         )

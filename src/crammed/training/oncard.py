@@ -29,7 +29,7 @@ from crammed.model.traffic import attention_bytes, attention_flops, traffic
 from crammed.optim.build import build_optimizer
 from crammed.optim.muon import orthogonalisation_flops
 from crammed.training.measure import FIRST_IDS, Speed
-from crammed.training.memory import BYTES_PER_PARAMETER, allocated, refuse_larger
+from crammed.training.memory import allocated, bytes_per_parameter, refuse_larger
 from crammed.training.step import TrainStep
 
 PRODUCTS = 0.725
@@ -40,9 +40,11 @@ BANDWIDTH = 0.9
 """Share of the bandwidth that a copy reaches: 4.3 of 4.8 TB/s."""
 RESERVED = GIB
 """Memory for the driver, CUDA's context and its libraries."""
-OPTIMIZER_BYTES = 34
-"""Moved once per update for each parameter: weight and moments read and written, gradient read; and
-the weight once more, to be written in 16 bits."""
+UPDATE_BYTES = 18
+"""Moved once per update for each parameter: weight read and written, gradient read; and the weight
+once more, to be written in 16 bits."""
+KEPT_BYTES = 8
+"""And for each number that the optimizer keeps for a parameter: read and written."""
 RECOMPUTED = 4 / 3
 """Work of layers that compute their activations twice."""
 
@@ -73,7 +75,7 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
     step = _fitted(config, vocab_size, card)
     rows = min(step.microbatch_rows, config.batch.rows)
     size = parameters(config.model, vocab_size)
-    held = BYTES_PER_PARAMETER * size + step.leaves.cast_bytes
+    held = bytes_per_parameter(config.optim) * size + step.leaves.cast_bytes
     most = card.memory - RESERVED
     while (memory := held + _taken(step, rows)) > most and rows > 1:
         rows //= 2  # as training does where memory runs out all the same
@@ -82,7 +84,8 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
             f"not even one row of {config.data.row_length} tokens fits into the memory of the "
             f"{card.name}: train a smaller model (model.layers, model.width)"
         )
-    update = OPTIMIZER_BYTES * size / (BANDWIDTH * card.bandwidth)
+    moved = UPDATE_BYTES + KEPT_BYTES * config.optim.kept
+    update = moved * size / (BANDWIDTH * card.bandwidth)
     for group in step.optimizer.param_groups:
         if "parts" in group:  # one of Muon's
             shapes = [(len(p) // group["parts"], p.shape[1]) for p in group["params"]]
@@ -116,7 +119,7 @@ def _microbatch_seconds(
 def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
     """The step that would train there, without storage, with microbatches that the card holds."""
     device, free = _device(config.compute, card), card.memory - RESERVED
-    refuse_larger(config.model, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
+    refuse_larger(config, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
     with torch.device("meta"):
         model = MaskedLM(config.model, vocab_size)
     optimizer = build_optimizer(model, config.optim)

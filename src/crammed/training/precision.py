@@ -47,6 +47,8 @@ class Leaves:
     The linear layers of a copy that computes in 16 bits get weights of their own in that format.
     These are cast once per update instead of once per microbatch, and their gradients are added to
     float32 as the products gave them. The numbers are those that the layers' own casts would give.
+    Layers that are gone through several times cast their weights each time, so that the gradients
+    of all passes add up in float32.
 
     Args:
         copy: a training copy, whose linear layers are given other weights.
@@ -69,8 +71,9 @@ class Leaves:
             return self._casts[-1][0]
 
         if dtype is not None and dtype.itemsize == 2:
+            again = set(copy.encoder.layers.modules()) if copy.encoder.config.passes > 1 else set()
             for module in copy.modules():
-                if type(module) is Linear:  # those in 8 bits quantise float32
+                if type(module) is Linear and module not in again:  # 8 bits quantise float32
                     for name, parameter in list(module.named_parameters(recurse=False)):
                         setattr(module, name, cast(parameter))
             if decoder:

@@ -39,7 +39,7 @@ class RegionalEncoder(Encoder):
         *more: Tensor | None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
+        layers = self.in_turn()
         if any(layer.recompute for layer in layers):
             return super().through_layers(x, tables, mask, *more, positions=positions)
         normed: Tensor = layers[0].attention_norm(x)

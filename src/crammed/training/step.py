@@ -187,8 +187,9 @@ class TrainStep:
             peak: gives the bytes that a microbatch of so many rows takes besides.
         """
         length = self._config.data.row_length
+        kept = self._config.optim.kept
         for parameter in self.parameters:  # there are no moments yet unless a checkpoint was read
-            to_come = 1 if self.optimizer.state.get(parameter) else 3
+            to_come = 1 if self.optimizer.state.get(parameter) else 1 + kept
             free -= to_come * parameter.numel() * parameter.element_size()
         self.microbatch_rows = fitting_rows(peak, free, length)
         if self._may_recompute() and self.microbatch_rows * length < LEAST_TOKENS:

@@ -1,0 +1,50 @@
+"""How the layers' matrices begin, where one standard deviation for all is not wanted.
+
+All rules turn what was drawn already, so a model with one of them has the draws of any other.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from crammed.config import ModelConfig
+from crammed.model.blocks import Block
+
+
+def start_matrices(model: nn.Module, config: ModelConfig) -> None:
+    """Turn matrices drawn with `init_std` into what `model.matrix_start` says, in place."""
+    if config.matrix_start == "normal":
+        return
+    for block in model.modules():
+        if not isinstance(block, Block):
+            continue
+        products = list(block.declared(""))
+        for product in products:
+            weight = product.linear.weight.detach()
+            if config.matrix_start == "orthogonal":
+                _make_orthogonal(weight, product.matrices)
+            else:
+                weight.mul_(_deviation(config, product == products[-1]) / config.init_std)
+
+
+def _deviation(config: ModelConfig, is_output: bool) -> float:
+    """The standard deviation of a block's matrices, of which the last is its output."""
+    small = math.sqrt(2 / (5 * config.width))  # Nguyen and Salazar 2019
+    if config.matrix_start == "megatron":  # Shoeybi et al. 2019
+        return config.init_std / math.sqrt(2 * config.layers) if is_output else config.init_std
+    if config.matrix_start == "wang" and is_output:  # Wang and Komatsuzaki 2021
+        return 2 / (config.layers * math.sqrt(config.width))
+    return small
+
+
+def _make_orthogonal(weight: Tensor, matrices: int) -> None:
+    """Give stacked matrices singular values of sqrt(outputs / inputs) (Bernstein et al. 2023)."""
+    for matrix in weight.chunk(matrices):
+        outputs, inputs = matrix.shape
+        tall = matrix if outputs >= inputs else matrix.mT
+        basis, triangle = torch.linalg.qr(tall)
+        basis = basis * triangle.diagonal().sign()  # as if drawn from all rotations alike
+        matrix.copy_((basis if outputs >= inputs else basis.mT) * (outputs / inputs) ** 0.5)
