@@ -33,6 +33,7 @@ CONFIG = tiny("crammed", "model.layers=1", "model.width=16", "model.head_dim=8")
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
 GENERATION = ("hashes.json", "model.safetensors", "optimizer.safetensors", "state.json")
 FINAL = ("config.json", "hashes.json", "model.safetensors", "tokenizer.json")
+UP = "encoder.layers.0.ffn.up.weight"
 HUGE = (1 << 62).to_bytes(8, "little") + b"{}"
 """A file of tensors that says that its header is larger than any disk."""
 
@@ -273,19 +274,33 @@ def test_a_checkpoint_of_another_run_is_refused(checkpoints: Path, step: TrainSt
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "fault"),
+    ("optimizer", "name", "shape", "change"),
     [
-        ("encoder.layers.0.ffn.up.weight/row_var", None, "lacks values of some parameters"),
-        ("encoder.final_norm.weight/variance", None, "lacks values of some parameters"),
-        ("encoder.layers.0.ffn.up.weight/row_var", (3, 1), "does not suit the model"),
-        ("encoder.layers.0.ffn.up.weight/row_var", (64,), "does not suit the model"),
+        ("adafactor", f"{UP}/row_var", (64, 1), None),
+        ("adafactor", "encoder.final_norm.weight/variance", (16,), None),
+        ("adafactor", f"{UP}/row_var", (64, 1), (3, 1)),
+        ("adafactor", f"{UP}/row_var", (64, 1), (64,)),
+        ("adafactor", f"{UP}/row_var", (64, 1), (64, 16)),
+        ("adafactor", f"{UP}/col_var", (1, 16), (64, 1)),
+        ("adamw", f"{UP}/exp_avg", (64, 16), (1, 16)),  # which would be broadcast
+        ("adamw", f"{UP}/exp_avg_sq", (64, 16), (64, 1)),
+        ("adamw", f"{UP}/exp_avg_sq", (64, 16), ()),
+        ("adamw", "encoder.final_norm.weight/exp_avg", (16,), (1,)),
+        ("adamw", f"{UP}/step", (), (64, 16)),
+        ("muon", f"{UP}/momentum", (64, 16), (1, 16)),
+        ("sgd", f"{UP}/momentum_buffer", (64, 16), (1, 16)),
     ],
 )
-def test_rows_and_columns_of_a_second_moment_are_checked(
-    tmp_path: Path, cpu: Device, name: str, change: tuple[int, ...] | None, fault: str
+def test_shapes_of_what_an_optimizer_keeps_are_checked(
+    tmp_path: Path,
+    cpu: Device,
+    optimizer: str,
+    name: str,
+    shape: tuple[int, ...],
+    change: tuple[int, ...] | None,
 ) -> None:
     small = ("model.layers=1", "model.width=16", "model.head_dim=8")
-    config = tiny("crammed", *small, "optim.name=adafactor")
+    config = tiny("crammed", *small, f"optim.name={optimizer}")
     step, ledger = build(config, 256, SPECIALS, cpu), Ledger(())
     for parameter in step.parameters:
         parameter.grad = torch.ones_like(parameter)
@@ -297,10 +312,11 @@ def test_rows_and_columns_of_a_second_moment_are_checked(
     load_checkpoint(run.checkpoints, build(config, 256, SPECIALS, cpu), "corpus")
     file = generation / "optimizer.safetensors"
     tensors = load_file(file)
-    assert tensors.pop(name).shape == ((64, 1) if name.endswith("row_var") else (16,))
+    assert tensors.pop(name).shape == shape
     if change is not None:
         tensors[name] = torch.ones(change)
     save_file(tensors, file)
     write_hashes(generation)
+    fault = "lacks values of some parameters" if change is None else "does not suit the model"
     with pytest.raises(InputError, match=fault):
         load_checkpoint(run.checkpoints, step, "corpus")

@@ -316,7 +316,7 @@ def _by_parameter(
     found: dict[str, dict[str, torch.Tensor]] = {name: {} for name in named}
     for full, tensor in flat.items():
         name, _, key = full.rpartition("/")
-        if name not in named or not _suits(tensor, named[name]):
+        if name not in named or not _suits(key, tensor, named[name]):
             raise _Damaged(f"optimizer.safetensors: {full} does not suit the model")
         found[name][key] = tensor
     names = {id(parameter): name for name, parameter in named.items()}
@@ -328,12 +328,15 @@ def _by_parameter(
     return found
 
 
-def _suits(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """Whether it has a number, or one for each number, row or column of the parameter."""
-    of_each = tensor.ndim == parameter.ndim and all(
-        own in (1, size) for own, size in zip(tensor.shape, parameter.shape, strict=True)
-    )
-    return tensor.dtype == parameter.dtype and (tensor.ndim == 0 or of_each)
+def _suits(key: str, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether an optimizer may have it under this key, for this parameter.
+
+    Updates are counted, and Adafactor has a number for each row and one for each column of a
+    matrix. Everything else is of the parameter's shape.
+    """
+    own = tuple(parameter.shape)
+    others = {"step": (), "row_var": (*own[:-1], 1), "col_var": (*own[:-2], 1, *own[-1:])}
+    return tensor.dtype == parameter.dtype and tuple(tensor.shape) == others.get(key, own)
 
 
 def _apply(saved: _Saved, step: TrainStep) -> None:
