@@ -67,17 +67,20 @@ def test_a_model_without_biases_cannot_begin_with_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "inner", "output"),
+    ("rule", "passes", "inner", "output"),
     [
-        ("small", (2 / (5 * 64)) ** 0.5, (2 / (5 * 64)) ** 0.5),
-        ("megatron", 0.03, 0.03 / 6**0.5),
-        ("wang", (2 / (5 * 64)) ** 0.5, 2 / (3 * 8)),
+        ("small", 1, (2 / (5 * 64)) ** 0.5, (2 / (5 * 64)) ** 0.5),
+        ("megatron", 1, 0.03, 0.03 / 6**0.5),
+        ("megatron", 4, 0.03, 0.03 / 24**0.5),  # to which each layer adds four times
+        ("wang", 1, (2 / (5 * 64)) ** 0.5, 2 / (3 * 8)),
+        ("wang", 4, (2 / (5 * 64)) ** 0.5, 2 / (12 * 8)),
     ],
 )
 def test_a_rule_gives_matrices_their_scale_and_changes_no_draw(
-    rule: str, inner: float, output: float, cpu: Device
+    rule: str, passes: int, inner: float, output: float, cpu: Device
 ) -> None:
-    words = ("model.layers=3", "model.width=64", "model.init_std=0.03")
+    words = ["model.layers=3", "model.width=64", "model.init_std=0.03", f"model.passes={passes}"]
+    words.append("model.first_attention_norm=true")
     usual, ruled = (
         dict(
             new_model(

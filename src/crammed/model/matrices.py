@@ -31,12 +31,15 @@ def start_matrices(model: nn.Module, config: ModelConfig) -> None:
 
 
 def _deviation(config: ModelConfig, is_output: bool) -> float:
-    """The standard deviation of a block's matrices, of which the last is its output."""
+    """The standard deviation of a block's matrices, of which the last is its output.
+
+    Outputs are smaller the more of them add up: one for each layer that a token goes through.
+    """
     small = math.sqrt(2 / (5 * config.width))  # Nguyen and Salazar 2019
     if config.matrix_start == "megatron":  # Shoeybi et al. 2019
-        return config.init_std / math.sqrt(2 * config.layers) if is_output else config.init_std
+        return config.init_std / math.sqrt(2 * config.depth) if is_output else config.init_std
     if config.matrix_start == "wang" and is_output:  # Wang and Komatsuzaki 2021
-        return 2 / (config.layers * math.sqrt(config.width))
+        return 2 / (config.depth * math.sqrt(config.width))
     return small
 
 
