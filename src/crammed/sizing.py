@@ -71,6 +71,15 @@ def learning_rate(config: RunConfig) -> float:
     return RATE * math.sqrt(RATE_WIDTH / config.model.width)
 
 
+def rates_of_width(config: RunConfig) -> tuple[str, ...]:
+    """Keys of the learning rates that follow the width: those of Adam and its relatives."""
+    if not isinstance(config.optim, Moments):
+        return ()
+    return (
+        ("optim.lr", "optim.matrix_lr") if isinstance(config.optim, MuonConfig) else ("optim.lr",)
+    )
+
+
 def head_dim(width: int) -> int:
     """The widest heads that there are enough of: an even divisor of the width, for rotary."""
     most = min(LARGEST_HEAD, width // FEWEST_HEADS)
@@ -111,9 +120,10 @@ def follow_budget(
         read = min(tokens(config, speed), config.most_tokens(rows))
         wanted = batch_tokens(read) / config.data.row_length
         config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
-    if "optim.lr" in keys and isinstance(config.optim, Moments):  # others have rates of their own
+    rates = set(keys).intersection(rates_of_width(config))
+    if "optim.lr" in rates:
         config = with_values(config, {"optim.lr": learning_rate(config)})
-    if "optim.matrix_lr" in keys and isinstance(config.optim, MuonConfig):
+    if "optim.matrix_lr" in rates:
         config = with_values(config, {"optim.matrix_lr": MATRIX_RATE * config.optim.lr})
     return config
 

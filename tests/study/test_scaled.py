@@ -14,7 +14,7 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.recipe import ask, load_config
-from crammed.sizing import with_values
+from crammed.sizing import rates_of_width, with_values
 from crammed.study.arms import Study, load_study
 from crammed.study.scaled import in_proportion, resolved, scaled_down
 
@@ -77,6 +77,23 @@ def test_other_recipes_keep_their_proportions(
     assert other.model.width % other.model.head_dim == 0
     assert other.optim.model_copy(update={"lr": config(recipe).optim.lr}) == config(recipe).optim
     assert in_proportion(config(recipe), full, full) == config(recipe)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adafactor"])
+def test_only_rates_that_follow_the_width_are_in_proportion(name: str) -> None:
+    full, little = config("crammed-2022"), small("crammed-2022")
+    other = config("crammed-2022", f"optim.name={name}", "optim.lr=0.125")
+    assert rates_of_width(other) == ()
+    assert in_proportion(other, full, little).optim == other.optim
+    base = config("crammed-2022", f"optim.name={name}")
+    assert not any("lr=" in word for word in resolved(["model.width*=0.25"], base, True))
+
+
+def test_both_rates_of_muon_follow_the_width() -> None:
+    base = config("crammed-2022", "optim.name=muon", "optim.lr=1e-3", "optim.matrix_lr=2e-3")
+    assert rates_of_width(base) == ("optim.lr", "optim.matrix_lr")
+    words = resolved(["model.width*=0.25"], base, True)
+    assert {"optim.lr=0.002", "optim.matrix_lr=0.004"} <= set(words)
 
 
 def test_what_is_typed_stays_and_a_fed_recipe_is_as_it_is() -> None:

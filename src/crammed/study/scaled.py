@@ -3,8 +3,9 @@
 The paper's recipes are for a day on a GPU. A study whose file has a ``small`` form takes them as
 they are where its budget feeds the base's own size, and otherwise in proportion: the base in the
 size and the batch that the rules of `crammed.sizing` give, every other recipe as much larger or
-smaller as it is in full. Learning rates are multiplied with the root of how much narrower a model
-is, as in `crammed.sizing`. Initial deviations stay: wider ones were tried, and are worse.
+smaller as it is in full. Learning rates that follow the width are multiplied with the root of how
+much narrower a model is, as in `crammed.sizing`. Initial deviations stay: wider ones were tried,
+and are worse.
 
 Arms may set ``key*=factor``: so many times the value that the arm would have without it.
 """
@@ -19,13 +20,12 @@ from crammed.choosing import values_of
 from crammed.config import RunConfig
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters
-from crammed.sizing import head_dim, with_values
+from crammed.sizing import head_dim, rates_of_width, with_values
 
-RATES = ("optim.lr", "optim.matrix_lr")
 NARROWEST = 8
 """Widths are multiples of this, so that there are heads of a width that rotary positions take."""
-CHANGED = ("model.layers", "model.width", "model.head_dim", "batch.rows", *RATES)
-"""What a recipe in proportion has other values of."""
+CHANGED = ("model.layers", "model.width", "model.head_dim", "batch.rows")
+"""What a recipe in proportion has other values of, beside `rates_of_width`."""
 
 Values = dict[str, Any]
 
@@ -79,7 +79,8 @@ def in_rows_of(config: RunConfig, length: int) -> RunConfig:
 
 def scaled_words(config: RunConfig, but: Iterable[str] = ()) -> list[str]:
     """Overrides with the values of what is in proportion, except some keys."""
-    values = values_of(config, [key for key in CHANGED if key not in but])
+    keys = (*CHANGED, *rates_of_width(config))
+    values = values_of(config, [key for key in keys if key not in but])
     return [f"{key}={value}" for key, value in values.items() if value is not None]
 
 
@@ -142,7 +143,7 @@ def _multiplied(word: str, value: Any, text: str) -> int | float:
 def _narrowed(config: RunConfig, width: int) -> Values:
     """Learning rates of the configuration in another width."""
     factor = math.sqrt(config.model.width / width)
-    values = values_of(config, RATES)
+    values = values_of(config, rates_of_width(config))
     return {k: float(f"{v * factor:.6g}") for k, v in values.items() if v is not None}
 
 
