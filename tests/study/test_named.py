@@ -10,6 +10,7 @@ import pytest
 
 from crammed.budget import Budget
 from crammed.cli import studies
+from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.recipe import load_config
@@ -63,6 +64,18 @@ def test_former_studies_are_named_and_not_listed() -> None:
         read_study("sizes")
 
 
+def loaded(name: str, budget: str) -> Study:
+    """A built-in study as a call with this budget would run it on a text of its own."""
+    parsed = Budget.parse(budget)
+    planned = PlannedCorpora(with_words(read_study(name), []), ["text.jsonl"], parsed)
+    return load_study(name, planned, parsed)
+
+
+def config_of(study: Study, arm: str) -> RunConfig:
+    recipe, *own = study.words(arm)
+    return load_config(recipe, own)
+
+
 def shape(study: Study, arm: str) -> tuple[str, ...]:
     words = dict(word.split("=", 1) for word in study.words(arm)[1:])
     return tuple(words[key] for key in ("model.layers", "model.width", "batch.rows"))
@@ -71,9 +84,7 @@ def shape(study: Study, arm: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("name", study_names())
 @pytest.mark.parametrize("budget", ["5e6tok", "1e12tok"])
 def test_every_study_is_valid_small_and_in_full(name: str, budget: str) -> None:
-    read, parsed = read_study(name), Budget.parse(budget)
-    planned = PlannedCorpora(with_words(read, []), ["text.jsonl"], parsed)
-    study = load_study(name, planned, parsed)
+    read, study = read_study(name), loaded(name, budget)
     same = name == "architecture"  # of two arms one is the baseline, small or in full
     assert len(study.arms) == (len(read.arms) - same) * max(1, len(read.budgets))
     layers, width, rows = shape(study, study.baseline)
@@ -81,13 +92,23 @@ def test_every_study_is_valid_small_and_in_full(name: str, budget: str) -> None:
     assert (int(rows) < 100) == (budget == "5e6tok")
     assert not any("*" in word for arm in study.arms for word in study.words(arm))
     assert not any(word.endswith("=None") for arm in study.arms for word in study.words(arm))
+    arms: dict[str, list[str]] = {}
+    for arm in study.arms:
+        arms.setdefault(config_of(study, arm).identity(), []).append(arm)
+    assert not [same for same in arms.values() if len(same) > 1]
+
+
+@pytest.mark.parametrize("budget", ["1e6tok", "1e12tok"])
+def test_layers_that_share_weights_make_models_as_deep_as_the_baseline(budget: str) -> None:
+    study = loaded("architecture", budget)
+    models = {arm: config_of(study, arm).model for arm in study.arms}
+    shared = {arm: model.depth for arm, model in models.items() if model.passes > 1}
+    assert shared == {"half-twice": models[study.baseline].depth}
 
 
 @pytest.mark.parametrize("name", study_names())
-def test_every_arm_differs_from_every_other(name: str) -> None:
+def test_the_baseline_of_every_study_is_its_base(name: str) -> None:
     study = read_study(name)
-    words = [tuple(sorted(study.words(arm))) for arm in study.arms]
-    assert len(set(words)) == len(words)
     recipe, *base = study.base
     _, *own = study.words(study.baseline)
     assert load_config(recipe, own).identity() == load_config(recipe, base).identity()
