@@ -57,6 +57,8 @@ def test_a_rate_is_kept_where_it_means_the_same(kind: type[AdafactorConfig | SGD
     assert load_config("crammed-2022", ["optim.name=radam"]).optim.lr == 1e-3
     other = load_config("crammed-2022", [f"optim.name={name}", "optim.clip=0.25"]).optim
     assert other == kind(clip=0.25)
+    # Their rates are larger, and a decay is multiplied with the rate.
+    assert (load_config("crammed-2022").optim.weight_decay, other.weight_decay) == (0.01, 0.0)
     set_ = load_config("crammed-2022", [f"optim.name={name}", "optim.lr=0.125"]).optim
     assert set_ == kind(lr=0.125)
     # Momentum of gradient descent is not that of Muon's averages.

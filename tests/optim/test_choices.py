@@ -44,7 +44,7 @@ def trained(step: TrainStep, numbers: range, factor: float = 1.0) -> list[torch.
 
 @every_optimizer
 def test_it_takes_every_parameter_once_and_decays_no_bias_and_no_norm(name: str) -> None:
-    config = config_with(name)
+    config = config_with(name, "optim.weight_decay=0.1")
     model = MaskedLM(config.model, 256)
     optimizer = build_optimizer(model, config.optim)
     names = {id(parameter): name for name, parameter in model.named_parameters()}

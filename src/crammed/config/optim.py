@@ -12,6 +12,8 @@ from pydantic import Field
 from crammed.config.base import Beta, PositiveFloat, Section
 from crammed.config.choice import KeepsValues
 
+Decay = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
 
 class OptimizerConfig(Section):
     """What every optimizer has."""
@@ -21,13 +23,13 @@ class OptimizerConfig(Section):
     """Peak learning rate, which the schedule multiplies."""
     embedding_lr: PositiveFloat | None = None
     """Peak learning rate of the embedding tables; null takes `lr`."""
-    weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
+    weight_decay: Decay = 0.01
     """Applied to everything except biases, norms and learned scales."""
     clip: PositiveFloat | None = 0.5
     """Largest L2 norm of the whole gradient; null never clips."""
 
     @property
-    def kept(self) -> int:
+    def state_per_parameter(self) -> int:
         """How many numbers it keeps for each parameter, at most, beside the weight."""
         return 2
 
@@ -65,30 +67,37 @@ class AdafactorConfig(OptimizerConfig):
     """Adafactor (Shazeer and Stern 2018), which keeps a second moment of rows and of columns.
 
     Its steps are relative to the root mean square of what they change. In update t they are never
-    larger than 1 / sqrt(t) of it, whatever the rate.
+    larger than 1 / sqrt(t) of it, whatever the rate. A weight decay follows `lr`, apart from the
+    gradient, and has no such limit.
     """
 
     name: Literal["adafactor"] = "adafactor"
     lr: PositiveFloat = 5e-2
-    """Peak rate, in parts of the root mean square of a parameter."""
+    """Peak rate, relative to the root mean square of each parameter."""
+    weight_decay: Decay = 0.0
     beta2_power: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
     """The second moment's average has 1 - t^-beta2_power for its beta in update t."""
 
     @property
-    def kept(self) -> int:
+    def state_per_parameter(self) -> int:
         """None for each parameter: rows and columns are few."""
         return 0
 
 
 class SGDConfig(OptimizerConfig):
-    """Gradient descent with momentum, which adds the weight decay to the gradient."""
+    """Gradient descent with momentum, which adds the weight decay to the gradient.
+
+    The gradient is clipped before that. Weights shrink by lr * weight_decay / (1 - momentum) in an
+    update: what suits the small rates of Adam and its relatives leaves little of them here.
+    """
 
     name: Literal["sgd"] = "sgd"
-    lr: PositiveFloat = 0.1
+    lr: PositiveFloat = 1.0
+    weight_decay: Decay = 0.0
     momentum: Beta = 0.9
 
     @property
-    def kept(self) -> int:
+    def state_per_parameter(self) -> int:
         """The momentum, if there is any."""
         return 1 if self.momentum else 0
 

@@ -7,9 +7,11 @@ import torch
 from crammed.config.optim import AdafactorConfig
 from crammed.optim.parameters import Parameters
 
-EPSILONS = (1e-15, 1e-3)
-"""The smallest root mean square of gradients, and of parameters, that counts. PyTorch's own for
-gradients, 1e-7, is larger than those of rare tokens in a large model."""
+EPSILONS = (2e-19, 1e-3)
+"""The smallest that count. The first is for gradients, for the mean square of a matrix's and the root
+mean square of each number's; the second is for the root mean square of parameters. PyTorch's own
+for gradients, 1e-7, is a root mean square of 3e-4 for a matrix, and a large model's are smaller.
+The square of the first must not be 0 in float32, or gradients of 0 become NaN."""
 
 
 def adafactor(parameters: Parameters, config: AdafactorConfig) -> list[torch.optim.Optimizer]:

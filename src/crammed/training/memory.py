@@ -30,7 +30,7 @@ _PROBES = ((8, 16), (1, 2))
 
 def bytes_per_parameter(optim: OptimConfig) -> int:
     """Bytes of weight, gradient and what the optimizer keeps, in float32."""
-    return 4 * (2 + optim.kept)
+    return 4 * (2 + optim.state_per_parameter)
 
 
 def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:

@@ -84,7 +84,7 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
             f"not even one row of {config.data.row_length} tokens fits into the memory of the "
             f"{card.name}: train a smaller model (model.layers, model.width)"
         )
-    moved = UPDATE_BYTES + KEPT_BYTES * config.optim.kept
+    moved = UPDATE_BYTES + KEPT_BYTES * config.optim.state_per_parameter
     update = moved * size / (BANDWIDTH * card.bandwidth)
     for group in step.optimizer.param_groups:
         if "parts" in group:  # one of Muon's

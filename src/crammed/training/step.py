@@ -187,7 +187,7 @@ class TrainStep:
             peak: gives the bytes that a microbatch of so many rows takes besides.
         """
         length = self._config.data.row_length
-        kept = self._config.optim.kept
+        kept = self._config.optim.state_per_parameter
         for parameter in self.parameters:  # there are no moments yet unless a checkpoint was read
             to_come = 1 if self.optimizer.state.get(parameter) else 1 + kept
             free -= to_come * parameter.numel() * parameter.element_size()
