@@ -8,10 +8,10 @@ from crammed.config.optim import AdafactorConfig
 from crammed.optim.parameters import Parameters
 
 EPSILONS = (2e-19, 1e-3)
-"""The smallest that count. The first is for gradients, for the mean square of a matrix's and the root
-mean square of each number's; the second is for the root mean square of parameters. PyTorch's own
-for gradients, 1e-7, is a root mean square of 3e-4 for a matrix, and a large model's are smaller.
-The square of the first must not be 0 in float32, or gradients of 0 become NaN."""
+"""The smallest that count. The first is for gradients: for the mean square of a matrix's, and the
+root mean square of each number's. The second is for the root mean square of parameters. PyTorch's
+own for gradients, 1e-7, is a root mean square of 3e-4 for a matrix, and a large model's are
+smaller. The square of the first must not be 0 in float32, or gradients of 0 become NaN."""
 
 
 def adafactor(parameters: Parameters, config: AdafactorConfig) -> list[torch.optim.Optimizer]:
