@@ -51,7 +51,7 @@ class Leaves:
     of all passes add up in float32.
 
     Args:
-        copy: a training copy, whose linear layers are given other weights.
+        trained: a training copy, whose linear layers are given other weights.
         decoder: cast the embedding for the decoder in the same way. The gradients of its two uses
             are then added up one after the other, not first to each other.
 
@@ -61,24 +61,28 @@ class Leaves:
         cast_bytes: memory of the casts.
     """
 
-    def __init__(self, copy: MaskedLM, *, decoder: bool) -> None:
+    def __init__(self, trained: MaskedLM, *, decoder: bool) -> None:
         self._casts: list[tuple[nn.Parameter, Tensor]] = []
         self.decoder: nn.Parameter | None = None
-        parameters, dtype = list(copy.parameters()), copy.encoder.compute_dtype
+        parameters, dtype = list(trained.parameters()), trained.encoder.compute_dtype
 
         def cast(parameter: Tensor) -> nn.Parameter:
             self._casts.append((nn.Parameter(parameter.detach().to(dtype)), parameter))
             return self._casts[-1][0]
 
         if dtype is not None and dtype.itemsize == 2:
-            again = set(copy.encoder.layers.modules()) if copy.encoder.config.passes > 1 else set()
-            for module in copy.modules():
+            again = (
+                set(trained.encoder.layers.modules())
+                if trained.encoder.config.passes > 1
+                else set()
+            )
+            for module in trained.modules():
                 if type(module) is Linear and module not in again:  # 8 bits quantise float32
                     for name, parameter in list(module.named_parameters(recurse=False)):
                         setattr(module, name, cast(parameter))
             if decoder:
-                self.decoder = cast(copy.encoder.tokens.weight)
-        kept = {id(parameter) for parameter in copy.parameters()}
+                self.decoder = cast(trained.encoder.tokens.weight)
+        kept = {id(parameter) for parameter in trained.parameters()}
         shared = [(each, each) for each in parameters if id(each) in kept]
         self._pairs: list[tuple[Tensor, Tensor]] = [*shared, *self._casts]
         self.tensors = [leaf for leaf, _ in self._pairs]
