@@ -21,6 +21,7 @@ from support.command import python
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TOOLS = BENCHMARKS.parent / "tools"
+NORMS = "residuals and norms"
 
 
 @pytest.fixture(autouse=True)
@@ -144,11 +145,19 @@ def test_the_table_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ("triton_red_fused__log_softmax_nll_loss_forward_1", "loss"),
         ("_gate_forward_kernel", "gates"),
-        ("crammed.add_norm_backward", "residuals and norms"),
+        ("crammed.add_norm_backward", NORMS),
         ("triton_poi_fused__to_copy_12", "weights"),
         ("aten.add_.Tensor", "weights"),
         ("aten._foreach_add_.List", "weights"),
         ("triton_poi_fused_mul_3", "other"),
+        # In a region, after the parts of the operators, and after the norm before a gate.
+        ("triton_poi_fused_add_cat_convert_element_type_erf_exp_mul_split_view_7", "gates"),
+        ("triton_poi_fused__to_copy_add_erf_mul_native_layer_norm_split_view_7", "gates"),
+        ("triton_poi_fused__to_copy_add_div_exp_mul_native_layer_norm_neg_split_view_7", "gates"),
+        ("triton_per_fused__unsafe_view_gelu_gelu_backward_native_layer_norm_2", NORMS),
+        ("triton_per_fused_add_convert_element_type_div_mul_sub_sum_view_6", NORMS),
+        ("triton_red_fused_convert_element_type_mul_sub_sum_view_9", NORMS),
+        ("triton_poi_fused_arange_cos_exp_mul_sin_stack_unsqueeze_4", "embedding"),
     ],
 )
 def test_parts_of_a_step_are_known_by_names(kernel: str, part: str) -> None:
@@ -208,6 +217,8 @@ def test_layers_compiled_as_one_move_what_each_for_itself_does(tmp_path: Path) -
     one, whole = json.loads(out.read_text())["loops"].values()
     for each in ("launches", "flops", "between_products_bytes"):
         assert one[each] == whole[each], each
+    for part, moved in whole["parts"].items():
+        assert one["parts"][part] == pytest.approx(moved), part
 
 
 @pytest.mark.long

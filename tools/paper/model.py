@@ -15,12 +15,14 @@ from paper.launches import Launch
 LEAST = 2e-6
 """Seconds that any launch takes."""
 PARTS = (
-    # The first match counts. The compiler names a kernel after the operators in it; the parts are
-    # those of `crammed.model.traffic`.
+    # The first match counts. The compiler names a kernel after the operators in it, in a region
+    # after what these consist of; the parts are those of `crammed.model.traffic`. Elementwise
+    # kernels have no norm in them, although some are named after the one before.
     ("loss", r"softmax|nll_loss|cross_entropy"),
     ("embedding", r"embedding|index_put|_sin_|arange_cos"),
     ("head", r"(gather|scatter|new_zeros).*layer_norm|layer_norm.*(gather|scatter|new_zeros)"),
-    ("residuals and norms", r"layer_norm|rms_norm|add_norm|^aten\.sum"),
+    ("gates", r"^triton_poi.*(gelu|erf|tanh|silu|sigmoid|exp_|relu)"),
+    ("residuals and norms", r"layer_norm|rms_norm|add_norm|_mul_sub_sum|^aten\.sum"),
     ("gates", r"gelu|silu|relu|sigmoid|gate"),
     ("masks", r"bitwise|sort|scatter|gather|remainder"),
     ("queries, keys, values", r"select_backward|permute|clone|cat|transpose"),
