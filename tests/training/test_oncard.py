@@ -17,7 +17,7 @@ from crammed.model.count import parameters
 from crammed.optim.muon import ITERATIONS, orthogonalisation_flops, orthogonalise
 from crammed.recipe import load_config
 from crammed.training.memory import BYTES_PER_PARAMETER, allocated
-from crammed.training.oncard import counted_speed
+from crammed.training.oncard import LAUNCH, counted_speed
 
 PAPER = load_config("crammed-2022")
 VOCAB = PAPER.tokenizer.vocab_size
@@ -69,6 +69,22 @@ def test_the_paper_s_shape_on_cards() -> None:
     assert published is not None
     assert published.published is not None
     assert 1.2 < 1 / a_row["A6000"] / published.published < 1.5
+
+
+def test_a_tiny_model_waits_for_its_launches() -> None:
+    """On a fast card, twice as many rows take as long; the paper's shape does not wait."""
+    small = ["model.layers=2", "model.width=64", "model.head_dim=32"]
+    few, many = (
+        counted_speed(load_config("crammed", [*small, f"batch.rows={rows}"]), 8192, card_called("H200"))
+        for rows in (16, 32)
+    )
+    assert 32 * many.row == pytest.approx(16 * few.row) == pytest.approx(100 * LAUNCH)
+    # Clipping and AdamW, three shapes of matrices through Muon, four matrices in each layer.
+    assert few.update == many.update == pytest.approx((12 + 3 * 50 + 2 * 4) * LAUNCH)
+    adamw = counted_speed(load_config("crammed-2022", small), 8192, card_called("H200"))
+    assert adamw.update == pytest.approx(12 * LAUNCH)
+    paper = counted_speed(PAPER, VOCAB, card_called("H200"))
+    assert paper.microbatch_rows * paper.row > 10 * (40 + 16 * 30) * LAUNCH
 
 
 def test_a_small_card_gets_fewer_rows_and_the_format_that_it_has() -> None:

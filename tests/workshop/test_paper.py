@@ -99,7 +99,7 @@ def test_what_our_norm_s_backward_moves_besides() -> None:
 def test_the_model_of_time() -> None:
     model, launch = room("model"), room("launches").Launch
     card = card_called("H200")
-    assert model.seconds(launch("k", "forward", 10, 10, kernels=3), card) == 3 * model.LEAST
+    assert model.seconds(launch("k", "forward", 10, 10, kernels=3), card) == 3 * model.LAUNCH
     moving = launch("k", "forward", 4_320_000_000, 0)
     assert model.seconds(moving, card) == pytest.approx(1e-3)
     product = launch("aten.mm", "operator", 0, 0, flops=717_025_000_000)
@@ -121,7 +121,7 @@ def test_branches_of_a_graph_share_a_device() -> None:
     model, launch = room("model"), room("launches").Launch
     card = card_called("H200")
     short, moving = launch("k", "forward", 1, 1), launch("k", "forward", 4_320_000_000, 0)
-    assert model.side_by_side([short] * 100, 10, card) == pytest.approx(100 * model.LEAST)
+    assert model.side_by_side([short] * 100, 10, card) == pytest.approx(100 * model.LAUNCH)
     assert model.side_by_side([short, moving], 10, card) == pytest.approx(10e-3)
 
 

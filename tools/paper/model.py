@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from crammed.cards import Card
-from crammed.training.oncard import ATTENTION, BANDWIDTH, PRODUCTS
+from crammed.training.oncard import ATTENTION, BANDWIDTH, LAUNCH, PRODUCTS
 from paper import launches
 from paper.launches import Launch
 
-LEAST = 2e-6
-"""Seconds that any launch takes."""
 PARTS = (
     # The first match counts. The compiler names a kernel after the operators in it, in a region
     # after what these consist of; the parts are those of `crammed.model.traffic`. Elementwise
@@ -56,7 +54,7 @@ def seconds(launch: Launch, card: Card) -> float:
 
     Products of 8-bit numbers are taken to be twice as fast.
     """
-    return max(LEAST * launch.kernels, _busy(launch, card))
+    return max(LAUNCH * launch.kernels, _busy(launch, card))
 
 
 def _busy(launch: Launch, card: Card) -> float:
