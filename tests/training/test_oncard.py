@@ -74,16 +74,17 @@ def test_the_paper_s_shape_on_cards() -> None:
 def test_a_tiny_model_waits_for_its_launches() -> None:
     """On a fast card, twice as many rows take as long; the paper's shape does not wait."""
     small = ["model.layers=2", "model.width=64", "model.head_dim=32"]
+    h200 = card_called("H200")
     few, many = (
-        counted_speed(load_config("crammed", [*small, f"batch.rows={rows}"]), 8192, card_called("H200"))
+        counted_speed(load_config("crammed", [*small, f"batch.rows={rows}"]), 8192, h200)
         for rows in (16, 32)
     )
     assert 32 * many.row == pytest.approx(16 * few.row) == pytest.approx(100 * LAUNCH)
     # Clipping and AdamW, three shapes of matrices through Muon, four matrices in each layer.
     assert few.update == many.update == pytest.approx((12 + 3 * 50 + 2 * 4) * LAUNCH)
-    adamw = counted_speed(load_config("crammed-2022", small), 8192, card_called("H200"))
+    adamw = counted_speed(load_config("crammed-2022", small), 8192, h200)
     assert adamw.update == pytest.approx(12 * LAUNCH)
-    paper = counted_speed(PAPER, VOCAB, card_called("H200"))
+    paper = counted_speed(PAPER, VOCAB, h200)
     assert paper.microbatch_rows * paper.row > 10 * (40 + 16 * 30) * LAUNCH
 
 
