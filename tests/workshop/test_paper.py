@@ -104,6 +104,8 @@ def test_the_model_of_time() -> None:
     assert model.seconds(moving, card) == pytest.approx(1e-3)
     product = launch("aten.mm", "operator", 0, 0, flops=717_025_000_000)
     assert model.seconds(product, card) == pytest.approx(1e-3)
+    eight = launch("aten._scaled_mm.out", "operator", 0, 0, flops=717_025_000_000)
+    assert model.seconds(eight, card) == pytest.approx(1e-3 / 1.68)
     # Attention in short rows takes as long as its bytes.
     shape = load_config("crammed-2022").model
     rows = launch(
@@ -192,10 +194,12 @@ def test_a_toy_agrees_with_a_count_by_hand() -> None:
 
 
 @pytest.mark.long
-def test_a_step_s_products_are_those_of_its_floor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fp8", ["off", "on"])
+def test_a_step_s_products_are_those_of_its_floor(tmp_path: Path, fp8: str) -> None:
     small = ["model.layers=2", "model.width=64", "model.head_dim=16", "tokenizer.vocab_size=512"]
     out = tmp_path / "paper.json"
-    on_paper("crammed-2022", *small, "--rows", "8", "--loop", "ours", "--out", str(out))
+    words = ["--rows", "8", "--loop", "ours", "--kernels", "999", "--out", str(out)]
+    on_paper("crammed-2022", *small, f"compute.fp8={fp8}", *words)
     result = json.loads(out.read_text())
     ours = result["loops"]["ours"]
     config = load_config("crammed-2022", small)
@@ -204,6 +208,8 @@ def test_a_step_s_products_are_those_of_its_floor(tmp_path: Path) -> None:
     assert ours["flops"] == counted - left_out, "the last feed-forward is of predicted positions"
     assert ours["between_products_bytes"] > 0
     assert {"products", "attention", "gates", "loss", "embedding"} <= set(ours["parts"])
+    eight = [each for each in ours["kernels"] if "scaled_mm.out" in each["kernel"]]
+    assert sum(each["times"] for each in eight) == (3 * 4 * 2 if fp8 == "on" else 0)
 
 
 SMALL = ["model.layers=3", "model.width=64", "model.head_dim=16", "tokenizer.vocab_size=512"]
