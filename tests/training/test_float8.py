@@ -177,7 +177,8 @@ def test_scales_are_those_of_the_update_before() -> None:
     scales, x = Scales(layer), torch.randn(32, 48, generator=draw)
 
     def through(times: float) -> Tensor:
-        return layer(times * x).square().sum()
+        total: Tensor = layer(times * x).square().sum()
+        return total
 
     scales.measure(lambda: through(1.0))
     by = [scale.item() for scale in layer.scales]
