@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from crammed.model.blocks import Linear
 from crammed.model.encoder import Layer, MaskedLM, products_of
-from crammed.training.float8 import Float8Linear
+from crammed.training.float8 import Float8Linear, Scales
 
 
 def training_copy(
@@ -33,7 +33,7 @@ def training_copy(
     made.encoder.compute_dtype = dtype
     if fp8:
         for product in products_of(made):
-            product.linear.__class__ = Float8Linear
+            Float8Linear.take_over(product.linear)
     if regional:
         from crammed.training.regions import RegionalEncoder  # takes long, as it loads a compiler
 
@@ -46,9 +46,9 @@ class Leaves:
 
     The linear layers of a copy that computes in 16 bits get weights of their own in that format.
     These are cast once per update instead of once per microbatch, and their gradients are added to
-    float32 as the products gave them. The numbers are those that the layers' own casts would give.
-    Layers that are gone through several times cast their weights each time, so that the gradients
-    of all passes add up in float32.
+    float32 as the products gave them. The numbers are those that the layers' own casts would give;
+    layers that multiply in 8 bits quantise the casts. Layers that are gone through several times
+    cast their weights each time, so that the gradients of all passes add up in float32.
 
     Args:
         trained: a training copy, whose linear layers are given other weights.
@@ -59,6 +59,7 @@ class Leaves:
         tensors: all of them.
         decoder: the embedding as the decoder takes it; None leaves that to the decoder.
         cast_bytes: memory of the casts.
+        scales: those of products in 8 bits; None where there are none.
     """
 
     def __init__(self, trained: MaskedLM, *, decoder: bool) -> None:
@@ -71,13 +72,10 @@ class Leaves:
             return self._casts[-1][0]
 
         if dtype is not None and dtype.itemsize == 2:
-            again = (
-                set(trained.encoder.layers.modules())
-                if trained.encoder.config.passes > 1
-                else set()
-            )
+            encoder = trained.encoder
+            again = set(encoder.layers.modules()) if encoder.config.passes > 1 else set()
             for module in trained.modules():
-                if type(module) is Linear and module not in again:  # 8 bits quantise float32
+                if isinstance(module, Linear) and module not in again:
                     for name, parameter in list(module.named_parameters(recurse=False)):
                         setattr(module, name, cast(parameter))
             if decoder:
@@ -87,17 +85,24 @@ class Leaves:
         self._pairs: list[tuple[Tensor, Tensor]] = [*shared, *self._casts]
         self.tensors = [leaf for leaf, _ in self._pairs]
         self.cast_bytes = sum(made.nbytes for made, _ in self._casts)
+        eight_bit = any(isinstance(module, Float8Linear) for module in trained.modules())
+        self.scales = Scales(trained) if eight_bit else None
 
     def refresh(self) -> None:
-        """Cast the parameters again, which have changed."""
+        """Cast and quantise the parameters again, which have changed."""
         if self._casts:
             with torch.no_grad():
                 torch._foreach_copy_([made for made, _ in self._casts], [p for _, p in self._casts])
+        if self.scales is not None:
+            self.scales.quantise()
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradients to those of the parameters (their ``grad``)."""
-        found = torch.autograd.grad(loss, self.tensors, allow_unused=True)
-        gradients: list[Tensor | None] = [*found]
+        more = [] if self.scales is None else self.scales.numbers
+        found = torch.autograd.grad(loss, [*self.tensors, *more], allow_unused=True)
+        gradients: list[Tensor | None] = [*found[: len(self.tensors)]]
+        if self.scales is not None:
+            self.scales.note(found[len(self.tensors) :])
         sums: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for gradient, (_, parameter) in zip(gradients, self._pairs, strict=True):
             if gradient is None:
@@ -148,6 +153,7 @@ class LossScale:
         """The values that a checkpoint keeps."""
         return {"value": self.value, "finite": self._finite}
 
-    def restore(self, state: dict[str, float]) -> None:
-        """Take over the values of a checkpoint."""
-        self.value, self._finite = float(state["value"]), int(state["finite"])
+    def restore(self, state: dict[str, float] | None) -> None:
+        """Take over the values of a checkpoint, if they are of a loss scale."""
+        if state is not None and state.keys() == self.state().keys():
+            self.value, self._finite = float(state["value"]), int(state["finite"])
