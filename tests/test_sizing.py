@@ -14,6 +14,7 @@ from crammed.model.count import block_matrix_parameters
 from crammed.recipe import load_config
 from crammed.sizing import (
     FOLLOWERS,
+    MOST_EPOCHS,
     SHAPES,
     Size,
     batch_tokens,
@@ -104,10 +105,10 @@ def test_more_budget_never_chooses_a_smaller_size_nor_one_too_large_for_the_text
     assert less <= place
     chosen = parameters[place]
     if text is not None and place > 0:
-        assert 20 * chosen <= 4 * text * 1.0001
+        assert 20 * chosen <= MOST_EPOCHS * text * 1.0001
     if place > 0:
         assert 20 * chosen <= sizes(10**flops * more)[place].tokens * 1.0001
-    assert ("at most 4 times" in why) == any(
+    assert (f"at most {MOST_EPOCHS:g} times" in why) == any(
         size.tokens >= 20 * size.parameters for size in sizes(10**flops * more)[place + 1 :]
     )
 

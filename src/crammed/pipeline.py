@@ -242,7 +242,7 @@ def train_and_export(
     final.save(run.final)
     heldout = _measure_heldout(run, corpus, device, trained, progress)
     summary = _summary(run, corpus, device, trained, heldout)
-    summary["joules"] = run.last_joules() or None  # as of the last checkpoint
+    summary["joules"] = run.last_joules() or None  # as of the last log point
     summary["early_end"] = asdict(early) if early is not None else None
     summary["fill_mask"] = fill_mask_examples(final, corpus.heldout, device)
     summary["export"] = _export(run, final, summary, progress)

@@ -6,7 +6,7 @@ env.json        versions and machine
 corpus/         the corpus that `crammed run` prepared, unless it was told to use another
 metrics.jsonl   one object for each log point
 events.jsonl    stages, held-out measurements, checkpoints, resumes, spikes, divergence
-heartbeat.json  seconds charged at the last log point, so that work lost in a crash is still charged
+heartbeat.json  seconds charged and joules at the last log point: what a crash loses is charged, too
 checkpoints/    only while training
 final/          weights, configuration and tokenizer of the trained model, and their hashes
 export/         the same as a Hugging Face folder

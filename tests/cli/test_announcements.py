@@ -36,7 +36,7 @@ def test_a_budget_of_time_counts_them_where_the_speed_was_measured(
 ) -> None:
     monkeypatch.setattr("crammed.sizing.nominal_speed", lambda compute: 1e14)
     assert "corpus  " not in announced(corpus, cpu, "1h")  # a nominal speed foretells nothing
-    slow, fast = (announced(corpus, cpu, "1h", speed) for speed in (1e7, 1e9))
+    slow, fast = (announced(corpus, cpu, "1h", speed) for speed in (1e8, 1e10))
     times = [float(words.split("read about ")[1].split()[0]) for words in (slow, fast)]
     assert times[1] == pytest.approx(100 * times[0], rel=0.01)
 

@@ -188,6 +188,7 @@ def test_a_stored_order_is_followed_in_a_pool(made: Corpus) -> None:
     half = read(3, pool=0.4, share=0.5)
     assert half[:20] == pooled[:20]
     assert half[20:40] != pooled[20:40]
+    assert set(half[:40]) == set(pooled[:40])
 
 
 def test_reading_is_by_place(made: Corpus) -> None:

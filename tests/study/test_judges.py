@@ -287,6 +287,13 @@ def test_wrong_judges_are_refused(names: list[str], given: dict[str, Any], messa
         judges_of(names, **given)
 
 
+def test_protocols_of_the_same_name_are_refused(tmp_path: Path, glue: Path) -> None:
+    (tmp_path / "bert-base.yaml").write_text("{seeds: 1}")
+    names = ["glue.cola@bert-base", f"glue.cola@{tmp_path / 'bert-base.yaml'}"]
+    with pytest.raises(InputError, match="two protocols of judges are called bert-base"):
+        judges_of(names, glue=glue)
+
+
 def test_a_task_without_data_is_refused(glue: Path) -> None:
     with pytest.raises(InputError, match="has no task mrpc: it has cola, rte"):
         judges_of(["glue.mrpc"], None, glue)

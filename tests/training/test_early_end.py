@@ -29,7 +29,14 @@ from crammed.progress import SILENT, Progress
 from crammed.recipe import EARLIER, ask, formerly
 from crammed.report.page import write_report
 from crammed.rundir import RunDir, read_config, read_metrics
-from crammed.sizing import FOLLOWERS, expected_seconds, expected_tokens, follow_budget, with_values
+from crammed.sizing import (
+    FOLLOWERS,
+    MOST_EPOCHS,
+    expected_seconds,
+    expected_tokens,
+    follow_budget,
+    with_values,
+)
 from crammed.study.arms import load_study
 from crammed.training.forecast import forecast
 from crammed.training.heldout import rows_on_the_way
@@ -296,7 +303,7 @@ def test_the_size_gets_its_tokens_before_the_text_ends_the_run(
     if chosen.model.layers * chosen.model.width > 128:  # not the smallest
         read = expected_tokens(chosen, flops, rows)
         assert read >= 19.9 * block_matrix_parameters(chosen.model)
-        assert 4 * rows * 128 >= 19.9 * block_matrix_parameters(chosen.model)
+        assert MOST_EPOCHS * rows * 128 >= 19.9 * block_matrix_parameters(chosen.model)
 
 
 def test_short_text_makes_a_run_short(monkeypatch: pytest.MonkeyPatch) -> None:

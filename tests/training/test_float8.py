@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,20 +13,33 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from crammed.config import ModelConfig
+from crammed.device import Device
+from crammed.model.blocks import Linear
 from crammed.model.encoder import MaskedLM, initialise
-from crammed.training.float8 import Float8Linear, check_widths, quantised
+from crammed.training.float8 import (
+    BACKWARD,
+    FORWARD,
+    MARGIN,
+    Float8Linear,
+    Scales,
+    check_widths,
+    quantised,
+)
 from crammed.training.precision import training_copy
+from crammed.training.step import TrainStep
+from support.steps import rows_of, step_with, update_of
 from support.text import tiny
 from support.variants import VARIANTS, VOCAB, some_ids
 
-E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+E4M3, E5M2 = FORWARD, BACKWARD
+EIGHT = {"dtype": torch.bfloat16, "fp8": True}
 
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """As `quantised` and back, in float64."""
     most = torch.finfo(dtype).max
-    scale = most / x.abs().max().float()
-    return (x.float() * scale).clamp(-most, most).to(dtype).double() / scale.double()
+    by = x.abs().max().float() / most
+    return (x.float() * by.reciprocal()).clamp(-most, most).to(dtype).double() * by.double()
 
 
 class _Slow(torch.autograd.Function):
@@ -70,6 +84,14 @@ def test_zeros_stay_zeros_and_what_is_not_finite_is_seen(value: float) -> None:
         assert not again.isfinite().all()
 
 
+def layer_of(bias: bool, draw: torch.Generator) -> Float8Linear:
+    layer = Linear(48, 80, bias=bias)
+    layer.start(0.02, draw)
+    Float8Linear.take_over(layer)
+    assert isinstance(layer, Float8Linear)
+    return layer
+
+
 @pytest.mark.parametrize("shape", [(32,), (3, 16), (5, 7), (1, 1), (2, 3, 4)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -77,8 +99,8 @@ def test_a_linear_layer_and_its_gradients_are_those_of_the_reference(
     shape: tuple[int, ...], bias: bool, dtype: torch.dtype
 ) -> None:
     draw = torch.Generator().manual_seed(len(shape))
-    layer = Float8Linear(48, 80, bias=bias)
-    layer.start(0.02, draw)
+    layer = layer_of(bias, draw)
+    layer.measuring = True
     x = torch.randn(*shape, 48, generator=draw).to(dtype)
     out = torch.randn(*shape, 80, generator=draw).to(dtype) * 1e-4
     fast, slow = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -137,3 +159,117 @@ def test_the_gradient_points_where_the_exact_one_does() -> None:
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-2)
     assert F.cosine_similarity(found[0][1], found[1][1], dim=0) > 0.99
     assert (found[1][1] - found[0][1]).norm() < 0.1 * found[0][1].norm()
+
+
+# --- scales from one update to the next
+
+
+def scales_of(found: Scales | TrainStep) -> dict[str, float]:
+    state = found.state() if isinstance(found, Scales) else found.loss_scale()
+    assert state is not None
+    return state
+
+
+def test_scales_are_those_of_the_update_before() -> None:
+    """Whatever this update's values are; beyond the margin they saturate."""
+    draw = torch.Generator().manual_seed(0)
+    layer = layer_of(False, draw)
+    scales, x = Scales(layer), torch.randn(32, 48, generator=draw)
+
+    def through(times: float) -> Tensor:
+        total: Tensor = layer(times * x).square().sum()
+        return total
+
+    scales.measure(lambda: through(1.0))
+    by = [scale.item() for scale in layer.scales]
+    assert by[0] == pytest.approx(MARGIN * x.abs().max().item() / torch.finfo(E4M3).max)
+    scales.note(torch.autograd.grad(through(1.5), scales.numbers))
+    assert [scale.item() for scale in layer.scales] == by
+    assert through(1e6).item() == through(1e9).item() < torch.inf
+    scales.adapt()
+    assert layer.scales[0].item() == pytest.approx(1.5 * by[0])
+    assert layer.scales[1].item() == pytest.approx(1.5 * by[1], rel=0.1)
+
+
+def test_scales_stay_where_nothing_useful_was_seen() -> None:
+    scales = Scales(layer_of(False, torch.Generator().manual_seed(0)))
+    scales.restore({".input": 2.0, ".gradient": 3.0})
+    for seen in ((0.0, torch.nan), (torch.inf, 0.0)):
+        scales.note([torch.tensor(value) for value in seen])
+        scales.adapt()
+        assert scales.state() == {".input": 2.0, ".gradient": 3.0}
+    scales.note([torch.tensor(1e-40), torch.tensor(1.0)])
+    scales.adapt()
+    state = scales_of(scales)
+    assert state[".gradient"] == pytest.approx(MARGIN / 57344)
+    assert 0.0 < 1.0 / state[".input"] < torch.finfo(torch.float32).max, "its reciprocal is finite"
+
+
+def test_what_an_update_sees_does_not_depend_on_its_microbatches(cpu: Device) -> None:
+    found = []
+    for rows in (64, 16):
+        step, _ = step_with(cpu, tiny("crammed"), microbatch_rows=rows, **EIGHT)
+        step.gradients(rows_of(64), update_of(64))
+        first = scales_of(step)
+        step.apply(0.0)
+        found.append(scales_of(step))
+        assert found[-1] != first
+    assert found[0] == pytest.approx(found[1], rel=0.05)
+
+
+def test_an_update_that_does_not_count_leaves_the_scales_alone(cpu: Device) -> None:
+    step, _ = step_with(cpu, tiny("crammed"), **EIGHT)
+    step.gradients(rows_of(8), update_of(8))
+    step.apply(1.0)
+    before = scales_of(step)
+    step.gradients(1 + rows_of(8).flip(0), update_of(8))
+    step.discard()
+    assert scales_of(step) == before
+    step.gradients(rows_of(8), update_of(8))
+    step.apply(1.0)
+    assert scales_of(step) != before
+
+
+def test_compiling_leaves_no_scales_behind(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes are compiled with rows of zeros, before anything is known."""
+    monkeypatch.setattr(torch, "compile", lambda loss, **options: loss)
+    step, _ = step_with(cpu, tiny("crammed"), compile=True, **EIGHT)
+    step.prepare([8], [0.25])
+    other, _ = step_with(cpu, tiny("crammed"), **EIGHT)
+    for each in (step, other):
+        each.gradients(rows_of(8), update_of(8))
+        each.apply(1.0)
+    assert scales_of(step) == scales_of(other)
+
+
+def test_scales_go_through_a_checkpoint_to_the_bit(cpu: Device) -> None:
+    first, model = step_with(cpu, tiny("crammed"), **EIGHT)
+    for number in range(2):
+        first.gradients(rows_of(8, number), update_of(8, number))
+        first.apply(1.0)
+    kept = json.loads(json.dumps(first.loss_scale()))
+    losses = []
+    for state in (kept, None, {"value": 1.0, "finite": 0}):
+        other, copy = step_with(cpu, tiny("crammed"), **EIGHT)
+        copy.load_state_dict(model.state_dict())
+        other.restore(state)
+        losses.append(other.gradients(rows_of(8, 2), update_of(8, 2)).item())
+    assert losses[0] == first.gradients(rows_of(8, 2), update_of(8, 2)).item()
+    # A checkpoint of a version without them, or of another format: measured again.
+    assert losses[1] == losses[2] == pytest.approx(losses[0], rel=1e-2)
+
+
+def test_as_much_is_learned_from_a_token_as_in_16_bits(cpu: Device) -> None:
+    """Rows of sixteen tokens that repeat themselves, which attention can find."""
+    shape = ("model.layers=2", "model.width=64", "optim.lr=3e-3")
+    rows = [5 + (rows_of(16, number)[:, :8] % 16).repeat(1, 4) for number in range(30)]
+    last = {}
+    for fp8 in (False, True):
+        step, _ = step_with(cpu, tiny("crammed", *shape), dtype=torch.bfloat16, fp8=fp8)
+        losses = []
+        for number, each in enumerate(rows):
+            losses.append(step.gradients(each, update_of(16, number)).item())
+            step.apply(1.0)
+        last[fp8] = sum(losses[-10:]) / 10
+        assert last[fp8] < 0.8 * losses[0]
+    assert last[True] == pytest.approx(last[False], rel=0.02)

@@ -80,7 +80,7 @@ def test_what_warms_up_is_not_counted(cpu: Device, monkeypatch: pytest.MonkeyPat
 
 def test_a_stall_does_not_count(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that covers the whole first measurement, warming up included."""
-    machine = Machine(16.0, lambda now: now < 19.0)
+    machine = Machine(16.0, lambda now: now < 42.0)
     assert machine.measure(config(), cpu, monkeypatch) == pytest.approx(1.0)
     assert machine.rested == [1.0]
 
@@ -98,13 +98,12 @@ def test_pieces_that_disagree_are_measured_again(
 ) -> None:
     """A device far above its nominal speed may be held up as well."""
     monkeypatch.setattr(gauge, "_PLAUSIBLE", 0.0)
-    monkeypatch.setattr(gauge, "_SECONDS", 6.0)
-    machine = Machine(3.0, lambda now: 1.1 < now < 6.1)
+    machine = Machine(3.0, lambda now: 0.5 < now < 3.5)
     assert machine.measure(config(), cpu, monkeypatch) == pytest.approx(1.0)
     assert machine.rested
 
 
-@pytest.mark.parametrize(("budget", "rests"), [("30s", 1), ("10s", 0), ("1e9tok", 2)])
+@pytest.mark.parametrize(("budget", "rests"), [("30s", 1), ("10s", 0), ("1e9tok", 1)])
 def test_a_short_budget_has_little_patience(
     cpu: Device, monkeypatch: pytest.MonkeyPatch, budget: str, rests: int
 ) -> None:

@@ -14,6 +14,7 @@ from crammed.device import Device
 from crammed.model.blocks import Linear
 from crammed.model.encoder import MaskedLM
 from crammed.training import step as steps
+from crammed.training.float8 import Float8Linear
 from crammed.training.precision import Leaves, training_copy
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
@@ -69,12 +70,21 @@ def test_the_decoder_s_cast_changes_the_order_of_sums_alone() -> None:
         torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7)
 
 
-def test_8_bit_products_quantise_the_parameters_themselves() -> None:
+def test_8_bit_products_quantise_the_casts() -> None:
     model = random_model(configuration("crammed"), dtype=FLOAT32)
-    leaves = Leaves(training_copy(model, BFLOAT16, fp8=True), decoder=False)
+    copy = training_copy(model, BFLOAT16, fp8=True)
+    leaves = Leaves(copy, decoder=False)
     shared = {id(leaf) for leaf in leaves.tensors}
     others = [name for name, p in model.named_parameters() if id(p) not in shared]
-    assert others == ["head.dense.weight"]
+    casts = {name for name, p in copy.named_parameters() if p.dtype == BFLOAT16}
+    assert {"encoder.layers.0.attention.qkv.weight", "head.dense.weight"} <= set(others) == casts
+    layer = next(each for each in copy.modules() if isinstance(each, Float8Linear))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)
+    before = layer.narrow[2].item()
+    leaves.refresh()
+    assert layer.narrow[2].item() == pytest.approx(3.0 * before, rel=1e-2)
 
 
 class _CastEachTime(Leaves):
@@ -82,7 +92,7 @@ class _CastEachTime(Leaves):
 
     def __init__(self, copy: MaskedLM, *, decoder: bool) -> None:
         self.tensors = list(copy.parameters())
-        self.decoder = None
+        self.decoder = self.scales = None
 
     def refresh(self) -> None:
         pass

@@ -17,7 +17,7 @@ from crammed.model.count import parameters
 from crammed.optim.muon import ITERATIONS, orthogonalisation_flops, orthogonalise
 from crammed.recipe import load_config
 from crammed.training.memory import allocated, bytes_per_parameter
-from crammed.training.oncard import BANDWIDTH, counted_speed
+from crammed.training.oncard import BANDWIDTH, LAUNCH, counted_speed
 
 PAPER = load_config("crammed-2022")
 VOCAB = PAPER.tokenizer.vocab_size
@@ -83,6 +83,21 @@ def test_what_an_optimizer_keeps_takes_memory_and_time() -> None:
         adamw, sgd, adafactor = (found[name][place] for name in ("adamw", "sgd", "adafactor"))
         assert adamw - sgd == pytest.approx(each * size)
         assert sgd - adafactor == pytest.approx(each * size)
+
+
+def test_a_tiny_model_waits_for_its_launches() -> None:
+    """On a fast card, twice as many rows take as long."""
+    small = ["model.layers=2", "model.width=64", "model.head_dim=32"]
+    h200 = card_called("H200")
+    few, many = (
+        counted_speed(load_config("crammed", [*small, f"batch.rows={rows}"]), 8192, h200)
+        for rows in (16, 32)
+    )
+    assert 32 * many.row == pytest.approx(16 * few.row) == pytest.approx(100 * LAUNCH)
+    # Clipping and AdamW, three shapes of matrices through Muon, four matrices in each layer.
+    assert few.update == many.update == pytest.approx((12 + 3 * 50 + 2 * 4) * LAUNCH)
+    adamw = counted_speed(load_config("crammed-2022", small), 8192, h200)
+    assert adamw.update == pytest.approx(12 * LAUNCH)
 
 
 def test_a_small_card_gets_fewer_rows_and_the_format_that_it_has() -> None:

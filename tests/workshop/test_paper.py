@@ -21,6 +21,7 @@ from support.command import python
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TOOLS = BENCHMARKS.parent / "tools"
+NORMS = "residuals and norms"
 
 
 @pytest.fixture(autouse=True)
@@ -98,11 +99,13 @@ def test_what_our_norm_s_backward_moves_besides() -> None:
 def test_the_model_of_time() -> None:
     model, launch = room("model"), room("launches").Launch
     card = card_called("H200")
-    assert model.seconds(launch("k", "forward", 10, 10, kernels=3), card) == 3 * model.LEAST
+    assert model.seconds(launch("k", "forward", 10, 10, kernels=3), card) == 3 * model.LAUNCH
     moving = launch("k", "forward", 4_320_000_000, 0)
     assert model.seconds(moving, card) == pytest.approx(1e-3)
     product = launch("aten.mm", "operator", 0, 0, flops=717_025_000_000)
     assert model.seconds(product, card) == pytest.approx(1e-3)
+    eight = launch("aten._scaled_mm.out", "operator", 0, 0, flops=717_025_000_000)
+    assert model.seconds(eight, card) == pytest.approx(1e-3 / 1.68)
     # Attention in short rows takes as long as its bytes.
     shape = load_config("crammed-2022").model
     rows = launch(
@@ -120,7 +123,7 @@ def test_branches_of_a_graph_share_a_device() -> None:
     model, launch = room("model"), room("launches").Launch
     card = card_called("H200")
     short, moving = launch("k", "forward", 1, 1), launch("k", "forward", 4_320_000_000, 0)
-    assert model.side_by_side([short] * 100, 10, card) == pytest.approx(100 * model.LEAST)
+    assert model.side_by_side([short] * 100, 10, card) == pytest.approx(100 * model.LAUNCH)
     assert model.side_by_side([short, moving], 10, card) == pytest.approx(10e-3)
 
 
@@ -144,11 +147,19 @@ def test_the_table_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ("triton_red_fused__log_softmax_nll_loss_forward_1", "loss"),
         ("_gate_forward_kernel", "gates"),
-        ("crammed.add_norm_backward", "residuals and norms"),
+        ("crammed.add_norm_backward", NORMS),
         ("triton_poi_fused__to_copy_12", "weights"),
         ("aten.add_.Tensor", "weights"),
         ("aten._foreach_add_.List", "weights"),
         ("triton_poi_fused_mul_3", "other"),
+        # In a region, after the parts of the operators, and after the norm before a gate.
+        ("triton_poi_fused_add_cat_convert_element_type_erf_exp_mul_split_view_7", "gates"),
+        ("triton_poi_fused__to_copy_add_erf_mul_native_layer_norm_split_view_7", "gates"),
+        ("triton_poi_fused__to_copy_add_div_exp_mul_native_layer_norm_neg_split_view_7", "gates"),
+        ("triton_per_fused__unsafe_view_gelu_gelu_backward_native_layer_norm_2", NORMS),
+        ("triton_per_fused_add_convert_element_type_div_mul_sub_sum_view_6", NORMS),
+        ("triton_red_fused_convert_element_type_mul_sub_sum_view_9", NORMS),
+        ("triton_poi_fused_arange_cos_exp_mul_sin_stack_unsqueeze_4", "embedding"),
     ],
 )
 def test_parts_of_a_step_are_known_by_names(kernel: str, part: str) -> None:
@@ -183,10 +194,12 @@ def test_a_toy_agrees_with_a_count_by_hand() -> None:
 
 
 @pytest.mark.long
-def test_a_step_s_products_are_those_of_its_floor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fp8", ["off", "on"])
+def test_a_step_s_products_are_those_of_its_floor(tmp_path: Path, fp8: str) -> None:
     small = ["model.layers=2", "model.width=64", "model.head_dim=16", "tokenizer.vocab_size=512"]
     out = tmp_path / "paper.json"
-    on_paper("crammed-2022", *small, "--rows", "8", "--loop", "ours", "--out", str(out))
+    words = ["--rows", "8", "--loop", "ours", "--kernels", "999", "--out", str(out)]
+    on_paper("crammed-2022", *small, f"compute.fp8={fp8}", *words)
     result = json.loads(out.read_text())
     ours = result["loops"]["ours"]
     config = load_config("crammed-2022", small)
@@ -195,6 +208,8 @@ def test_a_step_s_products_are_those_of_its_floor(tmp_path: Path) -> None:
     assert ours["flops"] == counted - left_out, "the last feed-forward is of predicted positions"
     assert ours["between_products_bytes"] > 0
     assert {"products", "attention", "gates", "loss", "embedding"} <= set(ours["parts"])
+    eight = [each for each in ours["kernels"] if "scaled_mm.out" in each["kernel"]]
+    assert sum(each["times"] for each in eight) == (3 * 4 * 2 if fp8 == "on" else 0)
 
 
 SMALL = ["model.layers=3", "model.width=64", "model.head_dim=16", "tokenizer.vocab_size=512"]
@@ -208,6 +223,8 @@ def test_layers_compiled_as_one_move_what_each_for_itself_does(tmp_path: Path) -
     one, whole = json.loads(out.read_text())["loops"].values()
     for each in ("launches", "flops", "between_products_bytes"):
         assert one[each] == whole[each], each
+    for part, moved in whole["parts"].items():
+        assert one["parts"][part] == pytest.approx(moved), part
 
 
 @pytest.mark.long

@@ -53,6 +53,7 @@ def install(noted: Noted, attention: str) -> None:
     _replace_loading(noted)
     _keep_attention(attention)
     _make_constants_real()
+    _tell_shapes()
 
 
 @contextmanager
@@ -156,4 +157,15 @@ def _make_constants_real() -> None:
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", empty, "CUDA")
     library.impl("empty_strided", strided, "CUDA")
+    _KEPT.append(library)
+
+
+def _tell_shapes() -> None:
+    """An operator without a rule for its shape would be computed, on the CPU: minutes each."""
+
+    def product(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        return out
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_scaled_mm.out", product, "Meta")
     _KEPT.append(library)

@@ -262,12 +262,13 @@ def _say_costs(
     with shown_progress() as progress:
         costs = {call.name: _cost(call, progress) for call in calls}
         every = list(costs.values())
-        extra = [", and judging" if asked else "" for asked in judges]
+        judging = ", and judging"
+        extra = [judging if asked else "" for asked in judges]
         lines = [
             (name, f"{cost}{more}") for (name, cost), more in zip(costs.items(), extra, strict=True)
         ]
         if len(calls) > 1:
-            lines.append((EVERY, f"{sum(every[1:], every[0])}{max(extra)}"))
+            lines.append((EVERY, f"{sum(every[1:], every[0])}{judging if any(judges) else ''}"))
         if not alone:
             for name, cost in lines:
                 progress.line(f"{name}  {cost}")

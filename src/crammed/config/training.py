@@ -84,7 +84,7 @@ class OrderConfig(Section):
 
     by: Literal["random"] | Ordering = "random"
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Follow `by` for this share of the rows; the others come in random order."""
+    """Follow `by` for this share of the ordered rows; the rest of them come in random order."""
     pool: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Order this share of all rows, drawn at random; the others come after it, in random order."""
     reshuffle: bool = True

@@ -239,13 +239,14 @@ class RowStream:
     def _order_of(self, epoch: int) -> Tokens:
         """The row at each place of an epoch, [rows]."""
         order = np.arange(self._corpus.rows, dtype=order_dtype(self._corpus.rows))
-        shuffled_from = 0
+        shuffled_from, pool = 0, len(order)
+        draw = np.random.Generator(np.random.PCG64(key(self._seed, "order", epoch)))
         if epoch == 0 and self._config.by != "random":
-            pool = round(self._config.pool * len(order))
+            pool = max(1, round(self._config.pool * len(order)))
             order[:] = self._with_pool_first(self._corpus.order(self._config.by), pool)
             shuffled_from = round(self._config.share * pool)
-        draw = np.random.Generator(np.random.PCG64(key(self._seed, "order", epoch)))
-        draw.shuffle(order[shuffled_from:])
+            draw.shuffle(order[pool:])
+        draw.shuffle(order[shuffled_from:pool])
         return order
 
     def _with_pool_first(self, order: Tokens, pool: int) -> Tokens:

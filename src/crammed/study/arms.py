@@ -10,10 +10,11 @@ A study is a YAML file, built in (``studies/``) or the user's:
       adamw: [optim.name=adamw]          # a recipe here replaces the base's
 
 What follows from the budget is decided once, for the base: arms with the base's recipe get its
-size, batch and learning rates, unless they set their own; an arm with rows of another length
-(``data.row_length``) has as many tokens in an update. `budget.most_epochs` is that of the base
-in every arm, so that none may train longer than the others. Where the study prepares its text, arms
-may also set ``data`` and ``tokenizer``; a number in ``data.sources`` is one of the texts given.
+size, batch and learning rates, unless they set their own; with rows of another length
+(``data.row_length``) they have as many tokens in an update. `budget.most_epochs` is that of the
+base in every arm, so that none may train longer than the others. Where the study prepares its text,
+arms may also set ``data`` and ``tokenizer``; a number in ``data.sources`` is one of the texts
+given.
 """
 
 from __future__ import annotations

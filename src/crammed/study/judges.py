@@ -110,6 +110,7 @@ def judges_of(
             tasks.setdefault(_protocol(protocol) if at else None, []).append(kind.partition(".")[2])
         elif at:
             raise InputError(f"{name}: {kind} fine-tunes nothing, and so has no protocol")
+    _refuse_same_names(tasks)
     judges = []
     if BLIMP in wanted:
         judges.append(Judge(BLIMP, _data(BLIMP, blimp or declared.get(BLIMP), "FILE")))
@@ -129,6 +130,13 @@ def judges_of(
         if data is not None and not used:
             raise InputError(f"{option} names data that no judge uses: add it to --judges")
     return judges
+
+
+def _refuse_same_names(protocols: Iterable[str | None]) -> None:
+    """Refuse protocols whose scores would have the same names."""
+    stems = [Path(each).stem for each in protocols if each is not None]
+    if twice := sorted({stem for stem in stems if stems.count(stem) > 1}):
+        raise InputError(f"two protocols of judges are called {twice[0]}: rename one of the files")
 
 
 def _data(suite: str, data: Path | None, kind: str) -> Path:
@@ -216,15 +224,17 @@ def unscored(run: Path, judge: Judge, scores: Mapping[str, Any], fault: str) -> 
     }
 
 
-def without_stale(
-    run: dict[str, Any], judges: Sequence[Judge], before: Mapping[str, str]
-) -> dict[str, Any]:
-    """A run of ``study.json`` without what was judged on other data than now, or is to be tried.
+def stale_suites(judges: Sequence[Judge], before: Mapping[str, str]) -> list[str]:
+    """The suites whose data has changed.
 
     Args:
-        before: the `Judge.state` of each suite when the run was judged.
+        before: the `Judge.state` of each suite when runs were judged.
     """
-    stale = [each.suite for each in judges if before.get(each.suite) not in (None, each.state())]
+    return [each.suite for each in judges if before.get(each.suite) not in (None, each.state())]
+
+
+def without_stale(run: dict[str, Any], stale: Sequence[str]) -> dict[str, Any]:
+    """A run of ``study.json`` without its scores by these suites."""
     if "scores" not in run:
         return run
     kept = {

@@ -36,7 +36,14 @@ from crammed.study.budgets import split
 from crammed.study.checks import check_arms
 from crammed.study.corpora import Corpora, corpora_of, of_training
 from crammed.study.folder import RESULT, finished_runs, read_result, refuse_another, run_folder
-from crammed.study.judges import Judge, scores_of, unscored, with_scores, without_stale
+from crammed.study.judges import (
+    Judge,
+    scores_of,
+    stale_suites,
+    unscored,
+    with_scores,
+    without_stale,
+)
 from crammed.study.places import Ended, Place, opened, threads_of
 from crammed.summary import read_summary
 
@@ -197,10 +204,10 @@ def _begun(
             with suppress(InputError):  # a damaged result, which the run itself will report
                 if (found := _result(run_folder(out, arm, seed))) is not None:
                     runs[str(seed)] = found
-    judged_on = (read_result(out) or {}).get("judges", {})
+    stale = stale_suites(judges, (read_result(out) or {}).get("judges", {}))
     for entry in begun.values():  # also arms and seeds that are not asked for now
         runs = entry["runs"]
-        entry["runs"] = {n: without_stale(run, judges, judged_on) for n, run in runs.items()}
+        entry["runs"] = {n: without_stale(run, stale) for n, run in runs.items()}
     return begun
 
 

@@ -66,7 +66,7 @@ class TrainState:
         accounts: seconds by account of the ledger.
         run_sha256: hash of ``env.json``, which no two runs share; None in older versions.
         heldout_u: progress at the last held-out measurement.
-        loss_scale: that of float16; None in other formats.
+        loss_scale: that of float16, or the scales of 8-bit products; None in other formats.
         end: None while the run goes on.
         over: why a rule of the recipe ended the run; None if none did.
     """

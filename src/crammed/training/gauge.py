@@ -23,7 +23,9 @@ from crammed.training.step import TrainStep
 from crammed.workers import world_size
 
 _SECONDS = 0.5
-"""How long measuring takes, besides building the model and warming up."""
+_FEWEST_PIECES = 3
+"""How long measuring takes at least, besides building the model and warming up, in seconds and in
+pieces: of two, nobody could say which was held up."""
 _PIECE_SECONDS = 0.1
 _FEWEST_TOKENS = 512
 """Gradients are computed of as many rows as nominally take this long, and of no fewer than these
@@ -72,11 +74,11 @@ def training_speed(
     least, draw = max(FIRST_IDS.ids) + 1, np.random.default_rng(0)
     ids = torch.from_numpy(draw.integers(least, vocab_size, (rows, length)))
     parts = _Parts(step, ids, Update(0, 0, rows, 1.0, config.masking.rate, Work()), device, clock)
-    parts.time(0.0)  # which warms up
+    parts.time(0.0, 1)  # which warms up
 
     def measure() -> tuple[float, bool]:
         """FLOP/s, and whether that is in doubt."""
-        gradients, applied = zip(*parts.time(_SECONDS), strict=True)
+        gradients, applied = zip(*parts.time(_SECONDS, _FEWEST_PIECES), strict=True)
         middle = statistics.median(gradients)
         seconds = middle * config.batch.rows / rows + statistics.median(applied)
         speed = config.batch.rows * a_row / seconds
@@ -112,10 +114,10 @@ class _Parts:
     device: Device
     clock: Clock
 
-    def time(self, seconds: float) -> list[tuple[float, float]]:
+    def time(self, seconds: float, fewest: int) -> list[tuple[float, float]]:
         """The seconds that each took, time after time, until they add up to `seconds`."""
         took: list[tuple[float, float]] = []
-        while not took or sum(map(sum, took)) < seconds:
+        while len(took) < fewest or sum(map(sum, took)) < seconds:
             gradients = self._timed(lambda: self.step.gradients(self.ids, self.update))
             took.append((gradients, self._timed(lambda: self.step.apply(1.0))))
         return took

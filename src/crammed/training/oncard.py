@@ -3,12 +3,14 @@
 Memory is what an uncompiled microbatch of tensors without storage would allocate, and the rows of a
 microbatch are found from it as on a real card. Seconds are FLOPs at a share of the peak, and the
 fewest bytes that `crammed.model.traffic` counts at a share of the bandwidth. The shares are what
-single operations reached on one H200. Launches, gaps between kernels, clocks that fall under load,
-compiling and reading are not counted: on that H200, a plain loop took 1.3 times its count.
+single operations reached on one H200. No stretch of work is faster than its launches, which is what
+tiny models wait for. Gaps between kernels, clocks that fall under load, compiling and reading are
+not counted: on that H200, a plain loop took 1.3 times its count.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +40,14 @@ ATTENTION = 0.35
 """Share of the peak that attention reaches where its bytes do not bind it (assumed)."""
 BANDWIDTH = 0.9
 """Share of the bandwidth that a copy reaches: 4.3 of 4.8 TB/s."""
+LAUNCH = 2e-6
+"""Seconds that any launch takes (assumed)."""
+MICROBATCH_LAUNCHES, LAYER_LAUNCHES = 40, 30
+"""Launches of a compiled microbatch, and more for each layer, to within a tenth of what
+``tools/step_on_paper.py`` counts."""
+ADAMW_LAUNCHES, MUON_LAUNCHES = 12, 50
+"""Launches of clipping and AdamW in an update, and of Muon for each shape of its matrices, without
+those that a large model needs more because its lists of tensors do not fit into one."""
 RESERVED = GIB
 """Memory for the driver, CUDA's context and its libraries."""
 UPDATE_BYTES = 18
@@ -84,20 +94,33 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
             f"not even one row of {config.data.row_length} tokens fits into the memory of the "
             f"{card.name}: train a smaller model (model.layers, model.width)"
         )
-    moved = UPDATE_BYTES + KEPT_BYTES * config.optim.state_per_parameter
-    update = moved * size / (BANDWIDTH * card.bandwidth)
-    for group in step.optimizer.param_groups:
-        if "parts" in group:  # one of Muon's
-            shapes = [(len(p) // group["parts"], p.shape[1]) for p in group["params"]]
-            flops = sum(group["parts"] * orthogonalisation_flops(*shape) for shape in shapes)
-            update += flops / (PRODUCTS * card.peak)
     return Speed(
-        update=update,
+        update=_update_seconds(step, card, config.optim.state_per_parameter),
         row=_microbatch_seconds(config, vocab_size, card, rows, step.recomputes) / rows,
         compile=0.0,
         memory=memory,
         microbatch_rows=rows,
     )
+
+
+def _update_seconds(step: TrainStep, card: Card, kept: int) -> float:
+    """What an update takes besides its microbatches.
+
+    Args:
+        kept: numbers that the optimizer keeps for each parameter.
+    """
+    moved = (UPDATE_BYTES + KEPT_BYTES * kept) * sum(each.numel() for each in step.parameters)
+    shapes: Counter[tuple[int, int]] = Counter()
+    matrices = 0
+    for group in step.optimizer.param_groups:
+        if "parts" in group:  # one of Muon's
+            matrices += len(group["params"])
+            for each in group["params"]:
+                shapes[len(each) // group["parts"], each.shape[1]] += group["parts"]
+    flops = sum(count * orthogonalisation_flops(*shape) for shape, count in shapes.items())
+    launches = ADAMW_LAUNCHES + MUON_LAUNCHES * len(shapes) + matrices
+    seconds = moved / (BANDWIDTH * card.bandwidth) + flops / (PRODUCTS * card.peak)
+    return max(seconds, launches * LAUNCH)
 
 
 def _microbatch_seconds(
@@ -113,7 +136,8 @@ def _microbatch_seconds(
     seconds += max(
         of_attention / (ATTENTION * card.peak), attention_bytes(model, tokens, 2) / bandwidth
     )
-    return seconds * (RECOMPUTED if recomputes else 1.0)
+    launches = MICROBATCH_LAUNCHES + LAYER_LAUNCHES * model.depth
+    return max(seconds, launches * LAUNCH) * (RECOMPUTED if recomputes else 1.0)
 
 
 def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:

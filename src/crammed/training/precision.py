@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from crammed.model.blocks import Linear
 from crammed.model.encoder import Layer, MaskedLM, products_of
-from crammed.training.float8 import Float8Linear
+from crammed.training.float8 import Float8Linear, Scales
 
 
 def training_copy(
@@ -33,7 +33,7 @@ def training_copy(
     made.encoder.compute_dtype = dtype
     if fp8:
         for product in products_of(made):
-            product.linear.__class__ = Float8Linear
+            Float8Linear.take_over(product.linear)
     if regional:
         from crammed.training.regions import RegionalEncoder  # takes long, as it loads a compiler
 
@@ -46,12 +46,12 @@ class Leaves:
 
     The linear layers of a copy that computes in 16 bits get weights of their own in that format.
     These are cast once per update instead of once per microbatch, and their gradients are added to
-    float32 as the products gave them. The numbers are those that the layers' own casts would give.
-    Layers that are gone through several times cast their weights each time, so that the gradients
-    of all passes add up in float32.
+    float32 as the products gave them. The numbers are those that the layers' own casts would give;
+    layers that multiply in 8 bits quantise the casts. Layers that are gone through several times
+    cast their weights each time, so that the gradients of all passes add up in float32.
 
     Args:
-        copy: a training copy, whose linear layers are given other weights.
+        trained: a training copy, whose linear layers are given other weights.
         decoder: cast the embedding for the decoder in the same way. The gradients of its two uses
             are then added up one after the other, not first to each other.
 
@@ -59,41 +59,50 @@ class Leaves:
         tensors: all of them.
         decoder: the embedding as the decoder takes it; None leaves that to the decoder.
         cast_bytes: memory of the casts.
+        scales: those of products in 8 bits; None where there are none.
     """
 
-    def __init__(self, copy: MaskedLM, *, decoder: bool) -> None:
+    def __init__(self, trained: MaskedLM, *, decoder: bool) -> None:
         self._casts: list[tuple[nn.Parameter, Tensor]] = []
         self.decoder: nn.Parameter | None = None
-        parameters, dtype = list(copy.parameters()), copy.encoder.compute_dtype
+        parameters, dtype = list(trained.parameters()), trained.encoder.compute_dtype
 
         def cast(parameter: Tensor) -> nn.Parameter:
             self._casts.append((nn.Parameter(parameter.detach().to(dtype)), parameter))
             return self._casts[-1][0]
 
         if dtype is not None and dtype.itemsize == 2:
-            again = set(copy.encoder.layers.modules()) if copy.encoder.config.passes > 1 else set()
-            for module in copy.modules():
-                if type(module) is Linear and module not in again:  # 8 bits quantise float32
+            encoder = trained.encoder
+            again = set(encoder.layers.modules()) if encoder.config.passes > 1 else set()
+            for module in trained.modules():
+                if isinstance(module, Linear) and module not in again:
                     for name, parameter in list(module.named_parameters(recurse=False)):
                         setattr(module, name, cast(parameter))
             if decoder:
-                self.decoder = cast(copy.encoder.tokens.weight)
-        kept = {id(parameter) for parameter in copy.parameters()}
+                self.decoder = cast(trained.encoder.tokens.weight)
+        kept = {id(parameter) for parameter in trained.parameters()}
         shared = [(each, each) for each in parameters if id(each) in kept]
         self._pairs: list[tuple[Tensor, Tensor]] = [*shared, *self._casts]
         self.tensors = [leaf for leaf, _ in self._pairs]
         self.cast_bytes = sum(made.nbytes for made, _ in self._casts)
+        eight_bit = any(isinstance(module, Float8Linear) for module in trained.modules())
+        self.scales = Scales(trained) if eight_bit else None
 
     def refresh(self) -> None:
-        """Cast the parameters again, which have changed."""
+        """Cast and quantise the parameters again, which have changed."""
         if self._casts:
             with torch.no_grad():
                 torch._foreach_copy_([made for made, _ in self._casts], [p for _, p in self._casts])
+        if self.scales is not None:
+            self.scales.quantise()
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradients to those of the parameters (their ``grad``)."""
-        found = torch.autograd.grad(loss, self.tensors, allow_unused=True)
-        gradients: list[Tensor | None] = [*found]
+        more = [] if self.scales is None else self.scales.numbers
+        found = torch.autograd.grad(loss, [*self.tensors, *more], allow_unused=True)
+        gradients: list[Tensor | None] = [*found[: len(self.tensors)]]
+        if self.scales is not None:
+            self.scales.note(found[len(self.tensors) :])
         sums: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for gradient, (_, parameter) in zip(gradients, self._pairs, strict=True):
             if gradient is None:
@@ -144,6 +153,7 @@ class LossScale:
         """The values that a checkpoint keeps."""
         return {"value": self.value, "finite": self._finite}
 
-    def restore(self, state: dict[str, float]) -> None:
-        """Take over the values of a checkpoint."""
-        self.value, self._finite = float(state["value"]), int(state["finite"])
+    def restore(self, state: dict[str, float] | None) -> None:
+        """Take over the values of a checkpoint, if they are of a loss scale."""
+        if state is not None and state.keys() == self.state().keys():
+            self.value, self._finite = float(state["value"]), int(state["finite"])

@@ -28,7 +28,7 @@ from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM, picked
 from crammed.optim.build import Optimizers
-from crammed.training.float8 import check_widths
+from crammed.training.float8 import FIRST_ROWS, check_widths
 from crammed.training.memory import LEAST_TOKENS, fitting_rows
 from crammed.training.plan import Update
 from crammed.training.precision import Leaves, LossScale, recompute, training_copy
@@ -168,16 +168,13 @@ class TrainStep:
         """
         self._row_counts = row_counts = frozenset(row_counts)
         if self._device.fits_microbatch:
-            self._fit()
+            free, _ = torch.cuda.mem_get_info(self._device.torch)
+            self.fit(free, self._peak)
         self.microbatch_rows = min(self.microbatch_rows, max(row_counts, default=1))
         if self._device.compile:
             rates = list(rates)
             with _compiler_faults():
                 self._with_less(lambda: self._compile_for(row_counts, rates))
-
-    def _fit(self) -> None:
-        free, _ = torch.cuda.mem_get_info(self._device.torch)
-        self.fit(free, self._peak)
 
     def fit(self, free: int, peak: Callable[[int], int]) -> None:
         """Find how many rows a memory holds, and whether layers have to recompute.
@@ -237,7 +234,7 @@ class TrainStep:
                 rows = torch.zeros((size, length), dtype=torch.int64, device=self._device.torch)
                 numbers = torch.arange(size, device=self._device.torch)
                 self.leaves.backward(self._loss(rows, numbers, count))
-        self.optimizer.zero_grad()
+        self.discard()
         self._device.synchronize()
 
     def _microbatches(self, rows: int) -> list[int]:
@@ -300,6 +297,9 @@ class TrainStep:
         total = torch.zeros((), device=device)
         scale = 1.0 if self._scale is None else self._scale.value
         sizes = self._microbatches(len(rows))
+        if (scales := self.leaves.scales) is not None and not scales.known:
+            few = rows[:FIRST_ROWS], numbers[:FIRST_ROWS], count
+            scales.measure(lambda: self._microbatch_loss(*few) / (count * update.rows))
         for part, part_numbers in zip(rows.split(sizes), numbers.split(sizes), strict=True):
             self.before_microbatch()
             loss = self._loss(part, part_numbers, count) / (count * update.rows)
@@ -312,7 +312,7 @@ class TrainStep:
 
         If half of them would be few tokens, let layers recompute first.
         """
-        self.optimizer.zero_grad()
+        self.discard()
         tokens = self.microbatch_rows * self._config.data.row_length
         if tokens < 2 * LEAST_TOKENS and self._may_recompute():
             self._recompute()
@@ -352,6 +352,8 @@ class TrainStep:
         self.optimizer.set_factor(factor)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if self.leaves.scales is not None:
+            self.leaves.scales.adapt()
         if self._device.torch.type == "cuda":
             event = torch.cuda.Event()
             event.record()
@@ -366,15 +368,18 @@ class TrainStep:
     def discard(self) -> None:
         """Drop the gradients of an update that does not count."""
         self.optimizer.zero_grad()
+        if self.leaves.scales is not None:
+            self.leaves.scales.forget()
 
     def loss_scale(self) -> dict[str, float] | None:
-        """What a checkpoint keeps of the loss scale of float16; None in other formats."""
-        return None if self._scale is None else self._scale.state()
+        """What a checkpoint keeps of float16's loss scale, or of the scales of 8-bit products."""
+        scale = self.leaves.scales or self._scale
+        return None if scale is None else scale.state()
 
     def restore(self, loss_scale: dict[str, float] | None) -> None:
-        """Go on with the loss scale of a checkpoint; formats other than float16 ignore it."""
-        if self._scale is not None and loss_scale is not None:
-            self._scale.restore(loss_scale)
+        """Go on with the scales of a checkpoint; those of another number format are ignored."""
+        if (scale := self.leaves.scales or self._scale) is not None:
+            scale.restore(loss_scale)
 
 
 def _fused(model: MaskedLM, config: RunConfig, device: Device) -> MaskedLM:
