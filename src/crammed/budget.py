@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from crammed.errors import InputError
-from crammed.quantity import flops_text
+from crammed.quantity import flops_text, quantity
 
 Clock = Callable[[], float]
 BudgetKind = Literal["time", "tokens", "updates", "flops"]
@@ -124,7 +124,8 @@ class Budget:
         if self.kind == "flops":
             return flops_text(self.limit)
         unit = self.kind.removesuffix("s") if self.limit == 1 else self.kind
-        return f"{self.limit:.4g} {unit}"
+        exact = self.limit < 1e6 and self.limit == int(self.limit)
+        return f"{f'{self.limit:,.0f}' if exact else quantity(self.limit)} {unit}"
 
 
 @dataclass(frozen=True)

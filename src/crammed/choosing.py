@@ -8,6 +8,7 @@ measured. Budgets of tokens, updates and FLOPs need no speed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -173,14 +174,16 @@ def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = 
         return f"as set ({spent})"
     if shape_of(best) != shape_of(config):
         layers, width = shape_of(best)
-        why = f"as set, where {layers} x {width} is {why}"
+        why = f"as set; the rule would take {layers} x {width}, {why}"
         why = "as chosen when the run began" if followed else why
     most, little = "more time" if budget.kind == "time" else "a larger budget", "more text"
     if rows is None:
         return f"{why} ({spent}); {most} would help most, with text to read"
     epochs = expected_tokens(config, speed) / config.data.row_length / rows
+    in_vain = epochs <= 1.0  # as long as there is text that has not been read
     if shape_of(endless) != shape_of(best) or epochs > epochs_that_count(config):
         most, little = little, most
+        in_vain = epochs >= (config.budget.most_epochs or math.inf) * (1.0 - 1e-9)
     elif shape_of(best) == SHAPES[-1]:
         most = "a larger model (model.layers, model.width)"
-    return f"{why} ({spent}); {most} would help most, {little} would not"
+    return f"{why} ({spent}); {most} would help most, {little} {'would not' if in_vain else 'less'}"

@@ -43,7 +43,7 @@ def test_a_budget_of_time_counts_them_where_the_speed_was_measured(
 
 def why(budget: str, rows: float | None, speed: float = LAPTOP, **fixed: object) -> str:
     asked = Asked(with_values(RunConfig(recipe="any"), {"budget.limit": budget, **fixed}))
-    if not fixed:
+    if not any(key.startswith("model.") for key in fixed):
         asked = Asked(asked.config, FOLLOWERS)
     chosen = choose(asked, rows, lambda config: speed)
     return reasons(chosen.config, chosen.choice, rows)
@@ -53,8 +53,10 @@ def test_what_would_help_most_follows_from_the_rule() -> None:
     time = why("1h", 10**9)
     assert time.startswith("the largest that gets 20 tokens per parameter of its layers (1h at ")
     assert "tokens/s, measured); more time would help most, more text would not" in time
-    assert why("30d", 10_000).endswith("more text would help most, more time would not")
-    assert why("1e14flop", 10).endswith("more text would help most, a larger budget would not")
+    assert why("30d", 10_000).endswith("more text would help most, more time less")
+    ends = {"budget.most_epochs": 32.0}
+    assert why("30d", 10_000, **ends).endswith("more text would help most, more time would not")
+    assert why("1e14flop", 10).endswith("more text would help most, a larger budget less")
     assert why("1e14flop", 10**9).endswith("a larger budget would help most, more text would not")
     largest = why("1e24flop", 10**13)
     assert "a larger model (model.layers, model.width) would help most, more text would" in largest
@@ -64,7 +66,7 @@ def test_what_would_help_most_follows_from_the_rule() -> None:
 def test_a_size_that_was_set_is_compared_with_the_rule() -> None:
     layers, width = SHAPES[0]
     small = {"model.layers": layers, "model.width": width}
-    assert "as set, where 16 x 768 is the largest" in why("2e18flop", 10**9, **small)
+    assert "as set; the rule would take 16 x 768, the largest" in why("2e18flop", 10**9, **small)
     odd = {"model.width": 56, "model.head_dim": 56}
     assert why("2e18flop", 10**9, **odd) == "as set (2 exaFLOP)"
     assert why("1h", 10**9, **small) == "as set; crammed plan measures what suits 1h"

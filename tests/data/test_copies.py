@@ -30,6 +30,7 @@ from crammed.data.shards import stage_result
 from crammed.data.show import describe_corpus
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.tokenizer import SEP
+from crammed.errors import InputError
 from crammed.progress import SILENT
 from support.text import tiny, write_jsonl
 
@@ -108,6 +109,14 @@ def test_copies_may_be_kept(make_corpus: Callable[..., Corpus]) -> None:
     corpus = make_corpus(texts, "data.heldout_copies=keep")
     assert corpus.manifest["documents"] + len(held_out(corpus)) == 200
     assert not [step for step in corpus.manifest["steps"] if step["step"] == STEP]
+
+
+def test_text_that_is_one_document_again_and_again_is_refused(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    texts = [" ".join(prose(2000, 0) * 30)]
+    with pytest.raises(InputError, match=r"repeats one that is held out: .*heldout_copies=keep"):
+        make_corpus(texts)
 
 
 def test_what_many_documents_share_does_not_make_them_copies(

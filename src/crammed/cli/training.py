@@ -173,7 +173,8 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         ),
     ]
     if heldout["loss@0.15"] >= result["unigram_cross_entropy"]:
-        more = "more text" if result["epochs"] > MOST_EPOCHS else "a larger budget"
+        short = early is not None or result["epochs"] > MOST_EPOCHS
+        more = "more text" if short else "a larger budget"
         lines.append(
             ("note", f"it predicts no better than word frequencies alone: train with {more}")
         )

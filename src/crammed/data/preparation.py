@@ -307,7 +307,13 @@ class _Preparation:
         sizes = [each.cleaned.cleaned.characters for each in shards]
         characters = [each.characters for each in self._on_all(label, select_shard, jobs, sizes)]
         if not sum(characters):
-            raise InputError("the data holds no text to train on: every document was dropped")
+            dropped = "every document was dropped"
+            if before is not None:  # only copies of held-out documents were still to be dropped
+                dropped = (
+                    "every document repeats one that is held out: add text, or set "
+                    "data.heldout_copies=keep"
+                )
+            raise InputError(f"the data holds no text to train on: {dropped}")
         return characters
 
     def _tokenizer(
