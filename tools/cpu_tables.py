@@ -76,8 +76,10 @@ def hour_table(names: list[str]) -> str:
     if not runs:
         return NOT_YET
     tasks = list(next((_tasks(run) for run in runs if "glue" in run), {}))
+    whole = max(run["seconds"] for run in runs)
+    trials = sorted((run for run in runs if run["seconds"] < whole), key=_both)
     rows = []
-    for name in dict.fromkeys(run["name"] for run in sorted(runs, key=_both)):
+    for name in dict.fromkeys(run["name"] for run in sorted(runs, key=_both) if run not in trials):
         of = [run for run in runs if run["name"] == name]
         losses = [_average([run["heldout"][rate] for run in of], ".3f") for rate in RATES]
         blimp = _average([r["blimp"]["suites"]["blimp"]["blimp"] for r in of if "blimp" in r])
@@ -90,7 +92,15 @@ def hour_table(names: list[str]) -> str:
         "| held-out loss at 15 % masking | at 25 % masking | BLiMP "
         f"{''.join(f'| {metrics.get(task, task)} ' for task in tasks)}|"
     )
-    return tabled(head, rows, runs, _cost(runs))
+    return tabled(head, rows, runs, *_tried(trials), _cost(runs))
+
+
+def _tried(trials: list[Run]) -> list[str]:
+    """What the trials of learning rates came to."""
+    if not trials:
+        return []
+    losses = ", ".join(f"{run['name']}: {run['heldout'][RATES[0]]:.3f}" for run in trials)
+    return [f"Trials of {_minutes(trials[0])} minutes before, loss at 15 % masking: {losses}."]
 
 
 def serving_table(names: list[str]) -> str:
