@@ -176,4 +176,4 @@ def test_the_cost_is_said_before_anything_runs(
     *each, whole = (line for line in said if "  refused: " not in line)
     assert [line.partition(" ")[0] for line in each] == study_names()
     assert "main  18 arms, 36 of 36 runs to go, about " in "\n".join(each)
-    assert whole.startswith("all  185 arms, 370 of 370 runs to go, about ")
+    assert whole.startswith("all  206 arms, 412 of 412 runs to go, about ")
