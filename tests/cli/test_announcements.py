@@ -18,10 +18,12 @@ from support.text import tiny
 LAPTOP = 1.6e11
 
 
-def announced(corpus: Corpus, cpu: Device, budget: str, speed: float | None = None) -> str:
+def announced(
+    corpus: Corpus, cpu: Device, budget: str, speed: float | None = None, **values: object
+) -> str:
     said = io.StringIO()
-    choice = Choice(flops_per_second=speed)
-    announce(tiny(budget={"limit": budget}), choice, corpus, cpu, Progress(said))
+    config = with_values(tiny(budget={"limit": budget}), values)
+    announce(config, Choice(flops_per_second=speed), corpus, cpu, Progress(said))
     return said.getvalue()
 
 
@@ -29,6 +31,15 @@ def test_epochs_are_counted_where_the_budget_says_how_many(corpus: Corpus, cpu: 
     tokens = corpus.rows * corpus.row_length
     assert "will be read about 12.0 times" in announced(corpus, cpu, f"{12 * tokens}tok")
     assert "times" not in announced(corpus, cpu, f"{2 * tokens}tok").partition("model")[0]
+
+
+def test_tokens_cost_what_the_vocabulary_of_the_corpus_makes_them_cost(
+    corpus: Corpus, cpu: Device
+) -> None:
+    asked = {"tokenizer.vocab_size": 50 * corpus.vocab_size}
+    said = announced(corpus, cpu, "1e12flop", **asked)
+    assert "will be read about " in said
+    assert said == announced(corpus, cpu, "1e12flop")
 
 
 def test_a_budget_of_time_counts_them_where_the_speed_was_measured(

@@ -81,6 +81,8 @@ def announce(
     """Say what is about to be trained, on what, and why."""
     for reason in device.reasons:
         progress.line(f"device  {reason}")
+    # Little text may give fewer words than were asked for, and each token then costs less.
+    config = with_values(config, {"tokenizer.vocab_size": corpus.vocab_size})
     if words := _about_the_text(config, choice, corpus):
         progress.line(f"corpus  {words}")
     size = quantity(parameters(config.model, corpus.vocab_size))
