@@ -183,10 +183,10 @@ def test_gradient_checkpointing_changes_no_gradient(folder: Path) -> None:
     once, expected = gradients(model)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     twice, found = gradients(model)
-    assert (once, twice) == (1, 2)
+    assert twice == 2 * once > 0
     assert all(map(torch.equal, expected, found))
     model.gradient_checkpointing_disable()
-    assert gradients(model)[0] == 1
+    assert gradients(model)[0] == once
 
 
 def problems() -> Iterator[Any]:

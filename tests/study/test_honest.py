@@ -45,7 +45,7 @@ def write(tmp_path: Path, arms: Any, base: Sequence[str] = MODEL) -> str:
         ("order.by=sentence-length", "6updates", "arm x: .* has no order sentence-length"),
         ("model.width=131072", "6updates", "arm x: a model of .* parameters needs"),
         ("compute.device=mps", "6updates", "arm x: compute.device=mps: this machine has none"),
-        ("batch.rows=64", "1000tok", "arm x: a budget of 1000 tokens ends before one update"),
+        ("batch.rows=64", "1000tok", "arm x: a budget of 1,000 tokens ends before one update"),
     ],
 )
 def test_an_arm_that_cannot_be_trained_is_refused_before_anything_starts(
