@@ -210,6 +210,15 @@ def test_texts_are_thinned_by_their_hash() -> None:
     assert sorted(kept) == sorted(backwards)
 
 
+def test_a_word_without_end_takes_no_part_in_training() -> None:
+    """Genomes, or a megabyte of one letter: the library would take hours."""
+    endless = "".join(random.Random(0).choices("acgt", k=1_000_000))
+    config = TokenizerConfig(vocab_size=100)
+    tokenizer = train_from_words([("tag", 5), (endless, 2)], config)
+    assert "tag" in tokenizer.get_vocab()
+    assert {"a", "##c", "##g"} < tokenizer.get_vocab().keys()  # its letters count
+
+
 def test_text_without_characters_or_too_many_is_refused() -> None:
     with pytest.raises(InputError, match="no characters"):
         trained(["東京"], ascii_only=True)

@@ -45,6 +45,9 @@ _COVERAGE = 0.9999
 _WORDS_A_TEXT = 2000
 """The library takes 256 texts at a time, and some 60 bytes for each word."""
 _HASH_BYTES = 6
+_LONGEST_WORD = 1000
+"""Longer words teach a WordPiece tokenizer nothing, which makes [UNK] of those above 100 characters,
+and the time to train on them grows with the square of their length."""
 _PIECE = 10_000
 """Characters in a piece of text that is sampled as a whole."""
 
@@ -75,6 +78,7 @@ def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig)
     )
     draft = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     draft.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+    words = {word: count for word, count in words.items() if len(word) <= _LONGEST_WORD}
     words = _thinned(words, config.train_words)
     draft.train_from_iterator(_repeated(words), trainer)
 
