@@ -46,8 +46,8 @@ _WORDS_A_TEXT = 2000
 """The library takes 256 texts at a time, and some 60 bytes for each word."""
 _HASH_BYTES = 6
 _LONGEST_WORD = 1000
-"""Longer words teach a WordPiece tokenizer nothing, which makes [UNK] of those above 100 characters,
-and the time to train on them grows with the square of their length."""
+"""Words above 100 characters become [UNK] in WordPiece, so longer ones teach it nothing, and the
+time to train on them grows with the square of their length."""
 _PIECE = 10_000
 """Characters in a piece of text that is sampled as a whole."""
 
