@@ -105,7 +105,7 @@ def epochs_table(names: list[str]) -> str:
         for shape in shapes:
             cells = [_best_bold(means, shape, column) for column in columns]
             rows.append(f"| {text} | {_size(shape)} | {' | '.join(cells)} |")
-    read = " | ".join(f"read {column} times" for column in columns)
+    read = " | ".join(_reads(column) for column in columns)
     seeds = sorted({len(losses) for losses in _by_cell(runs).values()})
     many = " to ".join(dict.fromkeys(map(str, (seeds[0], seeds[-1]))))
     words = (
@@ -126,7 +126,7 @@ def variants_table(names: list[str]) -> str:
         for (tokens, shape, epochs), runs in sorted(cells.items()):
             if tokens != text.tokens or all(run["variant"] == DEFAULT for run in runs):
                 continue
-            where = f"{text}, {_size(shape)}, read {epochs} times"
+            where = f"{text}, {_size(shape)}, {_reads(epochs)}"
             rows += [f"| {where} | {each} |" for each in _compared(runs)]
             shown += runs
     if not rows:
@@ -273,6 +273,10 @@ def _epochs(run: Run) -> str:
 def _times(epochs: float) -> str:
     """A number of readings, rounded, as a run ends before the update that does not fit."""
     return f"{epochs:.2g}" if epochs < 99.5 else f"{epochs:.0f}"
+
+
+def _reads(epochs: str) -> str:
+    return "read once" if epochs == "1" else f"read {epochs} times"
 
 
 def _shape(run: Run) -> Shape:

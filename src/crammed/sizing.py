@@ -75,9 +75,9 @@ def rates_of_width(config: RunConfig) -> tuple[str, ...]:
     """Keys of the learning rates that follow the width: those of Adam and its relatives."""
     if not isinstance(config.optim, Moments):
         return ()
-    return (
-        ("optim.lr", "optim.matrix_lr") if isinstance(config.optim, MuonConfig) else ("optim.lr",)
-    )
+    if isinstance(config.optim, MuonConfig):
+        return ("optim.lr", "optim.matrix_lr")
+    return ("optim.lr",)
 
 
 def head_dim(width: int) -> int:

@@ -46,7 +46,6 @@ NUMBERS: Holds = dict.fromkeys(
     ),
     ANY,
 )
-MATRIX_STARTS = ("normal", "small", "megatron", "wang", "orthogonal")
 KNOWN_ACTIVATIONS = tuple(name for name, kind in ACTIVATIONS.items() if kind.transformers)
 
 MODERNBERT: Holds = {
@@ -67,7 +66,7 @@ MODERNBERT: Holds = {
     "decoder_bias": BOTH,
     "decoder_bias_start": ("zero", "log-frequency"),
     "embedding_start": ("random", "cooccurrence"),
-    "matrix_start": MATRIX_STARTS,
+    "matrix_start": ANY,
     "attention_start": ("random", "neighbours"),
     "ffn_dropout": ("hidden",),
     "zero_outputs": BOTH,
@@ -92,7 +91,7 @@ BERT: Holds = {
     "decoder_bias": (True,),
     "decoder_bias_start": ("zero", "log-frequency"),
     "embedding_start": ("random", "cooccurrence"),
-    "matrix_start": MATRIX_STARTS,
+    "matrix_start": ANY,
     "ffn_dropout": ("residual",),
     "zero_outputs": BOTH,
     "classifier": ("pooler",),
