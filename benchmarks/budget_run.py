@@ -36,7 +36,7 @@ from common import Json, device_memory, joules, run
 from crammed.budget import Budget
 from crammed.errors import CrammedError, InputError, Interrupted
 from crammed.files import read_json, write_json
-from crammed.rundir import environment, read_lines, read_metrics
+from crammed.runs.directory import environment, read_lines, read_metrics
 
 GLUE_5 = "cola,sst2,mrpc,stsb,rte"
 BUDGETS = {"sprint": "8m", "long": "20m"}

@@ -17,12 +17,12 @@ from typing import Annotated
 import typer
 
 from common import Json, config_of, finish, recipe_of, run
-from crammed.cards import CARDS, Card, card_called
 from crammed.config import RunConfig
 from crammed.errors import InputError
+from crammed.machine.cards import CARDS, Card, card_called
 from crammed.model.count import parameters
-from crammed.rundir import environment
-from crammed.training.oncard import counted_speed
+from crammed.planning.oncard import counted_speed
+from crammed.runs.directory import environment
 
 A_DAY = 86_400
 

@@ -25,8 +25,8 @@ import typer
 
 from common import Training, config_of, described, finish, run, seconds_of, summary
 from crammed.budget import Ledger, Work
-from crammed.device import choose_device
-from crammed.rundir import RunDir
+from crammed.machine.device import choose_device
+from crammed.runs.directory import RunDir
 from crammed.training import checkpoint
 from crammed.training.agenda import Agenda
 

@@ -20,12 +20,12 @@ from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.config.optim import OptimizerConfig
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.device import Device
 from crammed.errors import CrammedError, InputError
+from crammed.machine.device import Device
 from crammed.model.count import parameters
-from crammed.recipe import load_config
-from crammed.rundir import environment
-from crammed.sizing import with_values
+from crammed.rules.recipe import load_config
+from crammed.rules.sizing import with_values
+from crammed.runs.directory import environment
 from crammed.training.build import build
 from crammed.training.plan import Update
 

@@ -25,10 +25,10 @@ from typing import Literal
 from common import Json
 from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
-from crammed.device import choose_device
 from crammed.errors import CrammedError, InputError
 from crammed.files import FolderLock, read_json, sha256, write_json
-from crammed.rundir import environment, read_config
+from crammed.machine.device import choose_device
+from crammed.runs.directory import environment, read_config
 from lanes import Processes, in_lanes, separate
 
 HERE = Path(__file__).resolve().parent

@@ -25,8 +25,8 @@ import typer
 
 from common import Json, finish, run
 from crammed.config import ComputeConfig, Protocol
-from crammed.device import choose_device
-from crammed.rundir import environment
+from crammed.machine.device import choose_device
+from crammed.runs.directory import environment
 
 
 def main(

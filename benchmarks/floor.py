@@ -27,10 +27,10 @@ from torch import Tensor
 from common import config_of, finish, recipe_of, run
 from crammed.config import ModelConfig
 from crammed.data.masking import predicted_positions
-from crammed.device import choose_device
 from crammed.errors import InputError
+from crammed.machine.device import choose_device
 from crammed.model.traffic import attention_bytes, attention_flops, traffic
-from crammed.rundir import environment
+from crammed.runs.directory import environment
 from timing import copies, copy_bandwidth, median_seconds
 
 FORWARD, INPUT, WEIGHT = "forward", "input gradient", "weight gradient"

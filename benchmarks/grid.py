@@ -40,7 +40,7 @@ from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
 from crammed.errors import CrammedError, InputError
 from crammed.files import FolderLock, json_hash, read_json, write_json
-from crammed.rundir import environment, read_config
+from crammed.runs.directory import environment, read_config
 from lanes import Processes, core_numbers, in_lanes, separate
 
 KEPT = ("tokens", "updates", "epochs", "parameters", "charged_seconds", "device", "heldout")

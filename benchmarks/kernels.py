@@ -21,12 +21,12 @@ from torch import Tensor
 import crammed.kernels.add_norm as add_norms
 from common import finish, run
 from crammed.config import ComputeConfig
-from crammed.device import choose_device
 from crammed.kernels.add_norm import add_norm, add_norm_reference
 from crammed.kernels.cross_entropy import cross_entropy, cross_entropy_reference
 from crammed.kernels.gate import gate, gate_reference
 from crammed.kernels.jit import available
-from crammed.rundir import environment
+from crammed.machine.device import choose_device
+from crammed.runs.directory import environment
 from timing import copy_bandwidth, median_seconds
 
 Outputs = tuple[Tensor, ...]

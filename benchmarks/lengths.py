@@ -22,8 +22,8 @@ import typer
 from common import Training, config_of, described, finish, run, seconds_of, summary
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
-from crammed.device import choose_device
 from crammed.errors import InputError
+from crammed.machine.device import choose_device
 from crammed.model.count import train_flops_per_token
 
 ATTENTIONS = ("row", "document")

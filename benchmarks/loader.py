@@ -23,7 +23,7 @@ from common import SPECIALS, Json, Training, config_of, described, finish, rando
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.data.masking import Masker, predicted_positions
-from crammed.device import Device, choose_device
+from crammed.machine.device import Device, choose_device
 
 
 def main(

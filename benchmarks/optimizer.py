@@ -34,7 +34,7 @@ from common import (
 )
 from crammed.config import RunConfig
 from crammed.config.optim import AdamWConfig, MuonConfig
-from crammed.device import choose_device
+from crammed.machine.device import choose_device
 from crammed.optim.build import build_optimizer
 from crammed.optim.muon import Muon
 

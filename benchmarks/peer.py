@@ -44,7 +44,7 @@ from common import run
 from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.extras import import_extra
-from crammed.workers import cores
+from crammed.machine.workers import cores
 
 HEAD = 64
 ROTARY_BASE = 10_000.0

@@ -20,7 +20,7 @@ import typer
 
 from common import Json, config_of, described, finish, run
 from crammed.data.corpus import Corpus
-from crammed.device import choose_device
+from crammed.machine.device import choose_device
 
 
 def main(

@@ -30,13 +30,13 @@ from tokenizers import Tokenizer
 
 from common import finish, run
 from crammed.config import ComputeConfig, RunConfig
-from crammed.data.engine import open_engine
-from crammed.data.ingest import cut_into_shards
-from crammed.data.preparation import prepare
-from crammed.data.sources import open_sources
+from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.ingest import cut_into_shards
+from crammed.data.preparing.sources.source import open_sources
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.encoding import CorpusTokenizer
-from crammed.progress import Progress
+from crammed.machine.engine import open_engine
+from crammed.terminal.progress import Progress
 
 PLAIN_CHARACTERS = 20_000_000
 MEGA = 1e6
@@ -87,7 +87,7 @@ def _set_size(process: str) -> int:
 
 
 def _config(data: Path, *overrides: str) -> RunConfig:
-    from crammed.recipe import load_config  # imports PyTorch, which the workers do without
+    from crammed.rules.recipe import load_config  # imports PyTorch, which the workers do without
 
     words = ["data.orders=[sentence-length]", *overrides]
     return load_config("crammed", words, {"data": {"sources": [str(data)]}})
@@ -222,7 +222,7 @@ def main(
         ]
         if identity:
             runs.append(_identity(tokenizer, data))
-    from crammed.rundir import environment
+    from crammed.runs.directory import environment
 
     result = {
         "name": "prepare",

@@ -22,8 +22,8 @@ import typer
 from torch.profiler import ProfilerActivity, profile
 
 from common import Json, Training, config_of, described, finish, run, seconds_of, summary
-from crammed.device import Device, choose_device
 from crammed.errors import InputError
+from crammed.machine.device import Device, choose_device
 
 WARM = 3
 GROUPS = (

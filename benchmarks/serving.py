@@ -20,10 +20,10 @@ import typer
 
 from common import Json, finish, run, seconds_of, summary
 from crammed.config import ComputeConfig
-from crammed.device import Device, choose_device
 from crammed.errors import InputError
-from crammed.quiet import quiet_transformers
-from crammed.rundir import environment
+from crammed.machine.device import Device, choose_device
+from crammed.runs.directory import environment
+from crammed.terminal.quiet import quiet_transformers
 from lanes import core_numbers, pinned
 
 BATCHES = (1, 32)

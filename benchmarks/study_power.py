@@ -30,7 +30,7 @@ from scipy.stats import t
 
 from common import Json, finish, run
 from crammed.files import read_json
-from crammed.rundir import environment
+from crammed.runs.directory import environment
 from crammed.study.statistics import LEVEL, RATES, compare_arms, holm, values_of
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"

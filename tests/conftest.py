@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, settings
 
 from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
-from crammed.data.preparation import prepare
-from crammed.device import Device, choose_device
+from crammed.data.preparing.driver import prepare
 from crammed.evaluation.backbones.spec import BackboneSpec
-from crammed.progress import SILENT
+from crammed.machine.device import Device, choose_device
+from crammed.terminal.progress import SILENT
 from support import command
 from support.backbones import RECIPES, Load
 from support.models import FAMILIES, save_model, untrained
@@ -53,7 +53,7 @@ def pytest_unconfigure() -> None:
 def _one_core() -> Iterator[None]:
     """Start data workers, whose imports take seconds, only where a test asks for them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crammed.data.engine.cores", lambda: 1)
+        patch.setattr("crammed.machine.engine.cores", lambda: 1)
         yield
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from crammed.budget import Budget
-from crammed.choosing import Asked
 from crammed.cli import studies, training
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import write_json
-from crammed.recipe import EARLIER, ask, formerly, recipe_names
-from crammed.resuming import as_begun, ask_in, default_out
-from crammed.rundir import RunDir, read_config
-from crammed.training.settling import settled
+from crammed.planning.settling import settled
+from crammed.rules.choosing import Asked
+from crammed.rules.recipe import EARLIER, ask, formerly, recipe_names
+from crammed.runs.directory import RunDir, read_config
+from crammed.runs.resuming import as_begun, ask_in, default_out
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
@@ -32,7 +32,9 @@ BEFORE, TODAY = 0.25, 0.4
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines that a command writes beside its result."""
     lines: list[str] = []
-    monkeypatch.setattr("crammed.progress.Progress.line", lambda _, text: lines.append(text))
+    monkeypatch.setattr(
+        "crammed.terminal.progress.Progress.line", lambda _, text: lines.append(text)
+    )
     return lines
 
 

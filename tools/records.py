@@ -31,15 +31,16 @@ import benchmark_tables
 import count_tables
 import cpu_tables
 import text_tables
-from crammed.device import known_peak
 from crammed.errors import CrammedError, InputError
 from crammed.files import read_json, write_json, write_text
+from crammed.machine.device import known_peak
+from crammed.machine.speed import CORE, SHARE_OF_PEAK
 from crammed.model.count import parameters
 from crammed.quantity import quantity
-from crammed.recipe import load_config
-from crammed.rundir import read_config, read_lines, read_metrics
-from crammed.sizing import tokens
-from crammed.speed import CORE, SHARE_OF_PEAK
+from crammed.rules.recipe import load_config
+from crammed.rules.sizing import tokens
+from crammed.runs.directory import read_config, read_lines, read_metrics
+from crammed.runs.summary import read_summary
 from crammed.study.budgets import by_budget
 from crammed.study.folder import read_result, run_folder
 from crammed.study.laws import doubts, law_lines
@@ -59,7 +60,6 @@ from crammed.study.table import (
     p_text,
     sensitivity_text,
 )
-from crammed.summary import read_summary
 from layout import NOT_YET, wrapped
 
 ROOT = Path(__file__).resolve().parents[1]

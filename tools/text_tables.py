@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from crammed.budget import format_seconds
-from crammed.choosing import choose, shape_of
 from crammed.config import RunConfig
-from crammed.device import known_peak
 from crammed.files import read_json
+from crammed.machine.device import known_peak
+from crammed.machine.speed import SHARE_OF_PEAK
 from crammed.quantity import quantity
-from crammed.recipe import ask
-from crammed.sizing import expected_tokens, flops_per_token
-from crammed.speed import SHARE_OF_PEAK
+from crammed.rules.choosing import choose, shape_of
+from crammed.rules.recipe import ask
+from crammed.rules.sizing import expected_tokens, flops_per_token
 from crammed.study.statistics import RATES, compare_arms
 from crammed.study.table import difference_text, interval_text, mean_text
 from layout import NOT_YET, tabled

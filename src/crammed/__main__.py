@@ -2,7 +2,7 @@
 
 import signal
 
-from crammed.stopping import leave, stop_signals
+from crammed.terminal.stopping import leave, stop_signals
 
 
 def main() -> None:

@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from crammed.device import choose_device
+from crammed.machine.device import choose_device
 from crammed.pipeline import run_everything
-from crammed.progress import SILENT, Progress
-from crammed.recipe import ask, load_config
-from crammed.rundir import environment
+from crammed.rules.recipe import ask, load_config
+from crammed.runs.directory import environment
+from crammed.terminal.progress import SILENT, Progress
 
 TINY = (
     "data.row_length=32",

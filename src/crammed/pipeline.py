@@ -11,20 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from crammed.choosing import Asked
 from crammed.config import RunConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
-from crammed.data.demo_tasks import write_tasks
 from crammed.data.heldout import heldout_rows, text_bytes
-from crammed.data.manifest import changed_files
-from crammed.data.preparation import prepare
-from crammed.data.sources import open_sources
+from crammed.data.preparing.demo_tasks import write_tasks
+from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.manifest import changed_files
+from crammed.data.preparing.sources.source import open_sources
+from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once
-from crammed.data.workfolder import remove_left_overs
-from crammed.device import Device, peak_memory
-from crammed.early_end import EarlyEnd, text_is_read
-from crammed.energy import counters_of, metering
 from crammed.errors import Diverged, InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.fill_mask import fill_mask_examples
@@ -33,21 +29,25 @@ from crammed.evaluation.folder import EvaluationFolder
 from crammed.evaluation.suite import SuiteEvaluator
 from crammed.export.huggingface import export
 from crammed.files import json_hash, new_folder, write_json
+from crammed.machine.device import Device, peak_memory
+from crammed.machine.energy import counters_of, metering
 from crammed.model.count import parameters
 from crammed.model.heldout import heldout_loss
 from crammed.model.trained import TrainedModel, check_trained, trained_model
-from crammed.progress import Progress
+from crammed.planning.settling import announce, device_of, measuring, settled
 from crammed.quantity import logits_text
-from crammed.resuming import as_begun, chosen_before
-from crammed.rundir import RunDir
-from crammed.sizing import MOST_EPOCHS
+from crammed.rules.choosing import Asked
+from crammed.rules.early_end import EarlyEnd, text_is_read
+from crammed.rules.sizing import MOST_EPOCHS
+from crammed.runs.directory import RunDir
+from crammed.runs.resuming import as_begun, chosen_before
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import Suite, load_suite
+from crammed.terminal.progress import Progress
 from crammed.training.agenda import TRAINING
 from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
 from crammed.training.plan import budget_share
-from crammed.training.settling import announce, device_of, measuring, settled
 
 EXA = 1e18
 MADE_HERE = "docs"

@@ -6,13 +6,13 @@ import io
 
 import pytest
 
-from crammed.choosing import Asked, Choice, choose, reasons
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.device import Device
-from crammed.progress import Progress
-from crammed.sizing import FOLLOWERS, SHAPES, with_values
-from crammed.training.settling import announce
+from crammed.machine.device import Device
+from crammed.planning.settling import announce
+from crammed.rules.choosing import Asked, Choice, choose, reasons
+from crammed.rules.sizing import FOLLOWERS, SHAPES, with_values
+from crammed.terminal.progress import Progress
 from support.text import tiny
 
 LAPTOP = 1.6e11
@@ -45,7 +45,7 @@ def test_tokens_cost_what_the_vocabulary_of_the_corpus_makes_them_cost(
 def test_a_budget_of_time_counts_them_where_the_speed_was_measured(
     corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crammed.sizing.nominal_speed", lambda compute: 1e14)
+    monkeypatch.setattr("crammed.rules.sizing.nominal_speed", lambda compute: 1e14)
     assert "corpus  " not in announced(corpus, cpu, "1h")  # a nominal speed foretells nothing
     slow, fast = (announced(corpus, cpu, "1h", speed) for speed in (1e8, 1e10))
     times = [float(words.split("read about ")[1].split()[0]) for words in (slow, fast)]

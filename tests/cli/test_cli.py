@@ -273,7 +273,7 @@ def test_a_full_disk_is_one_line_and_costs_no_finished_work(tmp_path: Path) -> N
     """The held-out documents are written to a device that is always full."""
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     script = (
-        "import crammed.data.preparation as p, pathlib\n"
+        "import crammed.data.preparing.driver as p, pathlib\n"
         "old = p.write_gzip\n"
         "p.write_gzip = lambda path, chunks: old(pathlib.Path('/dev/full'), chunks)\n"
         "from crammed.cli.app import main\n"
@@ -322,7 +322,7 @@ def test_an_interrupt_that_a_library_disguises_is_one_line() -> None:
 def test_a_disk_that_fails_anywhere_is_one_line() -> None:
     script = (
         "import errno, pathlib\n"
-        "import crammed.recipe\n"  # importing reads files of other packages
+        "import crammed.rules.recipe\n"  # importing reads files of other packages
         "def fail(path, *_):\n"
         "    raise OSError(errno.EIO, 'Input/output error', str(path))\n"
         "pathlib.Path.read_text = fail\n"

@@ -87,7 +87,7 @@ def test_a_signal_outside_of_training_keeps_what_is_finished(
 ) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(300))
     words = ["prepare", *TINY, "compute.workers=1", "--data", str(text), "--out", "corpus", *work]
-    stopping = dying("crammed.data.preparation:select_documents", by=by)
+    stopping = dying("crammed.data.preparing.driver:select_documents", by=by)
     done = python(*stopping, *words, cwd=tmp_path)
     assert done.returncode == 75, done.stderr
     kept = "what is finished is kept, and the same command goes on from there"
@@ -118,7 +118,7 @@ def test_leaving_in_an_import_ends_the_workers(tmp_path: Path) -> None:
     )
     script = """
 import multiprocessing, signal
-from crammed.stopping import leave
+from crammed.terminal.stopping import leave
 signal.signal(signal.SIGTERM, leave)
 context = multiprocessing.get_context("spawn")
 ours, theirs = context.Pipe()

@@ -9,7 +9,6 @@ from typing import Any, get_args
 import pytest
 
 from crammed.budget import Budget
-from crammed.choosing import Asked
 from crammed.cli import corpora, machine, models
 from crammed.cli.models import _score_parts
 from crammed.cli.options import DataOption
@@ -18,8 +17,9 @@ from crammed.doctor import TINY
 from crammed.evaluation.scores.table import cut_text, longest_sequence, show
 from crammed.formats.documents import READERS
 from crammed.pipeline import run_everything
-from crammed.progress import SILENT, Progress
 from crammed.quantity import counted, logits_text
+from crammed.rules.choosing import Asked
+from crammed.terminal.progress import SILENT, Progress
 from support.models import untrained
 from support.scores import BLIMP, HELDOUT
 from support.text import documents, tiny, write_jsonl

@@ -17,7 +17,7 @@ from crammed.config.optim import (
     SGDConfig,
 )
 from crammed.errors import InputError
-from crammed.recipe import load_config
+from crammed.rules.recipe import load_config
 from crammed.schedule import Cosine, Triangle
 
 OPTIMIZERS = ", ".join(f"'{name}'" for name in choices_of(RunConfig)["optim"].kinds)

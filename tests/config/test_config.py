@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from crammed.config import RunConfig
 from crammed.config.optim import AdamWConfig
 from crammed.errors import InputError
-from crammed.recipe import load_config, recipe_names
+from crammed.rules.recipe import load_config, recipe_names
 from crammed.schedule import Cosine, Triangle
 
 

@@ -13,12 +13,12 @@ from pydantic import BaseModel
 
 from crammed import config as config_module
 from crammed import schedule
-from crammed.choosing import Asked
 from crammed.config import Section
 from crammed.config.optim import OptimizerConfig
 from crammed.pipeline import run_everything
-from crammed.progress import SILENT
+from crammed.rules.choosing import Asked
 from crammed.schedule import Curve
+from crammed.terminal.progress import SILENT
 from support.tasks import write_task
 from support.text import documents, sentences, tiny, write_jsonl
 

@@ -18,7 +18,7 @@ from crammed.config import RunConfig
 from crammed.config.yamlfile import load_yaml
 from crammed.errors import InputError
 from crammed.quantity import quantity
-from crammed.recipe import load_config
+from crammed.rules.recipe import load_config
 from crammed.tasks.task import load_suite
 
 NUMBERS = st.one_of(

@@ -11,8 +11,8 @@ import pytest
 from crammed.config import RunConfig
 from crammed.config.migration import migrate
 from crammed.errors import InputError
-from crammed.recipe import load_config
-from crammed.rundir import RunDir, read_config
+from crammed.rules.recipe import load_config
+from crammed.runs.directory import RunDir, read_config
 from support.text import tiny
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"

@@ -11,9 +11,9 @@ import pytest
 
 from crammed.data.corpus import Corpus
 from crammed.data.verification import verify_once
-from crammed.device import Device
 from crammed.errors import InputError
-from crammed.progress import SILENT
+from crammed.machine.device import Device
+from crammed.terminal.progress import SILENT
 from support.command import crammed
 from support.text import MODEL
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from crammed.data.corpus import Corpus
-from crammed.device import Device
 from crammed.evaluation.fill_mask import fill_mask_examples
+from crammed.machine.device import Device
 from support.models import untrained
 from support.text import documents, tiny, write_jsonl
 

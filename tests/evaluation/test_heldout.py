@@ -12,11 +12,11 @@ import torch
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import HeldoutRows, heldout_rows
 from crammed.data.tokenization.tokenizer import MASK, SEP
-from crammed.device import Device
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.heldout import heldout_score
 from crammed.export.huggingface import export
+from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
 from crammed.model.heldout import document_loss, heldout_loss, loss_by_position
 from support.models import save_model, untrained

@@ -29,7 +29,7 @@ from crammed.evaluation.finetuning.jobs import (
     _workers,
     run_jobs,
 )
-from crammed.progress import SILENT, Progress
+from crammed.terminal.progress import SILENT, Progress
 
 SETUP = FinetuneSetup(
     BackboneSpec("none", 0.1), Protocol(), Numerics(torch.device("cpu"), torch.float32, False)

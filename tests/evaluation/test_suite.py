@@ -29,7 +29,7 @@ from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_array
 from crammed.evaluation.folder import default_folder, read_outputs, scores_folder
 from crammed.evaluation.protocol import load_protocol
 from crammed.files import write_json
-from crammed.progress import SILENT
+from crammed.terminal.progress import SILENT
 from support.command import PATIENCE, started, wait_for
 from support.models import untrained
 from support.tasks import write_task
@@ -398,7 +398,9 @@ def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, ask: Ask, model: P
 def test_an_interrupted_evaluation_stops_at_once(tmp_path: Path, ask: Ask, model: Path) -> None:
     write_task(tmp_path, "cola", rows=96)
     (tmp_path / "endless.yaml").write_text("{seeds: 2, epochs: 100000, batch: 8, max_length: 32}")
-    often = "import crammed.progress; crammed.progress.SECONDS_BETWEEN_LINES = 0.0"
+    often = (
+        "import crammed.terminal.progress; crammed.terminal.progress.SECONDS_BETWEEN_LINES = 0.0"
+    )
     code = f"{often}; from crammed.cli.app import main; main()"
     command = ["evaluate", str(model), "--data", str(tmp_path), "--into", str(tmp_path / "scores")]
     command += ["--protocol", str(tmp_path / "endless.yaml"), "--jobs", "2", "--device", "cpu"]

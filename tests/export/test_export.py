@@ -18,17 +18,17 @@ from crammed.config import ModelConfig
 from crammed.data.corpus import Corpus
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import Specials, load_tokenizer, to_json, vocabulary_size
-from crammed.device import Device
 from crammed.errors import CrammedError, InputError
 from crammed.evaluation.fill_mask import fill_mask_examples
 from crammed.export import native
 from crammed.export.huggingface import export
 from crammed.files import sha256
+from crammed.machine.device import Device
 from crammed.model.encoder import SequenceClassifier
 from crammed.model.trained import load_trained, trained_model
-from crammed.progress import SILENT
-from crammed.recipe import recipe_names
-from crammed.rundir import RunDir
+from crammed.rules.recipe import recipe_names
+from crammed.runs.directory import RunDir
+from crammed.terminal.progress import SILENT
 from crammed.training.loop import pretrain
 from support.models import untrained
 from support.text import documents, tiny

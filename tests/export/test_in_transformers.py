@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from crammed.export.huggingface import export
-from crammed.recipe import recipe_names
+from crammed.rules.recipe import recipe_names
 from support.models import HEADS, untrained, word_pieces
 from support.text import sentences
 from support.variants import configuration

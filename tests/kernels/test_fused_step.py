@@ -10,9 +10,9 @@ import torch
 from crammed.budget import Work
 from crammed.config import ComputeConfig, RunConfig
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.device import Device, choose_device
 from crammed.errors import InputError
 from crammed.kernels.encoder import FusedEncoder
+from crammed.machine.device import Device, choose_device
 from crammed.optim.build import build_optimizer
 from crammed.training.build import new_model
 from crammed.training.plan import Update

@@ -31,7 +31,7 @@ from crammed.model.blocks import Norm
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.model.feedforward import FeedForward
 from crammed.optim.build import build_optimizer
-from crammed.recipe import load_config
+from crammed.rules.recipe import load_config
 from crammed.training.precision import training_copy
 from support.variants import VARIANTS, VOCAB, configuration, random_model
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from crammed.budget import Work
 from crammed.config import ComputeConfig, RunConfig
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.device import Device, choose_device
 from crammed.kernels.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_reference,
 )
+from crammed.machine.device import Device, choose_device
 from crammed.optim.build import build_optimizer
 from crammed.training import step as steps
 from crammed.training.build import new_model

@@ -17,7 +17,7 @@ from crammed.model.count import parameters, train_flops_per_token
 from crammed.model.encoder import MaskedLM, SequenceClassifier, initialise, picked
 from crammed.model.positions import rotary_table, rotate, sinusoidal_table
 from crammed.model.traffic import attention_bytes, traffic
-from crammed.recipe import load_config, recipe_names
+from crammed.rules.recipe import load_config, recipe_names
 from support.variants import VARIANTS, VOCAB, configuration, random_model, some_ids
 
 

@@ -10,10 +10,10 @@ import torch
 from crammed.budget import Ledger, Work
 from crammed.config import RunConfig, TrainConfig
 from crammed.config.choice import choices_of
-from crammed.device import Device
+from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
 from crammed.optim.build import build_optimizer
-from crammed.rundir import RunDir
+from crammed.runs.directory import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, load_checkpoint

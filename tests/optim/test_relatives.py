@@ -8,9 +8,9 @@ import torch
 from crammed.config import RunConfig
 from crammed.config.choice import choices_of
 from crammed.config.optim import AdafactorConfig, OptimConfig, RAdamConfig, SGDConfig
-from crammed.device import Device
+from crammed.machine.device import Device
 from crammed.optim.build import Optimizers, build_optimizer
-from crammed.recipe import load_config
+from crammed.rules.recipe import load_config
 from crammed.training.build import build
 from support.steps import SPECIALS
 from support.text import tiny

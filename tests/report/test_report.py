@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crammed.choosing import Asked
 from crammed.data.statistics import Statistics
 from crammed.errors import InputError
 from crammed.files import read_json, write_json
 from crammed.pipeline import run_everything
-from crammed.progress import SILENT, Progress
 from crammed.quantity import beside_unigram, quantity
 from crammed.report.figures import loss_figure
 from crammed.report.page import write_report
-from crammed.rundir import RunDir
+from crammed.rules.choosing import Asked
+from crammed.runs.directory import RunDir
+from crammed.terminal.progress import SILENT, Progress
 from support.corpora import numbered_files, write_corpus
 from support.html import Balanced
 from support.scores import BLIMP, GLUE, HELDOUT, PAPERS

@@ -11,13 +11,13 @@ import pytest
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.progress import SILENT
 from crammed.study.arms import Study, load_study
 from crammed.study.budgets import by_budget, split
 from crammed.study.corpora import Corpora
 from crammed.study.folder import config_of
 from crammed.study.runner import _runs, run_study
 from crammed.study.statistics import compare_arms
+from crammed.terminal.progress import SILENT
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from crammed.budget import Budget
-from crammed.choosing import Asked
 from crammed.cli import studies
 from crammed.config import TokenizerConfig
-from crammed.data import shard_cleaning
 from crammed.data.corpus import Corpus
+from crammed.data.preparing import shard_cleaning
 from crammed.doctor import TINY
 from crammed.errors import InputError
-from crammed.progress import SILENT
+from crammed.rules.choosing import Asked
 from crammed.study import preparing, runner
 from crammed.study.arms import Study, load_study, read_study, with_words
 from crammed.study.corpora import Corpora
 from crammed.study.folder import config_of
 from crammed.study.preparing import PlannedCorpora
 from crammed.study.runner import run_study
+from crammed.terminal.progress import SILENT
 from support.command import crammed
 from support.text import documents, write_jsonl
 

@@ -14,10 +14,10 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
 from crammed.files import write_json
-from crammed.recipe import load_config
+from crammed.machine.workers import cores
+from crammed.rules.recipe import load_config
 from crammed.study.arms import read_study, study_names
 from crammed.study.costs import Cost, seconds_of
-from crammed.workers import cores
 from support.text import MODEL, write_jsonl
 
 MINUTE = Budget.parse("60s")
@@ -170,7 +170,9 @@ def test_the_cost_is_said_before_anything_runs(
     tmp_path: Path, ran: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("crammed.progress.Progress.line", lambda _, text: said.append(text))
+    monkeypatch.setattr(
+        "crammed.terminal.progress.Progress.line", lambda _, text: said.append(text)
+    )
     with pytest.raises(TaskFailed):
         every(tmp_path)
     *each, whole = (line for line in said if "  refused: " not in line)

@@ -15,13 +15,13 @@ from crammed.cli import studies
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
 from crammed.files import FolderLock, write_json
-from crammed.progress import SILENT
-from crammed.rundir import RunDir
+from crammed.runs.directory import RunDir
 from crammed.study import folder
 from crammed.study.arms import Study, load_study
 from crammed.study.corpora import Corpora
 from crammed.study.preparing import planned_corpora
 from crammed.study.runner import run_study
+from crammed.terminal.progress import SILENT
 from support.text import MODEL, documents
 
 BUDGET = Budget.parse("6updates")

@@ -19,12 +19,12 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import read_json, write_json
-from crammed.progress import SILENT, Progress
 from crammed.study import board, checks, folder, runner
 from crammed.study.arms import load_study
 from crammed.study.board import Board, Running
 from crammed.study.places import Ended
 from crammed.study.runner import run_study
+from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE
 from support.study import SUMMARY
 from support.text import MODEL, FakeClock

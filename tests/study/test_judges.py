@@ -17,12 +17,12 @@ from crammed.cli import studies
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import read_json, write_json
-from crammed.progress import SILENT, Progress
 from crammed.study import runner
 from crammed.study.arms import Study, load_study
 from crammed.study.judges import Judge, judges_of, scores_of, unscored
 from crammed.study.places import Ended
 from crammed.study.runner import run_study
+from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE, crammed
 from support.study import SUMMARY
 from support.tasks import write_task
@@ -150,7 +150,7 @@ def test_a_study_says_which_runs_are_judged(
 
     monkeypatch.setattr(place, "run", patiently)
     monkeypatch.setattr(runner, "SECONDS_BETWEEN_LOOKS", 0.01)
-    monkeypatch.setattr("crammed.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("crammed.terminal.progress.SECONDS_BETWEEN_LINES", 0.0)
     assert judged(*judges_of(["blimp"], blimp), progress=Progress(said))["scores"]
 
 

@@ -13,7 +13,7 @@ from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.recipe import load_config
+from crammed.rules.recipe import load_config
 from crammed.study.arms import (
     FORMER,
     Study,

@@ -17,11 +17,11 @@ from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import is_locked
-from crammed.progress import SILENT
-from crammed.rundir import read_lines
+from crammed.runs.directory import read_lines
 from crammed.study.arms import load_study
 from crammed.study.places import Ended, Processes, RayTasks, default_jobs, gpus, opened
 from crammed.study.runner import run_study
+from crammed.terminal.progress import SILENT
 from support.command import PATIENCE, crammed, prepared, started, wait_for
 from support.text import MODEL
 

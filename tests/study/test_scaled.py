@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from crammed.budget import Budget
-from crammed.choosing import Asked
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.recipe import ask, load_config
-from crammed.sizing import rates_of_width, with_values
+from crammed.rules.choosing import Asked
+from crammed.rules.recipe import ask, load_config
+from crammed.rules.sizing import rates_of_width, with_values
 from crammed.study.arms import Study, load_study
 from crammed.study.scaled import in_proportion, resolved, scaled_down
 

@@ -20,12 +20,12 @@ from crammed.cli.studies import study as verb
 from crammed.config.yamlfile import load_yaml
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.progress import SILENT, Progress
-from crammed.recipe import load_config
+from crammed.rules.recipe import load_config
 from crammed.study.arms import Study, load_study
 from crammed.study.corpora import Corpora
 from crammed.study.places import Processes
 from crammed.study.runner import _runs, run_study
+from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE, crammed, popen, wait_for
 from support.text import MODEL
 

@@ -9,9 +9,9 @@ import torch
 
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
-from crammed.rundir import RunDir
+from crammed.planning.measure import Speed
+from crammed.runs.directory import RunDir
 from crammed.training import checkpoint, heldout
-from crammed.training.measure import Speed
 from crammed.training.plan import Update
 from crammed.training.step import TrainStep
 from support.text import FakeClock, tiny

@@ -13,7 +13,7 @@ from torch import Tensor
 from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.device import Device
+from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
 from crammed.training.build import build
 from crammed.training.plan import Update

@@ -9,7 +9,7 @@ from typing import Any
 
 from crammed.config import RunConfig
 from crammed.doctor import TINY
-from crammed.recipe import load_config
+from crammed.rules.recipe import load_config
 
 _SUBJECTS = ("the old sailor", "a quiet girl", "my neighbour", "the red fox", "that engineer")
 _VERBS = ("counts", "paints", "forgets", "carries", "repairs", "follows")

@@ -8,9 +8,9 @@ from pathlib import Path
 from crammed.budget import Clock
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.device import Device
-from crammed.progress import SILENT, Progress
-from crammed.rundir import RunDir
+from crammed.machine.device import Device
+from crammed.runs.directory import RunDir
+from crammed.terminal.progress import SILENT, Progress
 from crammed.training.loop import Trained, pretrain
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crammed.config import ModelConfig, RunConfig
 from crammed.data.borders import same_document
-from crammed.device import Device
+from crammed.machine.device import Device
 from crammed.training.step import TrainStep
 from support.steps import SPECIALS, step_with, update_of
 from support.text import tiny

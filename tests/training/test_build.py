@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from crammed.data.corpus import Corpus
-from crammed.device import Device
 from crammed.errors import InputError
+from crammed.machine.device import Device
 from crammed.model.encoder import products_of
-from crammed.progress import SILENT
-from crammed.rundir import RunDir
+from crammed.runs.directory import RunDir
+from crammed.terminal.progress import SILENT
 from crammed.training.build import new_model
 from crammed.training.loop import pretrain
 from support.text import tiny

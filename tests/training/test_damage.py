@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 from crammed.budget import Ledger, Work
 from crammed.config import TrainConfig
 from crammed.data.corpus import Corpus
-from crammed.device import Device
 from crammed.errors import InputError
 from crammed.files import damage, new_folder, write_hashes, write_json
+from crammed.machine.device import Device
 from crammed.model.trained import load_trained
-from crammed.rundir import RunDir
+from crammed.runs.directory import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, load_checkpoint

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from crammed.data.corpus import Corpus
-from crammed.device import Device
-from crammed.progress import Progress
-from crammed.rundir import RunDir, read_choice, read_lines, read_metrics
+from crammed.machine.device import Device
+from crammed.runs.directory import RunDir, read_choice, read_lines, read_metrics
+from crammed.terminal.progress import Progress
 from crammed.training.distributed import Group, note_processes
 from support.command import PATIENCE, crammed, dying, prepared, started
 from support.text import MODEL, tiny
@@ -141,7 +141,7 @@ def test_all_begin_with_the_leader_s_embeddings(tmp_path: Path, corpus: Corpus) 
 
 
 MEASURED = """
-import crammed.training.settling as settling
+import crammed.planning.settling as settling
 def measured(config, device):
     speed = {speed}
     assert speed, "measured by a process that does not lead"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from crammed.config import ModelConfig
-from crammed.device import Device
+from crammed.machine.device import Device
 from crammed.model.blocks import Linear
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.training.float8 import (

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from crammed.data.corpus import Corpus
-from crammed.device import Device
 from crammed.errors import InputError, Interrupted
 from crammed.files import write_hashes
-from crammed.progress import Progress
-from crammed.rundir import RunDir
+from crammed.machine.device import Device
+from crammed.runs.directory import RunDir
+from crammed.terminal.progress import Progress
 from crammed.training.loop import pretrain
 from crammed.training.plan import Update
 from crammed.training.step import TrainStep
@@ -95,7 +95,7 @@ def test_a_signal_leaves_an_update_between_its_microbatches(
 def test_a_closed_pipe_stops_a_run_like_a_signal(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crammed.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("crammed.terminal.progress.SECONDS_BETWEEN_LINES", 0.0)
     reading, writing = os.pipe()
     os.close(reading)
     words = ("train.log_seconds=1e-9", "model.embedding_start=random")

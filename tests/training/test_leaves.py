@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from crammed.config import ModelConfig
-from crammed.device import Device
+from crammed.machine.device import Device
 from crammed.model.blocks import Linear
 from crammed.model.encoder import MaskedLM
 from crammed.training import step as steps

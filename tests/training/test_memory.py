@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from crammed.budget import Work
 from crammed.config.optim import SGDConfig
-from crammed.device import Device, is_out_of_memory
 from crammed.errors import InputError
+from crammed.machine.device import Device, is_out_of_memory
 from crammed.model.encoder import Layer, MaskedLM, initialise
 from crammed.optim.build import build_optimizer
 from crammed.training.build import build

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from crammed.data.corpus import Corpus
 from crammed.data.masking import Masker
-from crammed.device import Device
 from crammed.errors import Diverged, InputError, Interrupted
+from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalise
-from crammed.rundir import read_lines, read_metrics
+from crammed.runs.directory import read_lines, read_metrics
 from crammed.training import recorder
 from crammed.training.agenda import Agenda
 from crammed.training.plan import Update

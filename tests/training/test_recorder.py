@@ -10,9 +10,9 @@ import torch
 
 from crammed.budget import Ledger, Work
 from crammed.config import TrainConfig
-from crammed.device import Device
-from crammed.progress import SILENT
-from crammed.rundir import RunDir, read_metrics
+from crammed.machine.device import Device
+from crammed.runs.directory import RunDir, read_metrics
+from crammed.terminal.progress import SILENT
 from crammed.training.agenda import Agenda
 from crammed.training.plan import Update
 from crammed.training.recorder import Recorder

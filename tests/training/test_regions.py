@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from crammed.config import ModelConfig
-from crammed.device import Device
+from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.training.precision import training_copy
 from crammed.training.regions import RegionalEncoder

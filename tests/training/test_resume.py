@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from crammed.data.corpus import Corpus
-from crammed.device import Device
 from crammed.doctor import TINY
 from crammed.files import sha256
+from crammed.machine.device import Device
 from crammed.pipeline import train_and_export
-from crammed.progress import SILENT
-from crammed.rundir import RunDir, read_lines, read_metrics
+from crammed.runs.directory import RunDir, read_lines, read_metrics
+from crammed.terminal.progress import SILENT
 from support.command import crammed, dying, python
 from support.text import documents, tiny, write_jsonl
 
@@ -65,7 +65,7 @@ def test_kill_9_while_preparing_leaves_nothing_that_is_taken_for_complete(
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     run = tmp_path / "run"
     command = words(run, text, "--budget", "3updates")
-    killed = python(*dying(f"crammed.data.preparation:{moment}"), *command)
+    killed = python(*dying(f"crammed.data.preparing.driver:{moment}"), *command)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (run / "corpus").exists()
     assert (run / ".corpus.preparing").exists()

@@ -15,15 +15,16 @@ from torch import Tensor
 from crammed.budget import Ledger
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
-from crammed.device import Device
+from crammed.machine.device import Device
 from crammed.model import cooccurrence
 from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import train_flops_per_token
-from crammed.progress import SILENT, Progress
-from crammed.training import measure, start
+from crammed.planning import measure
+from crammed.planning.forecast import forecast
+from crammed.planning.measure import Speed, measure_speed
+from crammed.terminal.progress import SILENT, Progress
+from crammed.training import start
 from crammed.training.build import new_model
-from crammed.training.forecast import forecast
-from crammed.training.measure import Speed, measure_speed
 from crammed.training.plan import Planner
 from crammed.training.start import rows_to_count
 from crammed.training.step import TrainStep

@@ -13,7 +13,7 @@ from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.config.optim import AdamConfig, AdamWConfig
 from crammed.data.masking import Masker
-from crammed.device import Device
+from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
 from crammed.optim.build import build_optimizer
 from crammed.training.build import new_model

@@ -16,7 +16,7 @@ from crammed.config import ModelConfig  # noqa: E402
 from crammed.data.masking import predicted_positions  # noqa: E402
 from crammed.model.count import train_flops_per_token  # noqa: E402
 from crammed.model.traffic import attention_bytes, attention_flops, traffic  # noqa: E402
-from crammed.recipe import load_config, recipe_names  # noqa: E402
+from crammed.rules.recipe import load_config, recipe_names  # noqa: E402
 from floor import FORWARD, INPUT, WEIGHT, products  # noqa: E402
 from support.command import python  # noqa: E402
 

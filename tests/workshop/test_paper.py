@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from crammed.cards import card_called
+from crammed.machine.cards import card_called
 from crammed.model.count import train_flops_per_token
 from crammed.model.traffic import attention_bytes
-from crammed.recipe import load_config
+from crammed.rules.recipe import load_config
 from support.command import python
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

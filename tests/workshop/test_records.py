@@ -14,14 +14,14 @@ import yaml
 
 from crammed.config.yamlfile import Loader
 from crammed.data.corpus import Corpus
-from crammed.device import Device
 from crammed.files import write_json
+from crammed.machine.device import Device
 from crammed.pipeline import train_and_export
-from crammed.progress import SILENT
-from crammed.recipe import load_config
-from crammed.rundir import RunDir
+from crammed.rules.recipe import load_config
+from crammed.runs.directory import RunDir
 from crammed.study.arms import Study, study_names
 from crammed.study.budgets import by_budget
+from crammed.terminal.progress import SILENT
 from support.command import crammed, python
 from support.text import tiny
 

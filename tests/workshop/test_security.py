@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import crammed
-from crammed.choosing import Asked
 from crammed.pipeline import run_everything
-from crammed.progress import SILENT
+from crammed.rules.choosing import Asked
+from crammed.terminal.progress import SILENT
 from support.text import documents, tiny, write_jsonl
 
 PACKAGE = Path(crammed.__file__).parent

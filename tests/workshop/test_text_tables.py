@@ -12,7 +12,7 @@ import pytest
 
 from crammed.budget import format_seconds
 from crammed.files import write_json
-from crammed.recipe import load_config
+from crammed.rules.recipe import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_YET = "Not measured yet.\n"

@@ -39,8 +39,8 @@ def main() -> None:
     )
     layer.remark("begin", pid=os.getpid())
     _pass_on(plan)
-    from crammed import device
     from crammed.cli.app import main as crammed
+    from crammed.machine import device
     from crammed.training import watchdog
 
     device._measured_peak = lambda *_: 1e11  # takes as long as all the rest, and decides nothing

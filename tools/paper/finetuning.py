@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
 from common import config_of, recipe_of
-from crammed.cards import Card, card_called
 from crammed.config import Protocol, RunConfig
 from crammed.evaluation.backbones.tokens import Tokenized
 from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.evaluation.finetuning.engine import FinetuneStep, Numerics, Step, loss_of
 from crammed.export.native import modernbert_config, modernbert_obstacles
+from crammed.machine.cards import Card, card_called
 from crammed.model.count import parameters
 from crammed.model.encoder import SequenceClassifier
-from crammed.rundir import environment
+from crammed.runs.directory import environment
 from paper.compiler import paper
 from paper.launches import Launch, Noted
 from paper.loops import make_on_device

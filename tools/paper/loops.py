@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from crammed.config import RunConfig
-from crammed.device import Device
+from crammed.machine.device import Device
 
 Update = Callable[[int], object]
 """Runs an update of so many microbatches."""
@@ -31,7 +31,7 @@ def loop_of(name: str, config: RunConfig) -> Update:
     rows = config.compute.microbatch_rows
     assert rows is not None
     common, steps = importlib.import_module("common"), importlib.import_module("step")
-    device = importlib.import_module("crammed.device").choose_device(config.compute)
+    device = importlib.import_module("crammed.machine.device").choose_device(config.compute)
     if name in ("ours", WHOLE):
         if name == WHOLE:
             device = _Whole(**vars(device))

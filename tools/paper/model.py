@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from crammed.cards import Card
-from crammed.training.oncard import ATTENTION, BANDWIDTH, LAUNCH, PRODUCTS
+from crammed.machine.cards import Card
+from crammed.planning.oncard import ATTENTION, BANDWIDTH, LAUNCH, PRODUCTS
 from paper import launches
 from paper.launches import Launch
 
@@ -53,7 +53,7 @@ class Sum:
 
 
 def seconds(launch: Launch, card: Card) -> float:
-    """The larger of its FLOPs and its bytes at the rates of `crammed.training.oncard`.
+    """The larger of its FLOPs and its bytes at the rates of `crammed.planning.oncard`.
 
     Products of 8-bit numbers are `EIGHT_BITS` times as fast.
     """

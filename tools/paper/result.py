@@ -7,12 +7,12 @@ from collections import Counter
 from typing import Any
 
 from common import config_of, recipe_of
-from crammed.cards import Card, card_called
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
+from crammed.machine.cards import Card, card_called
 from crammed.model.count import parameters
 from crammed.model.traffic import attention_bytes, traffic
-from crammed.rundir import environment
+from crammed.runs.directory import environment
 from paper.compiler import paper
 from paper.launches import Launch, Noted
 from paper.loops import Update, loop_of, loops

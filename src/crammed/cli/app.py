@@ -16,8 +16,8 @@ import typer
 
 from crammed.cli import corpora, machine, models, planning, studies, training
 from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
-from crammed.quiet import silence, visible
-from crammed.stopping import SAID, follow_starter, importing, leave, stop_signals
+from crammed.terminal.quiet import silence, visible
+from crammed.terminal.stopping import SAID, follow_starter, importing, leave, stop_signals
 
 app = typer.Typer(
     help="Train the best language encoder that one GPU and a budget can buy, from raw text.",

@@ -24,9 +24,9 @@ from crammed.cli.output import print_result
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
-    from crammed.choosing import Asked
     from crammed.config import TokenizerConfig
-    from crammed.progress import Progress
+    from crammed.rules.choosing import Asked
+    from crammed.terminal.progress import Progress
 
 CorpusArgument = Annotated[
     Path, typer.Argument(metavar="CORPUS_DIR", help="A corpus directory made by crammed prepare.")
@@ -46,7 +46,7 @@ def prepare(
     as_json: JsonOption = False,
 ) -> None:
     """Turn text into a corpus: cleaned, tokenized, packed into rows."""
-    from crammed.data.preparation import prepare as prepare_corpus
+    from crammed.data.preparing.driver import prepare as prepare_corpus
     from crammed.data.show import describe_corpus
 
     asked, _ = configure(words, {}, budget, None, data, None, fit=fit)
@@ -69,8 +69,8 @@ def prepare(
 
 def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerConfig]:
     """What chooses the vocabulary for a number of tokens: that of the model that suits them."""
-    from crammed.choosing import choose, shape_of
-    from crammed.training.settling import device_of, measuring
+    from crammed.planning.settling import device_of, measuring
+    from crammed.rules.choosing import choose, shape_of
 
     measure = measuring(device_of(asked.nominally()), progress)
 

@@ -9,7 +9,7 @@ import typer
 
 from crammed.cli.options import JsonOption, shown_progress
 from crammed.cli.output import plain, print_result
-from crammed.quiet import visible
+from crammed.terminal.quiet import visible
 
 if TYPE_CHECKING:
     from crammed.config import RunConfig
@@ -24,7 +24,7 @@ def recipes(
     """List the recipes, or show the configuration of one."""
     import yaml
 
-    from crammed.recipe import load_config, recipe_names
+    from crammed.rules.recipe import load_config, recipe_names
 
     if name is not None:
         config = load_config(name)
@@ -72,8 +72,8 @@ def runs(
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
-    from crammed.listing import list_runs
     from crammed.quantity import counted
+    from crammed.runs.listing import list_runs
 
     found = list_runs(folder)
     if as_json:

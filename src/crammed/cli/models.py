@@ -194,7 +194,7 @@ def export(
     from crammed.export.huggingface import export as export_model
     from crammed.model.trained import load_trained
     from crammed.quantity import logits_text
-    from crammed.summary import read_summary
+    from crammed.runs.summary import read_summary
 
     if format not in get_args(Format):
         raise InputError(f"no format {format!r}: choose one of {', '.join(get_args(Format))}")

@@ -12,10 +12,10 @@ from crammed.budget import Budget
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
-    from crammed.choosing import Asked
     from crammed.config import ComputeConfig, RunConfig
     from crammed.data.corpus import Corpus
-    from crammed.progress import Progress
+    from crammed.rules.choosing import Asked
+    from crammed.terminal.progress import Progress
 
 RecipeWords = Annotated[
     list[str] | None,
@@ -82,7 +82,7 @@ def configure(
         InputError: options or overrides are invalid or contradict each other.
     """
     from crammed.data.corpus import Corpus
-    from crammed.resuming import ask_in
+    from crammed.runs.resuming import ask_in
 
     recipe, overrides = _recipe_and_overrides(words or [])
     refuse_twice(overrides, "--budget", "budget.limit", budget is not None)
@@ -121,7 +121,7 @@ def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> No
     Raises:
         InputError: an override sets the key.
     """
-    from crammed.recipe import parse_overrides
+    from crammed.rules.recipe import parse_overrides
 
     at: Any = parse_overrides(overrides)
     for part in key.split("."):
@@ -177,7 +177,7 @@ def absolute_source(name: str) -> str:
 
 def shown_progress() -> Progress:
     """Progress on standard error."""
-    from crammed.progress import Progress
+    from crammed.terminal.progress import Progress
 
     return Progress()
 

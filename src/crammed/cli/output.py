@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from crammed.quiet import visible
+from crammed.terminal.quiet import visible
 
 
 def print_result(values: dict[str, Any], as_json: bool, lines: list[tuple[str, str]]) -> None:

@@ -24,12 +24,12 @@ from crammed.cli.output import print_result
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
-    from crammed.cards import Card
-    from crammed.choosing import Asked, Chosen, Measure
     from crammed.config import RunConfig
     from crammed.data.corpus import Corpus
-    from crammed.progress import Progress
-    from crammed.training.measure import Speed
+    from crammed.machine.cards import Card
+    from crammed.planning.measure import Speed
+    from crammed.rules.choosing import Asked, Chosen, Measure
+    from crammed.terminal.progress import Progress
 
 A_DAY = 86400.0
 """Seconds, and the most to measure for."""
@@ -55,10 +55,10 @@ def plan(
     ] = None,
 ) -> None:
     """Measure this device, or count for another, and forecast what a budget buys on it."""
-    from crammed.choosing import choose, values_of
     from crammed.data.heldout import text_bytes
-    from crammed.sizing import FOLLOWERS
-    from crammed.training.forecast import forecast
+    from crammed.planning.forecast import forecast
+    from crammed.rules.choosing import choose, values_of
+    from crammed.rules.sizing import FOLLOWERS
 
     if seconds is not None and math.isnan(seconds):
         raise InputError("--seconds takes a number of seconds, such as 20")
@@ -105,8 +105,8 @@ class _Speeds:
 
 
 def _here(asked: Asked, corpus: Corpus | None, seconds: float, progress: Progress) -> _Speeds:
-    from crammed.training.measure import measure_speed
-    from crammed.training.settling import device_of, measuring
+    from crammed.planning.measure import measure_speed
+    from crammed.planning.settling import device_of, measuring
 
     rows = corpus.rows if corpus is not None else None
     device = device_of(asked.nominally(rows), rows)
@@ -117,9 +117,9 @@ def _here(asked: Asked, corpus: Corpus | None, seconds: float, progress: Progres
 
 
 def _on(name: str, corpus: Corpus | None) -> _Speeds:
-    from crammed.cards import card_called
-    from crammed.speed import SHARE_OF_PEAK
-    from crammed.training.oncard import counted_measure, counted_speed
+    from crammed.machine.cards import card_called
+    from crammed.machine.speed import SHARE_OF_PEAK
+    from crammed.planning.oncard import counted_measure, counted_speed
 
     card, vocab = card_called(name), corpus.vocab_size if corpus is not None else None
     return _Speeds(
@@ -148,7 +148,7 @@ def _suited(
 
     The first is None if what is set suits none of the sizes to choose from.
     """
-    from crammed.choosing import SHAPE, choose, reasons
+    from crammed.rules.choosing import SHAPE, choose, reasons
 
     rows = corpus.rows if corpus is not None else None
     if set(SHAPE) <= set(asked.open):

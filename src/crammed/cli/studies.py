@@ -25,11 +25,11 @@ from crammed.errors import InputError, TaskFailed
 from crammed.quantity import counted
 
 if TYPE_CHECKING:
-    from crammed.progress import Progress
     from crammed.study.corpora import Corpora
     from crammed.study.costs import Cost
     from crammed.study.folder import Chooser
     from crammed.study.judges import Judge
+    from crammed.terminal.progress import Progress
 
 
 EVERY = "all"

@@ -28,10 +28,10 @@ from crammed.cli.output import print_result
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
-    from crammed.choosing import Asked
     from crammed.data.corpus import Corpus
-    from crammed.device import Device
-    from crammed.progress import Progress
+    from crammed.machine.device import Device
+    from crammed.rules.choosing import Asked
+    from crammed.terminal.progress import Progress
     from crammed.training.distributed import Group
 
 RunOption = Annotated[Path | None, typer.Option(help="Run directory; resumed if it exists.")]
@@ -55,9 +55,9 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Do everything: prepare, pretrain, evaluate, export, report."""
-    from crammed.device import choose_kind
+    from crammed.machine.device import choose_kind
     from crammed.pipeline import run_everything
-    from crammed.resuming import as_begun, chosen_before, default_out
+    from crammed.runs.resuming import as_begun, chosen_before, default_out
     from crammed.training.memory import refuse_too_large
 
     fixed: dict[str, Any] = {}
@@ -89,10 +89,10 @@ def pretrain(
     as_json: JsonOption = False,
 ) -> None:
     """Train an encoder on a corpus within a budget, and export it."""
-    from crammed.resuming import as_begun, chosen_before, default_out
+    from crammed.machine.workers import world_size
+    from crammed.planning.settling import device_of, told
+    from crammed.runs.resuming import as_begun, chosen_before, default_out
     from crammed.training.distributed import compare_folders, compare_setups, follow, joined_group
-    from crammed.training.settling import device_of, told
-    from crammed.workers import world_size
 
     if corpus is None:
         raise InputError("name the corpus to train on: --corpus CORPUS_DIR")
@@ -125,9 +125,9 @@ def _lead(
 ) -> dict[str, Any]:
     """Settle what is trained, train it, and have the other processes follow; returns the result."""
     from crammed.pipeline import result, train_and_export
-    from crammed.rundir import RunDir
+    from crammed.planning.settling import measuring, settled, tell
+    from crammed.runs.directory import RunDir
     from crammed.training.distributed import compare_folders, compare_setups
-    from crammed.training.settling import measuring, settled, tell
 
     chosen = settled(asked, out, corpus.rows, measuring(device, progress, group))
     if group is not None:
@@ -149,9 +149,9 @@ def _lead(
 
 def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """The result of a run as labelled lines."""
-    from crammed.early_end import EarlyEnd
     from crammed.quantity import beside_unigram, counted, flops_text
-    from crammed.sizing import MOST_EPOCHS
+    from crammed.rules.early_end import EarlyEnd
+    from crammed.rules.sizing import MOST_EPOCHS
 
     heldout, trust = result["heldout"], ""
     beside = beside_unigram(heldout["loss@0.15"], result["unigram_cross_entropy"])

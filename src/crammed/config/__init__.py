@@ -3,7 +3,7 @@
 A recipe is a YAML file of these sections, and `key.path=value` overrides change single values. The
 resolved configuration is saved with the run, and its hash is the run's identity. `ComputeConfig` is
 left out of the hash, since it changes speed, and results only as rounding does. Values that follow
-from the device by the rules of `crammed.sizing` are resolved before the hash is taken.
+from the device by the rules of `crammed.rules.sizing` are resolved before the hash is taken.
 
 Nothing here imports torch, so that processes that prepare data start fast.
 """

@@ -40,7 +40,7 @@ class SourceConfig(Section):
 
 
 class CleanConfig(Section):
-    """Which documents stay; `crammed.data.cleaning.steps` lists the steps in order."""
+    """Which documents stay; `crammed.data.preparing.cleaning.steps` lists the steps in order."""
 
     unicode: bool = True
     """Bring text into normal form C and remove control characters."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files import json_hash, read_json, write_json
-from crammed.progress import Progress
+from crammed.terminal.progress import Progress
 
 
 def verify_once(corpus: Corpus, progress: Progress) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone, SparseMaskedLM
 from crammed.formats.lines import open_text
-from crammed.progress import SILENT, Progress
+from crammed.terminal.progress import SILENT, Progress
 
 _TOKENS = {"cuda": 1 << 16, "cpu": 1 << 13}
 """Tokens that go through the model at once; other devices count as CPUs."""

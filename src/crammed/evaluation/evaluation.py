@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from crammed.config import ComputeConfig
-from crammed.device import Device, choose_device
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -18,11 +17,12 @@ from crammed.evaluation.heldout import heldout_score
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.submission import submit
 from crammed.evaluation.suite import Scores, SuiteEvaluator
+from crammed.machine.device import Device, choose_device
 from crammed.model.trained import has_trained_model
-from crammed.progress import Progress
-from crammed.rundir import read_config
+from crammed.runs.directory import read_config
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import Suite, load_suite
+from crammed.terminal.progress import Progress
 
 WITHOUT_FINETUNING = ("blimp", "heldout")
 """Suites that score a masked language model as it was pretrained."""

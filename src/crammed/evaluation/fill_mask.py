@@ -13,8 +13,8 @@ import torch
 from tokenizers import Tokenizer
 
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.device import Device
 from crammed.formats.lines import open_text
+from crammed.machine.device import Device
 from crammed.model.trained import TrainedModel
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from crammed.config import Protocol
 from crammed.config.yamlfile import read_section
 from crammed.model.trained import has_trained_model
-from crammed.rundir import read_config
+from crammed.runs.directory import read_config
 
 
 def load_protocol(name: str) -> Protocol:

@@ -20,7 +20,7 @@ from crammed.export import native
 from crammed.export.card import model_card
 from crammed.files import new_folder, write_json
 from crammed.model.trained import TrainedModel, save_weights
-from crammed.quiet import quiet_transformers
+from crammed.terminal.quiet import quiet_transformers
 
 Format = Literal["auto", "modernbert", "bert", "custom"]
 TOLERANCE = 1e-3

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from crammed.data.heldout import HeldoutRows
-from crammed.device import is_out_of_memory
+from crammed.machine.device import is_out_of_memory
 
 RATES = (0.15, 0.25)
 BINS = 8

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from crammed.config.optim import MuonConfig
-from crammed.device import native_half
+from crammed.machine.device import native_half
 from crammed.optim.adam import adamw_of
 from crammed.optim.parameters import Parameters
 

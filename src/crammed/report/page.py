@@ -14,7 +14,6 @@ from crammed.budget import format_seconds
 from crammed.config import RunConfig
 from crammed.data import show
 from crammed.data.corpus import Corpus
-from crammed.early_end import EarlyEnd
 from crammed.errors import InputError
 from crammed.evaluation.folder import read_scores
 from crammed.evaluation.scores import table
@@ -22,8 +21,9 @@ from crammed.evaluation.scores.published import published, published_beside
 from crammed.files import read_json, write_text
 from crammed.quantity import beside_unigram, counted, logits_text, quantity
 from crammed.report import figures
-from crammed.rundir import read_config, read_events, read_metrics
-from crammed.summary import read_summary
+from crammed.rules.early_end import EarlyEnd
+from crammed.runs.directory import read_config, read_events, read_metrics
+from crammed.runs.summary import read_summary
 
 SAMPLE_ROWS = 4
 METRIC_NUMBERS = ("u", "loss", "lr", "batch_rows", "mask_rate", "tokens_per_s")

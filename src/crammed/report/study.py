@@ -19,7 +19,6 @@ import crammed
 from crammed.budget import format_seconds
 from crammed.errors import InputError
 from crammed.files import write_text
-from crammed.progress import SILENT, Progress
 from crammed.quantity import quantity
 from crammed.report.curves import AXES, Curve, Line, curves_figure, lines_of, read_curves
 from crammed.report.figures import OF_THE_PAGE
@@ -37,6 +36,7 @@ from crammed.study.statistics import (
     smallest_difference,
     values_of,
 )
+from crammed.terminal.progress import SILENT, Progress
 
 Json = dict[str, Any]
 

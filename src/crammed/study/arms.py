@@ -29,14 +29,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from crammed.budget import Budget
-from crammed.choosing import Asked, values_of
 from crammed.config import Names, PositiveFloat, RunConfig, Section
 from crammed.config.choice import overlaid
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.recipe import ask, formerly, parse_overrides, unmarked
-from crammed.sizing import FOLLOWERS, head_dim
+from crammed.rules.choosing import Asked, values_of
+from crammed.rules.recipe import ask, formerly, parse_overrides, unmarked
+from crammed.rules.sizing import FOLLOWERS, head_dim
 from crammed.study.budgets import at, check_names, with_each
 from crammed.study.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
 from crammed.study.scaled import (

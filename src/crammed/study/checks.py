@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from crammed.budget import Budget, Ledger
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.device import choose_kind
 from crammed.errors import InputError
+from crammed.machine.device import choose_kind
+from crammed.planning.settling import device_of
 from crammed.study.arms import Study
 from crammed.study.corpora import Corpora
 from crammed.study.folder import config_of
 from crammed.training.loop import check_size, nothing_trained
 from crammed.training.memory import refuse_too_large
 from crammed.training.plan import Planner
-from crammed.training.settling import device_of
 
 
 def check_arms(

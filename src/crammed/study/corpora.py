@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.recipe import unmarked
+from crammed.rules.recipe import unmarked
 
 Key = tuple[str, ...]
 _OF_CORPUS = ("data.", "data=", "tokenizer.", "tokenizer=")

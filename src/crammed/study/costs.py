@@ -9,17 +9,17 @@ from typing import Any
 
 from crammed.budget import Budget, format_seconds
 from crammed.config import RunConfig
-from crammed.device import choose_kind
-from crammed.progress import Progress
+from crammed.machine.device import choose_kind
+from crammed.planning.settling import device_of, measuring
 from crammed.quantity import counted
-from crammed.recipe import load_config
-from crammed.sizing import expected_tokens, flops_per_token, vocabulary, with_values
+from crammed.rules.recipe import load_config
+from crammed.rules.sizing import expected_tokens, flops_per_token, vocabulary, with_values
 from crammed.study.arms import Study, merged
 from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, of_training
 from crammed.study.folder import finished_runs
 from crammed.study.places import threads_of
-from crammed.training.settling import device_of, measuring
+from crammed.terminal.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from crammed.budget import Budget
-from crammed.choosing import Asked, Chosen, choose
 from crammed.config import RunConfig, TokenizerConfig
 from crammed.errors import InputError
 from crammed.files import inside, read_json
-from crammed.progress import Progress
-from crammed.recipe import load_config
-from crammed.resuming import as_begun, ask_in
-from crammed.rundir import differences, read_config
-from crammed.sizing import with_values
+from crammed.planning.settling import device_of, measuring
+from crammed.rules.choosing import Asked, Chosen, choose
+from crammed.rules.recipe import load_config
+from crammed.rules.sizing import with_values
+from crammed.runs.directory import differences, read_config
+from crammed.runs.resuming import as_begun, ask_in
 from crammed.study.arms import (
     FORMER,
     Study,
@@ -29,7 +29,7 @@ from crammed.study.arms import (
 from crammed.study.budgets import split
 from crammed.study.corpora import Corpora, of_training
 from crammed.study.statistics import lower_is_better
-from crammed.training.settling import device_of, measuring
+from crammed.terminal.progress import Progress
 
 RESULT = "study.json"
 _MOST = 1e30

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from crammed.data.engine import ray_cluster
-from crammed.stopping import STARTER
-from crammed.workers import cores
+from crammed.machine.engine import ray_cluster
+from crammed.machine.workers import cores
+from crammed.terminal.stopping import STARTER
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 VISIBLE = "CUDA_VISIBLE_DEVICES"

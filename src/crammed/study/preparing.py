@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import Any, get_args
 
 from crammed.budget import Budget
-from crammed.choosing import Asked
 from crammed.config import DataConfig, Ordering, RunConfig, Section, TokenizerConfig
 from crammed.config.choice import overlaid
 from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
-from crammed.data.manifest import changed_files, settings_json
-from crammed.data.preparation import prepare, require_extras
-from crammed.data.sources import check_text
-from crammed.data.workfolder import remove_left_overs
+from crammed.data.preparing.driver import prepare, require_extras
+from crammed.data.preparing.manifest import changed_files, settings_json
+from crammed.data.preparing.sources.source import check_text
+from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files import json_hash
-from crammed.progress import Progress
-from crammed.recipe import EARLIER, ask, parse_overrides
+from crammed.rules.choosing import Asked
+from crammed.rules.recipe import EARLIER, ask, parse_overrides
 from crammed.study.arms import Study, merged
 from crammed.study.corpora import Corpora, Key, is_of_corpus, key_of
 from crammed.study.folder import refuse_foreign
+from crammed.terminal.progress import Progress
 
 FOLDER = "corpora"
 BY = "order.by="

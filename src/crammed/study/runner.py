@@ -28,8 +28,8 @@ from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
 from crammed.files import FolderLock, is_locked, write_json
-from crammed.progress import Progress
-from crammed.rundir import environment
+from crammed.runs.directory import environment
+from crammed.runs.summary import read_summary
 from crammed.study.arms import Study, as_typed, merged
 from crammed.study.board import Board, Running
 from crammed.study.budgets import split
@@ -45,7 +45,7 @@ from crammed.study.judges import (
     without_stale,
 )
 from crammed.study.places import Ended, Place, opened, threads_of
-from crammed.summary import read_summary
+from crammed.terminal.progress import Progress
 
 _SCORED = (0, TaskFailed.exit_code)
 """Exit codes of an evaluation that has written scores, all or some."""

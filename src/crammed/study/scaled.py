@@ -2,9 +2,9 @@
 
 The paper's recipes are for a day on a GPU. A study whose file has a ``small`` form takes them as
 they are where its budget feeds the base's own size, and otherwise in proportion: the base in the
-size and the batch that the rules of `crammed.sizing` give, every other recipe as much larger or
-smaller as it is in full. Learning rates that follow the width are multiplied with the root of how
-much narrower a model is, as in `crammed.sizing`. Initial deviations stay: wider ones were tried,
+size and the batch that `crammed.rules.sizing` gives, every other recipe as much larger or smaller
+as it is in full. Learning rates that follow the width are multiplied by the root of how much
+narrower a model is, as in `crammed.rules.sizing`. Initial deviations stay: wider ones were tried,
 and are worse.
 
 Arms may set ``key*=factor``: so many times the value that the arm would have without it.
@@ -16,11 +16,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from crammed.choosing import values_of
 from crammed.config import RunConfig
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters
-from crammed.sizing import head_dim, rates_of_width, with_values
+from crammed.rules.choosing import values_of
+from crammed.rules.sizing import head_dim, rates_of_width, with_values
 
 NARROWEST = 8
 """Widths are multiples of this, so that there are heads of a width that rotary positions take."""

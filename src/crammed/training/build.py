@@ -8,8 +8,8 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.statistics import log_frequencies
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.device import Device
 from crammed.keys import key
+from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.model.matrices import start_matrices
 from crammed.optim.build import build_optimizer

@@ -19,12 +19,12 @@ import torch
 from safetensors.torch import save_file
 
 from crammed.budget import Ledger, Work
-from crammed.device import Device
 from crammed.errors import Diverged, InputError, StoppedByPolicy
 from crammed.files import HASHES, damage, new_folder, sha256, write_hashes, write_json
+from crammed.machine.device import Device
 from crammed.model.tensors import all_finite, misfit, read_tensors
 from crammed.quantity import counted
-from crammed.rundir import RunDir
+from crammed.runs.directory import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.step import TrainStep
 

@@ -26,18 +26,18 @@ from torch import Tensor, nn
 from crammed.budget import Ledger, Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
-from crammed.device import Device
 from crammed.errors import PeerLost, RanksDiffer
 from crammed.files import sha256
-from crammed.progress import Progress
-from crammed.rundir import RunDir, read_events
+from crammed.machine.device import Device
+from crammed.machine.workers import world_size
+from crammed.runs.directory import RunDir, read_events
+from crammed.terminal.progress import Progress
 from crammed.training import watchdog
 from crammed.training.build import build_for
 from crammed.training.checkpoint import load_checkpoint
 from crammed.training.plan import Planner, Update
 from crammed.training.signals import noted_signals
 from crammed.training.step import TrainStep
-from crammed.workers import world_size
 
 _STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE, _COMPARE, _OPENED, _RELOAD = range(8)
 _LENGTH = 5

@@ -12,13 +12,13 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_rows
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.device import Device
 from crammed.errors import Diverged
+from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
 from crammed.model.heldout import heldout_loss
 from crammed.quantity import counted
-from crammed.rundir import RunDir
-from crammed.sizing import expected_tokens
+from crammed.rules.sizing import expected_tokens
+from crammed.runs.directory import RunDir
 from crammed.training.agenda import Agenda
 
 ROWS_READ_FOR_EACH_HELD_OUT = 100

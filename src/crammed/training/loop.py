@@ -16,11 +16,11 @@ import torch
 from crammed.budget import Clock, Ledger, Work, format_seconds
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
-from crammed.device import Device
 from crammed.errors import Diverged, InputError
+from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
-from crammed.progress import Progress
-from crammed.rundir import RunDir
+from crammed.runs.directory import RunDir
+from crammed.terminal.progress import Progress
 from crammed.training.build import build_for
 from crammed.training.checkpoint import End, TrainState, resume
 from crammed.training.distributed import (

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from crammed.config import OptimConfig, RunConfig
-from crammed.device import is_out_of_memory, memory_of
 from crammed.errors import InputError
+from crammed.machine.device import is_out_of_memory, memory_of
 from crammed.model.count import parameters
 from crammed.quantity import quantity
 

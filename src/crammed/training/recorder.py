@@ -9,11 +9,11 @@ from collections import deque
 from torch import Tensor
 
 from crammed.budget import Ledger, Work
-from crammed.device import Device
 from crammed.errors import Diverged
-from crammed.progress import ProgressTask
+from crammed.machine.device import Device
 from crammed.quantity import counted
-from crammed.rundir import RunDir
+from crammed.runs.directory import RunDir
+from crammed.terminal.progress import ProgressTask
 from crammed.training.agenda import Agenda
 from crammed.training.plan import Update
 

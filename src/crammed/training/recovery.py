@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from crammed.budget import Ledger, Work
 from crammed.errors import Diverged
-from crammed.rundir import RunDir
+from crammed.runs.directory import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.checkpoint import Checkpoints, Detour, load_checkpoint
 from crammed.training.plan import Planner

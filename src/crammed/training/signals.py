@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from crammed.stopping import stop_signals
+from crammed.terminal.stopping import stop_signals
 
 
 class UpdateLeft(Exception):

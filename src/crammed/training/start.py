@@ -6,7 +6,7 @@ from crammed.config import RunConfig
 from crammed.data.corpus import RowStream
 from crammed.model.cooccurrence import begin_with_neighbours
 from crammed.model.encoder import MaskedLM
-from crammed.progress import Progress
+from crammed.terminal.progress import Progress
 from crammed.training.plan import Planner
 
 MOST_TOKENS = 16_000_000

@@ -20,12 +20,12 @@ from crammed.config import RunConfig
 from crammed.data.borders import same_document
 from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.device import Device, is_out_of_memory
 from crammed.errors import InputError
 from crammed.kernels.cross_entropy import cross_entropy
 from crammed.kernels.encoder import fused
 from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.keys import key
+from crammed.machine.device import Device, is_out_of_memory
 from crammed.model.encoder import MaskedLM, picked
 from crammed.optim.build import Optimizers
 from crammed.training.float8 import FIRST_ROWS, check_widths

@@ -9,11 +9,11 @@ from torch import Tensor
 from crammed.budget import Ledger, Work
 from crammed.config import EarlyStop
 from crammed.data.corpus import Corpus
-from crammed.device import Device
 from crammed.errors import Diverged, Interrupted, StoppedByPolicy
-from crammed.progress import ProgressTask
+from crammed.machine.device import Device
 from crammed.quantity import counted
-from crammed.rundir import RunDir
+from crammed.runs.directory import RunDir
+from crammed.terminal.progress import ProgressTask
 from crammed.training.agenda import Agenda
 from crammed.training.checkpoint import Checkpoints, End, Loaded, TrainState
 from crammed.training.distributed import Group, compare_weights

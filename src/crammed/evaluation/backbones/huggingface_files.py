@@ -9,7 +9,7 @@ from pathlib import Path
 
 from crammed.errors import InputError
 from crammed.files import inside
-from crammed.quiet import quiet_transformers
+from crammed.terminal.quiet import quiet_transformers
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer*", "vocab*", "merges.txt", "*.model")

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from crammed.config import Protocol
-from crammed.device import Device, is_out_of_memory
 from crammed.errors import InputError
 from crammed.evaluation.finetuning.batches import Batch, EncodedSplit, epoch_batches
 from crammed.keys import key
+from crammed.machine.device import Device, is_out_of_memory
 from crammed.schedule import Constant, Cosine, Curve, LinearToZero
 from crammed.tasks.task import TaskKind
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from crammed.config import Protocol
-from crammed.device import is_out_of_memory
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -25,9 +24,10 @@ from crammed.evaluation.backbones.tokens import Tokenized
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
 from crammed.evaluation.finetuning.batches import EncodedSplit, word_places
 from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetune, predict
-from crammed.progress import Progress
+from crammed.machine.device import is_out_of_memory
+from crammed.machine.workers import available_memory, cores, worker_processes
 from crammed.tasks.task import TaskKind
-from crammed.workers import available_memory, cores, worker_processes
+from crammed.terminal.progress import Progress
 
 BYTES_A_PARAMETER = 24
 """Weights, gradients, two moments, and room for activations."""

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.quantity import counted
-from crammed.quiet import visible
+from crammed.terminal.quiet import visible
 
 Json = Mapping[str, Any]
 Printed = Table | Text

@@ -1,0 +1,163 @@
+"""Near-duplicates by MinHash and banding (Broder 1997; Lee et al. 2022, section 4.2).
+
+A document is the set of its word 5-grams. Two documents whose sets have the Jaccard index s agree
+in each MinHash with probability s. At least one of b bands of r hashes then agrees with probability
+1 - (1 - s^r)^b, an S-shaped curve that is steep around its middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.data.preparing.cleaning.downstream import normalised_words
+from crammed.extras import import_extra
+
+NGRAM = 5
+"""Words in one element of a document's set."""
+PERMUTATIONS = 128
+"""MinHashes of one document."""
+FEWEST_USED = 112
+"""The bands may leave out the rest, to come closer to the configured index."""
+
+_SEED = 1
+_Hashes = NDArray[np.uint64]
+
+
+def middle(bands: int, rows: int) -> float:
+    """The Jaccard index at which two documents share a band with probability one half."""
+    return float((1 - 0.5 ** (1 / bands)) ** (1 / rows))
+
+
+def banding(jaccard: float) -> tuple[int, int]:
+    """The number of bands, and of MinHashes in each, that bring `middle` closest to `jaccard`."""
+    choices = [
+        (bands, rows)
+        for bands in range(1, PERMUTATIONS + 1)
+        for rows in range(-(-FEWEST_USED // bands), PERMUTATIONS // bands + 1)
+    ]
+    return min(choices, key=lambda choice: abs(middle(*choice) - jaccard))
+
+
+class Signer:
+    """Hashes documents so that near-duplicates share a hash.
+
+    A document of fewer than 5 words is a set of one element: its text in lower case.
+
+    Attributes:
+        bands: number of hashes of a document.
+    """
+
+    def __init__(self, jaccard: float) -> None:
+        """Choose the bands.
+
+        Args:
+            jaccard: index, 0 to 1, from which documents are likely to share a hash.
+
+        Raises:
+            InputError: the library is not installed.
+        """
+        minhash_library()
+        self.bands, self._rows = banding(jaccard)
+
+    def __call__(self, texts: Sequence[str]) -> _Hashes:
+        """The documents' hashes, [len(texts), bands]; the same in every process.
+
+        Takes about 40 bytes of memory for each word of `texts`.
+        """
+        if not texts:
+            return np.empty((0, self.bands), np.uint64)
+        elements, ends = _elements(texts)
+        minhashes = minhash_library().digest_matrix_from_flat_token_hashes(
+            elements, np.concatenate(([0], ends)).astype(np.uint64), PERMUTATIONS, _SEED
+        )
+        used = np.asarray(minhashes.to_rows(), np.uint64)[:, : self.bands * self._rows]
+        return _folded(np.moveaxis(used.reshape(len(texts), self.bands, self._rows), 2, 0))
+
+
+def minhash_library() -> Any:
+    """The class that hashes; an `InputError` names the extra if it is missing."""
+    return import_extra("rensa", "dedup", "data.clean.near").RMinHash
+
+
+class _WordHashes(dict[str, int]):
+    """Each word's hash, computed once; the same in every process."""
+
+    def __missing__(self, word: str) -> int:
+        value = int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
+        self[word] = value
+        return value
+
+
+def _elements(texts: Iterable[str]) -> tuple[_Hashes, NDArray[np.int64]]:
+    """Hashes of the word 5-grams of all documents, flat, and where each document's end."""
+    hash_of = _WordHashes().__getitem__
+    by_document = []
+    for text in texts:
+        words = normalised_words(text)
+        if len(words) < NGRAM:
+            words = [text.lower(), *[""] * (NGRAM - 1)]  # one element that nothing else can make
+        by_document.append(np.fromiter(map(hash_of, words), np.uint64, len(words)))
+    word_ends = np.cumsum([len(hashes) for hashes in by_document])
+    flat = np.concatenate(by_document)
+    elements = _folded([flat[n : len(flat) - NGRAM + 1 + n] for n in range(NGRAM)])
+    within = np.ones(len(elements), np.bool_)
+    for n in range(1, NGRAM):
+        within[word_ends[:-1] - n] = False  # would begin in one document and end in the next
+    return elements[within], word_ends - (NGRAM - 1) * np.arange(1, len(word_ends) + 1)
+
+
+def _folded(parts: Iterable[_Hashes]) -> _Hashes:
+    """One hash of several in order, mixed as in splitmix64 (Steele et al. 2014)."""
+    state: Any = np.uint64(0x9E3779B97F4A7C15)
+    for part in parts:
+        state = part ^ state
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state = state ^ (state >> np.uint64(31))
+    return np.asarray(state, np.uint64)
+
+
+def near_duplicates(bands: Sequence[_Hashes]) -> list[NDArray[np.bool_]]:
+    """Find the documents that repeat an earlier one, by their hashes from one `Signer`.
+
+    Documents that share the hash of a band are linked; of all that are linked with each other,
+    directly or through others, only the first stays. Besides the hashes (8 bytes for each band of
+    each document) this takes about 35 bytes for each document and 40 for each pair of duplicates
+    in a band.
+
+    Args:
+        bands: [documents, bands] for each shard, in order.
+
+    Returns:
+        [documents] for each shard, true for the documents to drop.
+    """
+    sizes = [len(part) for part in bands]
+    total = sum(sizes)
+    if not total:
+        return [np.zeros(0, np.bool_) for _ in bands]
+    links = [
+        _same(np.concatenate([part[:, band] for part in bands]))
+        for band in range(bands[0].shape[1])
+    ]
+    one, other = np.concatenate(links, axis=1)
+    from scipy.sparse import coo_array  # takes longer to import than all else that workers need
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_array((np.ones(len(one), np.bool_), (one, other)), shape=(total, total))
+    _, groups = connected_components(graph, directed=False)
+    repeats = np.ones(total, np.bool_)
+    repeats[np.unique(groups, return_index=True)[1]] = False
+    return np.split(repeats, np.cumsum(sizes)[:-1])
+
+
+def _same(hashes: _Hashes) -> NDArray[np.int64]:
+    """Pairs of documents that link all documents with the same hash, [2, pairs]."""
+    order = np.argsort(hashes, kind="stable")
+    in_order = hashes[order]
+    same = np.flatnonzero(in_order[1:] == in_order[:-1])
+    return np.stack((order[same], order[same + 1]))

@@ -1,0 +1,394 @@
+"""Prepares a corpus from sources: read, clean, select, train a tokenizer, pack, order.
+
+Text moves in shards of some 16 MB (`shards`); workers do the stages on each of them.
+This is the driver: it passes shards through the stages, and does what needs all shards together.
+The same sources and the same configuration give the same bytes, whoever does the work and however
+often it is killed.
+
+Everything is made in a folder beside the corpus, which appears in its place once it is complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from tokenizers import Tokenizer
+
+from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
+from crammed.data.corpus import Corpus, rows_file_number
+from crammed.data.heldout import heldout_texts
+from crammed.data.preparing import order
+from crammed.data.preparing.cleaning import near, substring
+from crammed.data.preparing.cleaning.steps import settings_of
+from crammed.data.preparing.given_heldout import GivenHeldout
+from crammed.data.preparing.heldout_copies import without_copies, write_heldout_runs
+from crammed.data.preparing.ingest import CleanedText, Shard, read_and_clean
+from crammed.data.preparing.manifest import SCHEMA, StageResults, write_manifest
+from crammed.data.preparing.selection import Selection, expected_tokens, select_documents
+from crammed.data.preparing.shard_packing import (
+    Packed,
+    PackJob,
+    PackPart,
+    pack_shards,
+    pack_tails,
+    packing_groups,
+)
+from crammed.data.preparing.shard_selection import (
+    SelectJob,
+    ShardSelection,
+    chunk_counts,
+    documents_to_pack,
+    heldout_lines,
+    select_shard,
+)
+from crammed.data.preparing.sources.search import ignored_files
+from crammed.data.preparing.sources.source import Source, open_sources
+from crammed.data.preparing.workfolder import refusals_of, remove_left_overs, work_folder
+from crammed.data.statistics import Statistics
+from crammed.data.tokenization.counts import total_counts
+from crammed.data.tokenization.encoding import CorpusTokenizer
+from crammed.data.tokenization.tokenizer import (
+    MOST_LETTERS_LOST,
+    letters_lost,
+    load_tokenizer,
+    to_json,
+    vocabulary_size,
+)
+from crammed.data.tokenization.training import (
+    train_from_texts,
+    train_from_words,
+    unigram_library,
+)
+from crammed.errors import InputError
+from crammed.files import (
+    json_hash,
+    publish,
+    sync_all,
+    write_array,
+    write_gzip,
+    write_text,
+)
+from crammed.machine.engine import Engine, open_engine, release_memory
+from crammed.quantity import progress_rate
+from crammed.terminal.progress import Progress
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def prepare(
+    data: DataConfig,
+    tokenizer: TokenizerConfig,
+    out: Path,
+    progress: Progress,
+    compute: ComputeConfig | None = None,
+    work: Path | None = None,
+    choose: Callable[[float], TokenizerConfig] | None = None,
+    heldout: Corpus | None = None,
+) -> Corpus:
+    """Make the corpus `out` and open it.
+
+    Args:
+        compute: how many workers do the work, and where; the corpus is the same, byte for byte.
+        work: folder in which to keep intermediate results, so that a later preparation of the same
+            text, alone or with more, need not read it again. With None they are beside `out` and
+            are removed in the end.
+        choose: gives the tokenizer's settings in place of `tokenizer`, once the text is cleaned;
+            called with about how many tokens there will be to train on.
+        heldout: a corpus whose held-out documents this one holds out, too, and trains on none of;
+            None chooses some.
+
+    Raises:
+        InputError: there is too little data or some is unreadable, `out` exists already, or
+            another process is preparing it.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if (out / "manifest.json").exists():
+            remove_left_overs(out)
+        raise InputError(f"{out} exists already: choose another --out")
+    require_extras(data, tokenizer)
+    sources = open_sources(data)
+    if ignored := ignored_files(data):
+        listed = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
+        progress.line(f"sources  ignoring files of other formats: {listed}")
+    with work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
+        given = GivenHeldout.of(heldout) if heldout is not None else None
+        preparation = _Preparation(data, tokenizer, folder, engine, progress, choose, given)
+        preparation.run(sources, out)
+    return Corpus(out)
+
+
+def require_extras(data: DataConfig, tokenizer: TokenizerConfig) -> None:
+    """Report a missing library now rather than hours later.
+
+    Raises:
+        InputError: one is missing; names the extra that installs it.
+    """
+    if data.clean.near is not None:
+        near.minhash_library()
+    if data.clean.substring is not None:
+        substring.suffix_sorting_library()
+    if tokenizer.kind == "unigram" and tokenizer.file is None:
+        unigram_library()
+
+
+@dataclass(frozen=True)
+class _SelectedShard:
+    """A cleaned shard, what to select from it, and the path of its files from then on."""
+
+    cleaned: Shard
+    selection: ShardSelection
+    out: Path
+
+    @property
+    def part(self) -> PackPart:
+        source = self.cleaned.source.name
+        return PackPart(self.cleaned.path, self.out, source, self.selection)
+
+
+def _selected_shards(text: CleanedText, selection: Selection, made: Path) -> list[_SelectedShard]:
+    return [
+        _SelectedShard(shard, chosen, made / f"{number:05d}")
+        for number, (shard, chosen) in enumerate(zip(text.shards, selection.shards, strict=True))
+    ]
+
+
+def _is_whole(corpus: Path) -> bool:
+    try:
+        return not any(Corpus(corpus).damaged())
+    except InputError:
+        return False
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """The stages, in order."""
+
+    data: DataConfig
+    tokenizer_config: TokenizerConfig
+    folder: Path
+    engine: Engine
+    progress: Progress
+    choose: Callable[[float], TokenizerConfig] | None
+    given: GivenHeldout | None
+
+    def run(self, sources: Sequence[Source], out: Path) -> None:
+        """Make the corpus and let it appear at `out`."""
+        file = self.tokenizer_config.file
+        supplied = None if file is None else load_tokenizer(Path(file))
+        chunked = self.tokenizer_config.kind == "wordpiece"
+        if supplied is not None:
+            chunked = CorpusTokenizer(supplied).takes_chunks
+
+        text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress)
+        with refusals_of(text):
+            text.require_documents()
+            selection, chosen = select_documents(text.shards, self.data, self.given), self
+            if self.choose is not None:
+                tokens = expected_tokens(text.shards, selection)
+                chosen = replace(self, tokenizer_config=self.choose(tokens))
+            chosen._make(text, selection, supplied, chunked, out)
+
+    def _make(
+        self,
+        text: CleanedText,
+        selection: Selection,
+        supplied: Tokenizer | None,
+        chunked: bool,
+        out: Path,
+    ) -> None:
+        """Make the corpus of cleaned text."""
+        self.progress.line(f"held out  {selection.describe_heldout()}")
+        made = self.folder / f"made-{self._identity(text, supplied)}"
+        corpus, publishing = made / "corpus", made / "publishing"
+        if publishing.exists():  # a call was killed then, and may have moved files away
+            if _is_whole(corpus):
+                publish(corpus, out)
+                shutil.rmtree(made)
+                return
+            shutil.rmtree(made)
+        corpus.mkdir(parents=True, exist_ok=True)
+        shards = _selected_shards(text, selection, made)
+        if self.data.heldout_copies == "keep":
+            characters = self._select(shards, chunked)
+        else:
+            runs = made / "heldout-runs.npy"
+            if self.given is not None:
+                self.given.write_runs(runs)
+            else:
+                write_heldout_runs(runs, text.shards, selection)
+            self._select(shards, chunked, heldout_runs=runs)
+            outs = [shard.out for shard in shards]
+            selection = without_copies(selection, text.shards, outs, runs)
+            before, shards = shards, _selected_shards(text, selection, made)
+            characters = self._select(shards, chunked, before)
+        if self.given is not None:
+            shutil.copyfile(self.given.file, corpus / "heldout.jsonl.gz")
+        else:
+            write_gzip(corpus / "heldout.jsonl.gz", (heldout_lines(each.out) for each in shards))
+        tokenizer = self._tokenizer(corpus, supplied, shards, chunked)
+        packed, outs = self._pack(corpus, shards, chunked, characters)
+        left_out = pack_tails(
+            corpus, outs, packed, self.data.row_length, vocabulary_size(tokenizer)
+        )
+        statistics = Statistics.merge([Statistics.from_json(each.statistics) for each in packed])
+        self._store_orders(corpus, tokenizer, statistics)
+        results = StageResults(text, selection, tokenizer, packed, statistics, left_out)
+        write_manifest(corpus, self.data, self.tokenizer_config, results)
+        sync_all(corpus.iterdir())
+        write_text(publishing, "")
+        publish(corpus, out)
+        shutil.rmtree(made)
+
+    def _identity(self, text: CleanedText, supplied: Tokenizer | None) -> str:
+        """A hash of what decides the corpus: cleaned shards, settings, a supplied tokenizer."""
+        return json_hash(
+            [
+                SCHEMA,
+                [
+                    (str(each.path.relative_to(self.folder)), each.source.weight)
+                    for each in text.shards
+                ],
+                self.data.model_dump(mode="json", exclude={"sources", "unreadable", "clean"}),
+                settings_of(self.data.clean),
+                self.tokenizer_config.model_dump(mode="json", exclude={"file"}),
+                None if supplied is None else to_json(supplied),
+                *([] if self.given is None else [self.given.sha256]),
+            ]
+        )
+
+    def _on_all(
+        self,
+        label: str,
+        function: Callable[[Item], Result],
+        jobs: Sequence[Item],
+        sizes: Sequence[int],
+        unit: str = "characters",
+    ) -> list[Result]:
+        """Apply a stage to all shards, and show progress in the sum of their sizes."""
+        results: list[Result] = []
+        with self.progress.task(label, float(sum(sizes))) as task:
+            began, done = self.progress.clock(), 0
+            for size, result in zip(sizes, self.engine.map(function, jobs), strict=True):
+                results.append(result)
+                done += size
+                task.update(done, progress_rate(done, unit, self.progress.clock() - began))
+        return results
+
+    def _select(
+        self,
+        shards: Sequence[_SelectedShard],
+        chunked: bool,
+        before: Sequence[_SelectedShard] | None = None,
+        heldout_runs: Path | None = None,
+    ) -> list[int]:
+        """Select from all shards; returns the characters to pack from each.
+
+        Args:
+            before: what was selected earlier, so that only what is different is selected again.
+        """
+        jobs = [
+            SelectJob(
+                shard=shard.cleaned.path,
+                out=shard.out,
+                selection=shard.selection,
+                chunked=chunked,
+                heldout_runs=heldout_runs,
+                again=not shard.selection.packs_as(earlier.selection),
+            )
+            for shard, earlier in zip(shards, before or shards, strict=True)
+        ]
+        label = "selecting" if before is None else "dropping copies of held-out text"
+        sizes = [each.cleaned.cleaned.characters for each in shards]
+        characters = [each.characters for each in self._on_all(label, select_shard, jobs, sizes)]
+        if not sum(characters):
+            dropped = "every document was dropped"
+            if before is not None:  # only copies of held-out documents were still to be dropped
+                dropped = (
+                    "every document repeats one that is held out: add text, or set "
+                    "data.heldout_copies=keep"
+                )
+            raise InputError(f"the data holds no text to train on: {dropped}")
+        return characters
+
+    def _tokenizer(
+        self,
+        corpus: Path,
+        supplied: Tokenizer | None,
+        shards: Sequence[_SelectedShard],
+        chunked: bool,
+    ) -> Tokenizer:
+        """Train the tokenizer, unless it is supplied or trained already, and check its losses."""
+        file = corpus / "tokenizer.json"
+        if not file.exists():
+            write_text(file, to_json(supplied or self._train(shards, chunked)))
+            release_memory()
+        tokenizer = Tokenizer.from_file(str(file))
+        beginning = " ".join(islice(heldout_texts(corpus / "heldout.jsonl.gz"), 1000))[:200_000]
+        lost = letters_lost(tokenizer, beginning)
+        if lost > MOST_LETTERS_LOST:
+            self.progress.line(
+                f"tokenizer  drops or replaces {100 * lost:.0f} % of the letters of this text; "
+                "tokenizer.strip_accents=false tokenizer.ascii_only=false keep them"
+            )
+        return tokenizer
+
+    def _train(self, shards: Sequence[_SelectedShard], chunked: bool) -> Tokenizer:
+        def texts() -> Iterator[str]:
+            for shard in shards:
+                yield from documents_to_pack(shard.cleaned.path, shard.selection)
+
+        with self.progress.task("training the tokenizer"):
+            if chunked:
+                counts = total_counts(chunk_counts(shard.out) for shard in shards)
+                return train_from_words(counts, self.tokenizer_config)
+            return train_from_texts(texts, self.tokenizer_config)
+
+    def _pack(
+        self,
+        corpus: Path,
+        shards: Sequence[_SelectedShard],
+        chunked: bool,
+        characters: Sequence[int],
+    ) -> tuple[list[Packed], list[Path]]:
+        """Pack all shards; returns the results, and the paths of the files that go with them."""
+        repeated = any(shard.cleaned.source.weight > 1.0 for shard in shards)
+        groups = packing_groups(characters, repeated)
+        jobs = [
+            PackJob(
+                parts=tuple(shards[number].part for number in numbers),
+                rows=corpus / f"rows-{place:05d}.bin",
+                chunked=chunked,
+                tokenizer=corpus / "tokenizer.json",
+                row_length=self.data.row_length,
+                cls=self.data.cls,
+                most_tokens_per_character=self.data.clean.max_tokens_per_character,
+            )
+            for place, numbers in enumerate(groups)
+        ]
+        sizes = [sum(characters[number] for number in numbers) for numbers in groups]
+        packed = self._on_all("tokenizing", pack_shards, jobs, sizes)
+        return packed, [job.out for job in jobs]
+
+    def _store_orders(self, corpus: Path, tokenizer: Tokenizer, statistics: Statistics) -> None:
+        if not (names := self.data.orders):
+            return
+        files = sorted(corpus.glob("rows-*.bin"), key=lambda file: rows_file_number(file.name))
+        values = {
+            name: order.token_values(name, tokenizer, statistics.token_counts) for name in names
+        }
+        scores = self._on_all(
+            "ordering",
+            order.score_file,
+            [order.ScoreJob(file, self.data.row_length, values) for file in files],
+            [file.stat().st_size for file in files],
+            "bytes",
+        )
+        for name in names:
+            places = order.permutation([each[name] for each in scores], name)
+            write_array(corpus / f"order-{name}.bin", places)

@@ -1,0 +1,68 @@
+"""Leaves documents that repeat held-out text out of training.
+
+Held-out loss would otherwise measure what a model remembers. The driver hashes the held-out text;
+the stage ``select`` compares each shard with it, and the driver drops what all shards together show
+to be copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, heldout_hashes
+from crammed.data.preparing.ingest import Shard
+from crammed.data.preparing.selection import Selection
+from crammed.data.preparing.shard_selection import heldout_documents, read_matches
+from crammed.data.preparing.shards import documents
+from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
+from crammed.data.tokenization.chunks import cut_into_chunks
+from crammed.files import save_array
+
+STEP = "copies of held-out text"
+
+
+def write_heldout_runs(file: Path, shards: Sequence[Shard], selection: Selection) -> None:
+    """Write the hashes of the held-out documents' runs; 8 bytes for each of their words."""
+    pairs = zip(shards, selection.shards, strict=True)
+    held = (heldout_documents(shard.path, chosen) for shard, chosen in pairs)
+    save_array(file, heldout_hashes(cut_into_chunks(texts) for texts in held if texts))
+
+
+def without_copies(
+    selection: Selection, shards: Sequence[Shard], outs: Sequence[Path], runs: Path
+) -> Selection:
+    """The selection without the documents that repeat held-out text.
+
+    Args:
+        outs: path of each shard's files from the stage ``select`` on.
+        runs: file of `write_heldout_runs`.
+    """
+    spread = np.zeros(len(np.load(runs, mmap_mode="r")), np.int64)
+    for out in outs:
+        numbers, in_documents = read_matches(out).spread
+        spread[numbers] += in_documents
+    rare = spread <= MOST_DOCUMENTS
+    left, samples, dropped, characters = [], list[Sample](), 0, 0
+    for shard, out, chosen in zip(shards, outs, selection.shards, strict=True):
+        found = read_matches(out)
+        copies = found.matches.of_runs(rare).copies()
+        numbers = np.flatnonzero(chosen.repeats)[copies]
+        repeats = chosen.repeats.copy()
+        repeats[numbers] = 0
+        left.append(replace(chosen, repeats=repeats))
+        dropped += len(copies)
+        characters += int(found.characters[copies].sum())
+        for text in documents(shard.path, numbers[:SAMPLES_OF_A_SHARD].tolist()):
+            samples.append(sample(STEP, shard.source.name, text))
+    kept = selection.documents - dropped
+    step = {"step": STEP, "kept": kept, "dropped": dropped, "characters": characters}
+    return replace(
+        selection,
+        shards=left,
+        steps=[*selection.steps, step],
+        samples=[*selection.samples, *samples],
+    )

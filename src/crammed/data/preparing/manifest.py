@@ -1,0 +1,192 @@
+"""The manifest of a corpus: its sources, what each step did, and the hash of every file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+import crammed
+from crammed.config import DataConfig, TokenizerConfig
+from crammed.data.heldout import heldout_rows
+from crammed.data.preparing.cleaning.steps import settings_of
+from crammed.data.preparing.ingest import CleanedText
+from crammed.data.preparing.selection import Selection
+from crammed.data.preparing.shard_packing import Packed
+from crammed.data.preparing.sources.source import Part, open_sources
+from crammed.data.samples import Sample, first_of_each_step
+from crammed.data.statistics import Statistics, unigram_cross_entropy
+from crammed.data.tokenization.tokenizer import Specials, vocabulary_size
+from crammed.errors import InputError
+from crammed.files import sha256, write_gzip, write_json
+
+SCHEMA = 2
+SAMPLES_OF_A_STEP = 20
+"""Dropped documents of every step that a corpus keeps for audit."""
+
+
+@dataclass(frozen=True)
+class StageResults:
+    """What the stages of a preparation found.
+
+    Attributes:
+        tokens_left_out: tokens that did not fill a row.
+    """
+
+    text: CleanedText
+    selection: Selection
+    tokenizer: Tokenizer
+    packed: Sequence[Packed]
+    statistics: Statistics
+    tokens_left_out: int
+
+
+def write_manifest(
+    corpus: Path, data: DataConfig, tokenizer_config: TokenizerConfig, results: StageResults
+) -> None:
+    """Write dropped.jsonl.gz, and after it manifest.json as the last of all files.
+
+    Raises:
+        InputError: the held-out text is shorter than a row.
+    """
+    for left in (corpus / "manifest.json", *corpus.glob(".*")):  # by a call that was killed
+        left.unlink(missing_ok=True)
+    samples = first_of_each_step(_samples(results), SAMPLES_OF_A_STEP)
+    lines = (json.dumps(sample, ensure_ascii=False).encode() + b"\n" for sample in samples)
+    write_gzip(corpus / "dropped.jsonl.gz", lines)
+    packed, statistics = results.packed, results.statistics
+    tokens = sum(each.tokens for each in packed)
+    manifest = {
+        "schema": SCHEMA,
+        "crammed": crammed.__version__,
+        **settings_json(data, tokenizer_config),
+        "sources": [
+            {
+                **source,
+                "documents": statistics.documents[source["name"]],
+                "characters": statistics.characters[source["name"]],
+            }
+            for source in results.text.sources
+        ],
+        "skipped": results.text.skipped,
+        "steps": _steps(data, results),
+        "documents": sum(each.unique for each in packed),
+        "characters": sum(each.characters for each in packed),
+        "tokens": tokens,
+        "rows": (tokens - results.tokens_left_out) // data.row_length,
+        "row_length": data.row_length,
+        "tokens_left_out": results.tokens_left_out,
+        "vocab_size": vocabulary_size(results.tokenizer),
+        "statistics": statistics.summary(Specials.of(results.tokenizer).unk),
+        "heldout": _heldout(corpus, data, results),
+        "files": _files(corpus, packed),
+    }
+    write_json(corpus / "manifest.json", manifest)
+
+
+def settings_json(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
+    """What a manifest keeps of the settings, as ``data`` and ``tokenizer``.
+
+    Sources are not among them, nor anything else that names a folder of this machine.
+    """
+    return {
+        "data": {
+            **data.model_dump(mode="json", exclude={"sources", "unreadable"}),
+            "clean": settings_of(data.clean),
+        },
+        "tokenizer": tokenizer.model_dump(mode="json", exclude={"file"}),
+    }
+
+
+def changed_files(manifest: dict[str, Any], data: DataConfig, *, hashed: bool = True) -> list[str]:
+    """Names of the sources' files that are new or have changed since the corpus was made.
+
+    Files that are gone do not count, and standard input cannot be read again.
+
+    Args:
+        hashed: read all files; otherwise only their sizes are compared.
+    """
+    parts = [part for source in manifest["sources"] for part in source["parts"]]
+    known = {json.dumps(part if hashed else _sized(part["name"], part)) for part in parts}
+    skipped = {each["part"] for each in manifest["skipped"]}
+    files = tuple(each for each in data.sources if each.max_characters is None and each.is_on_disk)
+    try:
+        sources = open_sources(data.model_copy(update={"sources": files})) if files else []
+    except InputError:
+        return []
+
+    def now(part: Part) -> dict[str, Any]:
+        return part.fingerprint() if hashed else _sized(part.name, part.state())
+
+    return [
+        part.name
+        for source in sources
+        for part in source.parts
+        if part.name not in skipped and json.dumps(now(part)) not in known
+    ]
+
+
+def _sized(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "bytes": part.get("bytes")}
+
+
+def _samples(results: StageResults) -> Iterator[Sample]:
+    """Documents that the steps dropped, in the order of the steps."""
+    for shard in results.text.shards:
+        yield from shard.cleaned.samples
+    yield from results.selection.samples
+    for each in results.packed:
+        yield from each.samples
+
+
+def _steps(data: DataConfig, results: StageResults) -> list[dict[str, Any]]:
+    """Documents kept and dropped by each step, in order, and the characters dropped."""
+    counts = [shard.cleaned for shard in results.text.shards]
+    dropped = {
+        step: [sum(each.dropped[step][i] for each in counts) for i in (0, 1)]
+        for step in counts[0].dropped
+    }
+    kept = sum(each.documents for each in counts) + sum(d for d, _ in dropped.values())
+    steps: list[dict[str, Any]] = []
+    for step, (documents, characters) in dropped.items():
+        kept -= documents
+        steps.append({"step": step, "kept": kept, "dropped": documents, "characters": characters})
+    steps += results.selection.steps
+    if data.clean.max_tokens_per_character is not None:
+        steps.append(
+            {
+                "step": "tokens per character",
+                "kept": sum(each.unique for each in results.packed),
+                "dropped": sum(each.dense for each in results.packed),
+                "characters": sum(each.dense_characters for each in results.packed),
+            }
+        )
+    return steps
+
+
+def _heldout(corpus: Path, data: DataConfig, results: StageResults) -> dict[str, Any]:
+    file = corpus / "heldout.jsonl.gz"
+    rows = heldout_rows(results.tokenizer, file, data.heldout_rows, data.row_length)
+    counts = results.statistics.token_counts
+    return {
+        "documents": results.selection.heldout_documents,
+        "characters": results.selection.heldout_characters,
+        "share": results.selection.heldout_share,
+        "rows": len(rows.ids),
+        "tokens_per_character": rows.tokens_per_character,
+        "unigram_cross_entropy": unigram_cross_entropy(counts, rows.ids),
+    }
+
+
+def _files(corpus: Path, packed: Sequence[Packed]) -> dict[str, dict[str, Any]]:
+    """Size and hash of every file; workers have hashed the rows that they wrote."""
+    hashes = {f"rows-{number:05d}.bin": each.sha256 for number, each in enumerate(packed)}
+    return {
+        file.name: {"bytes": file.stat().st_size, "sha256": hashes.get(file.name) or sha256(file)}
+        for file in sorted(corpus.iterdir())
+        if file.name != "manifest.json"
+    }

@@ -1,0 +1,262 @@
+"""Stage ``pack``: chunks or texts -> rows; and the rows that span several files of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from crammed.data.corpus import token_dtype, write_rows
+from crammed.data.preparing import shards
+from crammed.data.preparing.shard_selection import (
+    ShardSelection,
+    documents_to_pack,
+    lengths,
+    read_chunks,
+)
+from crammed.data.preparing.shards import documents, finish_stage, shard_file, stage_result
+from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
+from crammed.data.statistics import Statistics
+from crammed.data.tokenization.encoding import CorpusTokenizer
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.errors import InputError
+from crammed.files import save_array, sha256
+
+
+@dataclass(frozen=True)
+class PackPart:
+    """A shard, its source, and what to pack of it.
+
+    Attributes:
+        out: path of the shard's files from the stage ``select`` on.
+    """
+
+    shard: Path
+    out: Path
+    source: str
+    selection: ShardSelection
+
+
+@dataclass(frozen=True)
+class PackJob:
+    """Shards to pack into one file of rows.
+
+    Attributes:
+        parts: the first of them keeps the stage's files.
+        rows: file of rows to write.
+        chunked: whether the documents are cut into chunks.
+        tokenizer: a tokenizer.json.
+        cls: whether documents begin with [CLS].
+    """
+
+    parts: tuple[PackPart, ...]
+    rows: Path
+    chunked: bool
+    tokenizer: Path
+    row_length: int
+    cls: bool
+    most_tokens_per_character: float | None
+
+    @property
+    def out(self) -> Path:
+        return self.parts[0].out
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The result of packing some shards.
+
+    Attributes:
+        unique: documents packed, each counted once.
+        characters: their characters.
+        dense, dense_characters: documents dropped for too many tokens per character.
+        tokens: all tokens to pack, including [SEP] and repeats.
+        rows: whole rows written.
+        sha256: hash of the file of rows; None if there are no rows.
+        statistics: `Statistics` of the documents, as JSON values.
+    """
+
+    unique: int
+    characters: int
+    dense: int
+    dense_characters: int
+    samples: list[Sample]
+    tokens: int
+    rows: int
+    sha256: str | None
+    statistics: dict[str, Any]
+
+
+def pack_shards(job: PackJob) -> Packed:
+    """Write documents as rows; the tokens after the last whole row become the tail."""
+    if (done := stage_result(job.out, "pack")) is not None:
+        packed = Packed(**done)
+        if packed.sha256 is None or (job.rows.exists() and sha256(job.rows) == packed.sha256):
+            return packed  # a power cut may have taken rows that were not on the disk yet
+    tokenizer, special = _load_tokenizer(job.tokenizer)
+    encoded = [_encode(part, job.chunked, tokenizer) for part in job.parts]
+    ids = np.concatenate([each.ids for each in encoded])
+    tokens = np.concatenate([each.tokens for each in encoded])
+    characters = np.concatenate([each.characters for each in encoded])
+    part = np.repeat(np.arange(len(encoded)), [len(each.tokens) for each in encoded])
+    most = job.most_tokens_per_character
+    kept = np.ones(len(tokens), bool) if most is None else tokens < most * characters
+    dense = np.flatnonzero(~kept)
+    repeats = np.concatenate([each.selection.repeats for each in job.parts])
+    repeats = np.where(kept, repeats[repeats > 0], 0)
+
+    order = spread_copies(tokens + 1 + job.cls, repeats)
+    stream = _join(ids, tokens, order, special, job.cls)
+    statistics = [
+        Statistics.of(
+            each.source,
+            characters[own],
+            tokens[own],
+            stream if number == 0 else stream[:0],
+            tokenizer.vocab_size,
+        )
+        for number, each in enumerate(job.parts)
+        for own in (order[part[order] == number],)
+    ]
+    tail = write_rows(job.rows, stream, job.row_length, token_dtype(tokenizer.vocab_size))
+    save_array(shard_file(job.out, "tail.npy"), tail)
+    rows = (len(stream) - len(tail)) // job.row_length
+    result = Packed(
+        unique=int(kept.sum()),
+        characters=int(characters[kept].sum()),
+        dense=len(dense),
+        dense_characters=int(characters[dense].sum()),
+        samples=list(_dense_samples(job.parts, dense, part)),
+        tokens=len(stream),
+        rows=rows,
+        sha256=sha256(job.rows) if rows else None,
+        statistics=Statistics.merge(statistics).to_json(),
+    )
+    return finish_stage(job.out, "pack", result, *([job.rows] if rows else []))
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """The documents of a shard: all their tokens, and [D] the tokens and characters of each."""
+
+    ids: NDArray[np.uint32]
+    tokens: NDArray[np.int64]
+    characters: NDArray[np.int64]
+
+
+def _encode(part: PackPart, chunked: bool, tokenizer: CorpusTokenizer) -> _Encoded:
+    if chunked:
+        text, characters = read_chunks(part.out)
+        ids, ends = tokenizer.encode_chunks(text)
+    else:
+        texts = documents_to_pack(part.shard, part.selection)
+        characters = lengths(texts)
+        ids, ends = tokenizer.encode_texts(texts)
+    return _Encoded(ids, np.diff(ends, prepend=0), characters)
+
+
+def packing_groups(characters: Sequence[int], repeated: bool) -> list[list[int]]:
+    """The shards to pack together, by their numbers.
+
+    Shards are packed alone, unless some documents are packed more than once: copies are spread over
+    what is packed together, so small shards then go with their neighbours until they have the size
+    of a whole one.
+
+    Args:
+        characters: to pack from each shard.
+        repeated: whether any source has a weight above 1.
+    """
+    if not repeated:
+        return [[number] for number in range(len(characters))]
+    groups: list[list[int]] = [[]]
+    gathered = 0
+    for number, size in enumerate(characters):
+        groups[-1].append(number)
+        gathered += size
+        if gathered >= shards.SHARD_CHARACTERS:
+            groups.append([])
+            gathered = 0
+    last = groups.pop() if len(groups) > 1 else []
+    groups[-1] += last  # rather than packed alone, where copies may have too little between them
+    return groups
+
+
+def spread_copies(lengths: NDArray[np.int64], repeats: NDArray[Any]) -> NDArray[np.int64]:
+    """The numbers of the documents in the order in which to pack them.
+
+    A document that is packed r times has its copies r-ths of all tokens apart; the others stay in
+    their order. A row that held two copies would give away what is masked in one of them.
+
+    Args:
+        lengths: [D] tokens of each document.
+        repeats: [D] how often to pack each document.
+    """
+    times = repeats.astype(np.int64)
+    once = np.where(times > 0, lengths, 0)
+    total = int(once.sum())
+    numbers = np.repeat(np.arange(len(times)), times)
+    copy = np.arange(len(numbers)) - np.repeat(np.cumsum(times) - times, times)
+    times, begins = times[numbers], (np.cumsum(once) - once)[numbers]
+    places = (begins * times + total * copy) % (total * times) / times
+    return numbers[np.argsort(places, kind="stable")]
+
+
+def _join(
+    ids: NDArray[np.uint32],
+    tokens: NDArray[np.int64],
+    order: NDArray[np.int64],
+    special: Specials,
+    cls: bool,
+) -> NDArray[np.uint32]:
+    """The tokens of the documents with these numbers, joined.
+
+    Args:
+        tokens: [D] number of tokens of each document in `ids`.
+    """
+    before = np.array([special.cls] if cls else [], np.uint32)
+    after = np.array([special.sep], np.uint32)
+    begins = np.concatenate([[0], np.cumsum(tokens)])
+    pieces = [np.empty(0, np.uint32)]
+    for number in order.tolist():
+        pieces += (before, ids[begins[number] : begins[number + 1]], after)
+    return np.concatenate(pieces)
+
+
+def _dense_samples(
+    parts: Sequence[PackPart], dense: NDArray[np.int64], part: NDArray[np.int64]
+) -> Iterator[Sample]:
+    """Samples of the documents with these numbers, of which `part` says where they are from."""
+    for number, each in enumerate(parts):
+        own = dense[part[dense] == number] - np.searchsorted(part, number)
+        numbers = np.flatnonzero(each.selection.repeats)[own[:SAMPLES_OF_A_SHARD]].tolist()
+        for text in documents(each.shard, numbers):
+            yield sample("tokens per character", each.source, text)
+
+
+@lru_cache(maxsize=1)
+def _load_tokenizer(file: Path) -> tuple[CorpusTokenizer, Specials]:
+    tokenizer = Tokenizer.from_file(str(file))
+    return CorpusTokenizer(tokenizer), Specials.of(tokenizer)
+
+
+def pack_tails(
+    corpus: Path, outs: Sequence[Path], packed: Sequence[Packed], row_length: int, vocab_size: int
+) -> int:
+    """Write rows of the files' tails, and return the number of tokens left out.
+
+    A tail may begin within a document. What precedes it then ends in [SEP], as every tail does.
+
+    Raises:
+        InputError: all shards together do not fill one row.
+    """
+    tails = np.concatenate([np.load(shard_file(out, "tail.npy")) for out in outs])
+    if len(tails) < row_length and not any(each.rows for each in packed):
+        raise InputError(f"too little text: {len(tails)} tokens do not fill a row of {row_length}")
+    rows = corpus / f"rows-{len(outs):05d}.bin"
+    return len(write_rows(rows, tails, row_length, token_dtype(vocab_size)))

@@ -1,0 +1,215 @@
+"""Stage ``select`` of a shard: cleaned documents -> held-out documents, chunks of the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Matches
+from crammed.data.preparing.cleaning.substring import Span, without_spans
+from crammed.data.preparing.shards import (
+    documents,
+    finish_stage,
+    read_table,
+    shard_file,
+    stage_result,
+    write_table,
+)
+from crammed.data.tokenization.chunks import ChunkedText, cut_into_chunks
+from crammed.files import save_array
+
+
+class Split(NamedTuple):
+    """A document of which both parts are used: characters of its text after cutting.
+
+    Attributes:
+        training_end: where the part to train on ends.
+        heldout_begin: where the held-out part begins; what is between them is dropped.
+    """
+
+    training_end: int
+    heldout_begin: int
+
+
+@dataclass(frozen=True)
+class ShardSelection:
+    """What happens to each of a shard's n cleaned documents.
+
+    Attributes:
+        repeats: [n] how often a document is packed; 0 leaves it out.
+        heldout: [n] whether it is held out.
+        cuts: spans of bytes to cut out of a document, by its number.
+        splits: documents that are both packed and held out, each one part.
+    """
+
+    repeats: NDArray[np.uint16]
+    heldout: NDArray[np.bool_]
+    cuts: dict[int, list[Span]] = field(default_factory=dict)
+    splits: dict[int, Split] = field(default_factory=dict)
+
+    def packs_as(self, other: ShardSelection) -> bool:
+        """Whether both pack the same documents equally often."""
+        return np.array_equal(self.repeats, other.repeats)
+
+
+@dataclass(frozen=True)
+class SelectJob:
+    """A shard to select from.
+
+    Attributes:
+        out: path of the shard's files from this stage on.
+        chunked: whether to cut the documents into chunks for the tokenizer.
+        heldout_runs: the file of held-out runs to compare the documents with, if any.
+        again: whether documents were dropped after the stage was done.
+    """
+
+    shard: Path
+    out: Path
+    selection: ShardSelection
+    chunked: bool
+    heldout_runs: Path | None = None
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The result of selecting from a shard.
+
+    Attributes:
+        characters: characters of the documents to pack, each counted once.
+    """
+
+    characters: int
+
+
+def select_shard(job: SelectJob) -> Selected:
+    """Write the held-out documents and, if `job.chunked`, the chunks of those to pack."""
+    stage = "select-again" if job.again else "select"
+    if (done := stage_result(job.out, stage)) is not None:
+        return Selected(**done)
+    with shard_file(job.out, "heldout.jsonl").open("w", encoding="utf-8") as file:
+        for text in heldout_documents(job.shard, job.selection):
+            if text:
+                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+    texts = documents_to_pack(job.shard, job.selection)
+    characters = lengths(texts)
+    if job.chunked or job.heldout_runs is not None:
+        chunks = cut_into_chunks(texts)
+        if job.heldout_runs is not None:
+            _write_matches(job.out, _load_runs(job.heldout_runs).matches(chunks), characters)
+        if job.chunked:
+            _write_chunks(job.out, chunks)
+            save_array(shard_file(job.out, "characters.npy"), characters)
+    return finish_stage(job.out, stage, Selected(int(characters.sum())))
+
+
+def documents_to_pack(shard: Path, selection: ShardSelection) -> list[str]:
+    """The texts to pack, in order, after cutting; each once."""
+    numbers = np.flatnonzero(selection.repeats).tolist()
+    texts = _numbered_documents(shard, numbers, selection)
+    for place, number in enumerate(numbers):
+        if (split := selection.splits.get(number)) is not None:
+            texts[place] = texts[place][: split.training_end]
+    return texts
+
+
+def heldout_documents(shard: Path, selection: ShardSelection) -> list[str]:
+    """The held-out texts, in order, after cutting."""
+    numbers = np.flatnonzero(selection.heldout).tolist()
+    texts = _numbered_documents(shard, numbers, selection)
+    for place, number in enumerate(numbers):
+        if (split := selection.splits.get(number)) is not None:
+            texts[place] = texts[place][split.heldout_begin :]
+    return texts
+
+
+def _numbered_documents(
+    shard: Path, numbers: Sequence[int], selection: ShardSelection
+) -> list[str]:
+    return [
+        without_spans(text, selection.cuts.get(number, ()))
+        for number, text in zip(numbers, documents(shard, numbers), strict=True)
+    ]
+
+
+def lengths(texts: Sequence[str]) -> NDArray[np.int64]:
+    """Characters of each text."""
+    return np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def heldout_lines(out: Path) -> bytes:
+    """The shard's held-out documents as JSON lines."""
+    return shard_file(out, "heldout.jsonl").read_bytes()
+
+
+def _write_chunks(out: Path, text: ChunkedText) -> None:
+    table = pa.table({"chunk": pa.array(text.unique, pa.large_string()), "count": text.counts})
+    write_table(shard_file(out, "chunks.arrow"), table)
+    save_array(shard_file(out, "codes.npy"), text.codes)
+    save_array(shard_file(out, "ends.npy"), text.ends)
+
+
+@lru_cache(maxsize=1)
+def _load_runs(file: Path) -> HeldoutRuns:
+    return HeldoutRuns(np.load(file, mmap_mode="r"))
+
+
+@dataclass(frozen=True)
+class FoundMatches:
+    """What the documents of a shard share with held-out text.
+
+    Attributes:
+        matches: without the runs that occur in too many of the shard's own documents.
+        spread: the numbers of all runs that occur, and in how many documents each does.
+        characters: [D] of each document.
+    """
+
+    matches: Matches
+    spread: tuple[NDArray[np.int64], NDArray[np.int64]]
+    characters: NDArray[np.int64]
+
+
+def _write_matches(out: Path, matches: Matches, characters: NDArray[np.int64]) -> None:
+    runs, in_documents = matches.spread()
+    rare = np.ones(runs.max(initial=0) + 1, np.bool_)
+    rare[runs[in_documents > MOST_DOCUMENTS]] = False
+    kept = matches.of_runs(rare)
+    table = np.stack((kept.documents, kept.places, kept.runs))
+    save_array(shard_file(out, "matches.npy"), table)
+    save_array(shard_file(out, "matched-runs.npy"), np.stack((runs, in_documents)))
+    save_array(shard_file(out, "matched-documents.npy"), np.stack((matches.words, characters)))
+
+
+def read_matches(out: Path) -> FoundMatches:
+    """What the stage found if it compared the documents with held-out text."""
+    table = np.load(shard_file(out, "matches.npy"))
+    words, characters = np.load(shard_file(out, "matched-documents.npy"))
+    spread = np.load(shard_file(out, "matched-runs.npy"))
+    return FoundMatches(
+        Matches(table[0], table[1], table[2], words), (spread[0], spread[1]), characters
+    )
+
+
+def chunk_counts(out: Path) -> pa.Table:
+    """The distinct chunks of the documents to pack: columns ``chunk`` and ``count``."""
+    return read_table(shard_file(out, "chunks.arrow"), ["chunk", "count"])
+
+
+def read_chunks(out: Path) -> tuple[ChunkedText, NDArray[np.int64]]:
+    """The chunks of the documents to pack, and the characters of each document."""
+    counts = chunk_counts(out)
+    text = ChunkedText(
+        unique=counts["chunk"].to_pylist(),
+        counts=counts["count"].to_numpy(),
+        codes=np.load(shard_file(out, "codes.npy")),
+        ends=np.load(shard_file(out, "ends.npy")),
+    )
+    return text, np.load(shard_file(out, "characters.npy"))

@@ -1,0 +1,144 @@
+"""The source `python-docs`: English documentation that every Python installation has.
+
+These are the docstrings of the standard library and of installed packages, read from their source
+without importing it, and the topics of `pydoc`. The same packages give the same documents. Some
+source files are kept out of the corpus for the demonstration tasks (`demo_tasks`), so
+that no model is evaluated on text that it was pretrained on.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import inspect
+import platform
+import re
+import sysconfig
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from crammed.keys import uniform
+
+CORPUS_CHARACTERS = 8_000_000
+PACKAGE_CHARACTERS = 1_000_000
+"""Characters after which no further file of a package is read for the corpus."""
+SHORTEST_DOCUMENT = 150
+"""Characters; shorter docstrings are ignored."""
+
+_TASK_SHARE = 0.2
+_SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "_vendor", "__pycache__"}
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """A docstring and the top-level package that it is from."""
+
+    package: str
+    text: str
+
+
+class PythonDocs:
+    """The documentation on this machine, as a part of a source."""
+
+    name = "python-docs"
+
+    def documents(self) -> Iterator[str]:
+        yield from sorted(_pydoc_topics())
+        for docstring in docstrings("corpus", CORPUS_CHARACTERS, PACKAGE_CHARACTERS):
+            yield docstring.text
+
+    def fingerprint(self) -> dict[str, Any]:
+        distributions = {
+            d.metadata["Name"]: d.version
+            for d in importlib.metadata.distributions(path=[str(_roots()["site-packages"])])
+        }
+        return {
+            "name": self.name,
+            "python": platform.python_version(),
+            "packages": dict(sorted(distributions.items())),
+        }
+
+    def state(self) -> dict[str, Any]:
+        return self.fingerprint()
+
+
+def docstrings(
+    part: Literal["corpus", "tasks"], characters: int, per_package: int
+) -> Iterator[Docstring]:
+    """The docstrings of one of the two disjoint parts, in an order of files given by a hash.
+
+    The order mixes packages, so that stopping after `characters` leaves a bit of everything.
+
+    Args:
+        part: the corpus, or the demonstration tasks.
+        characters: number after which no further file is read.
+        per_package: number after which no further file of the same package is read.
+    """
+    files = [
+        (uniform(label), label, path)
+        for label, path in _source_files()
+        if (uniform("part/" + label) < _TASK_SHARE) == (part == "tasks")
+    ]
+    total = 0
+    taken: dict[str, int] = defaultdict(int)
+    for _, label, path in sorted(files):
+        package = label.split("/")[1].removesuffix(".py")
+        if taken[package] >= per_package:
+            continue
+        for text in _docstrings_of(path):
+            taken[package] += len(text)
+            total += len(text)
+            yield Docstring(package, text)
+        if total >= characters:
+            return
+
+
+def _roots() -> dict[str, Path]:
+    paths = sysconfig.get_paths()
+    return {"stdlib": Path(paths["stdlib"]), "site-packages": Path(paths["purelib"])}
+
+
+def _source_files() -> Iterator[tuple[str, Path]]:
+    """Every source file, with a label that is the same on every machine."""
+    for root_name, root in _roots().items():
+        for path in root.rglob("*.py"):
+            relative = path.relative_to(root)
+            if not _SKIPPED.intersection(relative.parts):
+                yield f"{root_name}/{relative.as_posix()}", path
+
+
+def _docstrings_of(path: Path) -> list[str]:
+    try:
+        source = path.read_text("utf-8")
+        if '"""' not in source:
+            return []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in other people's code
+            tree = ast.parse(source)
+    except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
+        return []
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = []
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and (text := ast.get_docstring(node)):
+            text = _prose(text)
+            if len(text) >= SHORTEST_DOCUMENT:
+                texts.append(text)
+    return texts
+
+
+def _prose(text: str) -> str:
+    """The docstring without interpreter sessions and lines of dashes."""
+    lines = inspect.cleandoc(text).splitlines()
+    kept = [x for x in lines if not re.match(r"\s*(>>>|\.\.\. |[-=~*^]{3,}\s*$)", x)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
+
+
+def _pydoc_topics() -> list[str]:
+    from pydoc_data import topics
+
+    return [_prose(text) for text in topics.topics.values()]

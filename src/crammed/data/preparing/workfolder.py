@@ -1,0 +1,104 @@
+"""The folder in which a corpus is prepared: when it stays, and when it goes."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from crammed.data.preparing import shards
+from crammed.data.preparing.ingest import CleanedText
+from crammed.data.preparing.sources.search import printable
+from crammed.errors import InputError
+from crammed.files import FolderLock, disk_faults
+
+
+class _Worthless(InputError):
+    """Nothing that was made is worth keeping."""
+
+
+def _folder_beside(out: Path) -> Path:
+    return out.with_name(f".{out.name}.preparing")
+
+
+@contextmanager
+def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
+    """A locked folder for intermediate results: `work`, or one beside `out`.
+
+    The one beside `out` stays if the work ends early and something is finished, so that the
+    repaired call can go on from there.
+    """
+    folder = work or _folder_beside(out)
+    with FolderLock(folder, out, "lock"):
+        try:
+            with _faults(folder, out):
+                yield folder
+        except InputError as error:
+            if work is not None:
+                raise
+            if isinstance(error, _Worthless) or not any(folder.glob("parts/*/*.clean.json")):
+                shutil.rmtree(folder)
+                raise
+            raise InputError(
+                f"{error}; what is finished is kept, and the repaired command goes on from there"
+            ) from error
+        if work is None:
+            shutil.rmtree(folder)
+
+
+@contextmanager
+def _faults(folder: Path, out: Path) -> Iterator[None]:
+    """Turn what the machine refuses into an `InputError` that says so."""
+    try:
+        with disk_faults(out):
+            yield
+    except (pa.ArrowInvalid, EOFError) as error:  # in our own files; sources have `read_faults`
+        raise _Worthless(
+            f"the intermediate results in {folder} are damaged: remove them and begin again"
+        ) from error
+    except OSError as error:
+        if error.errno not in _SHORT_OF_MEMORY:
+            place = f" {printable(error.filename)}" if error.filename else ""
+            raise InputError(f"cannot read or write{place}: {error.strerror or error}") from error
+        raise _memory_ran_out() from error
+    except (MemoryError, pa.ArrowException) as error:  # Arrow's other faults are such limits, too
+        raise _memory_ran_out() from error
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        raise _memory_ran_out() from error
+
+
+_SHORT_OF_MEMORY = (errno.ENOMEM, errno.EAGAIN)
+"""For data, and for the stack of a thread."""
+
+
+def _memory_ran_out() -> InputError:
+    return InputError(
+        "memory ran out while preparing: raise its limit (ulimit -v), or use fewer processes with "
+        "compute.workers=1"
+    )
+
+
+def remove_left_overs(out: Path) -> None:
+    """Remove what a process that was killed at the very end of preparing `out` left beside it."""
+    folder = _folder_beside(out)
+    if folder.exists():
+        with suppress(InputError), FolderLock(folder, out, "lock"):  # or its process still lives
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def refusals_of(text: CleanedText) -> Iterator[None]:
+    """Mark a refusal of text of which there is little: it takes no time to clean again."""
+    try:
+        yield
+    except InputError as error:
+        characters = sum(shard.cleaned.characters for shard in text.shards)
+        if error.__cause__ is None and characters < shards.SHARD_CHARACTERS:
+            raise _Worthless(str(error)) from error
+        raise

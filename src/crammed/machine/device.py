@@ -1,0 +1,351 @@
+"""Where a run computes: device, number format, compilation; decided once, with reasons."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import sys
+import sysconfig
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import device
+from torch import dtype as Format
+
+from crammed.config import ComputeConfig
+from crammed.errors import InputError
+from crammed.machine.cards import known_card
+from crammed.machine.workers import cores
+
+FP8_CAPABILITY = (8, 9)
+"""Lowest CUDA capability whose hardware multiplies matrices in 8 bits."""
+COMPILE_SECONDS_ON_CPU = 1200.0
+"""Work on one shape that is worth compiling on a CPU: a minute for a fifth off and more."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """What was decided, and why.
+
+    Attributes:
+        dtype: format of the activations in pretraining.
+        tuning_dtype: format of the activations in fine-tuning.
+        fp8: whether the layers multiply in 8 bits.
+        kernels: what computes norms, gates and the loss, as `ComputeConfig` says it.
+        recomputes: whether layers compute their activations again for the gradients; None if
+            memory decides.
+        microbatch_rows: rows of one forward and backward pass to begin with.
+        fits_microbatch: whether to find a better number by measuring memory.
+        peak: FLOP/s that matrix products can reach; None if unknown.
+        peak_source: ``table``, ``measured`` or ``unknown``; a share of a measured peak is not MFU.
+        reasons: one line for each decision.
+    """
+
+    torch: device
+    name: str
+    dtype: Format
+    tuning_dtype: Format
+    fp8: bool
+    kernels: str
+    compile: bool
+    recomputes: bool | None
+    microbatch_rows: int
+    fits_microbatch: bool
+    peak: float | None
+    peak_source: str
+    reasons: tuple[str, ...]
+
+    @property
+    def fused(self) -> bool:
+        """Whether norms, gates and the loss run in the Triton kernels."""
+        return self.kernels == "triton"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the loss may be computed in place: only where that was measured to be faster."""
+        eager = self.torch.type == "cpu" and not self.compile
+        return self.kernels == "auto" and eager and self.dtype == torch.float32
+
+    @property
+    def regional(self) -> bool:
+        """Whether one layer is compiled for all.
+
+        Not on a CPU, whose runs have always been of whole graphs and stay what they were to the
+        bit.
+        """
+        return self.compile and self.torch.type == "cuda"
+
+    @property
+    def mfu_peak(self) -> float | None:
+        """The peak that model FLOP utilisation is a share of; None if the table lacks it."""
+        return self.peak if self.peak_source == "table" else None
+
+    def synchronize(self) -> None:
+        """Wait until all launched work is done."""
+        if self.torch.type == "cuda":
+            torch.cuda.synchronize(self.torch)
+        elif self.torch.type == "mps":
+            torch.mps.synchronize()
+
+
+def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device:
+    """Resolve every ``auto``.
+
+    Args:
+        seconds: estimated work on each shape that would be compiled; None if unknown.
+
+    Raises:
+        InputError: the configuration asks for a device or format that this machine lacks.
+    """
+    reasons: list[str] = []
+    kind = choose_kind(config, reasons)
+    device = torch.device(kind)
+    if config.threads is not None or torch.get_num_threads() > cores():
+        torch.set_num_threads(config.threads or cores())
+    name = _name(device)
+    dtype, tuning_dtype = _choose_dtypes(config, device, reasons)
+    fp8 = _choose_fp8(config, device, dtype, reasons)
+    compiled = _choose_compile(config, kind, seconds, reasons)
+    if config.kernels == "triton" and kind == "cuda":
+        _need_compiler(kind, "compute.kernels=triton")
+    if kind == "cuda":
+        torch.set_float32_matmul_precision("high")
+        # Sums over many tokens, such as weight gradients, stay in float32.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    peak, source = _peak(device, name, dtype)
+    return Device(
+        torch=device,
+        name=name,
+        dtype=dtype,
+        tuning_dtype=tuning_dtype,
+        fp8=fp8,
+        kernels=config.kernels,
+        compile=compiled,
+        recomputes=None if config.recompute == "auto" else config.recompute == "on",
+        microbatch_rows=config.microbatch_rows or (256 if kind == "cuda" else 32),
+        fits_microbatch=config.microbatch_rows is None and kind == "cuda",
+        peak=peak,
+        peak_source=source,
+        reasons=tuple(reasons),
+    )
+
+
+def choose_kind(config: ComputeConfig, reasons: list[str]) -> str:
+    """The type of device to use; appends the reason to `reasons`.
+
+    Raises:
+        InputError: the configuration asks for a device that this machine lacks.
+    """
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
+    if config.device != "auto":
+        if not present[config.device]:
+            raise InputError(f"compute.device={config.device}: this machine has none; use auto")
+        reasons.append(f"{config.device}: as configured")
+        return config.device
+    for kind in ("cuda", "mps"):
+        if present[kind]:
+            reasons.append(f"{kind}: the fastest device here")
+            return kind
+    reasons.append("cpu: there is no GPU")
+    return "cpu"
+
+
+def memory_of(kind: str) -> int | None:
+    """Bytes of memory that a type of device has in all; None if unknown."""
+    if kind == "cuda":
+        return int(torch.cuda.get_device_properties().total_memory)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):  # a system that does not say
+        return None
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes that this process held at most: of a GPU's memory, otherwise of the machine's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most  # which other systems count in KiB
+
+
+def native_half(device: torch.device) -> torch.dtype | None:
+    """The 16-bit format that the device multiplies in hardware; None if it has none."""
+    if device.type == "cuda":
+        native = torch.cuda.get_device_capability(device) >= (8, 0)
+        return torch.bfloat16 if native else torch.float16
+    if device.type == "cpu" and cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+        return torch.bfloat16
+    return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says, in any backend's words, that a device ran out of memory.
+
+    That includes an error that this one led to, such as the failure of a graph capture around it.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    words = str(error).lower()
+    if isinstance(error, RuntimeError) and (
+        "out of memory" in words or "can't allocate memory" in words
+    ):
+        return True
+    return error.__context__ is not None and is_out_of_memory(error.__context__)
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """The processor's features, as Linux names them; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    flags = (line.partition(":")[2] for line in lines if line.startswith("flags"))
+    return frozenset(next(flags, "").split())
+
+
+def _choose_dtypes(
+    config: ComputeConfig, device: torch.device, reasons: list[str]
+) -> tuple[torch.dtype, torch.dtype]:
+    """The formats of pretraining and of fine-tuning, which has no loss scale for float16."""
+    if config.dtype != "auto":
+        reasons.append(f"{config.dtype}: as configured")
+        dtype: torch.dtype = getattr(torch, config.dtype)
+        return dtype, torch.float32 if dtype == torch.float16 else dtype
+    half = native_half(device)
+    if half is None:
+        reasons.append("float32: the hardware has no bfloat16")
+        return torch.float32, torch.float32
+    name = str(half).removeprefix("torch.")
+    tuning = half if device.type == "cuda" and half == torch.bfloat16 else torch.float32
+    exception = "" if tuning == half else "; float32 for fine-tuning"
+    reasons.append(f"{name}: the hardware has it{exception}")
+    return half, tuning
+
+
+def _choose_compile(
+    config: ComputeConfig, kind: str, seconds: float | None, reasons: list[str]
+) -> bool:
+    if config.compile != "auto":
+        compiled, why = config.compile == "on", "as configured"
+        if compiled:
+            _need_compiler(kind, "compute.compile=on")
+    elif kind == "cuda":
+        compiled = can_compile_for_cuda()
+        why = (
+            "the default on cuda"
+            if compiled
+            else "it needs gcc and Python's headers (on Debian: gcc python3-dev); slower without"
+        )
+    elif kind != "cpu":
+        compiled, why = False, f"the default on {kind}"
+    elif seconds is None:
+        compiled, why = False, "it pays off in long runs only, which turn it on"
+    elif seconds < COMPILE_SECONDS_ON_CPU:
+        compiled, why = False, "the run is too short for it to pay off"
+    else:
+        compiled = can_compile_for_cpu()
+        why = (
+            "the run is long enough for it to pay off"
+            if compiled
+            else "it needs g++ and Python's headers (on Debian: g++ python3-dev)"
+        )
+    reasons.append(f"torch.compile {'on' if compiled else 'off'}: {why}")
+    return compiled
+
+
+def _need_compiler(kind: str, asked: str) -> None:
+    """Refuse what was asked for where it is known that nothing could be compiled.
+
+    Raises:
+        InputError: there is no compiler, or there are no headers of Python.
+    """
+    missing = None
+    if kind == "cuda" and not can_compile_for_cuda():
+        missing = "gcc"
+    elif kind == "cpu" and sys.platform == "linux" and not can_compile_for_cpu():
+        missing = "g++"
+    if missing is not None:
+        raise InputError(
+            f"{asked}: this machine lacks {missing} or Python's headers; install them (on Debian: "
+            f"apt-get install {missing} python3-dev), or leave {asked} out"
+        )
+
+
+def can_compile_for_cpu() -> bool:
+    """Whether torch.compile has what it needs for a CPU: a C++ compiler and Python's headers."""
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    return sys.platform == "linux" and compiler is not None and _has_headers()
+
+
+def can_compile_for_cuda() -> bool:
+    """Whether Triton has what it needs for its launchers: a C compiler and Python's headers."""
+    compilers = [os.environ.get("CC"), "gcc", "clang"]
+    return any(name and shutil.which(name) for name in compilers) and _has_headers()
+
+
+def _has_headers() -> bool:
+    return (Path(sysconfig.get_path("include")) / "Python.h").exists()
+
+
+def _choose_fp8(
+    config: ComputeConfig, device: torch.device, dtype: torch.dtype, reasons: list[str]
+) -> bool:
+    if config.fp8 == "off":
+        return False
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    if not (nvidia and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY):
+        raise InputError(
+            "compute.fp8=on: needs an NVIDIA GPU of capability 8.9 or higher; leave it off"
+        )
+    if dtype != torch.bfloat16:
+        raise InputError(
+            f"compute.fp8=on: needs bfloat16 activations; leave out compute.dtype={config.dtype}"
+        )
+    reasons.append("8-bit matrix products in the layers: as configured")
+    return True
+
+
+def _name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(x.split(":", 1)[1].strip() for x in lines if x.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    if device.type == "mps":
+        return f"{model} (Apple GPU)"
+    return f"{model}, {torch.get_num_threads()} of {os.cpu_count()} cores"
+
+
+def _peak(device: torch.device, name: str, dtype: torch.dtype) -> tuple[float | None, str]:
+    if device.type == "cuda":
+        peak = known_peak(name)
+        return peak, "unknown" if peak is None else "table"
+    native = dtype == native_half(device)
+    return _measured_peak(device, dtype if native else torch.float32), "measured"
+
+
+def known_peak(name: str) -> float | None:
+    """FLOP/s of a GPU's 16-bit matrix products; None if the table lacks it."""
+    card = known_card(name)
+    return None if card is None else card.peak
+
+
+def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of a product of 1024 x 1024 matrices, the best of five."""
+    a = torch.ones(1024, 1024, device=device, dtype=dtype)
+    best = 0.0
+    for _ in range(5):
+        began = time.perf_counter()
+        (a @ a).sum().item()  # sync
+        best = max(best, 2 * 1024**3 / (time.perf_counter() - began))
+    return best

@@ -1,0 +1,190 @@
+"""Who does the work on shards: this process, processes on this machine, or a Ray cluster.
+
+A stage is a function from a job to a result, applied to jobs in order. Jobs and results travel
+between processes; anything large is written to files in a folder that all of them see. The same
+bytes come out whoever does the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from crammed.config import ComputeConfig
+from crammed.errors import CrammedError, InputError
+from crammed.extras import import_extra
+from crammed.machine.workers import cores, worker_processes
+
+_libc = ctypes.CDLL(None) if hasattr(ctypes.CDLL(None), "malloc_trim") else None  # glibc only
+
+JOIN_SECONDS = 60.0
+"""Time after which a Ray cluster that does not answer is given up."""
+_RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""With "0" Ray listens on the loopback interface alone; it reads this when it is imported."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Handle = TypeVar("Handle")
+
+
+class Engine(Protocol):
+    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
+        """Results in the order of the jobs, which are drawn as workers become free."""
+        ...
+
+
+@contextmanager
+def open_engine(compute: ComputeConfig) -> Iterator[Engine]:
+    """Start the engine that the configuration names.
+
+    Raises:
+        InputError: it is Ray, which is not installed, or its cluster does not answer.
+        CrammedError: a worker died.
+    """
+    workers = compute.workers or cores()
+    if compute.engine == "ray":
+        with _ray_engine(workers) as engine:
+            yield engine
+    elif workers == 1:
+        yield _ThisProcess()
+    else:
+        with worker_processes(workers, "compute.workers=1") as pool:
+            yield _Processes(pool, workers)
+
+
+class _ThisProcess:
+    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
+        return (_run(function, job) for job in jobs)
+
+
+class _Processes:
+    def __init__(self, pool: ProcessPoolExecutor, workers: int) -> None:
+        self._pool = pool
+        self._most_waiting = workers + 1
+
+    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
+        def submit(job: Item) -> Callable[[], Result]:
+            return self._pool.submit(_run, function, job).result
+
+        return _in_order(jobs, submit, lambda result: result(), self._most_waiting)
+
+
+class _Ray:
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._most_waiting = 2 * int(ray.cluster_resources().get("CPU", 1))
+
+    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
+        remote = self._ray.remote(function)
+        return _in_order(jobs, remote.remote, self._ray.get, self._most_waiting)
+
+
+def _in_order(
+    jobs: Iterable[Item],
+    submit: Callable[[Item], Handle],
+    wait: Callable[[Handle], Result],
+    most_waiting: int,
+) -> Iterator[Result]:
+    """Submit jobs, only a few at a time: each may hold megabytes of text."""
+    waiting: deque[Handle] = deque()
+    for job in jobs:
+        if len(waiting) >= most_waiting:
+            yield wait(waiting.popleft())
+        waiting.append(submit(job))
+    while waiting:
+        yield wait(waiting.popleft())
+
+
+def _run(function: Callable[[Item], Result], job: Item) -> Result:
+    result = function(job)
+    release_memory()
+    return result
+
+
+def release_memory() -> None:
+    """Return free memory to the system, which the allocators of every process like to keep."""
+    pa.default_memory_pool().release_unused()
+    if _libc is not None:
+        _libc.malloc_trim(0)
+
+
+@contextmanager
+def _ray_engine(workers: int) -> Iterator[Engine]:
+    """A cluster on this machine alone, or the one that RAY_ADDRESS names."""
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    alone = "leave compute.engine at processes"
+    with ray_cluster(address, "RAY_ADDRESS", "compute.engine=ray", alone, workers) as ray:
+        yield _Ray(ray)
+
+
+@contextmanager
+def ray_cluster(
+    address: str, option: str, user: str, otherwise: str, workers: int
+) -> Iterator[Any]:
+    """Ray, joined to a cluster.
+
+    Args:
+        address: ``local`` for one of this process alone, or as in 10.0.0.5:6379.
+        option: what set the address, for messages.
+        user: what needs Ray, and `otherwise` what to do without it, for messages.
+        workers: CPUs of a local cluster.
+
+    Raises:
+        InputError: Ray is not installed, or no cluster answers at the address.
+        CrammedError: a task raised it.
+    """
+    if address == "auto":  # any user of this machine may have written the file with the address
+        raise InputError(f"{option}=auto: name the cluster by its address, as in 10.0.0.5:6379")
+    if address == "local":
+        os.environ.setdefault(_RAY_CLUSTERS, "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = import_extra("ray", "ray", user, f", or {otherwise}")
+    began_here = not ray.is_initialized()
+    if began_here:
+        handler = signal.getsignal(signal.SIGTERM)
+        quiet = {"log_to_driver": False, "configure_logging": False}
+        if address == "local":
+            ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
+        else:
+            _join(lambda: ray.init(address=address, **quiet), f"{option}={address}")
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray takes it over
+    try:
+        yield ray
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CrammedError):
+            raise error.cause from None
+        raise
+    finally:
+        if began_here:
+            ray.shutdown()
+
+
+def _join(join: Callable[[], object], named: str) -> None:
+    """Join a cluster within a time limit, which Ray itself has not."""
+    faults: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            join()
+        except Exception as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(JOIN_SECONDS)
+    if faults or thread.is_alive():
+        why = f"{faults[0]}".partition("\n")[0] if faults else f"none within {JOIN_SECONDS:g} s"
+        raise InputError(
+            f"no Ray cluster answers at {named} ({why}): correct it, or leave it out to work on "
+            "this machine alone"
+        ) from (faults[0] if faults else None)

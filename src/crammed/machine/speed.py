@@ -1,0 +1,41 @@
+"""The nominal speed of a device: what stands in for it where nothing can be measured.
+
+It decides what `crammed recipes` shows, the tables of sizes in the documentation, which size is
+measured first, and whether compiling pays in a run whose budget is not one of time: such a run
+computes the same bits every time, which a measurement would not.
+"""
+
+from __future__ import annotations
+
+from crammed.config import ComputeConfig
+
+CORE = 80e9
+MULTIPROCESSOR = 0.5e12
+APPLE = 2e12
+"""Nominal FLOP/s of training on a CPU core, on a CUDA multiprocessor and on an Apple GPU."""
+SHARE_OF_PEAK = 0.5
+"""Share of its peak that training nominally reaches on a GPU whose peak is known."""
+
+
+def nominal_speed(compute: ComputeConfig) -> float:
+    """FLOP/s that training is taken to reach on the device that `compute` chooses.
+
+    Several processes that train together count with all of their GPUs.
+
+    Raises:
+        InputError: this machine has no such device.
+    """
+    import torch
+
+    from crammed.machine.device import choose_kind, known_peak
+    from crammed.machine.workers import cores, world_size
+
+    kind = choose_kind(compute, [])
+    if kind == "cpu":
+        return CORE * (compute.threads or cores())
+    if kind == "mps":
+        return APPLE
+    peak = known_peak(torch.cuda.get_device_name())
+    if peak is not None:
+        return world_size() * SHARE_OF_PEAK * peak
+    return world_size() * MULTIPROCESSOR * torch.cuda.get_device_properties().multi_processor_count

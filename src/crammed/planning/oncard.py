@@ -1,0 +1,219 @@
+"""What training would reach on a card that this machine lacks: a count, nothing is measured.
+
+Memory is what an uncompiled microbatch of tensors without storage would allocate, and the rows of a
+microbatch are found from it as on a real card. Seconds are FLOPs at a share of the peak, and the
+fewest bytes that `crammed.model.traffic` counts at a share of the bandwidth. The shares are what
+single operations reached on one H200. No stretch of work is faster than its launches, which is what
+tiny models wait for. Gaps between kernels, clocks that fall under load, compiling and reading are
+not counted: on that H200, a plain loop took 1.3 times its count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from crammed.config import ComputeConfig, RunConfig
+from crammed.data.masking import predicted_positions
+from crammed.errors import InputError
+from crammed.machine.cards import GIB, Card
+from crammed.machine.device import Device
+from crammed.model.count import parameters, train_flops_per_token
+from crammed.model.encoder import MaskedLM
+from crammed.model.traffic import attention_bytes, attention_flops, traffic
+from crammed.optim.build import build_optimizer
+from crammed.optim.muon import orthogonalisation_flops
+from crammed.planning.measure import FIRST_IDS, Speed
+from crammed.rules.choosing import Measure
+from crammed.training.memory import allocated, bytes_per_parameter, refuse_larger
+from crammed.training.step import TrainStep
+
+PRODUCTS = 0.725
+"""Share of the peak that matrix products reach: those of the paper's step 717 of 989 TFLOP/s."""
+ATTENTION = 0.35
+"""Share of the peak that attention reaches where its bytes do not bind it (assumed)."""
+BANDWIDTH = 0.9
+"""Share of the bandwidth that a copy reaches: 4.3 of 4.8 TB/s."""
+LAUNCH = 2e-6
+"""Seconds that any launch takes (assumed)."""
+MICROBATCH_LAUNCHES, LAYER_LAUNCHES = 40, 30
+"""Launches of a compiled microbatch, and more for each layer, to within a tenth of what
+``tools/step_on_paper.py`` counts."""
+ADAMW_LAUNCHES, MUON_LAUNCHES = 12, 50
+"""Launches of clipping and AdamW in an update, and of Muon for each shape of its matrices, without
+those that a large model needs more because its lists of tensors do not fit into one."""
+RESERVED = GIB
+"""Memory for the driver, CUDA's context and its libraries."""
+UPDATE_BYTES = 18
+"""Moved once per update for each parameter: weight read and written, gradient read; and the weight
+once more, to be written in 16 bits."""
+KEPT_BYTES = 8
+"""And for each number that the optimizer keeps for a parameter: read and written."""
+RECOMPUTED = 4 / 3
+"""Work of layers that compute their activations twice."""
+
+
+def counted_measure(card: Card, vocab_size: int | None) -> Measure:
+    """Counts what `crammed.planning.settling.measuring` measures: FLOP/s of a configuration.
+
+    Args:
+        vocab_size: of the corpus; None takes the configuration's.
+    """
+
+    def measure(config: RunConfig) -> float:
+        vocab = vocab_size or config.tokenizer.vocab_size
+        length, rows = config.data.row_length, config.batch.rows
+        predicted = predicted_positions(config.masking.rate, length)
+        flops = train_flops_per_token(config.model, vocab, length, predicted) * rows * length
+        return flops / counted_speed(config, vocab, card).seconds(rows)
+
+    return measure
+
+
+def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
+    """What `crammed.planning.measure.measure_speed` measures, as far as it can be counted.
+
+    Raises:
+        InputError: the card lacks the number format, or its memory is too small.
+    """
+    step = _fitted(config, vocab_size, card)
+    rows = min(step.microbatch_rows, config.batch.rows)
+    size = parameters(config.model, vocab_size)
+    held = bytes_per_parameter(config.optim) * size + step.leaves.cast_bytes
+    most = card.memory - RESERVED
+    while (memory := held + _taken(step, rows)) > most and rows > 1:
+        rows //= 2  # as training does where memory runs out all the same
+    if memory > most:
+        raise InputError(
+            f"not even one row of {config.data.row_length} tokens fits into the memory of the "
+            f"{card.name}: train a smaller model (model.layers, model.width)"
+        )
+    return Speed(
+        update=_update_seconds(step, card, config.optim.state_per_parameter),
+        row=_microbatch_seconds(config, vocab_size, card, rows, step.recomputes) / rows,
+        compile=0.0,
+        memory=memory,
+        microbatch_rows=rows,
+    )
+
+
+def _update_seconds(step: TrainStep, card: Card, kept: int) -> float:
+    """What an update takes besides its microbatches.
+
+    Args:
+        kept: numbers that the optimizer keeps for each parameter.
+    """
+    moved = (UPDATE_BYTES + KEPT_BYTES * kept) * sum(each.numel() for each in step.parameters)
+    shapes: Counter[tuple[int, int]] = Counter()
+    matrices = 0
+    for group in step.optimizer.param_groups:
+        if "parts" in group:  # one of Muon's
+            matrices += len(group["params"])
+            for each in group["params"]:
+                shapes[len(each) // group["parts"], each.shape[1]] += group["parts"]
+    flops = sum(count * orthogonalisation_flops(*shape) for shape, count in shapes.items())
+    launches = ADAMW_LAUNCHES + MUON_LAUNCHES * len(shapes) + matrices
+    seconds = moved / (BANDWIDTH * card.bandwidth) + flops / (PRODUCTS * card.peak)
+    return max(seconds, launches * LAUNCH)
+
+
+def _microbatch_seconds(
+    config: RunConfig, vocab_size: int, card: Card, rows: int, recomputes: bool
+) -> float:
+    model, length = config.model, config.data.row_length
+    tokens, predicted = rows * length, predicted_positions(config.masking.rate, length)
+    of_attention = attention_flops(model, tokens, length)
+    products = tokens * train_flops_per_token(model, vocab_size, length, predicted) - of_attention
+    bandwidth = BANDWIDTH * card.bandwidth
+    moved = sum(traffic(model, vocab_size, tokens, rows * predicted, 2, 2).values())
+    seconds = products / (PRODUCTS * card.peak) + moved / bandwidth
+    seconds += max(
+        of_attention / (ATTENTION * card.peak), attention_bytes(model, tokens, 2) / bandwidth
+    )
+    launches = MICROBATCH_LAUNCHES + LAYER_LAUNCHES * model.depth
+    return max(seconds, launches * LAUNCH) * (RECOMPUTED if recomputes else 1.0)
+
+
+def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
+    """The step that would train there, without storage, with microbatches that the card holds."""
+    device, free = _device(config.compute, card), card.memory - RESERVED
+    refuse_larger(config, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
+    with torch.device("meta"):
+        model = MaskedLM(config.model, vocab_size)
+    optimizer = build_optimizer(model, config.optim)
+    step = TrainStep(model, optimizer, config, FIRST_IDS, device)
+    if device.fits_microbatch:
+        weights = sum(each.nbytes for each in step.parameters) + step.leaves.cast_bytes
+        step.fit(free - weights, lambda rows: _taken(step, rows))
+    return step
+
+
+def _taken(step: TrainStep, rows: int) -> int:
+    """Bytes that a microbatch of so many rows takes."""
+    with _one_kernel_attention():
+        return allocated(lambda: step.try_rows(rows))
+
+
+def _device(config: ComputeConfig, card: Card) -> Device:
+    """The card as `crammed.machine.device.choose_device` would describe it there.
+
+    Raises:
+        InputError: the configuration asks for a format that the card lacks, or that is not counted.
+    """
+    native: torch.dtype = getattr(torch, card.half)
+    if config.fp8 == "on" or config.dtype not in ("auto", card.half):
+        raise InputError(
+            f"--device {card.name} counts products in {card.half}: leave out compute.fp8 and "
+            "compute.dtype"
+        )
+    return Device(
+        torch=torch.device("meta"),
+        name=card.name,
+        dtype=native,
+        tuning_dtype=torch.float32 if native == torch.float16 else native,
+        fp8=False,
+        kernels=config.kernels,
+        compile=False,
+        recomputes=None if config.recompute == "auto" else config.recompute == "on",
+        microbatch_rows=config.microbatch_rows or 256,
+        fits_microbatch=config.microbatch_rows is None,
+        peak=card.peak,
+        peak_source="table",
+        reasons=(),
+    )
+
+
+@contextmanager
+def _one_kernel_attention() -> Iterator[None]:
+    """Attention in one kernel, as on a card; without one, PyTorch keeps all scores in memory."""
+    functional: Any = F  # layers that compute again in backward find it here, too
+    usual = functional.scaled_dot_product_attention
+    functional.scaled_dot_product_attention = _attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = usual
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    bias = None
+    if attn_mask is not None:
+        bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+        if attn_mask.dtype == torch.bool:
+            bias = bias.masked_fill(~attn_mask, -float("inf"))
+        bias = bias.expand(*query.shape[:-1], key.shape[-2])
+    operator = torch.ops.aten._scaled_dot_product_efficient_attention
+    output: Tensor = operator(query, key, value, bias, True, dropout_p)[0]
+    return output

@@ -1,0 +1,108 @@
+"""Settles what a run trains: as it began, or by measuring this device, the same in all processes.
+
+`crammed plan`, `prepare`, `pretrain`, `run` and `study` choose with the same functions.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus
+from crammed.data.heldout import text_bytes
+from crammed.machine.device import Device, choose_device
+from crammed.model.count import parameters
+from crammed.planning.gauge import training_speed
+from crammed.quantity import quantity
+from crammed.rules.choosing import Asked, Choice, Chosen, Measure, choose, reasons
+from crammed.rules.early_end import EarlyEnd
+from crammed.rules.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape, with_values
+from crammed.runs.resuming import asked_of_corpus, chosen_before
+from crammed.terminal.progress import Progress
+from crammed.training.distributed import Group
+
+
+def device_of(config: RunConfig, rows: float | None = None) -> Device:
+    """The device of a run.
+
+    Args:
+        rows: number of rows in the corpus; None if there is no corpus yet.
+
+    Raises:
+        InputError: this machine lacks the device or the format that the configuration asks for.
+    """
+    return choose_device(config.compute, seconds_a_shape(config, rows))
+
+
+def measuring(device: Device, progress: Progress, group: Group | None = None) -> Measure:
+    """Measures the speed of all processes of a run together, on the device of this one."""
+    several = group.size if group is not None and device.torch.type == "cuda" else 1
+
+    def measure(config: RunConfig) -> float:
+        with progress.task("measuring") as task:
+            speed = several * training_speed(config, device)
+            layers, width = config.model.layers, config.model.width
+            task.update(1, f"{layers} x {width} trains with {quantity(speed, 'FLOP/s')}")
+        return speed
+
+    return measure
+
+
+def settled(asked: Asked, out: Path, rows: float | None, measure: Measure) -> Chosen:
+    """What the run in `out` trains: what it has begun with, or what is chosen now.
+
+    Args:
+        rows: how many rows of text there are; None if that is not known.
+
+    Raises:
+        InputError: a file of the run is damaged, or nothing suits what is asked for.
+    """
+    if (before := chosen_before(out, asked)) is not None:
+        return before
+    chosen = choose(asked_of_corpus(out, asked), rows, measure)
+    return Chosen(chosen.config, chosen.choice.model_copy(update={"follows": asked.open}))
+
+
+def tell(chosen: Chosen, group: Group) -> None:
+    """Tell the other processes what this one has settled."""
+    group.tell(json.dumps({"values": chosen.values, "choice": chosen.choice.model_dump()}))
+
+
+def told(asked: Asked, group: Group) -> Chosen:
+    """What the leading process has settled."""
+    said = json.loads(group.tell(None))
+    return Chosen(with_values(asked.config, said["values"]), Choice.model_validate(said["choice"]))
+
+
+def announce(
+    config: RunConfig, choice: Choice, corpus: Corpus, device: Device, progress: Progress
+) -> None:
+    """Say what is about to be trained, on what, and why."""
+    for reason in device.reasons:
+        progress.line(f"device  {reason}")
+    # Little text may give fewer words than were asked for, and each token then costs less.
+    config = with_values(config, {"tokenizer.vocab_size": corpus.vocab_size})
+    if words := _about_the_text(config, choice, corpus):
+        progress.line(f"corpus  {words}")
+    size = quantity(parameters(config.model, corpus.vocab_size))
+    progress.line(
+        f"model  {config.model.layers} x {config.model.width} ({size} parameters), updates of "
+        f"{config.batch.rows:,} rows, learning rate {config.optim.lr:.1e}: "
+        f"{reasons(config, choice, corpus.rows)}"
+    )
+
+
+def _about_the_text(config: RunConfig, choice: Choice, corpus: Corpus) -> str | None:
+    """What there is to say about the length of the corpus, if that is short for the budget."""
+    speed, length = choice.flops_per_second, corpus.rows * corpus.row_length
+    paid, most = expected_tokens(config, speed), config.most_tokens(corpus.rows)
+    if speed is None and config.budget.limit.kind == "time":  # a nominal speed would be a guess
+        ends = f"ends the run when it has been read {most / length:g} times, if the budget lasts"
+        return f"{ends} that long" if paid > most else None
+    size = text_bytes(corpus.manifest["characters"], corpus.heldout) if paid > most else None
+    if early := EarlyEnd.of(config, corpus.rows, size, most / length, most / paid):
+        return early.words(over=False)
+    if paid / length > MOST_EPOCHS:
+        return f"will be read about {paid / length:.1f} times: add text, or lower the budget"
+    return None

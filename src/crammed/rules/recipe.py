@@ -1,0 +1,176 @@
+"""Recipes: complete configurations in files, and overrides that change single values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from crammed.config import ModelConfig, RunConfig
+from crammed.config.choice import overlaid
+from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
+from crammed.errors import InputError
+from crammed.rules.choosing import Asked
+from crammed.rules.sizing import FOLLOWERS, follow_budget, head_dim
+
+EARLIER = ("0.1.0", "2026-11-22")
+"""The versions in which recipes were others than today, the oldest first; the last is the day until
+which the recipes of a version that was not released were so."""
+_MARK = re.compile(r"former-([^:]+):")
+"""Before a recipe, it and what it extends are read as they were in that version."""
+
+
+def recipe_names() -> list[str]:
+    """Names of the built-in recipes, sorted."""
+    return names_in(resources.files("crammed") / "recipes")
+
+
+def formerly(recipe: str, version: str) -> str:
+    """The recipe as it was in one of `EARLIER`; one that has not changed is the same."""
+    return f"former-{version}:{unmarked(recipe)}"
+
+
+def unmarked(word: str) -> str:
+    """A recipe without the mark of an earlier version; other words as they are."""
+    return _MARK.sub("", word, count=1) if _version_of(word) is not None else word
+
+
+def _version_of(recipe: str) -> str | None:
+    """The version as of which a recipe is read; None is today's."""
+    found = _MARK.match(recipe)
+    return found[1] if found is not None and found[1] in EARLIER else None
+
+
+def _folder_of(recipe: str, version: str | None) -> Traversable:
+    """Where a recipe lies: as of this version, or as it was first changed to after it."""
+    today = resources.files("crammed") / "recipes"
+    since = EARLIER[EARLIER.index(version) :] if version is not None else ()
+    folders = [today / "former" / each for each in since]
+    return next((each for each in folders if recipe in names_in(each)), today)
+
+
+def _read_recipe(recipe: str, version: str | None, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The recipe's sections as plain values, on top of those it extends."""
+    if recipe in seen:
+        raise InputError(f"recipe {recipe} extends itself: {' -> '.join((*seen, recipe))}")
+    values = read_yaml("recipe", recipe, _folder_of(recipe, version))
+    base_name = values.pop("extends", None)
+    if base_name is None:
+        return values
+    base = _read_recipe(str(base_name), version, (*seen, recipe))
+    return overlaid(base, values, RunConfig)
+
+
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """``["a.b=1", "a.c=x"]`` becomes ``{"a": {"b": 1, "c": "x"}}``.
+
+    Raises:
+        InputError: a value is not YAML, or two overrides contradict each other.
+    """
+    nested: dict[str, Any] = {}
+    for override in overrides:
+        path, _, text = override.partition("=")
+        try:
+            value = load_yaml(text) if text else ""
+        except ValueError as error:
+            raise InputError(f"the value in {override!r} is not valid YAML") from error
+        at = nested
+        *parents, leaf = path.split(".")
+        for parent in parents:
+            at = at.setdefault(parent, {})
+            if not isinstance(at, dict):
+                raise InputError(f"{override!r} sets a key in what another override sets whole")
+        if leaf in at:
+            raise InputError(f"{path} is set twice")
+        at[leaf] = value
+    return nested
+
+
+def ask(
+    recipe: str,
+    overrides: Sequence[str] = (),
+    fixed: Mapping[str, Any] | None = None,
+    *,
+    fit: bool = False,
+) -> Asked:
+    """Read a recipe, and find out what it leaves to the budget.
+
+    A model takes rows as long as those of the data, unless ``model.max_length`` is set beside the
+    recipe.
+
+    Args:
+        recipe: a built-in one or a file, also as `formerly` names it.
+        overrides: ``key.path=value`` each.
+        fixed: values by section that the options of the command line set.
+        fit: leave every key to the budget that has a rule, also where the recipe sets it; what
+            `overrides` and `fixed` set stays.
+
+    Raises:
+        InputError: an unknown recipe, key or value; all faults at once, a line each.
+    """
+    given = overlaid(parse_overrides(overrides), fixed or {}, RunConfig)
+    earlier, recipe = _version_of(recipe), unmarked(recipe)
+    values = overlaid(_read_recipe(recipe, earlier), given, RunConfig)
+    if not _is_set(given, "model.max_length"):
+        values = overlaid(values, _limit_of_rows(values), RunConfig)
+    values.setdefault("recipe", Path(recipe).stem)
+    following = values.pop("follows_budget", None) or []
+    if not isinstance(following, list) or not all(isinstance(key, str) for key in following):
+        raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
+    left_open = tuple(key for key in following if not _is_set(values, key))
+    if "model.head_dim" in left_open:
+        values = overlaid(values, _heads_of_width(values), RunConfig)
+    config = validated(RunConfig, values, f"recipe {recipe}")
+    asked = Asked(config, left_open, earlier)
+    if fit:
+        asked = asked.wide_open(but=[key for key in FOLLOWERS if _is_set(given, key)])
+    return asked
+
+
+def load_config(
+    recipe: str,
+    overrides: Sequence[str] = (),
+    fixed: Mapping[str, Any] | None = None,
+    speed: float | None = None,
+    rows: int | None = None,
+) -> RunConfig:
+    """Resolve a recipe as for a device of a named speed.
+
+    Args:
+        overrides, fixed: as in `ask`.
+        speed: FLOP/s of the device; None takes the nominal speed of this machine's.
+        rows: number of rows in the corpus; None if there is no corpus yet.
+
+    Raises:
+        InputError: as `ask`.
+    """
+    asked = ask(recipe, overrides, fixed)
+    if not asked.open or speed is None:
+        return asked.nominally(rows)
+    return follow_budget(asked.config, asked.open, speed, rows)
+
+
+def _limit_of_rows(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``model.max_length`` of a recipe, raised where rows are longer."""
+    data, model = (values.get(name) or {} for name in ("data", "model"))
+    if not (isinstance(data, Mapping) and isinstance(model, Mapping)):
+        return {}
+    lengths = [data.get("row_length"), model.get("max_length", ModelConfig().max_length)]
+    if not all(type(each) is int for each in lengths) or lengths[0] <= lengths[1]:
+        return {}
+    return {"model": {"max_length": lengths[0]}}
+
+
+def _heads_of_width(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``model.head_dim`` that follows from a width that is set, before both are validated."""
+    width = values["model"].get("width") if isinstance(values.get("model"), Mapping) else None
+    return {"model": {"head_dim": head_dim(width)}} if type(width) is int and width > 0 else {}
+
+
+def _is_set(values: Mapping[str, Any], key: str) -> bool:
+    section, _, name = key.partition(".")
+    values = values.get(section) or {}
+    return isinstance(values, Mapping) and name in values

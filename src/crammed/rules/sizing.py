@@ -1,0 +1,314 @@
+"""The values that follow from the budget: a recipe lists them, and these rules fill them in.
+
+One dial turns all of them. The budget and the device say how many tokens a model of some size can
+be trained on, and from the tokens follow the size, the batch and the learning rate. A recipe lists
+the keys under `follows_budget`; a value that the recipe or the command line sets stays as it is.
+
+The speed of the device is a number here; `choosing` says where it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from crammed.config import RunConfig
+from crammed.config.choice import overlaid
+from crammed.config.optim import Moments, MuonConfig
+from crammed.data.masking import predicted_positions
+from crammed.errors import InputError
+from crammed.machine.speed import nominal_speed
+from crammed.model.count import block_matrix_parameters, train_flops_per_token
+
+SHAPES = (
+    (2, 64),
+    (2, 128),
+    (4, 128),
+    (4, 192),
+    (4, 256),
+    (6, 320),
+    (6, 384),
+    (8, 512),
+    (12, 512),
+    (12, 640),
+    (12, 768),
+    (16, 768),
+    (22, 768),
+    (20, 1024),
+    (28, 1024),
+)
+"""Layers and width of the sizes to choose from; most are 1.6 times as large as the one before."""
+LARGEST_HEAD = 64
+FEWEST_HEADS = 4
+"""Narrow models have narrow heads, so that there is one for each of the neighbours that attention
+begins with."""
+TOKENS_PER_PARAMETER = 20.0
+"""Tokens for each weight of the layers' products that spend compute best (Hoffmann et al. 2022)."""
+MOST_EPOCHS = 8.0
+"""What is read more often than this does not count for the size, as measured on texts of a quarter
+of a million to three million tokens (docs/text.md). Language models, which see the same targets in
+each reading, gain little after four (Muennighoff et al. 2023). When a run ends is for
+`budget.most_epochs` to say."""
+BATCH_TOKENS = 1024.0
+BATCH_AT = 1e6
+BATCH_POWER = 0.6
+"""An update has 1,024 tokens in a run of a million, as measured here, and with this power half a
+million in a run of 30 billion, as others use."""
+LARGEST_BATCH = 1_048_576
+SMALLEST_BATCH = 512
+RATE = 1e-3
+RATE_WIDTH = 768
+MATRIX_RATE = 1.6
+"""Muon's rate as a multiple of AdamW's, as measured here at widths 64 and 128."""
+
+
+def learning_rate(config: RunConfig) -> float:
+    """The paper's learning rate at width 768, and inversely as the root of the width elsewhere."""
+    return RATE * math.sqrt(RATE_WIDTH / config.model.width)
+
+
+def rates_of_width(config: RunConfig) -> tuple[str, ...]:
+    """Keys of the learning rates that follow the width: those of Adam and its relatives."""
+    if not isinstance(config.optim, Moments):
+        return ()
+    if isinstance(config.optim, MuonConfig):
+        return ("optim.lr", "optim.matrix_lr")
+    return ("optim.lr",)
+
+
+def head_dim(width: int) -> int:
+    """The widest heads that there are enough of: an even divisor of the width, for rotary."""
+    most = min(LARGEST_HEAD, width // FEWEST_HEADS)
+    return max((size for size in range(2, most + 1, 2) if width % size == 0), default=width)
+
+
+FOLLOWERS = (
+    "model.layers",
+    "model.width",
+    "model.head_dim",
+    "tokenizer.vocab_size",
+    "batch.rows",
+    "optim.lr",
+    "optim.matrix_lr",
+)
+
+
+def follow_budget(
+    config: RunConfig, keys: Collection[str], speed: float, rows: float | None = None
+) -> RunConfig:
+    """`config` with the values of some keys replaced by what its budget and `speed` give.
+
+    Args:
+        keys: dotted keys out of `FOLLOWERS`.
+        speed: FLOP/s of the device.
+        rows: number of rows in the corpus; None if there is no corpus yet.
+
+    Raises:
+        InputError: there is no rule for a key, or no size suits the rest of the configuration.
+    """
+    if unknown := sorted(set(keys) - set(FOLLOWERS)):
+        raise InputError(
+            f"follows_budget: there is no rule for {', '.join(unknown)}; the keys with a rule are "
+            f"{', '.join(FOLLOWERS)}"
+        )
+    config, _ = best_shape(config, keys, speed, rows)
+    if "batch.rows" in keys:
+        read = min(tokens(config, speed), config.most_tokens(rows))
+        wanted = batch_tokens(read) / config.data.row_length
+        config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
+    rates = set(keys).intersection(rates_of_width(config))
+    if "optim.lr" in rates:
+        config = with_values(config, {"optim.lr": learning_rate(config)})
+    if "optim.matrix_lr" in rates:
+        config = with_values(config, {"optim.matrix_lr": MATRIX_RATE * config.optim.lr})
+    return config
+
+
+def best_shape(
+    config: RunConfig, keys: Collection[str], speed: float, rows: float | None = None
+) -> tuple[RunConfig, str]:
+    """`config` in the size to train, as far as `keys` allow another, and why.
+
+    Raises:
+        InputError: no size suits the rest of the configuration.
+    """
+    tried = [_in_shape(config, keys, layers, width) for layers, width in SHAPES]
+    shapes = [shape for shape in tried if shape is not None]
+    if not shapes:
+        raise InputError(
+            f"no width that follows from the budget suits model.head_dim={config.model.head_dim} "
+            f"and model.ffn_ratio={config.model.ffn_ratio:g}: set model.layers and model.width"
+        )
+    place, why = best_of([Size.of(shape, tokens(shape, speed), rows) for shape in shapes])
+    return shapes[place], why
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size that the budget could be spent on.
+
+    Attributes:
+        parameters: weights of the layers' products.
+        tokens: how many tokens the budget pays for.
+        epochs: how often the text is read for them; None if its length is not known.
+        most_epochs: how many readings count.
+    """
+
+    parameters: int
+    tokens: float
+    epochs: float | None
+    most_epochs: float = MOST_EPOCHS
+
+    @property
+    def tokens_that_count(self) -> float:
+        """Without those of the epochs after the first `most_epochs`."""
+        if not self.epochs:
+            return self.tokens
+        return min(1.0, self.most_epochs / self.epochs) * self.tokens
+
+    @classmethod
+    def of(cls, config: RunConfig, tokens: float, rows: float | None) -> Size:
+        """The size of a configuration that reads so many tokens of a corpus with so many rows."""
+        epochs = tokens / config.data.row_length / rows if rows is not None else None
+        return cls(block_matrix_parameters(config.model), tokens, epochs, epochs_that_count(config))
+
+
+def epochs_that_count(config: RunConfig) -> float:
+    """How many readings of its text a run can learn from: `MOST_EPOCHS`, or fewer if it ends."""
+    return min(MOST_EPOCHS, config.budget.most_epochs or math.inf)
+
+
+def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
+    """The place of the size to train among sizes in ascending order, and why.
+
+    This is the largest that gets `TOKENS_PER_PARAMETER`, or the smallest if none does; what is read
+    more often than `epochs_that_count` says does not count. So more budget never chooses a smaller
+    size, and little text never chooses a large one. It is a rule of thumb: the loss depends little
+    on the size (Geiping and Goldstein 2022, section 4.2), so half or twice as large is no mistake.
+    """
+    needed = [TOKENS_PER_PARAMETER * size.parameters for size in sizes]
+    fed = [n for n, size in enumerate(sizes) if size.tokens_that_count >= needed[n]]
+    place = fed[-1] if fed else 0
+    wanted = f"{TOKENS_PER_PARAMETER:g} tokens per parameter of its layers"
+    if any(size.tokens >= needed[n] for n, size in enumerate(sizes) if n > place):
+        wanted += f" from reading the text at most {sizes[0].most_epochs:g} times"
+    if fed:
+        return place, f"the largest that gets {wanted}"
+    return place, f"no size gets {wanted}, and the smallest comes nearest"
+
+
+def _in_shape(
+    config: RunConfig, keys: Collection[str], layers: int, width: int
+) -> RunConfig | None:
+    """`config` with these layers and this width where `keys` allow it; None if they do not fit."""
+    shape = {"model.layers": layers, "model.width": width}
+    values = {key: value for key, value in shape.items() if key in keys}
+    own = values.get("model.width", config.model.width)
+    if "model.head_dim" in keys:
+        values["model.head_dim"] = head_dim(own)
+    if "tokenizer.vocab_size" in keys:
+        values["tokenizer.vocab_size"] = vocabulary(own)
+    try:
+        return with_values(config, values)
+    except ValidationError:
+        return None
+
+
+def tokens(config: RunConfig, speed: float) -> float:
+    """How many tokens the budget pays for at `speed` FLOP/s."""
+    budget = config.budget.limit
+    if budget.kind == "tokens":
+        return budget.limit
+    if budget.kind == "updates":  # tokens = updates x batch, and the batch follows the tokens
+        a_million = BATCH_TOKENS / BATCH_AT**BATCH_POWER
+        whole: float = (budget.limit * a_million) ** (1.0 / (1.0 - BATCH_POWER))
+        return whole
+    flops = budget.limit * (speed if budget.kind == "time" else 1.0)
+    return flops / flops_per_token(config)
+
+
+def flops_per_token(config: RunConfig) -> float:
+    """Training FLOPs for each token of a run, counted at its first mask rate."""
+    length = config.data.row_length
+    predicted = predicted_positions(config.masking.rate, length)
+    return train_flops_per_token(config.model, config.tokenizer.vocab_size, length, predicted)
+
+
+def expected_tokens(
+    config: RunConfig, speed: float | None = None, rows: float | None = None
+) -> float:
+    """How many tokens a run will read.
+
+    Args:
+        speed: measured FLOP/s; None takes the nominal speed of the device.
+        rows: number of rows in the corpus, whose length may end the run; None leaves that out, and
+            gives what the budget pays for.
+
+    Raises:
+        InputError: this machine has no such device.
+    """
+    budget = config.budget.limit
+    if budget.kind == "updates":
+        paid = budget.limit * config.batch.rows * config.data.row_length
+    else:
+        paid = tokens(config, speed or nominal_speed(config.compute))
+    return min(paid, config.most_tokens(rows))
+
+
+def expected_seconds(config: RunConfig, rows: float | None = None) -> float:
+    """How many seconds a run will take at the nominal speed.
+
+    One of time spends it whole, unless the length of its text ends it.
+
+    Args:
+        rows: as in `expected_tokens`.
+
+    Raises:
+        InputError: this machine has no such device.
+    """
+    budget = config.budget.limit
+    if budget.kind == "time" and math.isinf(config.most_tokens(rows)):
+        return budget.limit
+    read = expected_tokens(config, rows=rows)
+    return read * flops_per_token(config) / nominal_speed(config.compute)
+
+
+def seconds_a_shape(config: RunConfig, rows: float | None = None) -> float:
+    """The expected seconds of a run for each shape that may have to be compiled.
+
+    Every size of a growing batch and every mask rate may have a shape of its own.
+
+    Args:
+        rows: as in `expected_tokens`.
+
+    Raises:
+        InputError: this machine has no such device.
+    """
+    batch, masking = config.batch, config.masking
+    sizes = math.ceil(batch.rows / batch.ramp_quantum) if batch.ramp else 1
+    rates = 1 if masking.final_rate is None else masking.stages
+    return expected_seconds(config, rows) / (sizes * rates)
+
+
+def batch_tokens(tokens: float) -> float:
+    """Tokens of an update in a run of so many tokens."""
+    wanted: float = BATCH_TOKENS * (tokens / BATCH_AT) ** BATCH_POWER
+    return min(max(wanted, SMALLEST_BATCH), LARGEST_BATCH)
+
+
+def vocabulary(width: int) -> int:
+    """A size of the vocabulary with which the head costs less than the layers of this width."""
+    return 8192 if width < 256 else 16384 if width < 512 else 32768
+
+
+def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """`config` with the values of dotted keys replaced, as overrides replace them."""
+    change: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        section, name = key.split(".")
+        change.setdefault(section, {})[name] = value
+    return RunConfig.model_validate(overlaid(config.model_dump(mode="json"), change, RunConfig))

@@ -1,0 +1,400 @@
+"""The directory of a run: its configuration, what happened, and what came out.
+
+config.json     the resolved configuration, saved before anything else is done
+choice.json     which of its values followed from the budget, and the measured speed of the device
+env.json        versions and machine
+corpus/         the corpus that `crammed run` prepared, unless it was told to use another
+metrics.jsonl   one object for each log point
+events.jsonl    stages, held-out measurements, checkpoints, resumes, spikes, divergence
+heartbeat.json  seconds charged and joules at the last log point: what a crash loses is charged, too
+checkpoints/    only while training
+final/          weights, configuration and tokenizer of the trained model, and their hashes
+export/         the same as a Hugging Face folder
+evaluation/     scores, and the predictions behind them (crammed.evaluation.folder)
+summary.json    the result; the last file that training writes
+report.html
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import crammed
+from crammed.config import RunConfig
+from crammed.config.migration import migrate
+from crammed.config.yamlfile import validated
+from crammed.errors import InputError
+from crammed.files import (
+    FolderLock,
+    disk_faults,
+    missing_folders,
+    read_json,
+    remove_if_empty,
+    write_json,
+)
+from crammed.machine.energy import Meter
+from crammed.rules.choosing import Choice
+from crammed.runs.summary import read_summary
+
+_BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
+"""What a process leaves that ends before it has written which run this is."""
+
+_LONGEST = 1e11  # seconds, ten times the largest budget
+
+
+class RunDir:
+    """An open run directory, locked against a second process.
+
+    Attributes:
+        choice: what is known of how its values were chosen; empty in runs of older versions.
+        energy: counts what training uses.
+    """
+
+    def __init__(self, path: Path, config: RunConfig, *, created: bool) -> None:
+        self.path = path
+        self.config = config
+        self.choice = Choice()
+        self.energy = Meter()
+        self._created = created
+        self._made = missing_folders(path)
+        self._lock = FolderLock(path)
+        for half_written in path.glob(".*.json.tmp"):  # by a process that was killed
+            half_written.unlink()
+
+    @classmethod
+    def open(cls, path: Path, config: RunConfig, choice: Choice | None = None) -> RunDir:
+        """Make a new run directory, or open one that holds the same configuration.
+
+        A directory that holds nothing but a corpus so far also takes another configuration, if
+        that one prepares the same corpus. What to do about divergence may always change.
+
+        Args:
+            choice: how the values were chosen; None if they still may be (`decide`).
+
+        Raises:
+            InputError: it holds another configuration or something else, or is in use.
+        """
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file: choose another --out")
+        saved = path / "config.json"
+        if saved.exists():
+            found = read_config(path)
+            another = found.identity() != config.identity()
+            if another and not takes_another(path, found, config):
+                changes = ", ".join(differences(found, config)[:3])
+                raise InputError(
+                    f"{path} holds a run with another configuration ({changes}): choose another "
+                    "--out, or the same configuration to resume it"
+                )
+            run = cls(path, config, created=False)
+            run.choice = read_choice(path) or run.choice
+            if another:
+                run.decide(config, choice)
+            elif found.train.divergence != config.train.divergence:
+                write_json(saved, config.model_dump(mode="json"))
+            return run
+        if path.exists() and any(each.name not in _BEFORE_CONFIG for each in path.iterdir()):
+            raise InputError(f"{path} holds something that is not a run: choose another --out")
+        run = cls(path, config, created=True)
+        try:
+            write_json(path / "env.json", environment())
+            run.decide(config, choice)
+        except InputError:
+            run.discard_if_new()
+            raise
+        return run
+
+    def decide(self, config: RunConfig, choice: Choice | None) -> None:
+        """Save the configuration of the run, and then how its values were chosen, if they were.
+
+        A process that is killed in between leaves a configuration that may be chosen anew.
+        """
+        (self.path / "choice.json").unlink(missing_ok=True)
+        write_json(self.path / "config.json", config.model_dump(mode="json"))
+        if choice is not None:
+            write_json(self.path / "choice.json", choice.model_dump(mode="json"))
+        self.config, self.choice = config, choice or Choice()
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def discard_if_new(self) -> None:
+        """Remove what this process made if there is nothing worth keeping in it yet."""
+        kept = ("metrics.jsonl", "corpus/manifest.json", ".corpus.preparing")
+        if self._created and not any((self.path / name).exists() for name in kept):
+            shutil.rmtree(self.path, ignore_errors=True)
+            if self.path not in self._made:
+                self.path.mkdir(exist_ok=True)
+            remove_if_empty(self._made)
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final"
+
+    @property
+    def export(self) -> Path:
+        return self.path / "export"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def summary(self) -> dict[str, Any] | None:
+        """The result of training; None until it has finished."""
+        return read_summary(self.path)
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "evaluation"
+
+    def scores(self) -> dict[str, Any]:
+        """The scores so far, by name of the suite."""
+        scores = read_json(self.evaluation / "scores.json") or {"suites": {}}
+        suites: dict[str, Any] = scores["suites"]
+        return suites
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        """Append one log point."""
+        self._append("metrics.jsonl", record)
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        """Append an event with the current time."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._append("events.jsonl", {"event": name, "at": now, **fields})
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        line = json.dumps(record, allow_nan=False) + "\n"
+        with disk_faults(self.path), (self.path / name).open("a+b") as file:
+            if file.tell() and not _ends_in_newline(file):
+                file.write(b"\n")  # a record that a crash cut short stays on its own line
+            file.write(line.encode())
+
+    def heartbeat(self, charged_seconds: float) -> None:
+        """Record the seconds charged so far, and the energy used if it is known."""
+        beat, joules = {"charged_s": charged_seconds}, self.energy.joules()
+        beat |= {} if joules is None else {"joules": joules}
+        write_json(self.path / "heartbeat.json", beat, sync_folder=False)  # the last one will do
+
+    def last_heartbeat(self) -> float:
+        """Seconds charged at the last log point of any process; 0 before the first one."""
+        file = self.path / "heartbeat.json"
+        beat = {"charged_s": 0.0, **(read_json(file) or {})}
+        seconds = beat["charged_s"]
+        if type(seconds) not in (int, float) or not 0 <= seconds <= _LONGEST:
+            raise InputError(
+                f"{file} is damaged: it has no number of seconds 'charged_s' that a run can take; "
+                "restore it from a copy, or delete it, and work lost in a crash is not charged"
+            )
+        return float(seconds)
+
+    def last_joules(self) -> float | None:
+        """Joules used up to the last log point of any process, if known; 0 before the first."""
+        try:
+            beat = read_json(self.path / "heartbeat.json")
+        except InputError:  # which `last_heartbeat` says where it matters
+            return None
+        joules: Any = 0.0 if beat is None else beat.get("joules")
+        known = type(joules) in (int, float) and 0.0 <= joules < math.inf
+        return float(joules) if known else None
+
+
+def _ends_in_newline(file: Any) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return bool(file.read(1) == b"\n")
+
+
+def read_config(path: Path) -> RunConfig:
+    """The configuration of the run in `path`, also where an older version saved it.
+
+    Raises:
+        InputError: there is no run, or this version cannot read it.
+    """
+    file = path / "config.json"
+    try:
+        values = migrate(json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(_not_a_run(path)) from error
+    return validated(RunConfig, values, str(file))
+
+
+def _not_a_run(path: Path) -> str:
+    """Why a folder cannot be read as a run, and what to name instead."""
+    if not path.exists():
+        return f"{path} does not exist: name the folder of a run"
+    if runs := sorted(file.parent for file in path.glob("*/summary.json")):
+        words = f"{path} is not a run, but has runs in it: name those, such as {runs[0]}"
+        study = (path / "study.json").exists()
+        return f"{words}, or {path}/*-0 for the first seed of each arm" if study else words
+    return (
+        f"{path} is not a run: it has no readable config.json; name another folder, or restore "
+        "that file from a copy"
+    )
+
+
+def read_choice(path: Path) -> Choice | None:
+    """How the values of the run in `path` were chosen; None if it has not noted that.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    file = path / "choice.json"
+    values = read_json(file)
+    return None if values is None else validated(Choice, values, str(file))
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON-lines file; lines that a crash cut short are skipped.
+
+    Raises:
+        InputError: the file cannot be read, or a line holds something else than an object.
+    """
+    if not path.exists():
+        return
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(record, dict):
+            raise _unexpected(path, number, "is not an object")
+        yield record
+
+
+def read_metrics(path: Path, *numbers: str) -> list[dict[str, Any]]:
+    """The log points of the run in `path`, without those that a crash undid.
+
+    Args:
+        numbers: what every log point has to have, besides ``update``.
+
+    Raises:
+        InputError: a log point lacks one of these, or has no number there.
+    """
+    file, kept = path / "metrics.jsonl", list[dict[str, Any]]()
+    for place, record in enumerate(read_lines(file), 1):
+        _check_numbers(record, ("update", *numbers), file, place)
+        while kept and kept[-1]["update"] >= record["update"]:
+            kept.pop()
+        kept.append(record)
+    return kept
+
+
+def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The events of the run in `path`.
+
+    Args:
+        numbers: what events of that name have to have.
+
+    Raises:
+        InputError: an event lacks one of these, or has no number there.
+    """
+    file, events = path / "events.jsonl", list[dict[str, Any]]()
+    for place, event in enumerate(read_lines(file), 1):
+        if not isinstance(event.get("event"), str):
+            raise _unexpected(file, place, "does not name an event")
+        _check_numbers(event, numbers.get(event["event"], ()), file, place)
+        events.append(event)
+    return events
+
+
+def _check_numbers(record: Mapping[str, Any], names: Iterable[str], file: Path, place: int) -> None:
+    """Raise an `InputError` unless the record has a finite number of each of these names."""
+    for name in names:
+        value: Any = record.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and abs(value) <= sys.float_info.max):
+            raise _unexpected(file, place, f"has no number {name!r}")
+
+
+def _unexpected(file: Path, place: int, fault: str) -> InputError:
+    return InputError(
+        f"{file} is damaged: record {place} {fault}; restore the file, or delete that line"
+    )
+
+
+def takes_another(path: Path, old: RunConfig, new: RunConfig) -> bool:
+    """Whether the directory holds a corpus that suits `new` and no training yet, or less."""
+    if any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json")):
+        return False
+    if not (path / "corpus" / "manifest.json").exists():
+        return (path / ".corpus.preparing").exists()  # what fits of it is used
+    return (old.data, old.tokenizer) == (new.data, new.tokenizer)
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """``KEY: VALUE there, VALUE here`` for every difference that decides the result."""
+    before, after = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
+    return [
+        f"{key}: {before.get(key)} there, {after.get(key)} here"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+        and not key.startswith(("compute.", "description", "train.divergence."))
+    ]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def environment() -> dict[str, Any]:
+    """The versions and the machine, for the record of a run."""
+    packages = ("torch", "numpy", "tokenizers", "safetensors", "pyarrow", "transformers")
+    return {
+        "crammed": crammed.__version__,
+        "commit": _commit(),
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "packages": {name: v for name in packages if (v := _version(name)) is not None},
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "time_zone": time.tzname[0],
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the source tree that this package runs from; None if it is not in one.
+
+    CRAMMED_COMMIT names the commit of a copy without its history.
+    """
+    if named := os.environ.get("CRAMMED_COMMIT"):
+        return named
+    root = Path(crammed.__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,149 @@
+"""Which runs lie below a folder, and how far each of them is.
+
+Runs are read as little as possible, so that hundreds of them take a second; one that is damaged
+says so in its own line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crammed.errors import InputError
+from crammed.files import is_locked, last_record, read_json
+from crammed.runs.summary import read_summary
+
+_MARKS = {"env.json", "summary.json", "metrics.jsonl", "events.jsonl"}
+_LOG = {"metrics.jsonl", "events.jsonl"}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run.
+
+    Attributes:
+        path: below the folder that was searched.
+        state: ``finished``, ``running``, ``stopped``, ``failed`` or ``damaged``.
+        u: the share of the budget that was spent at the last log point.
+        heldout_loss: on held-out text with 15 % masked, of a run that has finished.
+        scores: in percent, by name.
+        problem: why it failed, or what is damaged.
+    """
+
+    path: str
+    state: str
+    recipe: str | None = None
+    budget: str | None = None
+    seed: int | None = None
+    u: float | None = None
+    heldout_loss: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    problem: str | None = None
+
+    def json(self) -> dict[str, Any]:
+        """The same for scripts."""
+        return asdict(self)
+
+    @property
+    def state_text(self) -> str:
+        """``stopped at 43 %``."""
+        if self.state == "finished" or self.u is None:
+            return self.state
+        return f"{self.state} at {100 * self.u:.0f} %"
+
+    @property
+    def scores_text(self) -> str:
+        """``mean of rte, mrpc 66.0; BLiMP 61.2``."""
+        return "; ".join(f"{name} {value:.1f}" for name, value in self.scores.items())
+
+
+def list_runs(folder: Path) -> list[Listed]:
+    """The runs in a folder and below it, by their paths.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: name one with runs in it")
+    return [_listed(run, folder) for run in _found(folder)]
+
+
+def _found(folder: Path) -> Iterator[Path]:
+    """Folders of runs, without looking into them."""
+    for path, folders, files in os.walk(folder):
+        names = set(files)
+        if ("config.json" in names and names & _MARKS) or names >= _LOG:
+            folders.clear()
+            yield Path(path)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+
+
+def _listed(run: Path, folder: Path) -> Listed:
+    path = str(run.relative_to(folder)) if run != folder else str(folder)
+    try:
+        return _read(run, path)
+    except (InputError, OSError) as error:
+        return Listed(path, "damaged", problem=str(error))
+
+
+def _read(run: Path, path: str) -> Listed:
+    config, summary = read_json(run / "config.json"), read_summary(run)
+    try:
+        recipe, seed = str((config or {})["recipe"]), int((config or {})["seed"])
+        budget = str((config or {})["budget"]["limit"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{run / 'config.json'} is damaged: restore it from a copy") from error
+    u = summary["u"] if summary else _spent(run)
+    problem = None if summary else _failure(run, seed)
+    state = "finished" if summary else "failed" if problem else "stopped"
+    if is_locked(run):
+        state, problem = "running", None
+    loss = summary["heldout"]["loss@0.15"] if summary else None
+    return Listed(path, state, recipe, budget, seed, u, loss, dict(_scores(run)), problem)
+
+
+def _spent(run: Path) -> float:
+    """The share of the budget at the last log point."""
+    try:
+        return _finite((last_record(run / "metrics.jsonl") or {}).get("u"))
+    except ValueError:  # nothing was logged yet
+        return 0.0
+
+
+def _failure(run: Path, seed: int) -> str | None:
+    """Why a run failed, by its own last word or that of the study that it belongs to."""
+    last = last_record(run / "events.jsonl") or {}
+    if last.get("event") == "diverged":
+        return str(last.get("reason"))
+    study = read_json(run.parent / "study.json") or {}
+    try:
+        entry = study["arms"][run.name.removesuffix(f"-{seed}")]["runs"][str(seed)]
+        return str(entry["failed"])
+    except (KeyError, TypeError):
+        return None
+
+
+def _scores(run: Path) -> Iterator[tuple[str, float]]:
+    """The means of each suite, or its tasks where it has no mean; and BLiMP."""
+    for file in sorted(run.glob("evaluation*/scores.json")):
+        try:
+            for name, suite in (read_json(file) or {})["suites"].items():
+                tasks = suite.get("tasks", {})
+                found = {mean["name"]: mean["value"] for mean in suite.get("means", ())}
+                found = found or {task: t["median"] for task, t in tasks.items() if "median" in t}
+                if name == "blimp":
+                    found["BLiMP"] = suite["blimp"]
+                for each, value in found.items():
+                    yield str(each), _finite(value)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{file} is damaged: restore it from a copy") from error
+
+
+def _finite(value: Any) -> float:
+    if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
+        raise ValueError(f"{value!r} is no number")
+    return float(value)

@@ -1,0 +1,161 @@
+"""Finds the run that a command goes on with, and what was chosen when that run began."""
+
+from __future__ import annotations
+
+import glob
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from crammed.config import RunConfig
+from crammed.errors import InputError
+from crammed.rules.choosing import Asked, Choice, Chosen
+from crammed.rules.recipe import EARLIER, ask, formerly
+from crammed.runs.directory import differences, read_choice, read_config, takes_another
+
+
+def ask_in(
+    path: Path | None,
+    recipe: str,
+    overrides: Sequence[str],
+    fixed: Mapping[str, Any],
+    *,
+    fit: bool = False,
+) -> Asked:
+    """Read words as `ask` does, and beside that with the recipe as it was in earlier versions.
+
+    Args:
+        path: the folder to train in, if it is known: a run there may have begun with words that
+            today's recipe does not take.
+
+    Raises:
+        InputError: as `ask`.
+    """
+    former = []
+    for version in reversed(EARLIER):
+        with suppress(InputError):  # of words that suit other versions alone, or none
+            former.append(ask(formerly(recipe, version), overrides, fixed, fit=fit))
+    try:
+        today = ask(recipe, overrides, fixed, fit=fit)
+    except InputError:
+        for each in former:
+            if path is not None and _is_of(path, each):
+                return each
+        raise
+    others = [each for each in former if (each.config, each.open) != (today.config, today.open)]
+    return replace(today, former=tuple(others))
+
+
+def as_begun(path: Path, asked: Asked) -> Asked:
+    """What is asked for, with the recipe and the kernels that the run in `path` began with.
+
+    Raises:
+        InputError: `path` holds a run that this version cannot read.
+    """
+    return _with_its_kernels(path, _by_its_recipe(path, asked))
+
+
+def _by_its_recipe(path: Path, asked: Asked) -> Asked:
+    """By today's recipe, unless there is a run that is nearer to that of an earlier version."""
+    if not asked.former:
+        return asked
+    try:
+        found = read_config(path)
+    except InputError:
+        return asked
+    nearest = min((asked, *asked.former), key=partial(_differing, found))  # or the first of them
+    if nearest is asked:
+        return asked
+    # A folder without training may become another run, and that is one of today.
+    of_today = asked.like(found, ["tokenizer.vocab_size"])
+    anew = _differing(found, nearest) > 0 and takes_another(path, found, of_today)
+    return asked if anew else nearest
+
+
+def _with_its_kernels(path: Path, asked: Asked) -> Asked:
+    """Where `compute.kernels=auto` leaves them to the run.
+
+    Kernels differ by rounding, and a run that is resumed ends as one that was never stopped.
+    """
+    compute = asked.config.compute
+    if compute.kernels != "auto" or not (path / "config.json").exists():
+        return asked
+    compute = compute.model_copy(update={"kernels": read_config(path).compute.kernels})
+    return replace(asked, config=asked.config.model_copy(update={"compute": compute}))
+
+
+def _differing(found: RunConfig, asked: Asked) -> float:
+    """How many values of a run are others than what is asked for."""
+    try:
+        return len(differences(found, asked.like(found)))
+    except ValidationError:  # its values do not go together with these words
+        return math.inf
+
+
+def default_out(asked: Asked, data_name: str, last: str) -> Path:
+    """An unfinished run of what is asked for, or else a folder that does not exist yet.
+
+    Its name is ``runs/RECIPE-DATA-DATE-NUMBER``.
+
+    Args:
+        last: name of the file that only a finished run has.
+    """
+    data = re.sub(r"[^\w-]+", "-", data_name.split(".")[0]).strip("-") or "corpus"
+    stem = f"{asked.config.recipe}-{data}"
+    for path in sorted(Path("runs").glob(f"{glob.escape(stem)}-????????-*"), reverse=True):
+        if not (path / last).exists() and _is_of(path, _by_its_recipe(path, asked)):
+            return path
+    today = f"{stem}-{datetime.now().strftime('%Y%m%d')}"
+    number = 1
+    while (path := Path("runs") / f"{today}-{number:02d}").exists():
+        number += 1
+    return path
+
+
+def _is_of(path: Path, asked: Asked) -> bool:
+    """Whether the run in `path` is of the same words: it did not set what they leave open."""
+    try:
+        found, choice = read_config(path), read_choice(path)
+    except InputError:  # not a run, or one that this version cannot read
+        return False
+    if choice is not None and not set(asked.open) <= set(choice.follows):
+        return False
+    return asked.like(found).identity() == found.identity()
+
+
+def chosen_before(path: Path, asked: Asked) -> Chosen | None:
+    """What the run in `path` has for what is open, so that it goes on as it began.
+
+    Returns:
+        None if there is no run, or one that has not chosen yet, or that may choose again because
+        it holds nothing but a corpus. The values of a run that was asked for in other words are
+        returned, too: it differs from what is asked for in these words alone.
+
+    Raises:
+        InputError: a file of the run is damaged.
+    """
+    if not asked.open or not (path / "config.json").exists():
+        return None
+    found, choice = read_config(path), read_choice(path)
+    there = Chosen(asked.like(found), choice or Choice())
+    if there.config.identity() != found.identity():
+        return None if takes_another(path, found, there.config) else there
+    prepared = (path / "corpus" / "manifest.json").exists()
+    return there if choice is not None or found.corpus is not None or prepared else None
+
+
+def asked_of_corpus(path: Path, asked: Asked) -> Asked:
+    """What is left to choose where the run in `path` has prepared its corpus already."""
+    if not (path / "corpus" / "manifest.json").exists():
+        return asked
+    vocabulary = "tokenizer.vocab_size"
+    config = asked.like(read_config(path), [vocabulary])
+    return Asked(config, tuple(key for key in asked.open if key != vocabulary))

@@ -1,0 +1,172 @@
+"""Progress for people: live bars on a terminal, a plain line now and then elsewhere.
+
+Everything goes to standard error, so that standard output holds nothing but results. When nobody
+reads it any more, because a pipe was closed or a terminal is gone, the process stops as it does
+when a terminal hangs up.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TextIO, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TaskProgressColumn, TextColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from crammed.budget import Clock, format_seconds
+from crammed.quantity import counted
+from crammed.terminal.quiet import silence, visible
+
+T = TypeVar("T")
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # instead of ending the process; called while the error is handled
+
+
+class _Time(ProgressColumn):
+    """The time that is left, or how long the work has taken where that cannot be told."""
+
+    def render(self, task: Task) -> Text:
+        if task.total is None or task.time_remaining is None:
+            return Text(f"{format_seconds(int(task.elapsed or 0.0))} so far")
+        return Text(f"{format_seconds(task.time_remaining)} left")
+
+
+class ProgressTask:
+    """One piece of work, with its own bar or lines."""
+
+    def __init__(self, progress: Progress, label: str, total: float | None) -> None:
+        self._progress = progress
+        self._label = label
+        self._total = total
+        self._began = self._shown = progress.clock()
+        self._detail = ""
+        self._first: tuple[float, float] | None = None
+        self._bar: TaskID | None = None
+        if progress.bars is not None:
+            self._bar = progress.bars.add_task(label, total=total, detail="")
+
+    def update(self, done: float, detail: str = "") -> None:
+        """Show that `done` of the total is done, and a few words about it."""
+        self._detail = detail
+        if self._first is None:  # resumed work does not begin at zero
+            self._first = self._progress.clock(), done
+        bars = self._progress.bars
+        if bars is not None and self._bar is not None:
+            with self._progress.writing():
+                bars.update(self._bar, completed=done, detail=visible(detail))
+            return
+        now = self._progress.clock()
+        if now - self._shown >= SECONDS_BETWEEN_LINES:
+            self._shown = now
+            self._progress.line(f"{self._label}  {self._share(done, now)}{detail}")
+
+    def _share(self, done: float, now: float) -> str:
+        if not self._total or self._first is None or done <= self._first[1]:
+            return ""
+        left = (now - self._first[0]) * (self._total - done) / (done - self._first[1])
+        return f"{100 * done / self._total:.0f} %  {format_seconds(max(0.0, round(left)))} left  "
+
+    def close(self, outcome: str = "") -> None:
+        """Leave one line: `outcome`, or else the last detail."""
+        detail = outcome or self._detail
+        took = format_seconds(self._progress.clock() - self._began)
+        bars = self._progress.bars
+        if bars is not None and self._bar is not None:
+            with self._progress.writing():
+                bars.remove_task(self._bar)
+        self._progress.line(f"{self._label}  {detail + '  ' if detail else ''}({took})")
+
+
+class Progress:
+    """Where long work reports how far it has come.
+
+    Args:
+        stream: where to write; with None nothing is written.
+    """
+
+    def __init__(self, stream: TextIO | None = sys.stderr, clock: Clock = time.monotonic) -> None:
+        self.clock = clock
+        self._stream = stream
+        self._console = _Console(file=stream, highlight=False) if stream is not None else None
+        self.bars: Bars | None = None
+
+    def __enter__(self) -> Progress:
+        if self._console is not None and self._console.is_terminal:
+            self.bars = Bars(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=30),
+                TaskProgressColumn("{task.percentage:>3.0f} %"),
+                _Time(),
+                TextColumn("{task.fields[detail]}", style="dim", markup=False),
+                console=self._console,
+                get_time=self.clock,
+                transient=True,
+            )
+            self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bars is not None:
+            with self.writing():
+                self.bars.stop()
+            self.bars = None
+
+    def line(self, text: str) -> None:
+        """Write one line that stays."""
+        if self._console is not None:
+            with self.writing():
+                self._console.print(visible(text), markup=False, soft_wrap=True)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Survive that nothing can be written; if nobody will read any more, hang up."""
+        try:
+            yield
+        except OSError as error:
+            assert self._stream is not None
+            silence(self._stream)
+            gone = error.errno in (errno.EPIPE, errno.EIO)
+            if gone and callable(signal.getsignal(signal.SIGHUP)):
+                signal.raise_signal(signal.SIGHUP)
+
+    @contextmanager
+    def task(self, label: str, total: float | None = None) -> Iterator[ProgressTask]:
+        """Begin work that reports through `ProgressTask.update` and ends with a line."""
+        task = ProgressTask(self, label, total)
+        try:
+            yield task
+        except BaseException:
+            task.close("stopped")
+            raise
+        task.close()
+
+    def track(
+        self,
+        label: str,
+        items: Iterable[T],
+        total: float | None = None,
+        size: Callable[[T], float] = lambda _: 1,
+        unit: str = "",
+    ) -> Iterator[T]:
+        """Yield the items and show the sum of their sizes so far."""
+        done = 0.0
+        with self.task(label, total) as task:
+            for item in items:
+                yield item
+                done += size(item)
+                task.update(done, counted(int(done), unit) if unit else f"{done:,.0f}")
+
+
+SILENT = Progress(None)

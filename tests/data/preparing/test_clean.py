@@ -1,0 +1,368 @@
+"""The steps that clean a document, and the search for downstream sentences."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import unicodedata
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from crammed.config import CleanConfig
+from crammed.data.preparing.cleaning.downstream import SHORTEST, Downstream, normalised_words
+from crammed.data.preparing.cleaning.steps import Cleaner, normalise
+from crammed.errors import InputError
+from support.text import sentences
+
+
+def varied(count: int) -> list[str]:
+    """Sentences of seven words in which no pair of neighbouring words occurs twice."""
+    return [f"Writer{n} the village{n} with basket{n} of apple{n}." for n in range(count)]
+
+
+PROSE = " ".join(varied(20))
+
+
+def dropped_by(text: str, **steps: bool | int | str) -> str | None:
+    return Cleaner(CleanConfig(**steps)).__call__(text).dropped_by  # type: ignore[arg-type]
+
+
+# ---- steps
+
+
+def test_steps_are_those_that_can_change_or_drop_something(glue: Path) -> None:
+    assert Cleaner(CleanConfig()).steps == ("unicode", "empty")
+    assert Cleaner(CleanConfig(unicode=False)).steps == ("empty",)
+    every = CleanConfig(min_characters=2, gopher=True, c4=True, downstream=str(glue))
+    names = ("unicode", "empty", "length", "gopher", "c4", "downstream")
+    assert Cleaner(every).steps == names
+    assert Cleaner(CleanConfig(max_characters=9)).steps == ("unicode", "empty", "length")
+
+
+def test_an_empty_document_is_dropped() -> None:
+    assert dropped_by(" \n\t ") == "empty"
+    assert dropped_by("\ufeff\u200b") == "empty"
+    assert dropped_by("\u00a0", unicode=False) == "empty"
+    assert dropped_by(" x ") is None
+
+
+def test_length_counts_characters_after_normalisation() -> None:
+    assert dropped_by("e\u0301" * 4, min_characters=5) == "length"
+    assert dropped_by("e\u0301" * 4, min_characters=4, max_characters=4) is None
+    assert dropped_by("abcde", max_characters=4) == "length"
+
+
+def test_a_verdict_keeps_the_text_of_the_last_step_passed() -> None:
+    verdict = Cleaner(CleanConfig(min_characters=99))("a\r\nb")
+    assert (verdict.text, verdict.dropped_by) == ("a\nb", "length")
+
+
+def test_a_pickled_cleaner_gives_the_same_verdicts(glue: Path) -> None:
+    cleaner = Cleaner(CleanConfig(gopher=True, c4=True, max_characters=10**6, downstream=str(glue)))
+    copy = pickle.loads(pickle.dumps(cleaner))
+    for text in (PROSE, "short", f"{PROSE} {SENTENCE}"):
+        assert copy(text) == cleaner(text)
+
+
+# ---- unicode
+
+
+def reference_normalise(text: str) -> str:
+    """The step written character by character: its reference implementation."""
+    kept = []
+    for place, character in enumerate(text):
+        if character == "\r":
+            kept.append("\n" if text[place + 1 : place + 2] != "\n" else "")
+        elif unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t":
+            continue
+        elif character not in "\u200b\u2060\ufeff\ufffd":
+            kept.append(character)
+    lines = unicodedata.normalize("NFC", "".join(kept)).split("\n")
+    for number, line in enumerate(lines):
+        while line and line[-1] in " \t":
+            line = line[:-1]
+        lines[number] = line
+    return "\n".join(lines)
+
+
+ODD = (
+    "a eé\u0301\u1100\u1161\u00a0\u2028😀\r\n\t\x00\x0b\x1f\x7f\x85\x9f"
+    "\u200b\u200d\u2060\ufeff\ufffd\ud800\udfff"
+)
+
+
+@given(st.one_of(st.text(ODD), st.text("a \t\r\n\x00\x7f"), st.text(st.characters())))
+@example("a\r\r\n \n\t\n b  ")
+@example("e\u200b\u0301")
+def test_unicode_equals_its_reference(text: str) -> None:
+    assert normalise(text) == reference_normalise(text)
+    assert normalise(normalise(text)) == normalise(text)
+
+
+# ---- gopher
+
+
+def gopher(text: str) -> str | None:
+    return dropped_by(text, gopher=True)
+
+
+def test_gopher_keeps_prose() -> None:
+    assert gopher(PROSE) is None
+    assert gopher("\n".join(varied(8))) is None, "56 words are enough"
+    assert gopher("\n\n".join(varied(50))) is None
+
+
+SHORT_WORDS = [f"{one}{other}" for one in "abcdefghij" for other in "klmnopqrst"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(" ".join(varied(7)), id="fewer than 50 words"),
+        pytest.param(" ".join(varied(14_286)), id="more than 100,000 words"),
+        pytest.param(" ".join([*SHORT_WORDS, "with", "the"]), id="short words"),
+        pytest.param(PROSE.replace("er", "er" * 20), id="long words"),
+        pytest.param(PROSE.replace("Writer", "#Writer"), id="hashes"),
+        pytest.param(PROSE.replace("apple", "...apple"), id="three dots"),
+        pytest.param(PROSE.replace("apple", "…apple"), id="ellipses"),
+        pytest.param(PROSE.replace(". ", ".\n• "), id="bullets"),
+        pytest.param(PROSE.replace(". ", ".\n- "), id="dashes"),
+        pytest.param(
+            "\n".join(line + ".." * (n % 3 == 0) for n, line in enumerate(varied(20))),
+            id="lines that break off",
+        ),
+        pytest.param(PROSE.replace("village", "300").replace("basket", "700"), id="numbers"),
+        pytest.param(PROSE.replace("with", "by").replace("of", "or"), id="stop words"),
+    ],
+)
+def test_gopher_drops_poor_text(text: str) -> None:
+    assert gopher(text) == "gopher"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(" ".join(varied(14_285)), id="fewer than 100,000 words"),
+        pytest.param(PROSE.replace("Writer1", "#Writer1"), id="hashes"),
+        pytest.param(
+            "\n".join(f"- {line}" if n % 9 else line for n, line in enumerate(varied(20))),
+            id="bullets",
+        ),
+        pytest.param(
+            "\n".join(line + ".." * (n % 4 == 0) for n, line in enumerate(varied(20))),
+            id="lines that break off",
+        ),
+        pytest.param(PROSE.replace("village", "300"), id="numbers"),
+        pytest.param(PROSE.replace("with", "by"), id="stop words"),
+    ],
+)
+def test_gopher_keeps_text_just_within_its_rules(text: str) -> None:
+    assert gopher(text.replace("#Writer10", "Writer10")) is None
+
+
+def test_gopher_drops_repeated_lines_by_number() -> None:
+    """They stay below a fifth of the characters, but in the end exceed 30 % of the lines."""
+    long = [f"{one} {other}" for one, other in zip(varied(60), varied(120)[60:], strict=True)]
+    assert gopher("\n".join([*long, *["So it is."] * 24])) is None
+    assert gopher("\n".join([*long, *["So it is."] * 30])) == "gopher"
+
+
+def test_gopher_drops_repeated_lines_by_characters() -> None:
+    """Lines of four words, three times each: no 5-gram repeats, nor do 30 % of the lines."""
+
+    def text(times: int) -> str:
+        long = [" ".join(f"extraordinary{n}{part}" for part in "abcd") for n in range(6)]
+        lines = varied(40)
+        for n in range(6 * times):
+            lines.insert(2 * n, long[n % 6])
+        return "\n".join(lines)
+
+    assert gopher(text(2)) is None
+    assert gopher(text(3)) == "gopher"
+
+
+def test_gopher_drops_repeated_paragraphs() -> None:
+    """Paragraphs of one short line among others of ten: many paragraphs, but few lines."""
+    long = ["\n".join(varied(100)[10 * n : 10 * n + 10]) for n in range(10)]
+    assert gopher("\n\n".join([*long, *["So it is."] * 5])) is None
+    assert gopher("\n\n".join([*long, *["So it is."] * 7])) == "gopher"
+
+
+@pytest.mark.parametrize(("n", "share"), [(2, 0.20), (3, 0.18), (4, 0.16)])
+def test_gopher_drops_a_frequent_phrase(n: int, share: float) -> None:
+    """2000 words of six letters, with the same n words again and again before different words."""
+
+    def text(times: int) -> str:
+        unique = [f"aa{number:04d}" for number in range(2000 - times * n)]
+        phrase = " ".join(["phrase", "letter", "circle", "wooden"][:n])
+        return " ".join(
+            ["with the", *(f"{phrase} {word}" for word in unique[:times]), *unique[times:]]
+        )
+
+    assert gopher(text(int(share * 2000 / n) - 1)) is None
+    assert gopher(text(int(share * 2000 / n) + 1)) == "gopher"
+
+
+@pytest.mark.parametrize(
+    ("n", "share"), [(5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10)]
+)
+def test_gopher_drops_repeated_long_phrases(n: int, share: float) -> None:
+    """2000 words of six letters, with passages of n words that occur twice, and none longer."""
+
+    def text(passages: int) -> str:
+        unique = [f"aa{number:04d}" for number in range(2000 - passages * (n + 1))]
+        repeated = [" ".join([*unique[2 * n * at :][:n], f"bb{at:04d}"]) for at in range(passages)]
+        return " ".join([*unique, "the", "with", *repeated])
+
+    assert gopher(text(int(share * 2000 / n) - 1)) is None
+    assert gopher(text(int(share * 2000 / n) + 1)) == "gopher"
+
+
+# ---- c4
+
+
+def c4(text: str) -> str | None:
+    """What is left of the text; None if it is dropped."""
+    verdict = Cleaner(CleanConfig(c4=True))(text)
+    assert verdict.dropped_by in (None, "c4")
+    return verdict.text if verdict.dropped_by is None else None
+
+
+GOOD = sentences(3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A line without an end that people would see as one",
+        "It breaks off just before the end...",
+        "Only four words here.",
+        "Please switch JavaScript on to see this page.",
+        "By reading on you accept our Terms of Use.",
+        "This page uses cookies to know you better.",
+    ],
+)
+def test_c4_drops_bad_lines(line: str) -> None:
+    assert c4("\n".join([*GOOD, line])) == "\n".join(GOOD)
+
+
+@pytest.mark.parametrize("end", [".", "!", "?", '."', ".\u201d"])
+def test_c4_keeps_lines_that_end_as_sentences_do(end: str) -> None:
+    text = "\n".join([*GOOD, f"She said that it would rain{end}"])
+    assert c4(text) == text
+
+
+@pytest.mark.parametrize("text", ["function() { return }", "Lorem Ipsum dolor sit amet."])
+def test_c4_drops_documents_with_code_or_filler(text: str) -> None:
+    assert c4("\n".join([*GOOD, text])) is None
+
+
+def test_c4_drops_documents_of_fewer_than_three_sentences() -> None:
+    assert c4("\n".join(GOOD[:2])) is None
+    assert c4(" ".join(GOOD)) == " ".join(GOOD)
+
+
+def test_c4_removes_citation_marks() -> None:
+    marked = [f"{line}[{n}]" for n, line in enumerate(GOOD)]
+    assert c4("\n".join(marked)) == "\n".join(GOOD)
+
+
+# ---- downstream
+
+SENTENCE = "The ship's captain saw 12 white gulls over the grey harbour wall at dawn."
+"""Fifteen runs of letters and digits."""
+
+
+@pytest.fixture
+def glue(tmp_path: Path) -> Path:
+    """Three tasks, one compressed, one with two text columns."""
+    for task in ("cola", "rte", "sst2"):
+        (tmp_path / task).mkdir()
+    write_rows(tmp_path / "cola/train.jsonl", [{"sentence": SENTENCE, "label": 1}])
+    with gzip.open(tmp_path / "rte/train.jsonl.gz", "wt") as file:
+        pair = {"sentence1": f"First {SENTENCE}", "sentence2": "Too short to matter.", "label": 0}
+        file.write(json.dumps(pair) + "\n")
+    with pa.output_stream(tmp_path / "sst2/validation.jsonl.zst", compression="zstd") as stream:
+        row = {"sentence": "a b c d e f g h i j", "label": "k l m n o p q r s t", "idx": 0}
+        stream.write(json.dumps(row).encode())
+    return tmp_path
+
+
+def write_rows(path: Path, rows: list[dict[str, object]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def test_downstream_sentences_of_every_split_and_column(glue: Path) -> None:
+    downstream = Downstream(glue)
+    assert downstream.sentence_in(f"He wrote: {SENTENCE.upper()} So it was.") == (
+        "the ship s captain saw 12 white gulls over the grey harbour wall at dawn"
+    )
+    assert downstream.sentence_in("x a-b-c (d) e\nf g h i; j y") == "a b c d e f g h i j"
+    assert downstream.sentence_in("k l m n o p q r s t") is None, "a label is no text"
+    assert downstream.sentence_in("Too short to matter.") is None
+
+
+def test_downstream_needs_the_whole_sentence(glue: Path) -> None:
+    downstream = Downstream(glue)
+    assert downstream.sentence_in(SENTENCE.replace(" at dawn", "")) is None
+    assert downstream.sentence_in(SENTENCE.replace("captain", "captain's")) is None
+    assert downstream.sentence_in("") is None
+
+
+def test_a_document_with_a_downstream_sentence_is_dropped(glue: Path) -> None:
+    assert dropped_by(f"{PROSE}\n{SENTENCE}", downstream=str(glue)) == "downstream"
+    assert dropped_by(PROSE, downstream=str(glue)) is None
+
+
+FEW_WORDS = st.lists(st.sampled_from(["a", "b", "B", "é", "É", "1"]), max_size=30).map(" ".join)
+
+
+@given(st.lists(FEW_WORDS, min_size=1, max_size=6), FEW_WORDS)
+def test_downstream_equals_its_reference(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], document: str
+) -> None:
+    long = [normal(text) for text in texts if len(text.split()) >= SHORTEST]
+    folder = tmp_path_factory.mktemp("glue")
+    (folder / "cola").mkdir()
+    write_rows(folder / "cola/train.jsonl", [{"sentence": text} for text in texts])
+    if not long:
+        with pytest.raises(InputError, match="hold no sentence"):
+            Downstream(folder)
+        return
+    held = {text for text in long if f" {text} " in f" {normal(document)} "}
+    found = Downstream(folder).sentence_in(document)
+    assert found in held if held else found is None
+
+
+def normal(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+@given(st.text(st.characters(codec="ascii")))
+def test_words_of_ascii_text_are_those_of_any_text(text: str) -> None:
+    assert normalised_words(text) == normalised_words(f"{text} é")[:-1]
+
+
+def test_words_are_letters_and_digits() -> None:
+    expected = ["it", "s", "snake", "case", "naïve", "3", "5", "été"]
+    assert normalised_words("It's snake_case, naïve 3.5 — ÉTÉ!") == expected
+
+
+def test_a_folder_without_tasks_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no task of suite glue"):
+        Downstream(tmp_path)
+    (tmp_path / "cola").mkdir()
+    write_rows(tmp_path / "cola/train.jsonl", [{"sentence": "Too short to matter."}])
+    with pytest.raises(InputError, match="hold no sentence of 10 words"):
+        Downstream(tmp_path)
+    (tmp_path / "cola/train.jsonl").write_text("{broken", "utf-8")
+    with pytest.raises(InputError, match=r"train\.jsonl, line 1: not valid JSON"):
+        Downstream(tmp_path)
+    (tmp_path / "cola/train.jsonl").write_text("[1]", "utf-8")
+    with pytest.raises(InputError, match="record 1: cut off, or not an object"):
+        Downstream(tmp_path)

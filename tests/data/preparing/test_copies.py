@@ -1,0 +1,252 @@
+"""Near copies of held-out documents are left out of training, and nothing else is."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crammed.config import RunConfig
+from crammed.config.migration import migrate
+from crammed.data.corpus import Corpus
+from crammed.data.preparing import driver, shards
+from crammed.data.preparing.cleaning.copies import (
+    MOST_DOCUMENTS,
+    RUN,
+    HeldoutRuns,
+    Runs,
+    heldout_hashes,
+)
+from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.shard_selection import Selected, SelectJob, select_shard
+from crammed.data.preparing.shards import stage_result
+from crammed.data.show import describe_corpus
+from crammed.data.tokenization.chunks import cut_into_chunks
+from crammed.data.tokenization.tokenizer import SEP
+from crammed.errors import InputError
+from crammed.terminal.progress import SILENT
+from support.text import tiny, write_jsonl
+
+STEP = "copies of held-out text"
+
+
+def prose(words: int, seed: int) -> list[str]:
+    """Words of which no 13 in a row occur with another seed."""
+    draw = random.Random(seed)
+    return [f"{draw.choice('abcdefgh')}{draw.randrange(4000)}" for _ in range(words)]
+
+
+def variant(words: list[str], seed: int) -> list[str]:
+    """The same with one word replaced."""
+    changed = list(words)
+    changed[random.Random(seed).randrange(len(words))] = f"other{seed}"
+    return changed
+
+
+def held_out(corpus: Corpus) -> list[str]:
+    lines = gzip.decompress(corpus.heldout.read_bytes()).splitlines()
+    return [json.loads(line)["text"] for line in lines]
+
+
+def packed(corpus: Corpus) -> list[list[str]]:
+    """The words of the documents in the rows; the last may be cut off."""
+    stream = corpus.read(np.arange(corpus.rows)).flatten()
+    pieces = np.split(stream, np.flatnonzero(stream == SEP) + 1)
+    texts = corpus.tokenizer.decode_batch([piece.tolist() for piece in pieces])
+    return [text.split() for text in texts]
+
+
+def dropped(corpus: Corpus) -> int:
+    counts = {step["step"]: step["dropped"] for step in corpus.manifest["steps"]}
+    return int(counts.get(STEP, 0))
+
+
+def near(one: list[str], other: list[str]) -> bool:
+    return len(one) == len(other) and sum(a != b for a, b in zip(one, other, strict=True)) <= 1
+
+
+def copied(train: list[list[str]], held: list[list[str]]) -> list[int]:
+    """The numbers of the training documents that repeat the held-out ones."""
+    text = cut_into_chunks([" ".join(words) for words in train])
+    hashes = heldout_hashes([cut_into_chunks([" ".join(words) for words in held])])
+    return list(map(int, HeldoutRuns(hashes).matches(text).copies()))
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_no_variant_of_a_held_out_document_is_left(
+    make_corpus: Callable[..., Corpus], kind: str
+) -> None:
+    originals = [prose(40, seed) for seed in range(400)]
+    variants = [variant(words, seed) for seed, words in enumerate(originals)]
+    texts = [" ".join(words) for words in [*originals, *variants]]
+    options = [f"tokenizer.kind={kind}", "tokenizer.vocab_size=400", "data.heldout_fraction=0.25"]
+    corpus = make_corpus(texts, *options)
+    held = [text.split() for text in held_out(corpus)]
+    assert len(held) == pytest.approx(200, abs=5)
+    assert not [words for words in packed(corpus) if any(near(words, each) for each in held)]
+    both = sum(near(one, other) for one in held for other in held) - len(held)
+    assert dropped(corpus) == len(held) - both
+    manifest = corpus.manifest
+    assert manifest["documents"] + len(held) + dropped(corpus) == len(texts)
+    step = next(step for step in manifest["steps"] if step["step"] == STEP)
+    assert step["kept"] == len(texts) - dropped(corpus)
+    total = manifest["characters"] + manifest["heldout"]["characters"] + step["characters"]
+    assert total == sum(map(len, texts))
+    assert STEP in dict(describe_corpus(corpus))["dropped"]
+    samples = gzip.decompress((corpus.path / "dropped.jsonl.gz").read_bytes()).decode()
+    assert STEP in samples
+
+
+def test_copies_may_be_kept(make_corpus: Callable[..., Corpus]) -> None:
+    texts = [" ".join(variant(prose(40, n // 2), n)) for n in range(200)]
+    corpus = make_corpus(texts, "data.heldout_copies=keep")
+    assert corpus.manifest["documents"] + len(held_out(corpus)) == 200
+    assert not [step for step in corpus.manifest["steps"] if step["step"] == STEP]
+
+
+def test_text_that_is_one_document_again_and_again_is_refused(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    texts = [" ".join(prose(2000, 0) * 30)]
+    with pytest.raises(InputError, match=r"repeats one that is held out: .*heldout_copies=keep"):
+        make_corpus(texts)
+
+
+def test_what_many_documents_share_does_not_make_them_copies(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    """A licence that is two thirds of every document, over several shards and in one."""
+    licence = prose(60, 999)
+    texts = [" ".join(licence + prose(30, seed)) for seed in range(100)]
+    corpus = make_corpus(texts)
+    assert dropped(corpus) == 0
+    assert corpus.manifest["documents"] + len(held_out(corpus)) == 100
+
+
+def test_what_is_common_is_counted_over_all_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    licence = prose(60, 999)
+    texts = [" ".join(licence + prose(30, seed)) for seed in range(60)]
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 3 * len(texts[0]))
+    source = write_jsonl(tmp_path / "text.jsonl", texts)
+    config = tiny("crammed", "compute.workers=1", data={"sources": [str(source)]})
+    corpus = prepare(config.data, config.tokenizer, tmp_path / "made", SILENT, config.compute)
+    assert len(list(corpus.path.glob("rows-*.bin"))) > 15
+    assert dropped(corpus) == 0
+
+
+def test_stopped_anywhere_and_begun_again_it_drops_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [" ".join(variant(prose(40, n % 60), n)) for n in range(120)]
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", sum(map(len, texts)) // 3)
+    source = write_jsonl(tmp_path / "text.jsonl", texts)
+    options = ["compute.workers=1", "data.heldout_fraction=0.2"]
+    config = tiny("crammed", *options, data={"sources": [str(source)]})
+
+    def made(name: str) -> Corpus:
+        return prepare(config.data, config.tokenizer, tmp_path / name, SILENT, config.compute)
+
+    whole = made("whole")
+    assert dropped(whole) > 3
+
+    def stopping(job: SelectJob) -> Selected:
+        done = stage_result(job.out, "select-again" if job.again else "select")
+        result = select_shard(job)
+        if done is None:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(driver, "select_shard", stopping)
+    stops = 0
+    while not (tmp_path / "again").exists():
+        try:
+            made("again")
+        except KeyboardInterrupt:
+            stops += 1
+    assert stops > 5
+    assert Corpus(tmp_path / "again").sha256 == whole.sha256
+
+
+def test_a_quotation_does_not_make_a_copy_and_a_large_part_does() -> None:
+    held = prose(200, 0)
+    quoting = prose(100, 1) + held[50:65] + prose(100, 2)
+    repeating = prose(100, 3) + held[50:110] + prose(100, 4)
+    assert copied([quoting, repeating, prose(300, 5)], [held]) == [1]
+
+
+def test_short_documents_are_copies_only_if_they_are_the_same() -> None:
+    held = [prose(n, n) for n in range(1, RUN)]
+    same = [[f"{word.upper()}," for word in words] for words in held]
+    assert copied(same, held) == list(range(len(held)))
+    longer = [[*words, "more"] for words in held]
+    assert copied(longer, held) == []
+    assert copied([["!", "?"], []], [["..."], *held]) == []
+
+
+def test_a_run_does_not_go_on_in_the_next_document() -> None:
+    held = prose(26, 0)
+    halves = [held[:12], held[12:24], held[24:]]
+    assert copied(halves, [held]) == []
+    assert copied([held[:13], [], held[13:]], [held]) == [0, 2]
+
+
+@given(
+    words=st.integers(2 * RUN, 120),
+    seed=st.integers(0, 10**6),
+    before=st.lists(st.integers(0, 30), max_size=5),
+)
+def test_a_variant_of_two_runs_or_more_is_found_wherever_it_stands(
+    words: int, seed: int, before: list[int]
+) -> None:
+    held = prose(words, seed)
+    others = [prose(n, seed + 1 + place) for place, n in enumerate(before)]
+    train = [*others, variant(held, seed), prose(50, seed + 100)]
+    assert copied(train, [prose(30, seed + 101), held]) == [len(others)]
+
+
+@given(st.lists(st.lists(st.sampled_from("ab"), max_size=40), max_size=12))
+def test_runs_are_those_of_a_plain_count(texts: list[list[str]]) -> None:
+    text = cut_into_chunks([" ".join(words) for words in texts])
+    runs = Runs.of(text)
+    expected = [
+        tuple(words[n : n + RUN])
+        for words in texts
+        if words
+        for n in range(max(1, len(words) - RUN + 1))
+    ]
+    assert len(runs.hashes) == len(expected)
+    assert len(set(runs.hashes.tolist())) == len(set(expected))
+    assert np.diff(runs.ends, prepend=0).tolist() == [len(words) for words in texts]
+
+
+def test_matches_count_documents_and_not_occurrences() -> None:
+    held = prose(RUN, 0)
+    train = [held + prose(20, n) + held for n in range(1, MOST_DOCUMENTS + 1)]
+    text = cut_into_chunks([" ".join(words) for words in train])
+    hashes = heldout_hashes([cut_into_chunks([" ".join(held)])])
+    matches = HeldoutRuns(hashes).matches(text)
+    runs, documents = matches.spread()
+    assert (runs.tolist(), documents.tolist()) == ([0], [MOST_DOCUMENTS])
+    assert len(matches.copies()) == MOST_DOCUMENTS
+    nothing = matches.of_runs(np.array([False]))
+    assert nothing.copies().tolist() == nothing.spread()[0].tolist() == []
+
+
+def test_runs_on_corpora_of_older_versions_say_that_copies_were_kept(corpus: Corpus) -> None:
+    old = json.loads(RunConfig(recipe="any", corpus="a" * 64).model_dump_json())
+    del old["data"]["heldout_copies"]
+    assert migrate(old)["data"]["heldout_copies"] == "keep"
+    assert "heldout_copies" not in migrate({**old, "corpus": None})["data"]
+    assert corpus.settings()["data"]["heldout_copies"] == "drop"
+    older = Corpus(corpus.path)
+    del older.manifest["data"]["heldout_copies"]
+    assert older.settings()["data"]["heldout_copies"] == "keep"

@@ -1,0 +1,489 @@
+from __future__ import annotations
+
+import fcntl
+import gzip
+import io
+import itertools
+import json
+import math
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crammed.data.corpus import Corpus
+from crammed.data.preparing import shard_cleaning, shards
+from crammed.data.preparing.driver import prepare
+from crammed.data.tokenization.tokenizer import CLS, SEP, letters_lost
+from crammed.doctor import TINY
+from crammed.errors import InputError
+from crammed.terminal.progress import SILENT, Progress
+from support.command import dying, python
+from support.text import documents, sentences, tiny, write_jsonl
+
+
+def test_rows_are_the_documents_tokens_with_separators(make_corpus: Callable[..., Corpus]) -> None:
+    texts = documents(300)
+    corpus = make_corpus(texts)
+    held = {
+        json.loads(line)["text"]
+        for line in gzip.decompress(corpus.heldout.read_bytes()).splitlines()
+    }
+    expected = [
+        token
+        for text in texts
+        if text not in held
+        for token in (*corpus.tokenizer.encode(text, add_special_tokens=False).ids, SEP)
+    ]
+    stream = corpus.read(np.arange(corpus.rows)).flatten().tolist()
+    assert stream == expected[: len(stream)]
+    assert len(expected) - len(stream) == corpus.manifest["tokens_left_out"] < corpus.row_length
+    assert corpus.manifest["tokens"] == len(expected)
+    assert expected.count(SEP) == corpus.manifest["documents"] == 300 - len(held)
+    assert 0 < len(held) < 30
+
+
+def test_heldout_never_shares_a_document_with_training(make_corpus: Callable[..., Corpus]) -> None:
+    texts = documents(100)
+    corpus = make_corpus([*texts, *texts], "data.clean.exact=false")
+    held = [
+        json.loads(line)["text"]
+        for line in gzip.decompress(corpus.heldout.read_bytes()).splitlines()
+    ]
+    assert len(held) == 2 * len(set(held))  # both copies on the same side
+    assert corpus.manifest["documents"] + len(held) == 200
+
+
+def test_duplicates_and_empty_documents_are_dropped_and_counted(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    texts = documents(100)
+    steps = make_corpus([*texts, *texts[:7], "", "  \n"]).manifest["steps"]
+    dropped = {step["step"]: (step["kept"], step["dropped"]) for step in steps}
+    assert dropped["empty"] == (107, 2)
+    assert dropped["exact duplicates"] == (100, 7)
+
+
+def test_the_compressibility_filter_drops_dense_documents(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    junk = "!?;,.:" * 300
+    corpus = make_corpus([*documents(200), junk], "data.clean.max_tokens_per_character=0.5")
+    step = corpus.manifest["steps"][-1]
+    assert step["step"] == "tokens per character"
+    assert step["dropped"] == 1
+    assert step["characters"] == len(junk)
+
+
+def test_same_bytes_every_time(tmp_path: Path, text_file: Path) -> None:
+    config = tiny(data={"sources": [str(text_file)]})
+    both = [prepare(config.data, config.tokenizer, tmp_path / n, SILENT) for n in ("a", "b")]
+    assert both[0].manifest == both[1].manifest
+    assert both[0].sha256 == both[1].sha256
+    assert not list(both[0].damaged())
+    assert str(tmp_path) not in json.dumps(both[0].manifest)
+
+
+def test_surrogates_and_control_characters_do_no_harm(make_corpus: Callable[..., Corpus]) -> None:
+    make_corpus([*documents(100), "half a pair \ud800 here", "a \x00 null and a \x07 bell"])
+
+
+def test_unigram_cross_entropy_by_hand(corpus: Corpus) -> None:
+    counts = np.bincount(corpus.read(np.arange(corpus.rows)).flatten(), minlength=corpus.vocab_size)
+    counts = counts.astype(float) + 1
+    held = [
+        token
+        for line in gzip.decompress(corpus.heldout.read_bytes()).splitlines()
+        for token in (
+            *corpus.tokenizer.encode(json.loads(line)["text"], add_special_tokens=False).ids,
+            SEP,
+        )
+    ]
+    expected = -sum(math.log(counts[t] / counts.sum()) for t in held) / len(held)
+    assert corpus.manifest["heldout"]["unigram_cross_entropy"] == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("texts", "fraction", "words"),
+    [
+        (["", " "], 0.004, "no text"),
+        (["one document only, though a long one " * 50], 0.004, "too few"),
+        (["short", "words", "three"], 0.4, "too little text"),
+    ],
+)
+def test_too_little_data_leaves_nothing_behind(
+    tmp_path: Path, texts: list[str], fraction: float, words: str
+) -> None:
+    source = write_jsonl(tmp_path / "source.jsonl", texts)
+    config = tiny(data={"sources": [str(source)], "heldout_fraction": fraction})
+    with pytest.raises(InputError, match=words):
+        prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+    assert [path.name for path in tmp_path.iterdir()] == ["source.jsonl"]
+
+
+def test_a_fault_late_in_the_data_leaves_nothing_behind(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "source.jsonl", documents(50))
+    source.write_text(source.read_text() + "not json\n")
+    config = tiny(data={"sources": [str(source)]})
+    with pytest.raises(InputError, match="line 51"):
+        prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+    assert [path.name for path in tmp_path.iterdir()] == ["source.jsonl"]
+
+
+def test_an_occupied_folder_is_refused(tmp_path: Path, text_file: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    config = tiny(data={"sources": [str(text_file)]})
+    with pytest.raises(InputError, match="exists already"):
+        prepare(config.data, config.tokenizer, tmp_path, SILENT)
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+def test_a_damaged_corpus_is_noticed(tmp_path: Path, text_file: Path) -> None:
+    config = tiny(data={"sources": [str(text_file)]})
+    made = prepare(config.data, config.tokenizer, tmp_path / "c", SILENT)
+    rows = made.path / "rows-00000.bin"
+    content = bytearray(rows.read_bytes())
+    content[10] ^= 1
+    rows.write_bytes(content)
+    assert list(Corpus(made.path).damaged()) == ["rows-00000.bin"]
+    rows.write_bytes(content[:-2])
+    with pytest.raises(InputError, match="damaged"):
+        Corpus(made.path)
+    with pytest.raises(InputError, match="is not a corpus"):
+        Corpus(tmp_path / "elsewhere")
+
+
+def test_lines_as_documents(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(sentences(500)))
+    config = tiny("crammed", "data.documents=line", data={"sources": [str(file)]})
+    made = prepare(config.data, config.tokenizer, tmp_path / "c", SILENT)
+    assert made.manifest["documents"] + made.manifest["heldout"]["documents"] == 500
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several shards from little text; in this process only."""
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
+
+
+def _everything(corpus: Corpus) -> list[int]:
+    return corpus.read(np.arange(corpus.rows)).flatten().tolist()
+
+
+def _packed_texts(corpus: Corpus) -> list[str]:
+    """The documents in the rows, decoded and split at their separators."""
+    text = corpus.tokenizer.decode(_everything(corpus), skip_special_tokens=False)
+    return [each.strip() for each in text.split("[SEP]")]
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_tails_of_shards_make_rows_together(make_corpus: Callable[..., Corpus]) -> None:
+    corpus = make_corpus(documents(600), "compute.workers=1")
+    assert len([name for name in corpus.manifest["files"] if name.startswith("rows-")]) > 3
+    assert corpus.manifest["tokens_left_out"] < corpus.row_length
+    assert corpus.rows * corpus.row_length == (
+        corpus.manifest["tokens"] - corpus.manifest["tokens_left_out"]
+    )
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_separators_are_all_the_borders_of_documents_in_a_row(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    texts = documents(600)
+    corpus = make_corpus(texts, "compute.workers=1")
+    encoded = [corpus.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    pieces = {  # of documents are their tokens from anywhere to anywhere
+        tuple(ids[begin:end])
+        for ids in encoded
+        for begin in range(len(ids) + 1)
+        for end in range(begin, len(ids) + 1)
+    }
+    separators = 0
+    for row in corpus.read(np.arange(corpus.rows)).tolist():  # rows of tails are among them
+        ends = [-1, *(place for place, token in enumerate(row) if token == SEP), len(row)]
+        assert all(tuple(row[a + 1 : b]) in pieces for a, b in itertools.pairwise(ends))
+        separators += len(ends) - 2
+    assert separators > 500
+
+
+def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, text_file: Path) -> None:
+    made = []
+    for workers in (1, 2):
+        config = tiny(
+            "crammed",
+            f"compute.workers={workers}",
+            "data.orders=[common-first,fragments]",
+            data={"sources": [str(text_file)]},
+        )
+        out = tmp_path / f"{workers}"
+        made.append(prepare(config.data, config.tokenizer, out, SILENT, config.compute))
+    assert made[0].sha256 == made[1].sha256
+
+
+SMALL_SHARDS = "from crammed.data import shards; shards.SHARD_CHARACTERS = 20_000"
+
+
+def _words(out: Path, text: Path) -> list[str]:
+    """A command that prepares several shards in one process."""
+    given = ["--data", str(text), "--out", str(out)]
+    return ["prepare", *TINY, "compute.workers=1", *given]
+
+
+def _prepare_in_a_process(out: Path, text: Path, **environment: str) -> None:
+    code = f"{SMALL_SHARDS}\nfrom crammed.cli.app import main; main()"
+    done = python("-c", code, *_words(out, text), env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_hash_seed_does_not_matter(tmp_path: Path, text_file: Path) -> None:
+    _prepare_in_a_process(tmp_path / "1", text_file, PYTHONHASHSEED="1")
+    _prepare_in_a_process(tmp_path / "another", text_file)
+    assert Corpus(tmp_path / "1").sha256 == Corpus(tmp_path / "another").sha256
+
+
+def test_a_killed_preparation_resumes_and_gives_the_same(tmp_path: Path, text_file: Path) -> None:
+    _prepare_in_a_process(tmp_path / "whole", text_file)
+    work = tmp_path / ".out.preparing"
+    for stage, function in (
+        ("clean", "shard_cleaning:clean_shard"),
+        ("pack", "driver:pack_shards"),
+    ):
+        place = dying(f"crammed.data.preparing.{function}", call=3, first=SMALL_SHARDS)
+        killed = python(*place, *_words(tmp_path / "out", text_file))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert not (tmp_path / "out").exists()
+        assert list(work.rglob(f"00001.{stage}.json"))
+        assert not list(work.rglob(f"00002.{stage}.json"))
+    _prepare_in_a_process(tmp_path / "out", text_file)
+    assert Corpus(tmp_path / "out").sha256 == Corpus(tmp_path / "whole").sha256
+    assert not (tmp_path / ".out.preparing").exists()
+
+
+def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write_jsonl(tmp_path / "first.jsonl", documents(200))
+    second = write_jsonl(tmp_path / "second.jsonl", documents(200, seed=1))
+    cleaned: list[int] = []
+    clean_shard = shard_cleaning.clean_shard
+
+    def noting(job: shard_cleaning.CleanJob) -> shard_cleaning.Cleaned:
+        cleaned.append(len(job.texts))
+        return clean_shard(job)
+
+    monkeypatch.setattr(shard_cleaning, "clean_shard", noting)
+
+    def make(name: str, *files: Path, work: Path | None = None) -> Corpus:
+        config = tiny("crammed", "compute.workers=1", data={"sources": list(map(str, files))})
+        out = tmp_path / name
+        return prepare(config.data, config.tokenizer, out, SILENT, config.compute, work)
+
+    make("one", first, work=tmp_path / "work")
+    both = make("both", first, second, work=tmp_path / "work")
+    assert cleaned == [200, 200]
+    assert both.sha256 == make("afresh", first, second).sha256
+    first.write_text(second.read_text())
+    changed = make("changed", first, work=tmp_path / "work")
+    assert changed.sha256 != Corpus(tmp_path / "one").sha256
+
+
+def test_two_processes_cannot_prepare_the_same_corpus(tmp_path: Path, text_file: Path) -> None:
+    config = tiny(data={"sources": [str(text_file)]})
+    work = tmp_path / ".out.preparing"
+    work.mkdir()
+    with (work / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another process"):
+            prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+    prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+
+
+def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(5):
+        write_jsonl(folder / f"{number}.jsonl", documents(60, seed=number))
+    bad = folder / "2.jsonl"
+    bad.write_text(bad.read_text() + "not json\n")
+    config = tiny("crammed", "compute.workers=1", data={"sources": [str(folder)]})
+    with pytest.raises(InputError, match=r"2\.jsonl, line 61"):
+        prepare(config.data, config.tokenizer, tmp_path / "out", SILENT, config.compute)
+    options = ["compute.workers=1", "data.unreadable=skip", "data.heldout_copies=keep"]
+    config = tiny("crammed", *options, data={"sources": [str(folder)]})
+    made = prepare(config.data, config.tokenizer, tmp_path / "out", SILENT, config.compute)
+    (skipped,) = made.manifest["skipped"]
+    assert skipped["part"] == "2.jsonl"
+    assert "line 61" in skipped["why"]
+    assert made.manifest["documents"] + made.manifest["heldout"]["documents"] == 240
+    for file in folder.iterdir():
+        file.write_text("not json")
+    with pytest.raises(InputError, match="not valid JSON"):
+        prepare(config.data, config.tokenizer, tmp_path / "none", SILENT, config.compute)
+
+
+def _from_sources(tmp_path: Path, *overrides: str, **sources: dict[str, Any]) -> Corpus:
+    """A corpus of sources with 100 documents each, by name, each with its settings."""
+    listed = []
+    for number, (name, settings) in enumerate(sources.items()):
+        path = write_jsonl(tmp_path / f"{name}.jsonl", documents(100, seed=number))
+        listed.append({"path": str(path), "name": name, **settings})
+    config = tiny("crammed", *overrides, data={"sources": listed})
+    return prepare(config.data, config.tokenizer, tmp_path / "made", SILENT)
+
+
+def test_weights_repeat_documents_and_caps_end_sources(tmp_path: Path) -> None:
+    made = _from_sources(
+        tmp_path, plain={}, twice={"weight": 2.0}, half={"weight": 0.5}, cut={"max_characters": 999}
+    )
+    by_name = {source["name"]: source for source in made.manifest["sources"]}
+    assert by_name["twice"]["documents"] > 1.8 * by_name["plain"]["documents"]
+    assert 25 < by_name["half"]["documents"] < 75
+    assert 1 <= by_name["cut"]["documents"] <= 8
+    packed = Counter(_packed_texts(made))
+    assert max(packed.values()) == 2
+
+
+def test_documents_may_begin_with_cls(make_corpus: Callable[..., Corpus]) -> None:
+    corpus = make_corpus(documents(100), "data.cls=true")
+    tokens = _everything(corpus)
+    assert tokens[0] == CLS
+    assert all(tokens[p + 1] == CLS for p, t in enumerate(tokens[:-1]) if t == SEP)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_every_kind_of_tokenizer(make_corpus: Callable[..., Corpus], kind: str) -> None:
+    corpus = make_corpus(documents(300), f"tokenizer.kind={kind}", "tokenizer.vocab_size=600")
+    found = corpus.tokenizer.decode(_everything(corpus)).lower()
+    assert "the quiet girl" in found or "a quiet girl" in found
+    assert corpus.manifest["statistics"]["unknown_share"] == 0
+
+
+def test_a_tokenizer_can_be_supplied(tmp_path: Path, text_file: Path, corpus: Corpus) -> None:
+    file = corpus.path / "tokenizer.json"
+    config = tiny("crammed", f"tokenizer.file={file}", data={"sources": [str(text_file)]})
+    made = prepare(config.data, config.tokenizer, tmp_path / "made", SILENT)
+    assert made.rows == corpus.rows
+    assert np.array_equal(made.read(np.arange(made.rows)), corpus.read(np.arange(made.rows)))
+    assert str(file) not in (made.path / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("override", "library", "extra"),
+    [
+        ("data.clean.near=0.8", "rensa", "dedup"),
+        ("data.clean.substring=100", "pydivsufsort", "dedup"),
+        ("tokenizer.kind=unigram", "sentencepiece", "unigram"),
+    ],
+)
+def test_a_missing_extra_is_named_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, library: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    config = tiny("crammed", override, data={"sources": [str(tmp_path / "not-looked-for")]})
+    with pytest.raises(InputError, match=rf"crammed\[{extra}\]"):
+        prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+    assert not list(tmp_path.iterdir())
+
+
+def test_near_duplicates_are_dropped(make_corpus: Callable[..., Corpus]) -> None:
+    pytest.importorskip("rensa")
+    long = " ".join(sentences(60, seed=5))
+    texts = [*documents(200), long, long.replace("day 7.", "day seven.")]
+    steps = make_corpus(texts, "data.clean.near=0.8").manifest["steps"]
+    assert {step["step"]: step["dropped"] for step in steps}["near-duplicates"] == 1
+
+
+def test_repeated_passages_are_cut_out(make_corpus: Callable[..., Corpus]) -> None:
+    pytest.importorskip("pydivsufsort")
+    passage = " ".join(sentences(8, seed=5))
+    texts = documents(200)
+    texts[10] += f" Before. {passage} After."
+    texts[150] += f" Other. {passage} End."
+    corpus = make_corpus(texts, "data.clean.substring=200")
+    step = next(s for s in corpus.manifest["steps"] if s["step"] == "repeated passages")
+    assert (step["dropped"], step["changed"]) == (0, 1)
+    assert abs(step["characters"] - len(passage)) < 5
+    found = corpus.tokenizer.decode(_everything(corpus)) + _heldout(corpus).lower()
+    assert found.count(passage.lower()[20:60]) <= 1
+
+
+def test_what_repeats_in_held_out_text_is_cut_out_of_it(make_corpus: Callable[..., Corpus]) -> None:
+    pytest.importorskip("pydivsufsort")
+    passage = " ".join(sentences(8, seed=5))
+    texts = [f"{text} {passage} Number {n}." for n, text in enumerate(documents(200))]
+    corpus = make_corpus(texts, "data.clean.substring=200")
+    found = corpus.tokenizer.decode(_everything(corpus)) + _heldout(corpus).lower()
+    assert found.count(passage.lower()[20:60]) == 1
+
+
+def _heldout(corpus: Corpus) -> str:
+    return gzip.decompress(corpus.heldout.read_bytes()).decode()
+
+
+def test_letters_that_the_tokenizer_drops_are_reported(tmp_path: Path) -> None:
+    hindi = [f"{n} यह एक छोटा वाक्य है और वह दूसरा है। में और नहीं हैं {n}।" for n in range(300)]
+    source = write_jsonl(tmp_path / "hindi.jsonl", hindi)
+    for stripped in (True, False):
+        said = io.StringIO()
+        override = f"tokenizer.strip_accents={str(stripped).lower()}"
+        config = tiny("crammed", override, data={"sources": [str(source)]})
+        out = tmp_path / str(stripped)
+        made = prepare(config.data, config.tokenizer, out, Progress(said))
+        assert ("of the letters of this text" in said.getvalue()) == stripped
+        assert (letters_lost(made.tokenizer, hindi[0]) > 0.2) == stripped
+        assert letters_lost(made.tokenizer, "Plain English Words, and a café.") < 0.05
+
+
+def test_ignored_files_are_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    (folder / "below").mkdir(parents=True)
+    write_jsonl(folder / "a.jsonl", documents(200))
+    for name in ("b.md", "below/c.md", "d.html", ".hidden", "e.json"):
+        (folder / name).write_text("[]")
+    config = tiny("crammed", data={"sources": [str(folder)]})
+    said = io.StringIO()
+    prepare(config.data, config.tokenizer, tmp_path / "out", Progress(said))
+    words = next(line for line in said.getvalue().splitlines() if "other formats" in line)
+    passed = sorted(words.partition("other formats: ")[2].split(", "))
+    assert passed == ["1 .html", "1 .json", "2 .md"]
+
+
+def test_documents_with_downstream_sentences_are_dropped(
+    tmp_path: Path, make_corpus: Callable[..., Corpus]
+) -> None:
+    planted = "the committee will meet again on friday to talk about the new bridge over the river"
+    task = tmp_path / "glue" / "rte"
+    task.mkdir(parents=True)
+    row = {"sentence1": planted, "sentence2": "The bridge is new.", "label": 0}
+    for split in ("train", "validation"):
+        (task / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
+    texts = documents(200)
+    texts[7] += f" {planted.capitalize()}, he said."
+    corpus = make_corpus(texts, f"data.clean.downstream={tmp_path / 'glue'}")
+    step = next(s for s in corpus.manifest["steps"] if s["step"] == "downstream")
+    assert step["dropped"] == 1
+    assert str(tmp_path) not in (corpus.path / "manifest.json").read_text()
+    (sample,) = gzip.decompress((corpus.path / "dropped.jsonl.gz").read_bytes()).splitlines()
+    assert json.loads(sample)["step"] == "downstream"
+
+
+def test_a_ray_cluster_makes_the_same_bytes(tmp_path: Path, text_file: Path) -> None:
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    config = tiny("crammed", "compute.engine=ray", data={"sources": [str(text_file)]})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        cluster.connect()
+        made = prepare(config.data, config.tokenizer, tmp_path / "ray", SILENT, config.compute)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    here = prepare(config.data, config.tokenizer, tmp_path / "here", SILENT)
+    assert made.sha256 == here.sha256

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from crammed.config import DataConfig
+from crammed.data.preparing.sources import python_docs, search, source
+from crammed.data.preparing.sources.source import open_sources
+from crammed.errors import InputError
+from support.samples import arrow, opened, read, refusal
+
+
+def test_plain_text_has_no_fields_to_filter_by(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    assert "no fields" in refusal(tmp_path, where={"lang": ["en"]})
+    assert "no fields" in refusal("python-docs", where={"lang": ["en"]})
+
+
+def test_folders_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for folder in ("sub", ".hidden"):
+        (tmp_path / folder).mkdir()
+    for name in ("sub/z.txt", "b.txt", "t.txt", "a.txt", ".hidden/c.txt", "._a.txt"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "d.jsonl").write_text('{"text": "d.jsonl"}')
+    (tmp_path / "ignored.png").write_bytes(b"\x89PNG")
+    (tmp_path / "settings.json").write_text('{\n "a": 1\n}')
+    (tmp_path / "lines.json").write_text('{"text": "lines.json"}\n')
+    expected = ["a.txt", "b.txt", "d.jsonl", "lines.json", "sub/z.txt", "t.txt"]
+    assert read(tmp_path) == expected
+    assert [part.name for part in opened(tmp_path).parts][-2:] == ["z.txt", "t.txt"]
+
+
+def test_globs(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("b.txt", "a.txt", "a.md", "deep/c.txt"):
+        (tmp_path / name).write_text(name)
+    assert read(tmp_path / "*.txt") == ["a.txt", "b.txt"]
+    assert read(tmp_path / "*") == ["a.txt", "b.txt", "deep/c.txt"]
+    assert read(tmp_path / "**" / "*.txt") == ["a.txt", "b.txt", "deep/c.txt"]
+    assert "no such data" in refusal(tmp_path / "*.jsonl")
+    assert "matches no file of a known format" in refusal(tmp_path / "*.md")
+    (tmp_path / "odd[1].txt").write_text("a name, not a glob")
+    assert read(tmp_path / "odd[1].txt") == ["a name, not a glob"]
+
+
+def saved(folder: Path, texts: list[str]) -> Path:
+    """A folder as `save_to_disk` writes it, with one row in each file."""
+    folder.mkdir(parents=True)
+    names = [f"data-{n:05d}-of-{len(texts):05d}.arrow" for n in range(len(texts))]
+    for name, text in zip(names, texts, strict=True):
+        (folder / name).write_bytes(arrow([{"text": text}]))
+    state = {"_data_files": [{"filename": name} for name in names], "_split": "train"}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text("{\n}")
+    return folder
+
+
+def test_folders_saved_by_datasets(tmp_path: Path) -> None:
+    one = saved(tmp_path / "one", ["a", "b"])
+    (one / "cache-1234.arrow").write_bytes(arrow([{"text": "not listed"}]))
+    assert read(one) == ["a", "b"]
+    saved(tmp_path / "dict" / "train", ["c"])
+    saved(tmp_path / "dict" / "validation", ["d"])
+    (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
+    assert read(tmp_path / "dict") == ["c", "d"]
+
+
+@pytest.mark.parametrize("name", ["../secret.arrow", "a/../../secret.arrow", "/etc/passwd", 5, ""])
+def test_no_name_leads_out_of_a_folder_saved_by_datasets(tmp_path: Path, name: object) -> None:
+    (tmp_path / "secret.arrow").write_bytes(arrow([{"text": "secret"}]))
+    folder = saved(tmp_path / "saved", ["a"])
+    state = json.loads((folder / "state.json").read_text())
+    state["_data_files"].append({"filename": name})
+    (folder / "state.json").write_text(json.dumps(state))
+    fault = f"state.json names {name!r}, which leads out of its folder"
+    assert fault in refusal(folder)
+    assert fault in refusal(tmp_path)
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("a/1.txt", "a/b/2.txt"):
+        (tmp_path / name).write_text(name)
+    for name in ("a/again", "a/b/up", "a/b/top"):  # several of them took for ever
+        (tmp_path / name).symlink_to(tmp_path if name.endswith("top") else tmp_path / "a")
+    (tmp_path / "a" / "self.txt").symlink_to("self.txt")
+    assert "self.txt cannot be read" in refusal(tmp_path)
+    (tmp_path / "a" / "self.txt").unlink()
+    for pattern in (tmp_path, tmp_path / "**" / "*.txt", tmp_path / "**", tmp_path / "**/**/*"):
+        assert sorted(read(pattern)) == ["a/1.txt", "a/b/2.txt"]
+    config = DataConfig.model_validate({"sources": [str(tmp_path)]})
+    (tmp_path / "a" / "b" / "x.md").touch()
+    assert search.ignored_files(config) == {".md": 1}
+
+
+def test_a_file_with_several_names_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "z.txt").write_text("z")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "c.txt").write_text("c")
+    (folder / "d.txt").symlink_to("c.txt")
+    (folder / "links").symlink_to(tmp_path / "elsewhere")
+    (folder / "more").symlink_to(tmp_path / "elsewhere")
+    assert [part.name for part in opened(folder).parts] == ["c.txt", "z.txt"]
+    assert [part.name for part in opened(folder / "*").parts] == ["c.txt", "z.txt"]
+    assert [part.name for part in opened(folder / "d.txt").parts] == ["d.txt"]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".parquet", ".jsonl.zst"])
+@pytest.mark.parametrize("unreadable", ["stop", "skip"])
+def test_names_that_are_not_utf8_are_refused_at_once(
+    tmp_path: Path, suffix: str, unreadable: str
+) -> None:
+    try:
+        Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9" + suffix.encode())).write_text("x")
+    except OSError:
+        pytest.skip("the file system has no such names")
+    config = DataConfig.model_validate({"sources": [str(tmp_path)], "unreadable": unreadable})
+    with pytest.raises(InputError, match=r"/caf\\xe9\.\S+ is not UTF-8 text: rename it$") as caught:
+        open_sources(config)
+    str(caught.value).encode()
+
+
+def test_line_breaks_in_names_stay_out_of_messages(tmp_path: Path) -> None:
+    (tmp_path / "two\nlines\x1b[1m.jsonl").write_text("not json")
+    assert r"two\x0alines\x1b[1m.jsonl, line 1: not valid JSON" in refusal(tmp_path)
+
+
+def test_a_pipe_among_the_files_is_no_reason_to_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")
+    assert "a.json is not a regular file" in refusal(tmp_path)
+
+
+def test_json_arrays_are_data_and_other_json_is_not(
+    tmp_path: Path, pipe: Callable[[bytes], None]
+) -> None:
+    for name, content in (("a", '[\n{"text": "a"},'), ("b", '[{"text": "b"}]'), ("c", "[1]")):
+        (tmp_path / f"{name}.json").write_text(content)
+    assert read(tmp_path / "b.json") == ["b"]
+    assert "a.json, record 2: cut off, or not an object" in refusal(tmp_path)
+    (tmp_path / "a.json").unlink()
+    assert read(tmp_path) == ["b"]
+    assert search.ignored_files(DataConfig.model_validate({"sources": [str(tmp_path)]})) == {
+        ".json": 1
+    }
+    pipe(b'\n[ {"text": "piped"} ]')
+    assert read("-") == ["piped"]
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
+    def into(data: bytes) -> None:
+        source._spooled.cache_clear()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    yield into
+    source._spooled.cache_clear()
+
+
+def test_standard_input(pipe: Callable[[bytes], None]) -> None:
+    pipe(b'\n{"text": "a"}\n{"text": "b"}\n')
+    assert read("-") == ["a", "b"]
+    assert read("-") == ["a", "b"], "a second opening reads the same"
+    part = opened("-").parts[0]
+    assert list(part.documents()) == list(part.documents())
+    assert part.fingerprint()["name"] == part.name == opened("-").name == "standard-input"
+    pipe(b"[1] is\nplain.\n\n{text}\n")
+    assert read("-") == ["[1] is\nplain.", "{text}"]
+    pipe(b"")
+    assert "standard input is empty" in refusal("-")
+    pipe(b'{"text": "a"}\n{"text"\n')
+    assert "standard input, line 2: not valid JSON" in refusal("-")
+
+
+def test_a_terminal_is_refused_as_standard_input(
+    pipe: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(b"text")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert "standard input is a terminal" in refusal("-")
+
+
+def test_the_settings_of_a_source(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    plain = opened(tmp_path / "a.txt")
+    assert (plain.name, plain.weight, plain.max_characters) == ("a.txt", 1.0, None)
+    named = opened(tmp_path, name="mine", weight=2.5, max_characters=7)
+    assert (named.name, named.weight, named.max_characters) == ("mine", 2.5, 7)
+    assert plain.reading == opened(tmp_path).reading != opened(tmp_path, documents="line").reading
+    json.dumps(opened(tmp_path / "a.txt").reading)
+
+
+def test_each_source_may_have_its_own_settings(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "t", "body": "b"}\n')
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    config = {
+        "sources": [
+            str(tmp_path / "a.jsonl"),
+            {"path": str(tmp_path / "a.jsonl"), "text_field": "body"},
+            {"path": str(tmp_path / "a.txt"), "documents": "line"},
+            str(tmp_path / "a.txt"),
+        ]
+    }
+    texts = [
+        [text for part in source.parts for text in part.documents()]
+        for source in open_sources(DataConfig.model_validate(config))
+    ]
+    assert texts == [["t"], ["b"], ["one", "two"], ["one\ntwo"]]
+
+
+def test_parts_travel_to_workers_and_know_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    part = opened("a.txt").parts[0]
+    monkeypatch.chdir("/")
+    again = pickle.loads(pickle.dumps(part))
+    assert list(again.documents()) == ["x"]
+    fingerprint = again.fingerprint()
+    assert set(fingerprint) == {"name", "bytes", "sha256"}
+    (tmp_path / "a.txt").write_text("y")
+    assert again.fingerprint() != fingerprint
+    pickle.dumps(python_docs.PythonDocs())
+
+
+def test_missing_empty_and_unknown(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no data: name a file"):
+        open_sources(DataConfig())
+    assert "no such data" in refusal(tmp_path / "none.txt")
+    assert "holds no file of a known format: .txt, .jsonl" in refusal(tmp_path)
+    for name in ("a.docx", "a.parquet.gz", "a.gz", "a"):
+        (tmp_path / name).write_text("x")
+        assert "no known format" in refusal(tmp_path / name)
+    (tmp_path / "empty.txt").touch()
+    assert "empty.txt is empty" in refusal(tmp_path)
+
+
+def test_damage_that_is_to_be_skipped_is_reported_only_when_read(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "good.txt").write_text("good")
+    empty, good = opened(tmp_path, unreadable="skip").parts
+    with pytest.raises(InputError, match="is empty"):
+        empty.documents()
+    assert list(good.documents()) == ["good"]
+    (tmp_path / "good.txt").unlink()
+    with pytest.raises(InputError, match=r"good\.txt cannot be read"):
+        good.fingerprint()
+
+
+@pytest.fixture(scope="module")
+def few_docs() -> list[python_docs.Docstring]:
+    return list(python_docs.docstrings("corpus", 200_000, 50_000))
+
+
+def test_python_docs_are_the_same_every_time(few_docs: list[python_docs.Docstring]) -> None:
+    again = list(python_docs.docstrings("corpus", 200_000, 50_000))
+    assert again == few_docs
+    assert sum(len(d.text) for d in few_docs) >= 200_000
+    assert len({d.package for d in few_docs}) > 5
+
+
+def test_python_docs_share_no_file_with_the_tasks(few_docs: list[python_docs.Docstring]) -> None:
+    tasks = list(python_docs.docstrings("tasks", 200_000, 50_000))
+    shared = {d.text for d in few_docs} & {d.text for d in tasks}
+    # Different files may hold the same words (copied functions), which is rare.
+    assert len(shared) < 0.02 * len(tasks)
+
+
+def test_python_docs_fingerprint_names_versions_and_no_folder() -> None:
+    source = opened("python-docs")
+    fingerprint = source.parts[0].fingerprint()
+    assert source.name == fingerprint["name"] == "python-docs"
+    assert "torch" in fingerprint["packages"]
+    assert "/" not in "".join(fingerprint["packages"].values())

@@ -1,0 +1,105 @@
+"""Exact repeated passages."""
+
+from __future__ import annotations
+
+import sys
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crammed.data.preparing.cleaning import substring
+from crammed.data.preparing.cleaning.substring import repeated_spans
+from crammed.errors import InputError
+
+pytest.importorskip("pydivsufsort")
+
+ASCII_TEXTS = st.lists(st.text("ab", max_size=25), max_size=5)
+WIDE_TEXTS = st.lists(st.text("aé€😀😁\U0005f600", max_size=12), max_size=4)
+"""Among the last three, two share their first three bytes, and two their last three."""
+
+
+def reference(texts: list[bytes], shortest: int) -> list[set[int]]:
+    """For each text, the bytes in windows that have ended before they begin again."""
+    seen: dict[bytes, int] = {}
+    before = 0
+    covered: list[set[int]] = []
+    for text in texts:
+        inside: set[int] = set()
+        for start in range(len(text) - shortest + 1):
+            first = seen.setdefault(text[start : start + shortest], before + start)
+            if before + start >= first + shortest:
+                inside.update(range(start, start + shortest))
+        covered.append(inside)
+        before += len(text)
+    return covered
+
+
+def bytes_in(spans: list[tuple[int, int]]) -> set[int]:
+    return {place for start, end in spans for place in range(start, end)}
+
+
+@given(ASCII_TEXTS, st.integers(1, 6))
+def test_equals_its_reference(texts: list[str], shortest: int) -> None:
+    encoded = [text.encode() for text in texts]
+    found = repeated_spans(encoded, shortest)
+    assert [bytes_in(spans) for spans in found] == reference(encoded, shortest)
+
+
+@given(WIDE_TEXTS, st.integers(1, 8))
+def test_spans_hold_whole_characters(texts: list[str], shortest: int) -> None:
+    encoded = [text.encode() for text in texts]
+    found = repeated_spans(encoded, shortest)
+    for text, spans, covered in zip(texts, found, reference(encoded, shortest), strict=True):
+        ends = list(accumulate((len(character.encode()) for character in text), initial=0))
+        characters = [set(range(start, end)) for start, end in pairwise(ends)]
+        assert bytes_in(spans) == set().union(*(c for c in characters if c <= covered))
+
+
+@given(ASCII_TEXTS, st.integers(1, 6))
+def test_spans_are_in_order_and_apart(texts: list[str], shortest: int) -> None:
+    encoded = [text.encode() for text in texts]
+    for text, spans in zip(encoded, repeated_spans(encoded, shortest), strict=True):
+        ends = [0, *(end for _, end in spans)]
+        assert all(start > end or start == 0 for (start, _), end in zip(spans, ends, strict=False))
+        assert all(shortest <= end - start for start, end in spans)
+        assert ends[-1] <= len(text)
+
+
+def test_parts_of_characters_do_not_repeat() -> None:
+    texts = ["abcd😀".encode(), "abcd😁".encode(), "\U0005f600abcd".encode(), "😀abcd".encode()]
+    assert repeated_spans(texts, 4) == [[], [(0, 4)], [(4, 8)], [(0, 8)]]
+
+
+def test_the_first_occurrence_stays() -> None:
+    passage = b"a passage that two texts share"
+    texts = [b"one: " + passage + b"!", passage + b" two", b"3-" + passage]
+    assert repeated_spans(texts, 20) == [[], [(0, 30)], [(2, 32)]]
+
+
+def test_the_beginning_of_what_repeats_without_a_break_stays() -> None:
+    assert repeated_spans([b"-" * 100], 20) == [[(20, 100)]]
+
+
+def test_nothing_repeats_across_the_end_of_a_text() -> None:
+    """The joined bytes abcdefabcdef repeat abcdef, but no text contains it."""
+    assert repeated_spans([b"abc", b"def", b"abc", b"def"], 4) == [[], [], [], []]
+
+
+def test_empty_texts_keep_their_place() -> None:
+    assert repeated_spans([b"", b"abcd", b"", b"abcd", b""], 4) == [[], [], [], [(0, 4)], []]
+    assert repeated_spans([], 20) == []
+
+
+def test_too_much_text_is_refused_with_an_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(substring, "MOST_BYTES", 9)
+    assert repeated_spans([b"abcdefghi"], 20) == [[]]
+    with pytest.raises(InputError, match=r"10 bytes .* data\.clean\.near"):
+        repeated_spans([b"abcde", b"fghij"], 20)
+
+
+def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydivsufsort", None)
+    with pytest.raises(InputError, match=r"crammed\[dedup\]"):
+        repeated_spans([b"abc"], 20)

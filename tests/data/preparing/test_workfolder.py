@@ -1,0 +1,278 @@
+"""What is finished is kept and used again, and nothing else stays behind."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from crammed import scratch
+from crammed.data.corpus import Corpus
+from crammed.data.preparing import driver, shard_cleaning
+from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.workfolder import remove_left_overs
+from crammed.errors import InputError
+from crammed.files import publish
+from crammed.pipeline import _corpus_of as corpus_of
+from crammed.runs.directory import RunDir
+from crammed.scratch import scratch_folder
+from crammed.terminal.progress import SILENT
+from support.text import documents, tiny, write_jsonl
+
+KEPT = "; what is finished is kept, and the repaired command goes on from there"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four files of text."""
+    made = tmp_path / "texts"
+    made.mkdir()
+    for number in range(4):
+        write_jsonl(made / f"{number}.jsonl", documents(100, seed=number))
+    return made
+
+
+def _prepare(folder: Path, out: str = "out", work: Path | None = None, *words: str) -> Corpus:
+    config = tiny("crammed", "compute.workers=1", *words, data={"sources": [str(folder)]})
+    return prepare(config.data, config.tokenizer, folder.parent / out, SILENT, config.compute, work)
+
+
+class _Cleaning:
+    """Counts the shards that are cleaned, and raises errors in the place of some."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self.errors: dict[int, BaseException] = {}
+        self._real = shard_cleaning.clean_shard
+        monkeypatch.setattr(shard_cleaning, "clean_shard", self)
+
+    def __call__(self, job: shard_cleaning.CleanJob) -> shard_cleaning.Cleaned:
+        self.calls += 1
+        if self.calls in self.errors:
+            raise self.errors[self.calls]
+        return self._real(job)
+
+
+@pytest.fixture
+def cleaning(monkeypatch: pytest.MonkeyPatch) -> _Cleaning:
+    return _Cleaning(monkeypatch)
+
+
+def test_a_bad_line_in_the_last_file_costs_that_file_alone(
+    folder: Path, cleaning: _Cleaning
+) -> None:
+    last = folder / "3.jsonl"
+    good = last.read_text()
+    last.write_text(good + "not json\n")
+    with pytest.raises(InputError) as caught:
+        _prepare(folder)
+    assert f"{folder.name}/{last.name}, line 101: not valid JSON" in str(caught.value)
+    assert str(caught.value).endswith(KEPT)
+    assert cleaning.calls == 3
+    last.write_text(good)
+    (folder / "1.jsonl").write_text("".join((folder / "1.jsonl").read_text().splitlines(True)[1:]))
+    made = _prepare(folder)
+    assert cleaning.calls == 5, "the file that changed, and the last one"
+    assert made.sha256 == _prepare(folder, "afresh").sha256
+    assert {path.name for path in folder.parent.iterdir()} == {"texts", "out", "afresh"}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
+        (OSError(errno.EIO, "Input/output error", "/mnt/x"), "cannot read or write /mnt/x: Input"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory ran out while preparing"),
+        (MemoryError(), "memory ran out while preparing: raise its limit"),
+        (pa.ArrowException("Failed to launch worker thread"), "memory ran out while preparing"),
+        (RuntimeError("can't start new thread"), "memory ran out while preparing"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line_and_costs_little(
+    folder: Path, cleaning: _Cleaning, error: BaseException, words: str
+) -> None:
+    cleaning.errors[3] = error
+    with pytest.raises(InputError, match=words) as caught:
+        _prepare(folder)
+    assert str(caught.value).endswith(KEPT)
+    assert "\n" not in str(caught.value)
+    _prepare(folder)
+    assert cleaning.calls == 5
+    assert {path.name for path in folder.parent.iterdir()} == {"texts", "out"}
+
+
+def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: _Cleaning) -> None:
+    cleaning.errors[4] = InputError("stopped")
+    with pytest.raises(InputError, match="stopped"):
+        _prepare(folder)
+    first, second, _ = sorted(folder.parent.glob(".out.preparing/parts/*/read.json"))
+    first.write_text('{"shards": ')
+    first.with_name("begun.json").write_bytes(b"\xff")
+    second.with_name("00000.clean.json").write_text("")
+    _prepare(folder)
+    assert cleaning.calls == 4 + 3
+
+
+@pytest.mark.parametrize("left", [0, 100, 5000])
+def test_rows_that_a_power_cut_took_are_packed_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "pack_tails", _full_disk)
+        with pytest.raises(InputError, match="the disk is full"):
+            _prepare(folder)
+    (rows,) = folder.parent.glob(".out.preparing/made-*/corpus/rows-00001.bin")
+    content = rows.read_bytes()
+    rows.write_bytes(content[:left] + bytes(len(content) - left if left else 0))
+    assert rows.read_bytes() != content
+    made = _prepare(folder)
+    assert made.sha256 == _prepare(folder, "afresh").sha256
+    assert not list(made.damaged())
+
+
+def _full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_damaged_intermediate_results_are_one_line(folder: Path, cleaning: _Cleaning) -> None:
+    cleaning.errors[4] = InputError("stopped")
+    with pytest.raises(InputError, match="stopped"):
+        _prepare(folder)
+    for file in folder.parent.glob(".out.preparing/parts/*/*.documents.arrow"):
+        file.write_bytes(file.read_bytes()[:-100])
+    for file in folder.parent.glob(".out.preparing/parts/*/*.hashes.json"):
+        file.unlink()  # which older versions did not write
+    with pytest.raises(InputError, match=r"in \S+ are damaged: remove them and begin again$"):
+        _prepare(folder)
+    _prepare(folder)
+
+
+def _killed_after_publishing(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+    """Leave the disk as a kill right after publishing does."""
+
+    class Killed(BaseException):
+        pass
+
+    real = publish
+
+    def publish_and_die(made: Path, out: Path) -> None:
+        real(made, out)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "publish", publish_and_die)
+        with pytest.raises(Killed):
+            call()
+
+
+def test_a_kill_at_the_very_end_leaves_nothing_for_long(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _killed_after_publishing(monkeypatch, lambda: _prepare(folder))
+    beside = folder.parent / ".out.preparing"
+    assert beside.exists()
+    with (beside / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        remove_left_overs(folder.parent / "out")
+        assert beside.exists(), "another process is still at it"
+    with pytest.raises(InputError, match="out exists already"):
+        _prepare(folder)
+    assert not beside.exists()
+    assert not list(Corpus(folder.parent / "out").damaged())
+
+
+def test_what_was_published_is_made_anew_for_another_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = folder.parent / "work"
+    _killed_after_publishing(monkeypatch, lambda: _prepare(folder, work=work))
+    again = _prepare(folder, "again", work)
+    assert again.sha256 == Corpus(folder.parent / "out").sha256
+    assert not list(work.glob("made-*"))
+
+
+def _stopped_before_publishing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Prepare up to the moment at which the corpus moves into place; where it lies until then."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "publish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            _prepare(folder)
+    (made,) = folder.parent.glob(".out.preparing/made-*")
+    return made
+
+
+def test_what_was_about_to_be_published_is_not_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _stopped_before_publishing(folder, monkeypatch)
+    manifest = made / "corpus" / "manifest.json"
+    inode = manifest.stat().st_ino
+    corpus = _prepare(folder)
+    assert (corpus.path / "manifest.json").stat().st_ino == inode
+    assert not list(corpus.damaged())
+    assert not list(folder.parent.glob(".*"))
+
+
+def test_what_was_about_to_be_published_is_compared_with_its_hashes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _stopped_before_publishing(folder, monkeypatch)
+    heldout = made / "corpus" / "heldout.jsonl.gz"
+    heldout.write_bytes(bytes(heldout.stat().st_size))
+    assert not list(_prepare(folder).damaged())
+
+
+@pytest.mark.parametrize("kept", ["manifest.json", ".manifest.json.tmp", ".tokenizer.json.tmp"])
+def test_a_corpus_lists_nothing_that_a_kill_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    made = _stopped_before_publishing(folder, monkeypatch)
+    (made / "publishing").unlink()
+    (made / "corpus" / "manifest.json").rename(made / "corpus" / kept)
+    corpus = _prepare(folder)
+    assert kept not in corpus.manifest["files"]
+    assert not list(corpus.damaged())
+    assert not list(corpus.path.glob(".*"))
+
+
+def test_folders_for_a_moment_do_not_outlive_their_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, alive, other = (tmp_path / f"{scratch._PREFIX}{n}" for n in ("dead", "alive", "link"))
+    for each in (dead, alive):
+        each.mkdir()
+        (each / "large").touch()
+    other.symlink_to(alive)
+    lock = os.open(alive, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with scratch_folder() as mine:
+        (mine / "file").touch()
+        with scratch_folder():
+            assert set(tmp_path.iterdir()) >= {mine, alive}
+        assert not dead.exists()
+    os.close(lock)
+    assert set(tmp_path.iterdir()) == {alive, other}
+    with scratch_folder():
+        pass
+    assert set(tmp_path.iterdir()) == {other}
+
+
+def test_the_next_call_of_a_run_removes_what_a_kill_left(folder: Path) -> None:
+    config = tiny("crammed", "compute.workers=1", data={"sources": [str(folder)]})
+    with RunDir.open(folder.parent / "run", config) as run:
+        made = corpus_of(run, SILENT)
+        beside = run.path / ".corpus.preparing"
+        (beside / "parts").mkdir(parents=True)
+        assert corpus_of(run, SILENT).sha256 == made.sha256
+        assert not beside.exists()

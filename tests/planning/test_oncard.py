@@ -1,0 +1,217 @@
+"""What is counted for a card that is not here, beside counts by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from crammed.budget import Budget
+from crammed.cli import planning
+from crammed.errors import InputError
+from crammed.machine.cards import CARDS, GIB, Card, card_called, known_card
+from crammed.model.count import parameters
+from crammed.optim.muon import ITERATIONS, orthogonalisation_flops, orthogonalise
+from crammed.planning.oncard import BANDWIDTH, LAUNCH, counted_speed
+from crammed.rules.recipe import load_config
+from crammed.training.memory import allocated, bytes_per_parameter
+
+PAPER = load_config("crammed-2022")
+VOCAB = PAPER.tokenizer.vocab_size
+DAY = Budget.parse("24h")
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_bytes_are_counted_while_any_tensor_shares_them(device: str) -> None:
+    there = torch.empty(1000, device=device)
+
+    def work() -> None:
+        first = there + 1  # 4,000 bytes
+        part = first.view(10, 100)[2:]
+        first = there.view(10, 100).add_(0)  # nothing new
+        second = part * 2  # 3,200, and the first 4,000 are still shared
+        del part
+        third = torch.cat([second, first])  # 7,200, when only 3,200 are left
+        del second, third
+        torch.empty(2000, device=device)
+
+    assert allocated(work) == 3200 + 7200
+
+
+def test_what_a_backward_pass_allocates() -> None:
+    x, weight = torch.empty(4, 8, device="meta"), torch.empty(8, 16, device="meta")
+    weight.requires_grad_()
+
+    def work() -> None:
+        loss = (x @ weight).relu().sum()
+        torch.autograd.grad(loss, weight)
+
+    slopes, gradient = 4 * 16 * 4, 8 * 16 * 4
+    assert slopes + gradient <= allocated(work) <= slopes + gradient + 16
+
+
+def test_the_paper_s_shape_on_cards() -> None:
+    speeds = {name: counted_speed(PAPER, VOCAB, card_called(name)) for name in ("H200", "A6000")}
+    held = bytes_per_parameter(PAPER.optim) * parameters(PAPER.model, VOCAB)
+    for speed in speeds.values():
+        assert speed.microbatch_rows in (256, 512)
+        assert speed.memory is not None
+        # Uncompiled, 16 layers keep 18 vectors of the width of each token in 16 bits, and more.
+        kept = (speed.memory - held) / speed.microbatch_rows / 128
+        assert 16 * 18 * 768 * 2 < kept < 2 * 16 * 18 * 768 * 2
+    a_row = {name: speed.row / 128 for name, speed in speeds.items()}
+    # The count of docs/performance.md: 59.7 ms of products and attention, 15.0 of traffic.
+    assert 65_536 * a_row["H200"] == pytest.approx(0.0747, rel=0.01)
+    published = known_card("NVIDIA RTX A6000")
+    assert published is not None
+    assert published.published is not None
+    assert 1.2 < 1 / a_row["A6000"] / published.published < 1.5
+
+
+def test_what_an_optimizer_keeps_takes_memory_and_time() -> None:
+    found = {}
+    for name in ("adamw", "sgd", "adafactor"):
+        words = [f"optim.name={name}", "model.layers=1", "compute.microbatch_rows=8"]
+        config = load_config("crammed-2022", words)
+        speed = counted_speed(config, VOCAB, card_called("H200"))
+        found[name] = (speed.update, float(speed.memory or 0))
+    size, bandwidth = parameters(config.model, VOCAB), BANDWIDTH * card_called("H200").bandwidth
+    for place, each in ((0, 8 / bandwidth), (1, 4)):
+        adamw, sgd, adafactor = (found[name][place] for name in ("adamw", "sgd", "adafactor"))
+        assert adamw - sgd == pytest.approx(each * size)
+        assert sgd - adafactor == pytest.approx(each * size)
+
+
+def test_a_tiny_model_waits_for_its_launches() -> None:
+    """On a fast card, twice as many rows take as long."""
+    small = ["model.layers=2", "model.width=64", "model.head_dim=32"]
+    h200 = card_called("H200")
+    few, many = (
+        counted_speed(load_config("crammed", [*small, f"batch.rows={rows}"]), 8192, h200)
+        for rows in (16, 32)
+    )
+    assert 32 * many.row == pytest.approx(16 * few.row) == pytest.approx(100 * LAUNCH)
+    # Clipping and AdamW, three shapes of matrices through Muon, four matrices in each layer.
+    assert few.update == many.update == pytest.approx((12 + 3 * 50 + 2 * 4) * LAUNCH)
+    adamw = counted_speed(load_config("crammed-2022", small), 8192, h200)
+    assert adamw.update == pytest.approx(12 * LAUNCH)
+
+
+def test_a_small_card_gets_fewer_rows_and_the_format_that_it_has() -> None:
+    small, large = (counted_speed(PAPER, VOCAB, card_called(name)) for name in ("2080 Ti", "H100"))
+    assert 16 <= small.microbatch_rows < large.microbatch_rows
+    assert small.memory is not None
+    assert small.memory < 10 * GIB
+    assert small.row > 10 * large.row
+    wrong = load_config("crammed-2022", ["compute.dtype=bfloat16"])
+    with pytest.raises(InputError, match=r"counts products in float16: leave out"):
+        counted_speed(wrong, VOCAB, card_called("2080 Ti"))
+    many = load_config("crammed-2022", ["compute.microbatch_rows=4096"])
+    halved = counted_speed(many, VOCAB, card_called("2080 Ti"))
+    assert halved.microbatch_rows in (small.microbatch_rows, 2 * small.microbatch_rows)
+    wide = load_config("crammed-2022", ["model.layers=1", "model.width=6144"])
+    with pytest.raises(InputError, match="not even one row of 128 tokens fits"):
+        counted_speed(wide, VOCAB, card_called("2080 Ti"))
+    deep = load_config("crammed-2022", ["model.layers=200"])
+    with pytest.raises(InputError, match=r"and the RTX 2080 Ti, less 1 GiB for CUDA, has 10 GiB"):
+        counted_speed(deep, VOCAB, card_called("2080 Ti"))
+
+
+def test_a_model_that_nearly_fills_a_card_computes_its_activations_again() -> None:
+    large = ["model.layers=24", "model.width=1152"]
+    again, once = (
+        counted_speed(load_config("crammed-2022", [*large, *more]), VOCAB, card_called("2080 Ti"))
+        for more in ([], ["compute.recompute=off"])
+    )
+    assert again.microbatch_rows > 4 * once.microbatch_rows
+    assert again.memory is not None
+    assert again.memory < 10 * GIB
+
+
+def test_the_flops_of_orthogonalising() -> None:
+    assert ITERATIONS == 5
+    for shape in ((8, 24), (24, 8)):
+        with FlopCounterMode(display=False) as counted:
+            orthogonalise(torch.empty(shape, device="meta"), torch.float32)
+        assert counted.get_total_flops() == orthogonalisation_flops(*shape)
+
+
+@pytest.mark.parametrize(
+    ("called", "card"),
+    [("RTX 4090", "RTX 4090"), ("4090", "RTX 4090"), ("nvidia h100 pcie", "H100 PCIe")],
+)
+def test_a_card_is_known_by_a_part_of_its_name(called: str, card: str) -> None:
+    assert card_called(called).name == card
+
+
+@pytest.mark.parametrize(
+    ("device", "card"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB"),
+        ("a100 80 gb", "A100 80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti"),
+        ("NVIDIA RTX A1000 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 4060", None),
+    ],
+)
+def test_a_card_is_known_by_the_name_that_it_has_for_itself(device: str, card: str | None) -> None:
+    found = known_card(device)
+    assert (found and found.name) == card
+
+
+@pytest.mark.parametrize(
+    ("called", "said"),
+    [
+        ("TPU", "no card of this name is known; name one of H200, "),
+        ("", "no card of this name is known; name one of H200, "),
+        ("RTX 409O", "no card of this name is known; did you mean RTX 4090? name one of H200, "),
+        ("A", "name one of A100, A100 80GB, "),
+    ],
+)
+def test_a_card_that_nobody_knows_is_refused(called: str, said: str) -> None:
+    with pytest.raises(InputError, match=rf"^--device {called}: {re.escape(said)}"):
+        card_called(called)
+
+
+def test_every_card_is_whole() -> None:
+    for card in CARDS:
+        assert isinstance(card, Card)
+        assert known_card(f"NVIDIA {card.name}") == card
+        # Every card has some 50 to 400 FLOPs for each byte that it moves.
+        assert 50 < card.peak / card.bandwidth < 400
+        assert card.half == ("float16" if card.capability < (8, 0) else "bfloat16")
+
+
+def test_a_plan_for_a_card_says_that_it_is_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    hour = Budget.parse("1h")
+    for as_json in (False, True):
+        planning.plan(["crammed-2022"], None, hour, as_json=as_json, device="A6000")
+    said, _, values = capsys.readouterr().out.partition("{")
+    assert "RTX A6000: a count" in said
+    assert "8.92 G tokens a day by the paper's program" in said
+    assert re.search(r"of 48 GiB, (256|512) rows at a time", said)
+    plan = json.loads("{" + values)
+    assert plan["card"]["tokens_per_day"] == pytest.approx(86400 * plan["tokens_per_second"])
+    assert 24 * plan["tokens"] == pytest.approx(plan["card"]["tokens_per_day"], rel=0.01)
+
+
+def test_what_suits_a_card_follows_from_its_count(capsys: pytest.CaptureFixture[str]) -> None:
+    planning.plan(["crammed"], None, Budget.parse("1h"), device="RTX 4090")
+    said = capsys.readouterr().out
+    assert "tokens/s, counted" in said
+    assert "measured" not in said
+
+
+def test_a_plan_is_for_one_device() -> None:
+    with pytest.raises(InputError, match=r"compute\.device is set twice"):
+        planning.plan(["crammed", "compute.device=cpu"], None, DAY, device="A6000")
+    with pytest.raises(InputError, match="--device measures nothing: leave --seconds out"):
+        planning.plan(["crammed"], None, DAY, 20.0, device="A6000")

@@ -1,0 +1,342 @@
+"""What a run has chosen stays, whatever the load of the machine is when it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.budget import Budget
+from crammed.cli import corpora, planning, studies, training
+from crammed.config import RunConfig, TokenizerConfig
+from crammed.data.corpus import Corpus
+from crammed.data.preparing.driver import prepare
+from crammed.doctor import TINY
+from crammed.errors import InputError, Interrupted
+from crammed.files import write_json
+from crammed.machine.device import Device
+from crammed.pipeline import run_everything
+from crammed.planning.settling import settled
+from crammed.rules.choosing import Asked, shape_of
+from crammed.rules.recipe import ask
+from crammed.runs.directory import RunDir, read_choice, read_config
+from crammed.runs.resuming import default_out
+from crammed.terminal.progress import SILENT
+from support.text import documents, write_jsonl
+
+SLOW, FAST = 1e7, 1e10
+OPEN = (
+    "model.layers",
+    "model.width",
+    "batch.rows",
+    "optim.lr",
+    "optim.matrix_lr",
+    "tokenizer.vocab_size",
+)
+WORDS = [word for word in TINY if not word.startswith(OPEN)]
+OF_CORPUS = [word for word in WORDS if not word.startswith("data.")]
+BUDGET = Budget.parse("2s")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes among which a second of a test and its text choose."""
+    monkeypatch.setattr("crammed.rules.sizing.SHAPES", ((1, 16), (1, 32), (2, 32)))
+    monkeypatch.setattr("crammed.rules.sizing.TOKENS_PER_PARAMETER", 10.0)
+    monkeypatch.setattr("crammed.rules.sizing.vocabulary", lambda width: 8 * width)
+
+
+class Machine:
+    """Measures whatever speed it is set to."""
+
+    def __init__(self) -> None:
+        self.speed = SLOW
+        self.asked: list[RunConfig] = []
+
+    def __call__(self, config: RunConfig, device: Device) -> float:
+        self.asked.append(config)
+        return self.speed
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr("crammed.planning.settling.training_speed", made)
+    return made
+
+
+def stopped_at(name: str, work: Callable[[], object]) -> None:
+    """Do some work, which is stopped where it calls this function."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise Interrupted("stopped")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(name, stop)
+        with pytest.raises(Interrupted):
+            work()
+
+
+def asked(corpus: Corpus, *words: str, limit: str = "2s") -> Asked:
+    return ask("crammed", [*OF_CORPUS, *words], {**corpus.settings(), "budget": {"limit": limit}})
+
+
+def begun(out: Path, wanted: Asked, rows: int, speed: float) -> RunConfig:
+    """A run that has begun on a machine of this speed."""
+    chosen = settled(wanted, out, rows, lambda config: speed)
+    with RunDir.open(out, chosen.config, chosen.choice):
+        pass
+    return chosen.config
+
+
+def test_a_run_keeps_what_it_chose_under_another_load(tmp_path: Path, corpus: Corpus) -> None:
+    wanted = asked(corpus)
+    slow = begun(tmp_path / "slow", wanted, corpus.rows, SLOW)
+    fast = begun(tmp_path / "fast", wanted, corpus.rows, FAST)
+    assert slow.model.width < fast.model.width
+    for name, config, speed in (("slow", slow, SLOW), ("fast", fast, FAST)):
+        again = settled(wanted, tmp_path / name, corpus.rows, lambda _: pytest.fail("measured"))
+        assert (again.config, again.choice.flops_per_second) == (config, speed)
+    (tmp_path / "slow" / "choice.json").unlink()  # as older versions left it
+    again = settled(wanted, tmp_path / "slow", corpus.rows, lambda _: pytest.fail("measured"))
+    assert (again.config, again.choice.flops_per_second) == (slow, None)
+
+
+def test_words_that_differ_are_named_and_nothing_else(tmp_path: Path, corpus: Corpus) -> None:
+    begun(tmp_path / "run", asked(corpus), corpus.rows, SLOW)
+    for word, said in (("seed=1", r"\(seed: 0 there, 1 here\)"), ("batch.rows=3", r"\(batch.rows")):
+        with pytest.raises(InputError, match=said):
+            begun(tmp_path / "run", asked(corpus, word), corpus.rows, FAST)
+
+
+def test_a_run_is_found_again_by_its_words_alone(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted, typed = asked(corpus), asked(corpus, "batch.rows=2")
+    path = default_out(wanted, "my.txt", "summary.json")
+    begun(path, typed, corpus.rows, SLOW)
+    assert default_out(typed, "my.txt", "summary.json") == path
+    other = default_out(wanted, "my.txt", "summary.json")
+    assert other != path  # which would train with rows that these words do not set
+    begun(other, wanted, corpus.rows, SLOW)
+    assert default_out(wanted, "my.txt", "summary.json") == other
+    (other / "choice.json").unlink()  # as older versions left it
+    assert default_out(wanted, "my.txt", "summary.json") == other
+
+
+def pretrained(corpus: Corpus, out: Path, *words: str) -> None:
+    training.pretrain([*OF_CORPUS, *words], corpus.path, BUDGET, None, out, as_json=True)
+
+
+def test_a_run_that_was_stopped_goes_on_and_ends(
+    tmp_path: Path, corpus: Corpus, machine: Machine, capsys: Any
+) -> None:
+    stopped_at("crammed.pipeline.pretrain", lambda: pretrained(corpus, tmp_path / "run"))
+    assert machine.asked
+    config, measured = read_config(tmp_path / "run"), len(machine.asked)
+    machine.speed = FAST
+    pretrained(corpus, tmp_path / "run")
+    assert len(machine.asked) == measured
+    assert read_config(tmp_path / "run") == config
+    assert json.loads(capsys.readouterr().out)["u"] > 0.0
+    pretrained(corpus, tmp_path / "run")  # which is finished
+    assert len(machine.asked) == measured
+
+
+def test_plan_foretells_what_pretrain_chooses(
+    tmp_path: Path, corpus: Corpus, machine: Machine, capsys: Any
+) -> None:
+    for name, speed, fit in (("slow", SLOW, False), ("fast", FAST, False), ("2022", FAST, True)):
+        machine.speed = speed
+        recipe = "crammed-2022" if fit else "crammed"
+        words = [recipe, *OF_CORPUS]
+        planning.plan(words, corpus.path, BUDGET, 0.01, fit, True)
+        planned = json.loads(capsys.readouterr().out)
+        run = tmp_path / name
+        train = partial(training.pretrain, words, corpus.path, BUDGET, None, run, fit, True)
+        stopped_at("crammed.pipeline.train_and_export", train)
+        config = read_config(run)
+        assert (planned["best_size"]["layers"], planned["best_size"]["width"]) == shape_of(config)
+        assert planned["chosen"]["batch.rows"] == config.batch.rows
+        choice = read_choice(run)
+        assert choice is not None
+        absent = {"tokenizer.vocab_size", *(["optim.matrix_lr"] if fit else [])}
+        assert {*choice.follows} == {*OPEN} - absent
+        capsys.readouterr()
+
+
+# ---- text that is not prepared yet
+
+
+def of_text(folder: Path, count: int, limit: str = "2s") -> Asked:
+    text = write_jsonl(folder / f"{count}.jsonl", documents(count))
+    return ask("crammed", WORDS, {"data": {"sources": [str(text)]}, "budget": {"limit": limit}})
+
+
+def prepared(wanted: Asked, out: Path, until: str = "crammed.pipeline.train_and_export") -> None:
+    """The beginning of ``crammed run``."""
+    stopped_at(until, lambda: run_everything(wanted, out, None, None, SILENT))
+
+
+def test_a_run_chooses_when_it_knows_how_much_text_there_is(
+    tmp_path: Path, machine: Machine
+) -> None:
+    machine.speed = FAST
+    for count, shape in ((150, (1, 16)), (600, (1, 32))):
+        run = tmp_path / f"{count}"
+        prepared(of_text(tmp_path, count), run)
+        config = read_config(run)
+        manifest = json.loads((run / "corpus" / "manifest.json").read_text())
+        assert shape_of(config) == shape
+        assert manifest["tokenizer"]["vocab_size"] == 8 * shape[1] == config.tokenizer.vocab_size
+
+
+def test_a_run_that_was_stopped_while_it_prepared_keeps_its_choice(
+    tmp_path: Path, machine: Machine
+) -> None:
+    wanted, machine.speed = of_text(tmp_path, 600), FAST
+
+    for function in ("read_and_clean", "train_from_words"):
+        prepared(wanted, tmp_path / "run", f"crammed.data.preparing.driver.{function}")
+    config, measured = read_config(tmp_path / "run"), len(machine.asked)
+    assert shape_of(config) == (1, 32)
+    machine.speed = SLOW
+    prepared(wanted, tmp_path / "run")
+    assert read_config(tmp_path / "run") == config
+    assert len(machine.asked) == measured
+
+
+def test_a_run_that_was_killed_while_it_noted_its_choice_chooses(
+    tmp_path: Path, machine: Machine
+) -> None:
+    wanted, run, after = of_text(tmp_path, 600), tmp_path / "run", list[Path]()
+
+    def write(path: Path, values: Any) -> None:
+        after.extend([path] if machine.asked else [])
+        if len(after) == 2:  # the second file after measuring
+            raise Interrupted("stopped")
+        write_json(path, values)
+
+    machine.speed = FAST
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("crammed.runs.directory.write_json", write)
+        with pytest.raises(Interrupted):
+            run_everything(wanted, run, None, None, SILENT)
+    machine.speed = SLOW
+    prepared(wanted, run)
+    assert read_config(run).model.width == 16
+    choice = read_choice(run)
+    assert choice is not None
+    assert choice.flops_per_second == SLOW
+
+
+def test_a_corpus_without_a_run_keeps_its_vocabulary_when_the_budget_changes(
+    tmp_path: Path, machine: Machine
+) -> None:
+    machine.speed = FAST
+    prepared(of_text(tmp_path, 600), tmp_path / "run")
+    before = read_config(tmp_path / "run")
+    prepared(of_text(tmp_path, 600, "0.001s"), tmp_path / "run")
+    after = read_config(tmp_path / "run")
+    assert after.model.width < before.model.width
+    assert after.tokenizer == before.tokenizer
+
+
+def test_a_corpus_has_the_vocabulary_that_suits_its_text(
+    tmp_path: Path, machine: Machine, capsys: Any
+) -> None:
+    machine.speed = FAST
+    for count, size in ((150, 128), (600, 256)):
+        text = write_jsonl(tmp_path / f"{count}.jsonl", documents(count))
+        corpora.prepare(WORDS, [str(text)], BUDGET, tmp_path / f"{count}", None, as_json=True)
+        assert json.loads(capsys.readouterr().out)["tokenizer"]["vocab_size"] == size
+
+
+def test_tokens_are_estimated_from_the_text_that_is_packed(tmp_path: Path) -> None:
+    for name, letter, bytes_of_it in (("latin", "a", 1), ("kana", "あ", 3)):
+        text = write_jsonl(tmp_path / f"{name}.jsonl", [letter * 200 + f" {n}" for n in range(600)])
+        config = of_text(tmp_path, 600).config
+        source = config.data.sources[0].model_copy(update={"path": str(text), "weight": 2.0})
+        data = config.data.model_copy(update={"sources": (source,)})
+        seen: list[float] = []
+
+        def choose(tokens: float, seen: list[float] = seen) -> TokenizerConfig:
+            seen.append(tokens)
+            return TokenizerConfig(vocab_size=64)
+
+        made = prepare(data, config.tokenizer, tmp_path / name, SILENT, choose=choose)
+        once = 600 * 200 - made.manifest["heldout"]["characters"]
+        assert seen == [pytest.approx(2 * once * bytes_of_it / 4, rel=0.05)]
+        assert made.vocab_size <= 64
+
+
+def test_the_plan_of_a_recipe_that_sets_its_size_names_the_flag(
+    corpus: Corpus, machine: Machine, capsys: Any
+) -> None:
+    words = ["crammed-2022", *OF_CORPUS, "model.layers=3", "model.width=32"]
+    planning.plan(words, corpus.path, BUDGET, 0.01, False, False)
+    said = capsys.readouterr().out
+    assert "3 x 32 in updates of 8,192 rows: as set" in said
+    assert "--fit takes it" in said
+    planning.plan(words[:1] + OF_CORPUS, corpus.path, BUDGET, 0.01, True, False)
+    assert "--fit" not in capsys.readouterr().out
+
+
+# ---- studies
+
+
+@pytest.fixture
+def study(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """Runs a study of two recipes that follow the budget; its arms are not trained."""
+    (tmp_path / "mine.yaml").write_text("extends: crammed\nmasking: {rate: 0.4}\n")
+    arms = {"plain": [], "high": ["masking.rate=0.5"], "mine": [str(tmp_path / "mine.yaml")]}
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        json.dumps({"base": ["crammed", *OF_CORPUS], "baseline": "plain", "arms": arms})
+    )
+
+    def train(run: Any, processes: Any) -> dict[str, Any]:
+        words = [word for word in run.command if "=" in word]
+        assert {word.partition("=")[0] for word in words} >= {*OPEN} - {"tokenizer.vocab_size"}
+        return {
+            "loss@0.15": 4.0 + run.seed,
+            "loss@0.25": 5.0 - run.seed,
+            "tokens": 1,
+            "updates": 1,
+            "parameters": 1,
+            "seconds": 1.0,
+        }
+
+    monkeypatch.setattr("crammed.study.runner._train", train)
+
+    def study_it() -> Any:
+        studies.study(str(file), None, corpus.path, BUDGET, 2, tmp_path / "out", 1, True)
+        return json.loads((tmp_path / "out" / "study.json").read_text())
+
+    return study_it
+
+
+def test_a_study_measures_once_for_each_recipe(study: Callable[[], Any], machine: Machine) -> None:
+    first = study()
+    assert {config.recipe for config in machine.asked} == {"crammed", "mine"}
+    measured = len(machine.asked)
+    assert measured == len({(config.recipe, shape_of(config)) for config in machine.asked})
+    assert {entry["flops_per_second"] for entry in first["chosen"].values()} == {SLOW}
+    machine.speed = FAST
+    again = study()
+    assert len(machine.asked) == measured
+    assert (again["chosen"], again["arms"]) == (first["chosen"], first["arms"])
+
+
+def test_a_study_that_was_stopped_early_keeps_its_choice(
+    study: Callable[[], Any], machine: Machine
+) -> None:
+    stopped_at("crammed.study.runner._train_all", study)
+    measured, machine.speed = len(machine.asked), FAST
+    assert {entry["flops_per_second"] for entry in study()["chosen"].values()} == {SLOW}
+    assert len(machine.asked) == measured

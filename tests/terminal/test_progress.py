@@ -1,0 +1,100 @@
+"""What long work reports, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+
+import pytest
+from rich.console import Console
+
+from crammed.terminal.progress import Progress
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _lines(updates: list[tuple[float, float]], total: float | None) -> list[str]:
+    """Lines after updates of (time, done)."""
+    clock, stream = Clock(), io.StringIO()
+    with Progress(stream, clock) as progress, progress.task("work", total) as task:
+        for clock.now, done in updates:
+            task.update(done, "detail")
+    return stream.getvalue().splitlines()
+
+
+def test_time_left_follows_the_rate_so_far() -> None:
+    assert _lines([(0, 0.0), (20, 0.25)], 1.0)[0] == "work  25 %  1m left  detail"
+
+
+def test_time_left_counts_from_where_work_resumed() -> None:
+    assert _lines([(0, 0.5), (20, 0.75)], 1.0)[0] == "work  75 %  20s left  detail"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("total", "said"), [(1.0, "work 75 % 25s left detail"), (None, "work 1m 15s so far detail")]
+)
+def test_a_bar_says_how_long_it_will_take(total: float | None, said: str) -> None:
+    clock = Clock()
+    with Progress(Terminal(), clock) as progress, progress.task("work", total) as task:
+        for done in (0.25, 0.5, 0.75):
+            clock.now += 25.0
+            task.update(done, "detail")
+        assert progress.bars is not None
+        with (console := Console(file=io.StringIO(), width=100)).capture() as shown:
+            console.print(progress.bars.get_renderable())
+    assert re.sub(r"[━╸╺]", "", shown.get()).split() == said.split()
+
+
+@pytest.mark.parametrize("total", [None, 1.0])
+def test_lines_come_ten_seconds_apart(total: float | None) -> None:
+    assert len(_lines([(second, second / 100) for second in range(31)], total)) == 3 + 1
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_when_nobody_reads_the_process_is_hung_up(ignored: bool) -> None:
+    noted: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        noted.append(number)
+
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else note)
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        with open(writing, "w") as pipe, Progress(pipe) as progress, progress.task("work"):
+            progress.line("one")
+            progress.line("two")  # nobody hangs up twice
+    finally:
+        signal.signal(signal.SIGHUP, old)
+    assert noted == ([] if ignored else [signal.SIGHUP])
+
+
+def test_a_full_disk_takes_progress_but_not_the_work() -> None:
+    with open("/dev/full", "w", buffering=1) as full, Progress(full) as progress:
+        assert list(progress.track("work", range(3))) == [0, 1, 2]
+
+
+def test_names_do_not_act_on_the_terminal() -> None:
+    name = "[/x]\x1b]0;title\x07\x9b31m\u202e\udc80[red]"
+    stream, shown = Terminal(), "[/x]␛]0;title␇�31m��[red]"
+    with Progress(stream) as progress, progress.task("[/work]", 2) as task:
+        task.update(1, name)
+        assert progress.bars is not None
+        progress.bars.refresh()
+        progress.line(name)
+    text = stream.getvalue()
+    assert f"[/work]  {shown}  (" in text
+    assert text.count(shown) >= 3  # beside the bar, as a line, and in the line of the task
+    assert not any(sign in text for sign in ("\x1b]", "\x07", "\x9b", "\u202e", "\udc80"))
