@@ -16,7 +16,7 @@ import numpy as np
 
 from crammed.budget import format_seconds
 from crammed.config import RunConfig
-from crammed.files import read_json
+from crammed.files.writing import read_json
 from crammed.machine.device import known_peak
 from crammed.machine.speed import SHARE_OF_PEAK
 from crammed.quantity import quantity
