@@ -71,7 +71,7 @@ def test_what_would_help_most_follows_from_the_rule() -> None:
     assert why("1e14flop", 10**9).endswith("a larger budget would help most, more text would not")
     largest = why("1e24flop", 10**13)
     assert "a larger model (model.layers, model.width) would help most, more text would" in largest
-    assert why("1h", None).endswith("more time would help most, with text to read")
+    assert why("1h", None).endswith("more time would help most, given enough text")
 
 
 def test_a_size_that_was_set_is_compared_with_the_rule() -> None:

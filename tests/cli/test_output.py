@@ -76,8 +76,7 @@ def test_output_that_cannot_be_written_is_one_line(closed: bool, code: int) -> N
     assert process.returncode == code
     why = "cannot write to standard output: No space left on device"
     assert (
-        error
-        == f"error: {'nobody reads the output; what is finished is kept' if closed else why}\n"
+        error == f"error: {'the output was closed; what is finished is kept' if closed else why}\n"
     )
 
 
@@ -90,7 +89,7 @@ def test_a_signal_outside_of_training_keeps_what_is_finished(
     stopping = dying("crammed.data.preparing.driver:select_documents", by=by)
     done = python(*stopping, *words, cwd=tmp_path)
     assert done.returncode == 75, done.stderr
-    kept = "what is finished is kept, and the same command goes on from there"
+    kept = "what is finished is kept, and the same command continues from there"
     assert done.stderr.splitlines()[-1] == f"error: interrupted; {kept}"
     again = crammed(*words, cwd=tmp_path)
     assert again.returncode == 0, again.stderr

@@ -244,7 +244,7 @@ def test_a_run_that_stopped_may_go_on_with_another_choice(
     stop = tiny("crammed", *often, budget={"limit": "12updates"})
     skip = tiny("crammed", *often, "train.divergence.then=skip", budget={"limit": "12updates"})
     assert stop.identity() == skip.identity()
-    with pytest.raises(Diverged, match=r"type the same command with train\.divergence\.then=lower"):
+    with pytest.raises(Diverged, match=r"repeat the command with train\.divergence\.then=lower"):
         train(stop, corpus, tmp_path / "run", cpu)
     trained = train(skip, corpus, tmp_path / "run", cpu)
     assert trained.work.updates == 12

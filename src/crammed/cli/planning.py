@@ -50,11 +50,11 @@ def plan(
         str | None,
         typer.Option(
             metavar="CARD",
-            help="Measure nothing; count what another card would reach, such as 'RTX 4090'.",
+            help="Measure nothing; count what another card, such as 'RTX 4090', would reach.",
         ),
     ] = None,
 ) -> None:
-    """Measure this device, or count for another, and forecast what a budget buys on it."""
+    """Forecast what a budget buys on this device, or on another card."""
     from crammed.data.heldout import text_bytes
     from crammed.planning.forecast import forecast
     from crammed.rules.choosing import choose, values_of

@@ -39,11 +39,13 @@ StudyArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="STUDY",
-        help="A built-in study, all of them (all), or a .yaml file of your own. Without STUDY, the "
+        help="A built-in study, all of them (all), or your own .yaml file. Without STUDY, the "
         "built-in ones are listed.",
     ),
 ]
-SeedsOption = Annotated[int, typer.Option(min=1, max=1000, help="Runs of each variant.")]
+SeedsOption = Annotated[
+    int, typer.Option(min=1, max=1000, help="Runs of each arm, each with another seed.")
+]
 FolderOption = Annotated[
     Path | None, typer.Option(help="Folder for all runs; resumed if it exists.")
 ]
@@ -69,9 +71,7 @@ RayOption = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Run on this Ray cluster, such as 10.0.0.5:6379."),
 ]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Say what it costs, and do nothing else.")
-]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")]
 
 
 def study(
@@ -90,9 +90,9 @@ def study(
     ray: RayOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Train variants with equal budgets, and compare their losses.
+    """Compare variants of a recipe, trained with equal budgets and several seeds.
 
-    A study of your own is a YAML file such as this one:
+    Your own study is a YAML file such as this one:
 
     \b
       base: [crammed, model.layers=4]   # recipe and overrides of every arm
@@ -308,7 +308,7 @@ def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str,
         former = began_earlier(name, words, corpora, budget, out)
         loaded = load_study(name, corpora, budget, words, chooser, former)
         if former is not None:
-            progress.line("study  goes on with its recipes as they were in an earlier version")
+            progress.line("study  continues with its recipes as they were in an earlier version")
         return run_study(
             loaded,
             corpora,

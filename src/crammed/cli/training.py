@@ -44,7 +44,7 @@ def run(
     corpus: CorpusOption = None,
     glue: Annotated[
         Path | None,
-        typer.Option(help="Folder that holds a folder for each task (docs/evaluation.md)."),
+        typer.Option(help="GLUE folder, with a folder for each task (docs/evaluation.md)."),
     ] = None,
     tasks: Annotated[
         str | None, typer.Option(help="Tasks, such as rte,mrpc (default: all that --glue has).")

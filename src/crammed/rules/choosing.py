@@ -178,7 +178,7 @@ def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = 
         why = "as chosen when the run began" if followed else why
     most, little = "more time" if budget.kind == "time" else "a larger budget", "more text"
     if rows is None:
-        return f"{why} ({spent}); {most} would help most, with text to read"
+        return f"{why} ({spent}); {most} would help most, given enough text"
     epochs = expected_tokens(config, speed) / config.data.row_length / rows
     in_vain = epochs <= 1.0  # as long as there is text that has not been read
     if shape_of(endless) != shape_of(best) or epochs > epochs_that_count(config):

@@ -37,7 +37,7 @@ def check_arms(
             if here:
                 _check_device(config, corpus, seen)
         except InputError as error:
-            raise InputError(f"arm {arm}: {error}; nothing was begun") from error
+            raise InputError(f"arm {arm}: {error}; nothing was started") from error
 
 
 def _check_text(config: RunConfig, corpus: Corpus) -> None:

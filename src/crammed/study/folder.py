@@ -149,7 +149,7 @@ class Chooser:
     def tokenizer(self, asked: Asked, rows: float) -> TokenizerConfig:
         """The tokenizer for about so many rows of text, with the vocabulary that it leaves open."""
         tokenizer = self._choose(asked, rows).config.tokenizer
-        self._progress.line(f"vocabulary  {tokenizer.vocab_size:,}, that of the study's base")
+        self._progress.line(f"vocabulary  {tokenizer.vocab_size:,}, from the study's base")
         return tokenizer
 
     def _choose(self, asked: Asked, rows: float | None) -> Chosen:
@@ -198,7 +198,7 @@ def refuse_foreign(out: Path) -> None:
     for file in ("config.json", "evaluation.json", "manifest.json"):
         if (out / file).exists():
             raise InputError(
-                f"{out} is no folder of a study (it holds {file}): choose another --out"
+                f"{out} is not the folder of a study (it holds {file}): choose another --out"
             )
 
 

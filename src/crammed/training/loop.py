@@ -89,7 +89,7 @@ def pretrain(
     alone = build_for(config, corpus, device)
     loaded = resume(run, alone, ledger, corpus.sha256)
     for words in loaded.damaged:
-        progress.line(f"checkpoint  {words}: going on from {loaded.generation}")
+        progress.line(f"checkpoint  {words}: resuming from {loaded.generation}")
     note_processes(run, group, progress, resumed=loaded.state.work.updates > 0)
     planner = Planner(config, corpus.vocab_size, corpus.rows, ledger, device.synchronize)
     stream, work = RowStream(corpus, config.seed, config.order), loaded.state.work

@@ -102,7 +102,7 @@ class Recovery:
             kept = f"the checkpoint of update {updates} is kept, and all its values are finite"
         if self._rule.then == "stop":
             return (
-                f"{kept}: type the same command with train.divergence.then=lower (or skip) to go "
-                "on, or train anew with a lower optim.lr"
+                f"{kept}: repeat the command with train.divergence.then=lower (or skip) to "
+                "continue, or train anew with a lower optim.lr"
             )
         return f"{kept}: train anew with a lower optim.lr"

@@ -117,8 +117,9 @@ class Upkeep:
             self._save(work)
         self._run.heartbeat(self._ledger.charged())
         return Interrupted(
-            f"stopped by {self._signals[0]} after {counted(work.updates, 'update')}; all is "
-            f"saved, and the same command with --out {self._run.path} goes on from here"
+            f"stopped by {self._signals[0]} after {counted(work.updates, 'update')}; "
+            f"everything is saved, and the same command with --out {self._run.path} resumes "
+            "from here"
         )
 
     def finish(self, work: Work) -> tuple[TrainState, End]:
