@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,25 @@ def test_budgets_of_work_measure_nothing(limit: str) -> None:
     assert chosen.choice.flops_per_second is None
     fixed = Asked(asked("1h").config)
     assert choose(fixed, None, never).config == fixed.config
+
+
+@pytest.mark.parametrize("limit", ["1h", "1e14flop"])
+def test_a_corpus_is_counted_with_its_own_vocabulary(limit: str) -> None:
+    """What is saved is the vocabulary that was asked for."""
+    follows = tuple(key for key in FOLLOWERS if key != "tokenizer.vocab_size")
+    wide = replace(asked(limit), open=follows)
+    narrow = replace(wide, config=with_values(wide.config, {"tokenizer.vocab_size": 100}))
+    speed = LAPTOP / 8
+    for rows in (None, 3000):
+        chosen = choose(wide.of_corpus(100), rows, lambda _: speed)
+        expected = choose(narrow, rows, lambda config: speed)
+        assert chosen.config.tokenizer == wide.config.tokenizer
+        assert chosen.choice == expected.choice
+        assert chosen.values == expected.values
+        assert wide.of_corpus(100).nominally(rows, speed) == chosen.config
+    assert (
+        choose(wide, None, lambda _: speed).values != choose(narrow, None, lambda _: speed).values
+    )
 
 
 def test_a_recipe_that_sets_its_size_is_fitted_if_that_is_asked_for() -> None:

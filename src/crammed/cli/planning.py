@@ -73,7 +73,8 @@ def plan(
         if device is None:
             speeds = _here(asked, opened, seconds or A_WHILE, progress)
         else:
-            speeds = _on(device, opened)
+            speeds = _on(device)
+        asked = asked.counted  # nothing is saved
         chosen = choose(asked, rows, speeds.measure, speeds.nominal)
         suited, why = _suited(asked, chosen, opened, speeds)
         speed = speeds.whole(chosen.config)
@@ -116,15 +117,15 @@ def _here(asked: Asked, corpus: Corpus | None, seconds: float, progress: Progres
     )
 
 
-def _on(name: str, corpus: Corpus | None) -> _Speeds:
+def _on(name: str) -> _Speeds:
     from crammed.machine.cards import card_called
     from crammed.machine.speed import SHARE_OF_PEAK
     from crammed.planning.oncard import counted_measure, counted_speed
 
-    card, vocab = card_called(name), corpus.vocab_size if corpus is not None else None
+    card = card_called(name)
     return _Speeds(
-        counted_measure(card, vocab),
-        lambda config: counted_speed(config, vocab or config.tokenizer.vocab_size, card),
+        counted_measure(card),
+        lambda config: counted_speed(config, config.tokenizer.vocab_size, card),
         SHARE_OF_PEAK * card.peak,
         card,
     )

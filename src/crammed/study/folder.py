@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ class Chooser:
 
     def _choose(self, asked: Asked, rows: float | None) -> Chosen:
         threads = asked.config.compute.threads or self._threads
-        own = Asked(with_values(asked.config, {"compute.threads": threads}), asked.open)
+        own = replace(asked, config=with_values(asked.config, {"compute.threads": threads}))
         return choose(own, rows, measuring(device_of(own.nominally(rows), rows), self._progress))
 
 
