@@ -59,6 +59,7 @@ def plan(
     from crammed.planning.forecast import forecast
     from crammed.rules.choosing import choose, values_of
     from crammed.rules.sizing import FOLLOWERS
+    from crammed.training.plan import refuse_too_little
 
     if seconds is not None and math.isnan(seconds):
         raise InputError("--seconds takes a number of seconds, such as 20")
@@ -75,12 +76,14 @@ def plan(
         else:
             speeds = _on(device)
         asked = asked.counted  # nothing is saved
+        vocab = opened.vocab_size if opened is not None else None
+        refuse_too_little(asked.nominally(rows, speeds.nominal), vocab, rows)
         chosen = choose(asked, rows, speeds.measure, speeds.nominal)
         suited, why = _suited(asked, chosen, opened, speeds)
         speed = speeds.whole(chosen.config)
     config = chosen.config
-    vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
     size = text_bytes(opened.manifest["characters"], opened.heldout) if opened else None
+    vocab = vocab or config.tokenizer.vocab_size
     values = forecast(config, vocab, rows, speed, suited, size)
     values |= {"chosen": values_of(config, FOLLOWERS), "reasons": why, "card": None}
     if speeds.card is not None:

@@ -327,6 +327,7 @@ def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
     """The corpus that was named, or those of the arms, once all arms have been found valid."""
     from crammed.data.corpus import Corpus
     from crammed.study.arms import load_study, read_study, with_words
+    from crammed.study.checks import check_budgets
     from crammed.study.corpora import Corpora
     from crammed.study.preparing import planned_corpora, prepare_corpora
 
@@ -334,7 +335,7 @@ def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
         return Corpora(Corpus(call.corpus))
     study = with_words(read_study(call.name), call.words)
     planned = planned_corpora(study, call.texts, call.budget, call.out)
-    load_study(call.name, planned, call.budget, call.words)
+    check_budgets(load_study(call.name, planned, call.budget, call.words), planned, call.budget)
     return prepare_corpora(planned, call.out, chooser.tokenizer, progress)
 
 

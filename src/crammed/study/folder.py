@@ -28,7 +28,7 @@ from crammed.study.arms import (
     with_words,
 )
 from crammed.study.budgets import split
-from crammed.study.corpora import Corpora, of_training
+from crammed.study.corpora import ArmCorpora, Corpora, of_training
 from crammed.study.statistics import lower_is_better
 from crammed.terminal.progress import Progress
 
@@ -227,12 +227,12 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
             _compare_words(finished[arm]["words"], as_typed(study.words(arm)), arm, out)
 
 
-def config_of(study: Study, arm: str, corpora: Corpora, budget: Budget) -> RunConfig:
+def config_of(study: Study, arm: str, corpora: ArmCorpora, budget: Budget) -> RunConfig:
     """The configuration of the runs of an arm, but for the seed."""
     words, limit = split(study.words(arm), budget)
     recipe, *overrides = of_training(words)
     fixed = corpora.fixed(words, limit)
-    return load_config(recipe, overrides, fixed, rows=corpora.rows(fixed["corpus"]))
+    return load_config(recipe, overrides, fixed, rows=corpora.rows(fixed.get("corpus")))
 
 
 def _compare_runs(there: list[tuple[int, Path]], config: RunConfig, arm: str, out: Path) -> None:

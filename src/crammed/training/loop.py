@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from crammed.budget import Clock, Ledger, Work, format_seconds
+from crammed.budget import Clock, Ledger, Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.errors import Diverged, InputError
@@ -129,7 +129,7 @@ def _train_to_the_end(
         try:
             work = _train(work, stream, step, planner, ledger, upkeep)
             if work.updates == 0:
-                raise nothing_trained(planner, ledger, corpus)
+                raise planner.nothing_fits()
             return upkeep.finish(work)  # on disk, because what follows may fail
         except Diverged as fault:
             work = upkeep.go_back(fault)
@@ -171,18 +171,3 @@ def check_size(corpus: Corpus, rows: int) -> None:
             f"the corpus has {corpus.rows:,} rows, fewer than one batch of {rows:,}: "
             "add text or lower batch.rows"
         )
-
-
-def nothing_trained(planner: Planner, ledger: Ledger, corpus: Corpus) -> InputError:
-    """What to raise when a run ends before its first update."""
-    if planner.limits.most_tokens < planner.rows(0.0) * corpus.row_length:
-        return InputError(
-            f"one update of {planner.rows(0.0)} rows reads more of the {corpus.rows:,} rows of the "
-            "corpus than budget.most_epochs allows: raise it or lower batch.rows"
-        )
-    seconds = ledger.seconds["lost"]
-    lost = f", {format_seconds(seconds)} of it lost earlier" if seconds else ""
-    return InputError(
-        f"a budget of {planner.budget}{lost} ends before one update of {planner.rows(0.0)} rows is "
-        "done: raise the budget or lower batch.rows"
-    )
