@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed.config import RunConfig
+from crammed.errors import InputError
 from crammed.rules import choosing
 from crammed.rules.choosing import Asked, choose, reasons, shape_of, why_size
 from crammed.rules.recipe import ask
@@ -118,6 +119,39 @@ def test_a_recipe_that_sets_its_size_is_fitted_if_that_is_asked_for() -> None:
     assert fitted.config.model.width < plain.config.model.width
     assert fitted.config.tokenizer.vocab_size < plain.config.tokenizer.vocab_size
     assert fitted.config.model.positions == plain.config.model.positions
+
+
+def test_keys_that_are_typed_follow_also_where_the_recipe_sets_them() -> None:
+    hour = {"budget": {"limit": "1e15flop"}}
+    few = ask("crammed-2022", ["follows_budget=[batch.rows, optim.lr]"], hour)
+    whole = ask("crammed-2022", [], hour, fit=True)
+    assert few.open == ("batch.rows", "optim.lr")
+    assert few.nominally().batch.rows < few.config.batch.rows
+    assert shape_of(few.nominally()) == shape_of(few.config) != shape_of(whole.nominally())
+    typed = ["follows_budget=[batch.rows, optim.lr, batch.rows]", "optim.lr=1e-4"]
+    assert ask("crammed-2022", typed, hour).open == ("batch.rows",)
+    names = "follows_budget=[model.layers, model.width, model.head_dim, tokenizer.vocab_size]"
+    rest = ["batch.rows=8", "optim.lr=1e-3", "optim.matrix_lr=2e-3"]
+    default = ask("crammed", [names, *rest], hour).nominally()
+    assert default.model == ask("crammed", [], hour).nominally().model
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["follows_budget=[model.width]"], "leaves model.layers, model.head_dim, tokenizer.vocab"),
+        (["follows_budget=[]", "model.width=64"], "leaves model.layers, .* without a value: list"),
+        (["follows_budget=[budget.limit]"], "there is no rule for budget.limit; the keys with"),
+        (["follows_budget=[optim.lr]", "optim.name=sgd"], "there is no rule for optim.lr of sgd"),
+        (["follows_budget=[optim.matrix_lr]", "optim.name=adamw"], "optim.matrix_lr of adamw"),
+        (["follows_budget=5"], "must be a list of keys"),
+    ],
+)
+def test_no_key_is_left_without_a_rule_or_a_value(words: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ask("crammed", words, {"budget": {"limit": "1h"}})
+    with pytest.raises(InputError, match=r"--fit lets all that has a rule follow|must be a list"):
+        ask("crammed", words, {"budget": {"limit": "1h"}}, fit=True)
 
 
 def test_heads_of_the_size_that_was_chosen_rule_out_no_other() -> None:

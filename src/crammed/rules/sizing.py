@@ -111,11 +111,7 @@ def follow_budget(
     Raises:
         InputError: there is no rule for a key, or no size suits the rest of the configuration.
     """
-    if unknown := sorted(set(keys) - set(FOLLOWERS)):
-        raise InputError(
-            f"follows_budget: there is no rule for {', '.join(unknown)}; the keys with a rule are "
-            f"{', '.join(FOLLOWERS)}"
-        )
+    refuse_unruled(keys)
     config, _ = best_shape(config, keys, speed, rows)
     if "batch.rows" in keys:
         read = min(tokens(config, speed), config.most_tokens(rows))
@@ -127,6 +123,15 @@ def follow_budget(
     if "optim.matrix_lr" in rates:
         config = with_values(config, {"optim.matrix_lr": MATRIX_RATE * config.optim.lr})
     return config
+
+
+def refuse_unruled(keys: Collection[str]) -> None:
+    """Raise an `InputError` if there is no rule for one of these keys."""
+    if unknown := sorted(set(keys) - set(FOLLOWERS)):
+        raise InputError(
+            f"follows_budget: there is no rule for {', '.join(unknown)}; the keys with a rule are "
+            f"{', '.join(FOLLOWERS)}"
+        )
 
 
 def best_shape(
