@@ -38,6 +38,7 @@ from crammed.planning.settling import announce, device_of, measuring, settled
 from crammed.quantity import logits_text
 from crammed.rules.choosing import Asked
 from crammed.rules.early_end import EarlyEnd, text_is_read
+from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import MOST_EPOCHS
 from crammed.runs.directory import RunDir
 from crammed.runs.resuming import as_begun, chosen_before
@@ -278,10 +279,9 @@ def _measure_heldout(
             trained.model.eval(), rows, Specials.of(corpus.tokenizer).mask, device.torch
         )
         if not all(map(math.isfinite, heldout.values())):
-            raise Diverged(
-                "the model has finite weights, but no finite held-out loss: train anew, in another "
-                "--out, with a lower optim.lr"
-            )
+            rate = far_too_high(run.config, run.choice.follows) or "a lower optim.lr"
+            words = "the model has finite weights, but no finite held-out loss"
+            raise Diverged(f"{words}: train anew, in another --out, with {rate}")
         task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
     done = {"u": trained.u, "update": work.updates, "tokens": work.tokens}
     run.event("heldout", **done, rows=len(rows.ids), **heldout)

@@ -179,9 +179,9 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if heldout["loss@0.15"] >= result["unigram_cross_entropy"]:
         short = early is not None or result["epochs"] > MOST_EPOCHS
-        more = "more text" if short else "a larger budget"
+        helps = _lower_rates(result) or ("more text" if short else "a larger budget")
         lines.append(
-            ("note", f"it predicts no better than word frequencies alone: train with {more}")
+            ("note", f"it predicts no better than word frequencies alone: train with {helps}")
         )
     if early is not None:
         lines.append(("corpus", early.words(over=True)))
@@ -199,6 +199,16 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         )
     )
     return lines
+
+
+def _lower_rates(result: dict[str, Any]) -> str | None:
+    """What to type in place of learning rates that were far too high; None if none was."""
+    from crammed.rules.rates import far_too_high
+    from crammed.runs.directory import read_choice, read_config
+
+    run = Path(result["run_dir"])
+    choice = read_choice(run)
+    return far_too_high(read_config(run), choice.follows if choice is not None else ())
 
 
 def _python() -> str:

@@ -17,6 +17,7 @@ from crammed.planning.gauge import training_speed
 from crammed.quantity import quantity
 from crammed.rules.choosing import Asked, Choice, Chosen, Measure, choose, reasons
 from crammed.rules.early_end import EarlyEnd
+from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import (
     MOST_EPOCHS,
     expected_tokens,
@@ -91,9 +92,11 @@ def announce(
     if words := _about_the_text(config, choice, corpus):
         progress.line(f"corpus  {words}")
     size = quantity(parameters(config.model, corpus.vocab_size))
+    high = far_too_high(config, choice.follows)
+    rate = f"{config.optim.lr:.1e}" + (f" (far too high: {high} would suit)" if high else "")
     progress.line(
         f"model  {config.model.layers} x {config.model.width} ({size} parameters), updates of "
-        f"{config.batch.rows:,} rows, learning rate {config.optim.lr:.1e}: "
+        f"{config.batch.rows:,} rows, learning rate {rate}: "
         f"{reasons(config, choice, corpus.rows)}"
     )
 
