@@ -78,7 +78,8 @@ def pretrain(
         group: the processes that train together, if this one leads several.
 
     Raises:
-        InputError: the corpus is smaller than a batch, or the budget than an update.
+        InputError: the corpus is smaller than a batch, or the budget than an update; or a file of
+            the corpus was cut off, and a checkpoint was written.
         Interrupted: a signal came; a checkpoint was written.
         StoppedByPolicy: the recipe's early-stop rule fired, now or earlier; the run is over.
         Diverged: the loss or a weight is not finite, and `train.divergence` says to stop.
@@ -146,8 +147,12 @@ def _train(
 ) -> Work:
     """Update after update, until none fits; returns the work that was done by then."""
     while (update := planner.next(work)) is not None:
-        with ledger.account("data_wait"):
-            rows = torch.from_numpy(stream.read(update.first_row, update.rows))
+        try:
+            with ledger.account("data_wait"):
+                rows = torch.from_numpy(stream.read(update.first_row, update.rows))
+        except InputError:  # the corpus is not what it was
+            upkeep.keep(work)
+            raise
         try:
             loss = step.gradients(rows, update)
         except UpdateLeft:
