@@ -127,8 +127,7 @@ def _opened(
     if corpus_dir is None and (own / "manifest.json").exists():
         corpus_dir = own
     text = Corpus(corpus_dir) if corpus_dir is not None else None
-    if text is not None:
-        asked = asked.of_corpus(text.vocab_size)
+    asked = asked.of_corpus(text.vocab_size if text is not None else None)
     rough = before.config if before is not None else asked.nominally(text.rows if text else None)
     measure = measuring(device_of(rough), progress)  # a device that is wrong ends the run here
     if text is not None or not asked.open:

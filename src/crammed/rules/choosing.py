@@ -74,8 +74,12 @@ class Asked:
         keys = values_of(self.config, FOLLOWERS)
         return replace(self, open=tuple(key for key in keys if key not in but))
 
-    def of_corpus(self, vocabulary: int) -> Asked:
-        """The same, also as of earlier versions, for a corpus with a vocabulary of this size."""
+    def of_corpus(self, vocabulary: int | None) -> Asked:
+        """The same, also as of earlier versions, for a corpus with a vocabulary of this size.
+
+        Args:
+            vocabulary: None if there is no corpus yet.
+        """
         former = tuple(each.of_corpus(vocabulary) for each in self.former)
         return replace(self, vocabulary=vocabulary, former=former)
 
