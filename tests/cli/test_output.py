@@ -13,8 +13,9 @@ import pytest
 
 from crammed.cli.training import run_lines
 from crammed.doctor import TINY
+from crammed.runs.directory import RunDir
 from support.command import PATIENCE, crammed, dying, popen, python
-from support.text import documents, write_jsonl
+from support.text import documents, tiny, write_jsonl
 
 RESULT: dict[str, Any] = {
     "heldout": {"loss@0.15": 3.0, "loss@0.25": 3.5},
@@ -39,14 +40,21 @@ def test_a_loss_above_the_unigram_models_is_said_to_be_above() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "epochs", "said"),
-    [(4.99, 16.0, None), (5.0, 3.9, "a larger budget"), (5.2, 16.0, "more text")],
+    ("loss", "epochs", "rate", "said"),
+    [
+        (4.99, 16.0, "1e3", None),
+        (5.0, 3.9, "1e-3", "a larger budget"),
+        (5.2, 16.0, "1e-3", "more text"),
+        (5.2, 16.0, "1e3", "optim.lr=0.0049"),
+    ],
 )
 def test_a_model_that_knows_no_more_than_frequencies_is_told_apart(
-    loss: float, epochs: float, said: str | None
+    tmp_path: Path, loss: float, epochs: float, rate: str, said: str | None
 ) -> None:
+    with RunDir.open(tmp_path / "run", tiny("crammed-2022", f"optim.lr={rate}")) as run:
+        of_run = {"run_dir": str(run.path), "epochs": epochs, "tasks": {}}
     heldout = {"loss@0.15": loss, "loss@0.25": loss}
-    lines = dict(run_lines({**RESULT, "heldout": heldout, "epochs": epochs, "tasks": {}}))
+    lines = dict(run_lines({**RESULT, "heldout": heldout, **of_run}))
     note = said and f"it predicts no better than word frequencies alone: train with {said}"
     assert lines.get("note") == note
 

@@ -107,6 +107,7 @@ def configure(
     elif data:
         fixed["data"] = {"sources": [absolute_source(name) for name in data]}
     asked = ask_in(out, recipe, overrides, fixed, fit=fit)
+    asked = asked.of_corpus(corpus.vocab_size if corpus is not None else None)
     if needs_data and corpus is None and not asked.config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
     return asked, corpus
