@@ -15,7 +15,7 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface_files import model_files
 from crammed.evaluation.folder import outputs_file, read_gold
-from crammed.files import inside
+from crammed.files.folders import inside
 from crammed.study.arms import read_study
 from crammed.study.folder import run_folder
 from crammed.tasks.task import load_suite
@@ -89,6 +89,6 @@ def test_every_reader_of_names_refuses_them(
     tmp_path: Path, read: Callable[[Path, str], None]
 ) -> None:
     (tmp_path / "secret").write_text("secret")
-    refused = r"leads out of its folder|is not the name of a split|is no name of an arm"
+    refused = r"leads out of its folder|is not the name of a split|cannot name an arm"
     with pytest.raises(InputError, match=refused):
         read(tmp_path, "../../../secret")

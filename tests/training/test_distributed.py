@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from crammed.data.corpus import Corpus
 from crammed.machine.device import Device
-from crammed.runs.directory import RunDir, read_choice, read_lines, read_metrics
+from crammed.runs.directory import RunDir, read_choice
+from crammed.runs.logs import read_lines, read_metrics
 from crammed.terminal.progress import Progress
 from crammed.training.distributed import Group, note_processes
 from support.command import PATIENCE, crammed, dying, prepared, started
@@ -239,7 +240,7 @@ def test_another_number_of_processes_is_said(tmp_path: Path) -> None:
         note_processes(run, Group(0, 2), progress, resumed=True)
         note_processes(run, Group(0, 2), progress, resumed=True)
     assert said.getvalue().count("\n") == 1
-    assert said.getvalue().startswith("processes  2, where there were 1")
+    assert said.getvalue().startswith("processes  2 instead of 1")
     counts = [e["count"] for e in read_lines(run.path / "events.jsonl")]
     assert counts == [1, 2]
 

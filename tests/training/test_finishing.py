@@ -16,11 +16,12 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, Interrupted, StoppedByPolicy
 from crammed.export.huggingface import export
-from crammed.files import sha256
+from crammed.files.hashes import sha256
 from crammed.machine.device import Device
 from crammed.model.trained import load_trained
 from crammed.pipeline import train_and_export
-from crammed.runs.directory import RunDir, read_config, read_lines, read_metrics
+from crammed.runs.directory import RunDir, read_config
+from crammed.runs.logs import read_lines, read_metrics
 from crammed.terminal.progress import SILENT
 from crammed.training.checkpoint import Checkpoints
 from crammed.training.loop import pretrain
@@ -186,7 +187,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     shutil.copytree(run, tmp_path / "both")
     done = crammed(*command, run)
     assert done.returncode == 0, done.stderr
-    words = "step-00000003 is damaged (model.safetensors differs from its hash): going on from"
+    words = "step-00000003 is damaged (model.safetensors differs from its hash): resuming from"
     assert f"{words} {run}/checkpoints/step-00000002" in done.stderr
     assert sha256(run / "final" / "model.safetensors") == sha256(
         tmp_path / "whole" / "final" / "model.safetensors"

@@ -13,7 +13,7 @@ import torch
 
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, Interrupted
-from crammed.files import write_hashes
+from crammed.files.hashes import write_hashes
 from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import Progress
@@ -102,7 +102,7 @@ def test_a_closed_pipe_stops_a_run_like_a_signal(
     config = tiny("crammed", *words, budget={"limit": "7updates"})
     with open(writing, "w") as pipe, Progress(pipe) as progress:
         with RunDir.open(tmp_path / "run", config) as run:
-            with pytest.raises(Interrupted, match="SIGHUP after 1 update; all is saved"):
+            with pytest.raises(Interrupted, match="SIGHUP after 1 update; everything is saved"):
                 pretrain(config, corpus, run, cpu, progress)
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000001"]
 

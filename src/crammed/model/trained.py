@@ -16,7 +16,9 @@ from crammed.config.corpus import MOST_TOKENS
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
-from crammed.files import HASHES, damage, new_folder, write_hashes, write_json
+from crammed.files.folders import new_folder
+from crammed.files.hashes import HASHES, damage, write_hashes
+from crammed.files.writing import write_json
 from crammed.model.encoder import MaskedLM
 from crammed.model.tensors import misfit, read_tensors
 
@@ -139,7 +141,7 @@ def _read(folder: Path, file: Path) -> TrainedModel:
     except InputError as error:
         raise _Damaged(str(error)) from error
     if fault := _misfit(weights, config, vocab_size):
-        raise _Damaged(f"model.safetensors does not suit config.json: {fault}")
+        raise _Damaged(f"model.safetensors does not match config.json: {fault}")
     return TrainedModel(config, vocab_size, row_length, _tokenizer(folder), weights)
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from crammed.errors import InputError
-from crammed.files import is_locked, last_record, read_json
+from crammed.files.locks import is_locked
+from crammed.files.writing import last_record, read_json
 from crammed.runs.summary import read_summary
 
 _MARKS = {"env.json", "summary.json", "metrics.jsonl", "events.jsonl"}
@@ -145,5 +146,5 @@ def _scores(run: Path) -> Iterator[tuple[str, float]]:
 
 def _finite(value: Any) -> float:
     if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)

@@ -13,7 +13,13 @@ from crammed.machine.device import choose_kind
 from crammed.planning.settling import device_of, measuring
 from crammed.quantity import counted
 from crammed.rules.recipe import load_config
-from crammed.rules.sizing import expected_tokens, flops_per_token, vocabulary, with_values
+from crammed.rules.sizing import (
+    expected_tokens,
+    flops_per_token,
+    in_vocabulary,
+    vocabulary,
+    with_values,
+)
 from crammed.study.arms import Study, merged
 from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, of_training
@@ -123,7 +129,7 @@ def _config(study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads
     config = load_config(recipe, overrides, fixed)
     if "vocab_size" not in fixed["tokenizer"]:  # which follows once text is read
         return with_values(config, {"tokenizer.vocab_size": vocabulary(config.model.width)})
-    return config
+    return in_vocabulary(config, corpora.vocabulary(config.corpus))
 
 
 def _left(configs: dict[str, RunConfig], seeds: int, out: Path) -> Iterator[RunConfig]:

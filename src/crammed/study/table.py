@@ -92,8 +92,8 @@ def sensitivity_text(study: Json, measure: str) -> str:
     if found is None:
         seeds = {arm: len(values_of(each, measure)) for arm, each in study["arms"].items()}
         if seeds.pop(study["baseline"]) > 1 and max(seeds.values(), default=0) > 1:
-            return "All seeds of an arm gave the same: that does not say what others would give."
-        return "One seed of the baseline or of each arm can show no difference: give --seeds 5."
+            return "All seeds of an arm gave the same result, which says nothing about others."
+        return "One seed of the baseline or of each arm cannot show a difference: give --seeds 5."
     digits = _digits(measure)
     return (
         f"With {found['seeds']} seeds and a deviation of {found['deviation']:.{digits}f}, the "

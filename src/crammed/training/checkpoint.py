@@ -20,7 +20,9 @@ from safetensors.torch import save_file
 
 from crammed.budget import Ledger, Work
 from crammed.errors import Diverged, InputError, StoppedByPolicy
-from crammed.files import HASHES, damage, new_folder, sha256, write_hashes, write_json
+from crammed.files.folders import new_folder
+from crammed.files.hashes import HASHES, damage, sha256, write_hashes
+from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.model.tensors import all_finite, misfit, read_tensors
 from crammed.quantity import counted
@@ -317,7 +319,7 @@ def _by_parameter(
     for full, tensor in flat.items():
         name, _, key = full.rpartition("/")
         if name not in named or not _suits(key, tensor, named[name]):
-            raise _Damaged(f"optimizer.safetensors: {full} does not suit the model")
+            raise _Damaged(f"optimizer.safetensors: {full} does not match the model")
         found[name][key] = tensor
     names = {id(parameter): name for name, parameter in named.items()}
     for group in step.optimizer.param_groups:

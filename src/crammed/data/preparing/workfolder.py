@@ -14,7 +14,8 @@ from crammed.data.preparing import shards
 from crammed.data.preparing.ingest import CleanedText
 from crammed.data.preparing.sources.search import printable
 from crammed.errors import InputError
-from crammed.files import FolderLock, disk_faults
+from crammed.files.faults import disk_faults
+from crammed.files.locks import FolderLock
 
 
 class _Worthless(InputError):
@@ -44,7 +45,7 @@ def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
                 shutil.rmtree(folder)
                 raise
             raise InputError(
-                f"{error}; what is finished is kept, and the repaired command goes on from there"
+                f"{error}; what is finished is kept, and the corrected command continues from there"
             ) from error
         if work is None:
             shutil.rmtree(folder)
