@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from crammed.study.costs import Cost
     from crammed.study.folder import Chooser
     from crammed.study.judges import Judge
+    from crammed.study.timing import Timing
     from crammed.terminal.progress import Progress
 
 
@@ -259,16 +260,16 @@ def _say_costs(
     calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, alone: bool, as_json: bool
 ) -> None:
     """Say what studies cost: on standard output if that is all that was asked for."""
+    from crammed.study.timing import Timing
+
     with shown_progress() as progress:
-        costs = {call.name: _cost(call, progress) for call in calls}
-        every = list(costs.values())
-        judging = ", and judging"
-        extra = [judging if asked else "" for asked in judges]
-        lines = [
-            (name, f"{cost}{more}") for (name, cost), more in zip(costs.items(), extra, strict=True)
-        ]
+        timing = Timing(progress)
+        asked = zip(calls, judges, strict=True)
+        costs = {call.name: _cost(call, each, timing) for call, each in asked}
+        lines = [(name, str(cost)) for name, cost in costs.items()]
         if len(calls) > 1:
-            lines.append((EVERY, f"{sum(every[1:], every[0])}{judging if any(judges) else ''}"))
+            first, *others = costs.values()
+            lines.append((EVERY, str(sum(others, first))))
         if not alone:
             for name, cost in lines:
                 progress.line(f"{name}  {cost}")
@@ -276,7 +277,7 @@ def _say_costs(
     print_result({name: cost.values() for name, cost in costs.items()}, as_json, lines)
 
 
-def _cost(call: _Call, progress: Progress) -> Cost:
+def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
     """What is left of a study, before anything is prepared."""
     from crammed.data.corpus import Corpus
     from crammed.study.arms import load_study, read_study, with_words
@@ -291,7 +292,8 @@ def _cost(call: _Call, progress: Progress) -> Cost:
         study = with_words(read_study(call.name), call.words)
         corpora = planned_corpora(study, call.texts, call.budget, call.out)
     loaded = load_study(call.name, corpora, call.budget, call.words)
-    return cost_of(loaded, corpora, call.budget, call.seeds, call.out, call.jobs, progress)
+    seeds, out, jobs = call.seeds, call.out, call.jobs
+    return cost_of(loaded, corpora, call.budget, seeds, out, jobs, timing, judges)
 
 
 def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from crammed.study.arms import (
 from crammed.study.budgets import split
 from crammed.study.corpora import Corpora, of_training
 from crammed.study.statistics import lower_is_better
+from crammed.study.timing import JUDGING, WHOLE
 from crammed.terminal.progress import Progress
 
 RESULT = "study.json"
@@ -82,7 +83,8 @@ def _is_run(run: Mapping[str, Any]) -> bool:
     if "failed" in run:
         return isinstance(run["failed"], str)
     losses = (value for name, value in run.items() if lower_is_better(name))
-    numbers = (run["tokens"], run["seconds"], *losses, *run.get("scores", {}).values())
+    took = (*run.get(JUDGING, {}).values(), *([run[WHOLE]] if WHOLE in run else []))
+    numbers = (run["tokens"], run["seconds"], *losses, *run.get("scores", {}).values(), *took)
     reasons = run.get("unscored", {}).values()
     return all(isinstance(each, int | float) and abs(each) < _MOST for each in numbers) and all(
         isinstance(each, str) for each in reasons
