@@ -191,6 +191,21 @@ def test_updates_are_counted_as_a_run_makes_them(budget: str, ramp: float) -> No
     assert sum(n * rows for n, rows in counted) == pytest.approx(work.rows, rel=0.02)
 
 
+def test_a_study_that_is_refused_does_not_hide_what_the_others_cost(
+    tmp_path: Path, corpus: Corpus, capsys: Any
+) -> None:
+    options = {"words": ["crammed", *MODEL], "corpus": corpus.path, "data": None, "dry_run": True}
+    every(tmp_path, **options)
+    said = json.loads(capsys.readouterr().out)
+    assert {name for name, cost in said.items() if "refused" in cost} == OWN
+    every(tmp_path, **{**options, "as_json": False})
+    *_, vocabulary, whole = capsys.readouterr().out.splitlines()
+    assert vocabulary.startswith("vocabulary  refused: tokenizer.vocab_size=32768 is a property of")
+    assert whole.startswith("all  183 arms, 366 of 366 runs to go, about ")
+    with pytest.raises(InputError, match=r"data\.orders="):
+        every(tmp_path, name="data", **options)
+
+
 def test_costs_add_up() -> None:
     both = Cost(2, 6, 3, 60.0, 2, 4) + Cost(1, 3, 3, 30.0, 2, 4)
     assert str(both) == "3 arms, 6 of 9 runs to go, about 45s, 0.1 core-hours"

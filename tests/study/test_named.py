@@ -103,7 +103,7 @@ def test_layers_that_share_weights_make_models_as_deep_as_the_baseline(budget: s
     study = loaded("architecture", budget)
     models = {arm: config_of(study, arm).model for arm in study.arms}
     shared = {arm: model.depth for arm, model in models.items() if model.passes > 1}
-    assert shared == {"half-twice": models[study.baseline].depth}
+    assert shared == {"half-the-layers-twice": models[study.baseline].depth}
 
 
 @pytest.mark.parametrize("name", study_names())

@@ -259,22 +259,38 @@ def _sharing(call: _Call, first: _Call) -> _Call:
 def _say_costs(
     calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, alone: bool, as_json: bool
 ) -> None:
-    """Say what studies cost: on standard output if that is all that was asked for."""
+    """Say what studies cost: on standard output if that is all that was asked for.
+
+    Of several, one that is refused does not keep the others from being counted.
+
+    Raises:
+        InputError: the only study is refused.
+    """
     from crammed.study.timing import Timing
 
+    costs: dict[str, Cost] = {}
+    refused: dict[str, str] = {}
     with shown_progress() as progress:
         timing = Timing(progress)
-        asked = zip(calls, judges, strict=True)
-        costs = {call.name: _cost(call, each, timing) for call, each in asked}
+        for call, asked in zip(calls, judges, strict=True):
+            try:
+                costs[call.name] = _cost(call, asked, timing)
+            except InputError as error:
+                if len(calls) == 1:
+                    raise
+                refused[call.name] = str(error)
         lines = [(name, str(cost)) for name, cost in costs.items()]
-        if len(calls) > 1:
+        lines += [(name, f"refused: {why}") for name, why in refused.items()]
+        if len(calls) > 1 and costs:
             first, *others = costs.values()
             lines.append((EVERY, str(sum(others, first))))
         if not alone:
-            for name, cost in lines:
-                progress.line(f"{name}  {cost}")
+            for name, said in lines:
+                progress.line(f"{name}  {said}")
             return
-    print_result({name: cost.values() for name, cost in costs.items()}, as_json, lines)
+    values = {name: cost.values() for name, cost in costs.items()}
+    values |= {name: {"refused": why} for name, why in refused.items()}
+    print_result(values, as_json, lines)
 
 
 def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
@@ -298,7 +314,7 @@ def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
 
 def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str, Any]:
     """Prepare what the study reads, check all of it, and run it."""
-    from crammed.study.arms import load_study
+    from crammed.study.arms import left_out, load_study
     from crammed.study.folder import Chooser, began_earlier
     from crammed.study.places import threads_of
     from crammed.study.runner import run_study
@@ -311,6 +327,8 @@ def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str,
         loaded = load_study(name, corpora, budget, words, chooser, former)
         if former is not None:
             progress.line("study  goes on with its recipes as they were in an earlier version")
+        if same := left_out(name, loaded):
+            progress.line(f"study  without {', '.join(same)}: at this budget the same as others")
         return run_study(
             loaded,
             corpora,

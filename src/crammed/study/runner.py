@@ -4,13 +4,13 @@ Finished runs are not repeated, so a study that was stopped continues where it w
 nothing is left to do ends at once.
 
 ``OUT/study.json`` holds ``{"environment", "corpus", "unigram", "budget", "budgets", "jobs",
-"baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is ``{"loss@0.15",
-"loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens", "updates",
-"parameters", "exaflop", "memory_bytes", "joules", "seconds"}``, or ``{"failed": reason}``;
-``scores`` are those of its judges by name, and ``unscored`` says why some are missing; ``joules``
-are there where they are known; ``whole_seconds`` are those of its command from beginning to end,
-or, if it was resumed, of the last part, and ``judging_seconds`` those of each judge. Of corpora
-that the study has prepared, each arm has the hash of its ``corpus`` beside its words, and
+"baseline", "description", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is
+``{"loss@0.15", "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens",
+"updates", "parameters", "exaflop", "memory_bytes", "joules", "seconds"}``, or ``{"failed":
+reason}``; ``scores`` are those of its judges by name, and ``unscored`` says why some are missing;
+``joules`` are there where they are known; ``whole_seconds`` are those of its command from beginning
+to end, or, if it was resumed, of the last part, and ``judging_seconds`` those of each judge. Of
+corpora that the study has prepared, each arm has the hash of its ``corpus`` beside its words, and
 ``corpora`` describes them by their hashes; ``judges`` holds a hash of the data of each.
 """
 
@@ -125,6 +125,7 @@ def run_study(
             "jobs": before.get("jobs") if as_it_is else jobs,
             "budget": budget.text,
             "baseline": study.baseline,
+            "description": study.description,
             "chosen": chosen or {},
             **_about_budgets(study, budget, before),
             **_about_corpora(study, corpora, out, before),
