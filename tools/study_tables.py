@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from crammed.budget import Budget
 from crammed.files import read_json
-from crammed.quantity import quantity
+from crammed.quantity import counted, quantity
 from crammed.study.arms import study_names
 from crammed.study.budgets import by_budget
 from crammed.study.laws import doubts, law_lines
@@ -64,8 +65,11 @@ def _latest(name: str) -> Path | None:
 
 def _parts(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The budgets of a study with which anything has finished, by label."""
-    parts = by_budget(values).items()
-    return {label: part for label, part in parts if _finished(part)}
+    return {
+        label: part | {"budget": str(Budget.parse(part["budget"]))}
+        for label, part in by_budget(values).items()
+        if _finished(part)
+    }
 
 
 def _finished(part: dict[str, Any]) -> bool:
@@ -92,18 +96,24 @@ def _verdicts(part: dict[str, Any]) -> str:
     rows = [row for row in compare_arms(part, (main,)) if main in row]
     if decidable(part) is False:
         return wrapped("Which arm is better cannot be decided with this budget.") + "\n"
+    tested = [row for row in rows if row[main]["p"] is not None]
+    if not tested:
+        return wrapped("With one seed, no difference can be told from chance.") + "\n"
     said = []
     for verdict in ("better", "worse"):
-        own = [row for row in rows if row[main]["verdict"] == verdict]
-        named = [f"`{row['arm']}` ({difference_text(row[main], main)})" for row in own]
-        said += [f"{verdict} than `{part['baseline']}`: {', '.join(named)}"] if named else []
-    tested = sum(row[main]["p"] is not None for row in rows)
-    if not tested:
-        return wrapped("One seed of the arms: no difference can be told from chance.") + "\n"
-    rest = f"{tested - sum(row[main]['verdict'] is not None for row in rows)} of {tested} arms"
-    found = "; ".join(said)
-    sentences = [f"{found[0].upper()}{found[1:]}."] if found else []
-    return wrapped(*sentences, f"{rest} cannot be told from it.") + "\n"
+        own = [row for row in tested if row[main]["verdict"] == verdict]
+        named = ", ".join(f"`{row['arm']}` ({difference_text(row[main], main)})" for row in own)
+        said += [f"{verdict.capitalize()} than `{part['baseline']}`: {named}."] if own else []
+    left = sum(row[main]["verdict"] is None for row in tested)
+    if said and left:
+        said.append(f"{counted(left, 'other arm')} cannot be told from it.")
+    return wrapped(*said or (_alike(part["baseline"], len(tested)),)) + "\n"
+
+
+def _alike(baseline: str, arms: int) -> str:
+    if arms == 1:
+        return f"The arm cannot be told from `{baseline}`."
+    return f"None of {arms} arms can be told from `{baseline}`."
 
 
 def documents_table(names: list[str]) -> str:
@@ -157,7 +167,7 @@ def _below(study: dict[str, Any], measure: str) -> str:
     words = [
         sensitivity_text(study, measure),
         *([decidable_text(study)] if "unigram" in study else []),
-        f"Budget {study['budget']}, {made['cores']} cores, commit {made['commit']}.",
+        f"Budget {study['budget']}, {counted(made['cores'], 'core')}, commit {made['commit']}.",
     ]
     return wrapped(*words)
 

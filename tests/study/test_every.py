@@ -194,7 +194,8 @@ def test_updates_are_counted_as_a_run_makes_them(budget: str, ramp: float) -> No
 def test_a_study_that_is_refused_does_not_hide_what_the_others_cost(
     tmp_path: Path, corpus: Corpus, capsys: Any
 ) -> None:
-    options = {"words": ["crammed", *MODEL], "corpus": corpus.path, "data": None, "dry_run": True}
+    words = ["model.max_length=32", "finetune.max_length=32"]
+    options = {"words": words, "corpus": corpus.path, "data": None, "dry_run": True}
     every(tmp_path, **options)
     said = json.loads(capsys.readouterr().out)
     assert {name for name, cost in said.items() if "refused" in cost} == OWN

@@ -230,6 +230,8 @@ def test_the_progress_line_counts_judging(tmp_path: Path) -> None:
     look(first, 0.0)
     log(first, 0.99)
     assert look(first, 178.2) == (0.495, "99 %, 2s until it is judged")
+    (first.folder / "final").mkdir()
+    assert look(first, 0.0) == (0.5, "held-out loss and export")
     write_json(first.folder / "summary.json", SUMMARY)
     assert look(first, 1.8) == (0.5, "judging, 0s so far")
     assert look(first, 50.0) == (0.5, "judging, 50s so far")

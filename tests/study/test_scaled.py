@@ -185,7 +185,7 @@ def test_arms_that_a_small_batch_rounds_to_the_same_are_trained_once(
 ) -> None:
     """The first of them, and the baseline if it is one of them."""
     arms = {
-        "all": ["batch.rows*=0.99"],
+        "all": ["batch.rows*=0.9999"],
         **ARMS,
         "some": ["batch.rows*=0.01"],
         "few": ["batch.rows*=0.02"],
