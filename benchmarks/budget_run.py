@@ -35,8 +35,9 @@ import typer
 from common import Json, device_memory, joules, run
 from crammed.budget import Budget
 from crammed.errors import CrammedError, InputError, Interrupted
-from crammed.files import read_json, write_json
-from crammed.runs.directory import environment, read_lines, read_metrics
+from crammed.files.writing import read_json, write_json
+from crammed.runs.environment import environment
+from crammed.runs.logs import read_lines, read_metrics
 
 GLUE_5 = "cola,sst2,mrpc,stsb,rte"
 BUDGETS = {"sprint": "8m", "long": "20m"}

@@ -22,7 +22,7 @@ from crammed.errors import InputError
 from crammed.machine.cards import CARDS, Card, card_called
 from crammed.model.count import parameters
 from crammed.planning.oncard import counted_speed
-from crammed.runs.directory import environment
+from crammed.runs.environment import environment
 
 A_DAY = 86_400
 

@@ -25,7 +25,7 @@ from crammed.machine.device import Device
 from crammed.model.count import parameters
 from crammed.rules.recipe import load_config
 from crammed.rules.sizing import with_values
-from crammed.runs.directory import environment
+from crammed.runs.environment import environment
 from crammed.training.build import build
 from crammed.training.plan import Update
 

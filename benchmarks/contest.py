@@ -26,9 +26,12 @@ from common import Json
 from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import CrammedError, InputError
-from crammed.files import FolderLock, read_json, sha256, write_json
+from crammed.files.hashes import sha256
+from crammed.files.locks import FolderLock
+from crammed.files.writing import read_json, write_json
 from crammed.machine.device import choose_device
-from crammed.runs.directory import environment, read_config
+from crammed.runs.directory import read_config
+from crammed.runs.environment import environment
 from lanes import Processes, in_lanes, separate
 
 HERE = Path(__file__).resolve().parent

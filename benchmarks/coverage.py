@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from common import Json, finish, run
 from crammed.evaluation.scores.compare import paired_difference
 from crammed.evaluation.scores.predictions import Outputs
-from crammed.runs.directory import environment
+from crammed.runs.environment import environment
 from crammed.tasks.rows import Rows
 
 MEAN = 0.5

@@ -39,7 +39,7 @@ import typer
 from common import Json, run_app
 from contest import HERE, Contest, Contestant, Plan, mean_loss
 from crammed.errors import InputError
-from crammed.files import read_json
+from crammed.files.writing import read_json
 from lanes import core_numbers
 
 OTHER_SHAPE = "4x256"

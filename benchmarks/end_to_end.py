@@ -28,9 +28,9 @@ from typing import Annotated
 import typer
 
 from common import Json, config_of, described, finish, run
-from crammed.files import read_json
+from crammed.files.writing import read_json
 from crammed.machine.device import choose_device
-from crammed.runs.directory import read_lines
+from crammed.runs.logs import read_lines
 
 
 def main(

@@ -26,7 +26,7 @@ import typer
 from common import Json, finish, run
 from crammed.config import ComputeConfig, Protocol
 from crammed.machine.device import choose_device
-from crammed.runs.directory import environment
+from crammed.runs.environment import environment
 
 
 def main(

@@ -30,7 +30,7 @@ from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.machine.device import choose_device
 from crammed.model.traffic import attention_bytes, attention_flops, traffic
-from crammed.runs.directory import environment
+from crammed.runs.environment import environment
 from timing import copies, copy_bandwidth, median_seconds
 
 FORWARD, INPUT, WEIGHT = "forward", "input gradient", "weight gradient"

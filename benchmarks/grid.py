@@ -39,8 +39,11 @@ from crammed.config import PositiveFloat, Section
 from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
 from crammed.errors import CrammedError, InputError
-from crammed.files import FolderLock, json_hash, read_json, write_json
-from crammed.runs.directory import environment, read_config
+from crammed.files.hashes import json_hash
+from crammed.files.locks import FolderLock
+from crammed.files.writing import read_json, write_json
+from crammed.runs.directory import read_config
+from crammed.runs.environment import environment
 from lanes import Processes, core_numbers, in_lanes, separate
 
 KEPT = ("tokens", "updates", "epochs", "parameters", "charged_seconds", "device", "heldout")

@@ -26,7 +26,7 @@ from crammed.kernels.cross_entropy import cross_entropy, cross_entropy_reference
 from crammed.kernels.gate import gate, gate_reference
 from crammed.kernels.jit import available
 from crammed.machine.device import choose_device
-from crammed.runs.directory import environment
+from crammed.runs.environment import environment
 from timing import copy_bandwidth, median_seconds
 
 Outputs = tuple[Tensor, ...]

@@ -222,7 +222,7 @@ def main(
         ]
         if identity:
             runs.append(_identity(tokenizer, data))
-    from crammed.runs.directory import environment
+    from crammed.runs.environment import environment
 
     result = {
         "name": "prepare",

@@ -22,7 +22,7 @@ from common import Json, finish, run, seconds_of, summary
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
 from crammed.machine.device import Device, choose_device
-from crammed.runs.directory import environment
+from crammed.runs.environment import environment
 from crammed.terminal.quiet import quiet_transformers
 from lanes import core_numbers, pinned
 

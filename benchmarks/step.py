@@ -47,7 +47,7 @@ from common import (
 from crammed.config import RunConfig
 from crammed.config.optim import AdamWConfig
 from crammed.data.masking import Masker, predicted_positions
-from crammed.files import write_json
+from crammed.files.writing import write_json
 from crammed.machine.device import Device, choose_device
 from crammed.model.count import train_flops_per_token
 from crammed.training.build import new_model

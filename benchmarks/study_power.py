@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from common import Json, finish, run
-from crammed.files import read_json
-from crammed.runs.directory import environment
+from crammed.files.writing import read_json
+from crammed.runs.environment import environment
 from crammed.study.statistics import LEVEL, RATES, compare_arms, holm, values_of
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"

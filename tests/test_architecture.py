@@ -40,7 +40,6 @@ FLOORS = (
     ("formats",),
     ("machine",),
     ("config", "terminal"),
-    ("scratch",),
     ("extras", "files", "budget", "schedule"),
     ("errors", "hints", "keys", "quantity", "__init__"),
 )

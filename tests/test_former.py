@@ -14,7 +14,7 @@ from crammed.cli import studies, training
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files import write_json
+from crammed.files.writing import write_json
 from crammed.planning.settling import settled
 from crammed.rules.choosing import Asked
 from crammed.rules.recipe import EARLIER, ask, formerly, recipe_names

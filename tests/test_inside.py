@@ -15,7 +15,7 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface_files import model_files
 from crammed.evaluation.folder import outputs_file, read_gold
-from crammed.files import inside
+from crammed.files.folders import inside
 from crammed.study.arms import read_study
 from crammed.study.folder import run_folder
 from crammed.tasks.task import load_suite

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import layout
-from crammed.files import read_json
+from crammed.files.writing import read_json
 from crammed.quantity import quantity
 from layout import NOT_YET, row_of, tabled, there, wrapped
 

@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from crammed.files import read_json
+from crammed.files.writing import read_json
 from crammed.quantity import quantity
 from crammed.study.statistics import RATES, compare_arms
 from crammed.study.table import interval_text, mean_text

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from crammed.files import read_json
+from crammed.files.writing import read_json
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 NOT_YET = "Not measured yet.\n"

@@ -33,14 +33,15 @@ import cpu_tables
 import study_tables
 import text_tables
 from crammed.errors import CrammedError, InputError
-from crammed.files import read_json, write_json, write_text
+from crammed.files.writing import read_json, write_json, write_text
 from crammed.machine.device import known_peak
 from crammed.machine.speed import CORE, SHARE_OF_PEAK
 from crammed.model.count import parameters
 from crammed.quantity import quantity
 from crammed.rules.recipe import load_config
 from crammed.rules.sizing import tokens
-from crammed.runs.directory import read_config, read_lines, read_metrics
+from crammed.runs.directory import read_config
+from crammed.runs.logs import read_lines, read_metrics
 from crammed.runs.summary import read_summary
 from crammed.study.folder import read_result, run_folder
 from crammed.study.statistics import RATES

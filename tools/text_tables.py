@@ -16,7 +16,7 @@ import numpy as np
 
 from crammed.budget import format_seconds
 from crammed.config import RunConfig
-from crammed.files import read_json
+from crammed.files.writing import read_json
 from crammed.machine.device import known_peak
 from crammed.machine.speed import SHARE_OF_PEAK
 from crammed.quantity import quantity
@@ -109,8 +109,8 @@ def epochs_table(names: list[str]) -> str:
     seeds = sorted({len(losses) for losses in _by_cell(runs).values()})
     many = " to ".join(dict.fromkeys(map(str, (seeds[0], seeds[-1]))))
     words = (
-        "Held-out loss at 15 % masking, each text with held-out documents and a tokenizer of its "
-        f"own; means over seeds ({many}). The best size is in bold where there are several."
+        "Held-out loss at 15 % masking. Each text has its own held-out documents and tokenizer. "
+        f"Losses are means over seeds ({many}); where there are several sizes, the best is in bold."
     )
     return tabled(f"| text | layers x width | {read} |", rows, runs, words)
 
@@ -154,10 +154,10 @@ def minutes_table(names: list[str]) -> str:
     )
     cores = runs[0]["cores"]
     words = (
-        f"Minutes are of {cores} core{'s' if cores > 1 else ''} of the machine below, at the speed "
-        "measured there for the size; losses are at 15 % masking.",
+        f"Minutes are those of {cores} core{'s' if cores > 1 else ''} of the machine below, at the "
+        "speed measured there for the size; losses are at 15 % masking.",
         f"The {GPU} has not been measured: its seconds are the FLOPs of the tokens at half of its "
-        "peak, which models as small as these are far from.",
+        "peak, which models as small as these do not come near.",
     )
     return tabled(head, rows, runs, *words)
 

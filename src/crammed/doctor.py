@@ -10,7 +10,7 @@ from typing import Any
 from crammed.machine.device import choose_device
 from crammed.pipeline import run_everything
 from crammed.rules.recipe import ask, load_config
-from crammed.runs.directory import environment
+from crammed.runs.environment import environment
 from crammed.terminal.progress import SILENT, Progress
 
 TINY = (

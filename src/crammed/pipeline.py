@@ -28,7 +28,9 @@ from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.folder import EvaluationFolder
 from crammed.evaluation.suite import SuiteEvaluator
 from crammed.export.huggingface import export
-from crammed.files import json_hash, new_folder, write_json
+from crammed.files.folders import new_folder
+from crammed.files.hashes import json_hash
+from crammed.files.writing import write_json
 from crammed.machine.device import Device, peak_memory
 from crammed.machine.energy import counters_of, metering
 from crammed.model.count import parameters

@@ -15,7 +15,7 @@ import torch
 
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
-from crammed.files import HASHES, write_hashes
+from crammed.files.hashes import HASHES, write_hashes
 from support.models import byte_pairs, save_tokenizer, word_pieces
 
 

@@ -10,7 +10,7 @@ from crammed.errors import InputError
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.scores.bootstrap import resampled_medians
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference
-from crammed.files import write_json
+from crammed.files.writing import write_json
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Suite, Task
 

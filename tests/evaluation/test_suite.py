@@ -28,7 +28,7 @@ from crammed.evaluation.evaluation import Request, evaluate
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
 from crammed.evaluation.folder import default_folder, read_outputs, scores_folder
 from crammed.evaluation.protocol import load_protocol
-from crammed.files import write_json
+from crammed.files.writing import write_json
 from crammed.terminal.progress import SILENT
 from support.command import PATIENCE, started, wait_for
 from support.models import untrained

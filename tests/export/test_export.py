@@ -22,7 +22,7 @@ from crammed.errors import CrammedError, InputError
 from crammed.evaluation.fill_mask import fill_mask_examples
 from crammed.export import native
 from crammed.export.huggingface import export
-from crammed.files import sha256
+from crammed.files.hashes import sha256
 from crammed.machine.device import Device
 from crammed.model.encoder import SequenceClassifier
 from crammed.model.trained import load_trained, trained_model

@@ -17,7 +17,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare
 from crammed.doctor import TINY
 from crammed.errors import InputError, Interrupted
-from crammed.files import write_json
+from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.pipeline import run_everything
 from crammed.planning.settling import settled

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from crammed.cli.models import export
 from crammed.errors import InputError
 from crammed.report.page import write_report
-from crammed.runs.directory import RunDir, read_config, read_events, read_lines, read_metrics
+from crammed.runs.directory import RunDir, read_config
+from crammed.runs.logs import read_events, read_lines, read_metrics
 
 FINISHED = Path(__file__).parents[1] / "fixtures" / "2026-11-21" / "finished"
 

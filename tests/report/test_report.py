@@ -12,7 +12,7 @@ import pytest
 
 from crammed.data.statistics import Statistics
 from crammed.errors import InputError
-from crammed.files import read_json, write_json
+from crammed.files.writing import read_json, write_json
 from crammed.pipeline import run_everything
 from crammed.quantity import beside_unigram, quantity
 from crammed.report.figures import loss_figure

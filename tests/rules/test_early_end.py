@@ -38,7 +38,8 @@ from crammed.rules.sizing import (
     follow_budget,
     with_values,
 )
-from crammed.runs.directory import RunDir, read_config, read_metrics
+from crammed.runs.directory import RunDir, read_config
+from crammed.runs.logs import read_metrics
 from crammed.study.arms import load_study
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.heldout import rows_on_the_way

@@ -8,9 +8,13 @@ import pytest
 from safetensors import SafetensorError
 
 from crammed.errors import InputError
-from crammed.files import disk_faults, new_folder, write_json, write_text
+from crammed.files.faults import disk_faults
+from crammed.files.folders import new_folder
+from crammed.files.writing import write_json, write_text
 from crammed.rules.choosing import Asked
-from crammed.runs.directory import RunDir, environment, read_config, read_metrics
+from crammed.runs.directory import RunDir, read_config
+from crammed.runs.environment import environment
+from crammed.runs.logs import read_metrics
 from crammed.runs.resuming import as_begun, default_out
 from support.text import tiny
 
@@ -201,7 +205,7 @@ def test_files_are_replaced_at_once_or_not_at_all(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr("crammed.files.os.fsync", full)
+    monkeypatch.setattr("crammed.files.writing.os.fsync", full)
     with pytest.raises(InputError, match="disk is full"):
         write_text(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").read_text() == "old"

@@ -11,7 +11,7 @@ import pytest
 
 from crammed.cli.machine import runs
 from crammed.errors import InputError
-from crammed.files import FolderLock, is_locked
+from crammed.files.locks import FolderLock, is_locked
 from crammed.runs.listing import Listed, list_runs
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"

@@ -13,7 +13,7 @@ from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
-from crammed.files import write_json
+from crammed.files.writing import write_json
 from crammed.machine.workers import cores
 from crammed.planning.gauge import Pace
 from crammed.rules.recipe import load_config

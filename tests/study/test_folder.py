@@ -14,7 +14,8 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
-from crammed.files import FolderLock, write_json
+from crammed.files.locks import FolderLock
+from crammed.files.writing import write_json
 from crammed.runs.directory import RunDir
 from crammed.study import folder
 from crammed.study.arms import Study, load_study

@@ -18,7 +18,7 @@ from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files import read_json, write_json
+from crammed.files.writing import read_json, write_json
 from crammed.study import board, checks, folder, runner
 from crammed.study.arms import load_study
 from crammed.study.board import Board, Running

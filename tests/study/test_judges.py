@@ -16,7 +16,7 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files import read_json, write_json
+from crammed.files.writing import read_json, write_json
 from crammed.study import runner
 from crammed.study.arms import Study, load_study
 from crammed.study.judges import Judge, judges_of, scores_of, unscored

@@ -16,8 +16,8 @@ import torch
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files import is_locked
-from crammed.runs.directory import read_lines
+from crammed.files.locks import is_locked
+from crammed.runs.logs import read_lines
 from crammed.study.arms import load_study
 from crammed.study.places import Processes, RayTasks, default_jobs, gpus, opened
 from crammed.study.runner import run_study

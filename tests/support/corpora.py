@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from crammed.data.corpus import Corpus, order_dtype, token_dtype
-from crammed.files import sha256
+from crammed.files.hashes import sha256
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = ("the", "a", "fox", "sailor", "counts", "lanterns", "un", "##ing", "##s", ".", ",", "!")

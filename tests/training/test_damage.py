@@ -17,7 +17,9 @@ from crammed.budget import Ledger, Work
 from crammed.config import TrainConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files import damage, new_folder, write_hashes, write_json
+from crammed.files.folders import new_folder
+from crammed.files.hashes import damage, write_hashes
+from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.model.trained import load_trained
 from crammed.runs.directory import RunDir

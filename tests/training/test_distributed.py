@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from crammed.data.corpus import Corpus
 from crammed.machine.device import Device
-from crammed.runs.directory import RunDir, read_choice, read_lines, read_metrics
+from crammed.runs.directory import RunDir, read_choice
+from crammed.runs.logs import read_lines, read_metrics
 from crammed.terminal.progress import Progress
 from crammed.training.distributed import Group, note_processes
 from support.command import PATIENCE, crammed, dying, prepared, started

@@ -15,7 +15,8 @@ from crammed.errors import Diverged, Interrupted
 from crammed.machine.device import Device
 from crammed.model.tensors import all_finite, read_tensors
 from crammed.pipeline import train_and_export
-from crammed.runs.directory import RunDir, read_config, read_lines, read_metrics
+from crammed.runs.directory import RunDir, read_config
+from crammed.runs.logs import read_lines, read_metrics
 from crammed.terminal.progress import SILENT
 from crammed.training.loop import Trained
 from crammed.training.plan import Update

@@ -16,11 +16,12 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, Interrupted, StoppedByPolicy
 from crammed.export.huggingface import export
-from crammed.files import sha256
+from crammed.files.hashes import sha256
 from crammed.machine.device import Device
 from crammed.model.trained import load_trained
 from crammed.pipeline import train_and_export
-from crammed.runs.directory import RunDir, read_config, read_lines, read_metrics
+from crammed.runs.directory import RunDir, read_config
+from crammed.runs.logs import read_lines, read_metrics
 from crammed.terminal.progress import SILENT
 from crammed.training.checkpoint import Checkpoints
 from crammed.training.loop import pretrain

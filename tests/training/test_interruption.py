@@ -13,7 +13,7 @@ import torch
 
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, Interrupted
-from crammed.files import write_hashes
+from crammed.files.hashes import write_hashes
 from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import Progress

@@ -17,7 +17,7 @@ from crammed.data.corpus import Corpus
 from crammed.errors import Diverged, InputError, StoppedByPolicy
 from crammed.machine.device import Device
 from crammed.model.count import train_flops_per_token
-from crammed.runs.directory import read_lines, read_metrics
+from crammed.runs.logs import read_lines, read_metrics
 from crammed.training.heldout import FEWEST_ROWS, MOST_ROWS, rows_on_the_way
 from crammed.training.plan import Planner, Update
 from crammed.training.step import TrainStep

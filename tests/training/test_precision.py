@@ -20,7 +20,7 @@ from crammed.errors import Diverged, InputError, Interrupted
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalise
-from crammed.runs.directory import read_lines, read_metrics
+from crammed.runs.logs import read_lines, read_metrics
 from crammed.training import recorder
 from crammed.training.agenda import Agenda
 from crammed.training.plan import Update

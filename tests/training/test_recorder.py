@@ -11,7 +11,8 @@ import torch
 from crammed.budget import Ledger, Work
 from crammed.config import TrainConfig
 from crammed.machine.device import Device
-from crammed.runs.directory import RunDir, read_metrics
+from crammed.runs.directory import RunDir
+from crammed.runs.logs import read_metrics
 from crammed.terminal.progress import SILENT
 from crammed.training.agenda import Agenda
 from crammed.training.plan import Update

@@ -10,10 +10,11 @@ import pytest
 
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
-from crammed.files import sha256
+from crammed.files.hashes import sha256
 from crammed.machine.device import Device
 from crammed.pipeline import train_and_export
-from crammed.runs.directory import RunDir, read_lines, read_metrics
+from crammed.runs.directory import RunDir
+from crammed.runs.logs import read_lines, read_metrics
 from crammed.terminal.progress import SILENT
 from support.command import crammed, dying, python
 from support.text import documents, tiny, write_jsonl

@@ -14,7 +14,7 @@ import pytest
 
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
-from crammed.files import read_json
+from crammed.files.writing import read_json
 from support.command import python, wait_for
 from support.models import save_model
 from support.tasks import write_task

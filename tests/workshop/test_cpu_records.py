@@ -20,7 +20,7 @@ import torch
 from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import CrammedError, InputError
-from crammed.files import read_json, write_json
+from crammed.files.writing import read_json, write_json
 from support.command import crammed, python
 from support.models import save_model
 from support.text import MODEL, documents, tiny

@@ -13,7 +13,8 @@ import yaml
 
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files import FolderLock, read_json, write_json
+from crammed.files.locks import FolderLock
+from crammed.files.writing import read_json, write_json
 from support.command import python, started, wait_for
 from support.text import MODEL
 

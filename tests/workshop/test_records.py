@@ -15,7 +15,7 @@ import yaml
 
 from crammed.config.yamlfile import Loader
 from crammed.data.corpus import Corpus
-from crammed.files import write_json
+from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.pipeline import train_and_export
 from crammed.rules.recipe import load_config

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from crammed.budget import format_seconds
-from crammed.files import write_json
+from crammed.files.writing import write_json
 from crammed.rules.recipe import load_config
 
 ROOT = Path(__file__).resolve().parents[2]

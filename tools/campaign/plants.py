@@ -38,7 +38,7 @@ def _replace(modules: tuple[str, ...], name: str, function: Callable[..., object
 
 
 def _without_sync() -> None:
-    _replace(("crammed.files",), "_sync", lambda path: None)
+    _replace(("crammed.files.folders", "crammed.files.writing"), "sync", lambda path: None)
 
 
 def _without_hashes() -> None:
@@ -55,7 +55,7 @@ def _writing_in_place() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
 
-    _replace(("crammed.files",), "write_text", write_text)
+    _replace(("crammed.files.writing",), "write_text", write_text)
 
 
 def _deaf_to_terminate() -> None:

@@ -21,7 +21,7 @@ from crammed.export.native import modernbert_config, modernbert_obstacles
 from crammed.machine.cards import Card, card_called
 from crammed.model.count import parameters
 from crammed.model.encoder import SequenceClassifier
-from crammed.runs.directory import environment
+from crammed.runs.environment import environment
 from paper.compiler import paper
 from paper.launches import Launch, Noted
 from paper.loops import make_on_device

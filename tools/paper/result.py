@@ -12,7 +12,7 @@ from crammed.data.masking import predicted_positions
 from crammed.machine.cards import Card, card_called
 from crammed.model.count import parameters
 from crammed.model.traffic import attention_bytes, traffic
-from crammed.runs.directory import environment
+from crammed.runs.environment import environment
 from paper.compiler import paper
 from paper.launches import Launch, Noted
 from paper.loops import Update, loop_of, loops

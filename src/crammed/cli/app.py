@@ -153,7 +153,7 @@ def main() -> None:
         _say(error)
         sys.exit(error.exit_code)
     except OSError as error:  # the machine's fault, wherever it showed
-        from crammed.files import failing
+        from crammed.files.faults import failing
 
         _say(failing(error))
         sys.exit(InputError.exit_code)

@@ -83,7 +83,7 @@ def evaluate(
     from crammed.evaluation.evaluation import Request
     from crammed.evaluation.evaluation import evaluate as evaluate_model
     from crammed.evaluation.scores.table import show
-    from crammed.files import write_json
+    from crammed.files.writing import write_json
     from crammed.pipeline import raise_for_failed_tasks
 
     values: dict[str, Any] = {"model": model, "suites": {}}

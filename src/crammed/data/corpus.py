@@ -29,7 +29,9 @@ from crammed.config import OrderConfig
 from crammed.config.migration import migrate
 from crammed.data.tokenization.tokenizer import library_faults
 from crammed.errors import InputError
-from crammed.files import inside, sha256, write_array
+from crammed.files.folders import inside
+from crammed.files.hashes import sha256
+from crammed.files.writing import write_array
 from crammed.keys import key
 
 Tokens = NDArray[np.unsignedinteger[Any]]

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files import json_hash, read_json, write_json
+from crammed.files.hashes import json_hash
+from crammed.files.writing import read_json, write_json
 from crammed.terminal.progress import Progress
 
 

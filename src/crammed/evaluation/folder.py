@@ -22,14 +22,9 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
-from crammed.files import (
-    FolderLock,
-    inside,
-    missing_folders,
-    read_json,
-    remove_if_empty,
-    write_json,
-)
+from crammed.files.folders import inside, missing_folders, remove_if_empty
+from crammed.files.locks import FolderLock
+from crammed.files.writing import read_json, write_json
 from crammed.model.trained import has_trained_model
 from crammed.tasks.rows import Rows
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from crammed.errors import InputError
 from crammed.evaluation.folder import EvaluationFolder, read_gold, read_outputs, submission_key
-from crammed.files import disk_faults
+from crammed.files.faults import disk_faults
 from crammed.tasks.labels import is_number
 from crammed.tasks.task import Suite, TaskKind
 

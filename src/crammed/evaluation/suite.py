@@ -24,8 +24,8 @@ from crammed.evaluation.finetuning.jobs import (
 )
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
 from crammed.evaluation.scores.score import failed_json, score_json, suite_means
-from crammed.files import json_hash
-from crammed.scratch import scratch_folder
+from crammed.files.hashes import json_hash
+from crammed.files.scratch import scratch_folder
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import Rows, TaskData
 from crammed.tasks.task import Suite, Task

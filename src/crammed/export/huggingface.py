@@ -18,7 +18,8 @@ from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import CrammedError, InputError
 from crammed.export import native
 from crammed.export.card import model_card
-from crammed.files import new_folder, write_json
+from crammed.files.folders import new_folder
+from crammed.files.writing import write_json
 from crammed.model.trained import TrainedModel, save_weights
 from crammed.terminal.quiet import quiet_transformers
 

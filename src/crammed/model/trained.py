@@ -16,7 +16,9 @@ from crammed.config.corpus import MOST_TOKENS
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
-from crammed.files import HASHES, damage, new_folder, write_hashes, write_json
+from crammed.files.folders import new_folder
+from crammed.files.hashes import HASHES, damage, write_hashes
+from crammed.files.writing import write_json
 from crammed.model.encoder import MaskedLM
 from crammed.model.tensors import misfit, read_tensors
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from crammed.errors import InputError
 from crammed.quantity import quantity
 from crammed.report.figures import COLOURS, INK, STYLE, as_svg
-from crammed.runs.directory import read_events, read_metrics
+from crammed.runs.logs import read_events, read_metrics
 from crammed.study.folder import run_folder
 from crammed.study.statistics import RATES, main_measure
 

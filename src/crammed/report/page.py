@@ -18,11 +18,12 @@ from crammed.errors import InputError
 from crammed.evaluation.folder import read_scores
 from crammed.evaluation.scores import table
 from crammed.evaluation.scores.published import published, published_beside
-from crammed.files import read_json, write_text
+from crammed.files.writing import read_json, write_text
 from crammed.quantity import beside_unigram, counted, logits_text, quantity
 from crammed.report import figures
 from crammed.rules.early_end import EarlyEnd
-from crammed.runs.directory import read_config, read_events, read_metrics
+from crammed.runs.directory import read_config
+from crammed.runs.logs import read_events, read_metrics
 from crammed.runs.summary import read_summary
 
 SAMPLE_ROWS = 4

@@ -18,7 +18,7 @@ from jinja2 import UndefinedError
 import crammed
 from crammed.budget import format_seconds
 from crammed.errors import InputError
-from crammed.files import write_text
+from crammed.files.writing import write_text
 from crammed.quantity import quantity
 from crammed.report.curves import AXES, Curve, Line, curves_figure, lines_of, read_curves
 from crammed.report.figures import OF_THE_PAGE

@@ -20,32 +20,23 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import crammed
 from crammed.config import RunConfig
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
-from crammed.files import (
-    FolderLock,
-    disk_faults,
-    missing_folders,
-    read_json,
-    remove_if_empty,
-    write_json,
-)
+from crammed.files.faults import disk_faults
+from crammed.files.folders import missing_folders, remove_if_empty
+from crammed.files.locks import FolderLock
+from crammed.files.writing import read_json, write_json
 from crammed.machine.energy import Meter
 from crammed.rules.choosing import Choice
+from crammed.runs.environment import environment
 from crammed.runs.summary import read_summary
 
 _BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
@@ -257,79 +248,6 @@ def read_choice(path: Path) -> Choice | None:
     return None if values is None else validated(Choice, values, str(file))
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON-lines file; lines that a crash cut short are skipped.
-
-    Raises:
-        InputError: the file cannot be read, or a line holds something else than an object.
-    """
-    if not path.exists():
-        return
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(record, dict):
-            raise _unexpected(path, number, "is not an object")
-        yield record
-
-
-def read_metrics(path: Path, *numbers: str) -> list[dict[str, Any]]:
-    """The log points of the run in `path`, without those that a crash undid.
-
-    Args:
-        numbers: what every log point has to have, besides ``update``.
-
-    Raises:
-        InputError: a log point lacks one of these, or has no number there.
-    """
-    file, kept = path / "metrics.jsonl", list[dict[str, Any]]()
-    for place, record in enumerate(read_lines(file), 1):
-        _check_numbers(record, ("update", *numbers), file, place)
-        while kept and kept[-1]["update"] >= record["update"]:
-            kept.pop()
-        kept.append(record)
-    return kept
-
-
-def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The events of the run in `path`.
-
-    Args:
-        numbers: what events of that name have to have.
-
-    Raises:
-        InputError: an event lacks one of these, or has no number there.
-    """
-    file, events = path / "events.jsonl", list[dict[str, Any]]()
-    for place, event in enumerate(read_lines(file), 1):
-        if not isinstance(event.get("event"), str):
-            raise _unexpected(file, place, "does not name an event")
-        _check_numbers(event, numbers.get(event["event"], ()), file, place)
-        events.append(event)
-    return events
-
-
-def _check_numbers(record: Mapping[str, Any], names: Iterable[str], file: Path, place: int) -> None:
-    """Raise an `InputError` unless the record has a finite number of each of these names."""
-    for name in names:
-        value: Any = record.get(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (number and abs(value) <= sys.float_info.max):
-            raise _unexpected(file, place, f"has no number {name!r}")
-
-
-def _unexpected(file: Path, place: int, fault: str) -> InputError:
-    return InputError(
-        f"{file} is damaged: record {place} {fault}; restore the file, or delete that line"
-    )
-
-
 def takes_another(path: Path, old: RunConfig, new: RunConfig) -> bool:
     """Whether the directory holds a corpus that suits `new` and no training yet, or less."""
     if any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json")):
@@ -358,43 +276,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + key] = value
     return flat
-
-
-def environment() -> dict[str, Any]:
-    """The versions and the machine, for the record of a run."""
-    packages = ("torch", "numpy", "tokenizers", "safetensors", "pyarrow", "transformers")
-    return {
-        "crammed": crammed.__version__,
-        "commit": _commit(),
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "packages": {name: v for name in packages if (v := _version(name)) is not None},
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "time_zone": time.tzname[0],
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of the source tree that this package runs from; None if it is not in one.
-
-    CRAMMED_COMMIT names the commit of a copy without its history.
-    """
-    if named := os.environ.get("CRAMMED_COMMIT"):
-        return named
-    root = Path(crammed.__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    try:
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from crammed.errors import InputError
-from crammed.files import is_locked, last_record, read_json
+from crammed.files.locks import is_locked
+from crammed.files.writing import last_record, read_json
 from crammed.runs.summary import read_summary
 
 _MARKS = {"env.json", "summary.json", "metrics.jsonl", "events.jsonl"}

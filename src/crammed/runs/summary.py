@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from crammed.budget import Account
 from crammed.errors import InputError
-from crammed.files import read_json
+from crammed.files.writing import read_json
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Amount = Annotated[float, Field(ge=0.0, le=1e30)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from crammed.budget import Clock, format_seconds
-from crammed.files import last_record
+from crammed.files.writing import last_record
 from crammed.quantity import counted
 
 _UNKNOWN = 0.5

@@ -11,7 +11,8 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.config import RunConfig, TokenizerConfig
 from crammed.errors import InputError
-from crammed.files import inside, read_json
+from crammed.files.folders import inside
+from crammed.files.writing import read_json
 from crammed.planning.settling import device_of, measuring
 from crammed.rules.choosing import Asked, Chosen, choose
 from crammed.rules.recipe import load_config

@@ -17,7 +17,8 @@ from typing import Any
 
 from crammed.errors import InputError
 from crammed.evaluation.protocol import load_protocol
-from crammed.files import json_hash, read_json
+from crammed.files.hashes import json_hash
+from crammed.files.writing import read_json
 from crammed.hints import did_you_mean
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import load_suite

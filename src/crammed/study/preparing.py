@@ -25,7 +25,7 @@ from crammed.data.preparing.manifest import changed_files, settings_json
 from crammed.data.preparing.sources.source import check_text
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
-from crammed.files import json_hash
+from crammed.files.hashes import json_hash
 from crammed.rules.choosing import Asked
 from crammed.rules.recipe import EARLIER, ask, parse_overrides
 from crammed.study.arms import Study, merged

@@ -28,8 +28,9 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
-from crammed.files import FolderLock, is_locked, write_json
-from crammed.runs.directory import environment
+from crammed.files.locks import FolderLock, is_locked
+from crammed.files.writing import write_json
+from crammed.runs.environment import environment
 from crammed.runs.summary import read_summary
 from crammed.study.arms import Study, as_typed, merged
 from crammed.study.board import Board, Running

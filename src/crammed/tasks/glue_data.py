@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crammed.errors import InputError
-from crammed.files import sha256
+from crammed.files.hashes import sha256
 from crammed.formats.lines import File, lines
 from crammed.formats.records import Record
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from crammed.errors import InputError
-from crammed.files import sha256
+from crammed.files.hashes import sha256
 from crammed.formats import hub
 from crammed.formats.hub import HubDataset
 from crammed.formats.lines import COMPRESSIONS, File

@@ -20,7 +20,9 @@ from safetensors.torch import save_file
 
 from crammed.budget import Ledger, Work
 from crammed.errors import Diverged, InputError, StoppedByPolicy
-from crammed.files import HASHES, damage, new_folder, sha256, write_hashes, write_json
+from crammed.files.folders import new_folder
+from crammed.files.hashes import HASHES, damage, sha256, write_hashes
+from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.model.tensors import all_finite, misfit, read_tensors
 from crammed.quantity import counted

@@ -27,10 +27,11 @@ from crammed.budget import Ledger, Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.errors import PeerLost, RanksDiffer
-from crammed.files import sha256
+from crammed.files.hashes import sha256
 from crammed.machine.device import Device
 from crammed.machine.workers import world_size
-from crammed.runs.directory import RunDir, read_events
+from crammed.runs.directory import RunDir
+from crammed.runs.logs import read_events
 from crammed.terminal.progress import Progress
 from crammed.training import watchdog
 from crammed.training.build import build_for

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from crammed import files
 from crammed.data.preparing import shards
 from crammed.data.preparing.driver import prepare
+from crammed.files import writing
 from crammed.terminal.progress import SILENT
 from support.text import documents, tiny, write_jsonl
 
@@ -32,7 +32,7 @@ def test_what_a_stage_wrote_is_on_the_disk_before_its_mark(
             if stage == "pack":
                 written.add(mark.parent / "corpus" / f"rows-{name}.bin")
             late.extend(f"{stage}: {file.name}" for file in written - synced)
-        files.write_json(mark, values)
+        writing.write_json(mark, values)
 
     monkeypatch.setattr(shards, "sync_all", sync_all)
     monkeypatch.setattr(shards, "write_json", write_json)

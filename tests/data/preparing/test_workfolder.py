@@ -12,16 +12,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from crammed import scratch
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver, shard_cleaning
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
-from crammed.files import publish
+from crammed.files import scratch
+from crammed.files.folders import publish
+from crammed.files.scratch import scratch_folder
 from crammed.pipeline import _corpus_of as corpus_of
 from crammed.runs.directory import RunDir
-from crammed.scratch import scratch_folder
 from crammed.terminal.progress import SILENT
 from support.text import documents, tiny, write_jsonl
 

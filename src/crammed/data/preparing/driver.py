@@ -65,14 +65,9 @@ from crammed.data.tokenization.training import (
     unigram_library,
 )
 from crammed.errors import InputError
-from crammed.files import (
-    json_hash,
-    publish,
-    sync_all,
-    write_array,
-    write_gzip,
-    write_text,
-)
+from crammed.files.folders import publish, sync_all
+from crammed.files.hashes import json_hash
+from crammed.files.writing import write_array, write_gzip, write_text
 from crammed.machine.engine import Engine, open_engine, release_memory
 from crammed.quantity import progress_rate
 from crammed.terminal.progress import Progress

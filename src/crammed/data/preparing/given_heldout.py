@@ -19,7 +19,7 @@ from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning.copies import heldout_hashes
 from crammed.data.preparing.shards import digests_of
 from crammed.data.tokenization.chunks import cut_into_chunks
-from crammed.files import save_array
+from crammed.files.writing import save_array
 
 SEAM_STEP = "seam of the held-out text"
 """The step of a corpus that holds out the end of a document, since each is too large."""

@@ -20,7 +20,7 @@ from crammed.data.preparing.shard_selection import heldout_documents, read_match
 from crammed.data.preparing.shards import documents
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
 from crammed.data.tokenization.chunks import cut_into_chunks
-from crammed.files import save_array
+from crammed.files.writing import save_array
 
 STEP = "copies of held-out text"
 

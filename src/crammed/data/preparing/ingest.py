@@ -20,7 +20,8 @@ from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.shard_cleaning import Cleaned, CleanJob, cleaned
 from crammed.data.preparing.sources.source import Part, Source, SourceChanged
 from crammed.errors import InputError
-from crammed.files import disk_faults, json_hash
+from crammed.files.faults import disk_faults
+from crammed.files.hashes import json_hash
 from crammed.machine.engine import Engine
 from crammed.quantity import progress_rate
 from crammed.terminal.progress import Progress

@@ -22,7 +22,8 @@ from crammed.data.samples import Sample, first_of_each_step
 from crammed.data.statistics import Statistics, unigram_cross_entropy
 from crammed.data.tokenization.tokenizer import Specials, vocabulary_size
 from crammed.errors import InputError
-from crammed.files import sha256, write_gzip, write_json
+from crammed.files.hashes import sha256
+from crammed.files.writing import write_gzip, write_json
 
 SCHEMA = 2
 SAMPLES_OF_A_STEP = 20

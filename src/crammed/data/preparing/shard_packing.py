@@ -26,7 +26,8 @@ from crammed.data.statistics import Statistics
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
-from crammed.files import save_array, sha256
+from crammed.files.hashes import sha256
+from crammed.files.writing import save_array
 
 
 @dataclass(frozen=True)

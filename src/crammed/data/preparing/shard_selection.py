@@ -24,7 +24,7 @@ from crammed.data.preparing.shards import (
     write_table,
 )
 from crammed.data.tokenization.chunks import ChunkedText, cut_into_chunks
-from crammed.files import save_array
+from crammed.files.writing import save_array
 
 
 class Split(NamedTuple):

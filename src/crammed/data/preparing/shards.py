@@ -26,7 +26,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from crammed.errors import InputError
-from crammed.files import disk_faults, json_hash, read_json, sha256, sync_all, write_json
+from crammed.files.faults import disk_faults
+from crammed.files.folders import sync_all
+from crammed.files.hashes import json_hash, sha256
+from crammed.files.writing import read_json, write_json
 
 SHARD_CHARACTERS = 16_000_000
 DIGEST_BYTES = 16

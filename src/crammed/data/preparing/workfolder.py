@@ -14,7 +14,8 @@ from crammed.data.preparing import shards
 from crammed.data.preparing.ingest import CleanedText
 from crammed.data.preparing.sources.search import printable
 from crammed.errors import InputError
-from crammed.files import FolderLock, disk_faults
+from crammed.files.faults import disk_faults
+from crammed.files.locks import FolderLock
 
 
 class _Worthless(InputError):

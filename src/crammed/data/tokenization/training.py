@@ -31,8 +31,8 @@ from crammed.data.tokenization.tokenizer import (
 )
 from crammed.errors import InputError
 from crammed.extras import import_extra
+from crammed.files.scratch import scratch_folder
 from crammed.keys import uniform
-from crammed.scratch import scratch_folder
 
 _ALPHABET_SHARE = 0.5
 """Largest share of the vocabulary that single characters may take."""

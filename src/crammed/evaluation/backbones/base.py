@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from crammed.errors import InputError
 from crammed.evaluation.backbones.tokens import Tokenized
-from crammed.files import sha256
+from crammed.files.hashes import sha256
 from crammed.tasks.rows import Texts
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crammed.errors import InputError
-from crammed.files import inside
+from crammed.files.folders import inside
 from crammed.terminal.quiet import quiet_transformers
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")

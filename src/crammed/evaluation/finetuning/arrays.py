@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.files import disk_faults
+from crammed.files.faults import disk_faults
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.errors import InputError
-from crammed.files import json_hash
+from crammed.files.hashes import json_hash
 from crammed.tasks.read import splits_in
 from crammed.tasks.task import load_suite
 

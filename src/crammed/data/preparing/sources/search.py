@@ -16,7 +16,7 @@ from pathlib import Path
 
 from crammed.config import DataConfig
 from crammed.errors import InputError
-from crammed.files import inside
+from crammed.files.folders import inside
 from crammed.formats.documents import READERS, format_of
 from crammed.formats.lines import COMPRESSIONS, File
 from crammed.formats.records import is_json

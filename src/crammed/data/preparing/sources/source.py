@@ -24,12 +24,13 @@ from crammed.config import DataConfig, SourceConfig
 from crammed.data.preparing.sources.python_docs import PythonDocs
 from crammed.data.preparing.sources.search import find_files, printable
 from crammed.errors import InputError
-from crammed.files import disk_faults, sha256
+from crammed.files.faults import disk_faults
+from crammed.files.hashes import sha256
+from crammed.files.scratch import scratch_folder
 from crammed.formats import hub
 from crammed.formats.documents import READERS, ReadOptions, format_of
 from crammed.formats.lines import File, read_faults
 from crammed.formats.records import is_json
-from crammed.scratch import scratch_folder
 
 
 class SourceChanged(InputError):

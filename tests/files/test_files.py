@@ -11,15 +11,9 @@ from pathlib import Path
 import pytest
 
 from crammed.errors import InputError
-from crammed.files import (
-    FolderLock,
-    new_folder,
-    publish,
-    read_json,
-    write_gzip,
-    write_json,
-    write_text,
-)
+from crammed.files.folders import new_folder, publish
+from crammed.files.locks import FolderLock
+from crammed.files.writing import read_json, write_gzip, write_json, write_text
 
 
 def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
@@ -80,7 +74,9 @@ def test_a_look_at_a_lock_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
-    script = "import os, sys; from pathlib import Path; from crammed.files import FolderLock\n"
+    script = (
+        "import os, sys; from pathlib import Path; from crammed.files.locks import FolderLock\n"
+    )
     script += "lock = FolderLock(Path(sys.argv[1])); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", script, str(tmp_path)]).returncode == 9
     FolderLock(tmp_path).release()

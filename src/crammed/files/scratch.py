@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from crammed.files import disk_faults
+from crammed.files.faults import disk_faults
 
 _PREFIX = "crammed-scratch-"
 

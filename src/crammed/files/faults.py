@@ -1,0 +1,56 @@
+"""What a full disk, a failing one or a place that cannot be written to is called."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from crammed.errors import InputError
+
+_MISPLACED = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
+"""A file where a folder is needed, or a folder where a file is."""
+_FAILING = (errno.EIO, errno.EFBIG, errno.ENXIO, errno.ESTALE)
+"""A medium that is failing or gone, or a limit on the size of files."""
+
+
+@contextmanager
+def disk_faults(path: Path) -> Iterator[None]:
+    """Turn a full disk or a place that cannot be written to into an `InputError` that says so."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        number = error.errno if isinstance(error, OSError) else _os_error(str(error))
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(
+                f"the disk is full: free some space or choose another place than {path}"
+            ) from error
+        if number in (errno.EACCES, errno.EROFS, errno.EPERM, *_MISPLACED):
+            raise InputError(
+                f"cannot write {path}: {os.strerror(number)}; choose another --out"
+            ) from error
+        if number in _FAILING:
+            raise InputError(failing(error, path, number)) from error
+        raise
+
+
+def failing(error: Exception, path: Path | None = None, number: int | None = None) -> str:
+    """What to say about an operation that the machine refused, and what to do then."""
+    named = getattr(error, "filename", None) or path
+    place = f" {os.fsdecode(named)}" if isinstance(named, str | bytes | Path) else ""
+    reason = os.strerror(number) if number else getattr(error, "strerror", None) or error
+    return (
+        f"cannot read or write{place}: {reason}; look after the disk, then type the same command "
+        "again: what is finished is kept"
+    )
+
+
+def _os_error(text: str) -> int | None:
+    """The error number in a library's ``... (os error 28)``."""
+    found = re.search(r"\(os error (\d+)\)", text)
+    return int(found[1]) if found else None

@@ -1,0 +1,123 @@
+"""Files that are written whole or not at all, and read with one line for what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.errors import InputError
+from crammed.files.faults import disk_faults
+from crammed.files.folders import make_folder, sync
+
+_TAIL = 65_536
+"""Bytes at the end of a log that hold its last record."""
+
+
+def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
+    """Replace the file in one step: readers see the old content or the new, never a part.
+
+    When this returns, the disk has the new content. Makes the file's folder if there is none. A
+    link is replaced, and nothing is written to where it leads.
+
+    Args:
+        sync_folder: False lets a power cut bring the old content back, which takes less time.
+
+    Raises:
+        InputError: it cannot be written, or is a device or a pipe.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path} is not an ordinary file: choose another one")
+    aside = path.with_name(f".{path.name}.tmp")
+    with disk_faults(path):
+        make_folder(path.parent)
+        try:
+            aside.unlink(missing_ok=True)  # a crash left it, or somebody made it a link
+            with aside.open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+            if sync_folder:
+                sync(path.parent)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, values: Any, *, sync_folder: bool = True) -> None:
+    """Write JSON as `write_text` does; keys keep their order and NaN is refused."""
+    write_text(path, as_json(values), sync_folder=sync_folder)
+
+
+def as_json(values: Any) -> str:
+    """The text that `write_json` writes."""
+    return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file, or None if there is no such file.
+
+    Raises:
+        InputError: it cannot be read, or holds something else.
+    """
+    if not path.exists():
+        return None
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is damaged: it cannot be read as JSON; restore it from a copy"
+        ) from error
+    if not isinstance(values, dict):
+        raise InputError(
+            f"{path} is damaged: it does not hold a JSON object; restore it from a copy"
+        )
+    return values
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """The last whole object of a JSON-lines file, which may be written to; None if there is none.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):  # cut short
+            continue
+        if isinstance(record, dict):
+            return record
+    return None
+
+
+def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a gzip file whose bytes depend on its content alone, not on its name or the time."""
+    with disk_faults(path), path.open("wb") as raw:
+        with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
+            for chunk in chunks:
+                file.write(chunk)
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write the array's bytes alone; numpy's own writer does not report a full disk."""
+    with disk_faults(path), path.open("wb") as file:
+        file.write(np.ascontiguousarray(array).data)
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write the array in the format that `numpy.load` reads, and report a full disk."""
+    with disk_faults(path), path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(np.ascontiguousarray(array).data)

@@ -1,0 +1,84 @@
+"""The logs of a run, `metrics.jsonl` and `events.jsonl`, as a crash may have left them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from crammed.errors import InputError
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON-lines file; lines that a crash cut short are skipped.
+
+    Raises:
+        InputError: the file cannot be read, or a line holds something else than an object.
+    """
+    if not path.exists():
+        return
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(record, dict):
+            raise _unexpected(path, number, "is not an object")
+        yield record
+
+
+def read_metrics(path: Path, *numbers: str) -> list[dict[str, Any]]:
+    """The log points of the run in `path`, without those that a crash undid.
+
+    Args:
+        numbers: what every log point has to have, besides ``update``.
+
+    Raises:
+        InputError: a log point lacks one of these, or has no number there.
+    """
+    file, kept = path / "metrics.jsonl", list[dict[str, Any]]()
+    for place, record in enumerate(read_lines(file), 1):
+        _check_numbers(record, ("update", *numbers), file, place)
+        while kept and kept[-1]["update"] >= record["update"]:
+            kept.pop()
+        kept.append(record)
+    return kept
+
+
+def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The events of the run in `path`.
+
+    Args:
+        numbers: what events of that name have to have.
+
+    Raises:
+        InputError: an event lacks one of these, or has no number there.
+    """
+    file, events = path / "events.jsonl", list[dict[str, Any]]()
+    for place, event in enumerate(read_lines(file), 1):
+        if not isinstance(event.get("event"), str):
+            raise _unexpected(file, place, "does not name an event")
+        _check_numbers(event, numbers.get(event["event"], ()), file, place)
+        events.append(event)
+    return events
+
+
+def _check_numbers(record: Mapping[str, Any], names: Iterable[str], file: Path, place: int) -> None:
+    """Raise an `InputError` unless the record has a finite number of each of these names."""
+    for name in names:
+        value: Any = record.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and abs(value) <= sys.float_info.max):
+            raise _unexpected(file, place, f"has no number {name!r}")
+
+
+def _unexpected(file: Path, place: int, fault: str) -> InputError:
+    return InputError(
+        f"{file} is damaged: record {place} {fault}; restore the file, or delete that line"
+    )
