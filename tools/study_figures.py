@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from crammed.study.statistics import compare_arms, decidable, main_measure
+from crammed.study.statistics import compare_arms, decidable, main_measure, smallest_difference
 from crammed.study.table import difference_text, measure_text
 
 Row = Mapping[str, Any]
@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 WIDTH, LEFT, RIGHT, ROW, TOP = 860, 280, 70, 20, 34
 """In pixels: the figure, what names take, what numbers take, a row, what stands above the rows."""
 FURTHEST = 3.0
-"""The axis ends at so many times the middle difference; what lies beyond ends in a triangle."""
+"""The axis ends at so many times a usual difference; what lies beyond ends in a triangle."""
 STYLE = """
   text { font: 12px sans-serif; fill: #1f2933; } .soft { fill: #616e7c; }
   line { stroke: #cbd2d9; } .reach { stroke-width: 3; }
@@ -41,7 +41,9 @@ def differences_figure(study: Mapping[str, Any]) -> str:
     """
     measure = main_measure(study)
     rows = [row for row in compare_arms(study, (measure,)) if measure in row]
-    limit = _limit([abs(row[measure]["difference"] or 0.0) for row in rows])
+    smallest = smallest_difference(study, measure) or {"difference": 0.0}
+    sizes = [abs(row[measure]["difference"] or 0.0) for row in rows]
+    limit = _limit(sizes, smallest["difference"])
     bottom = TOP + ROW * len(rows)
     judged = decidable(study) is not False
     title = f"{measure_text(measure)}: difference from {study['baseline']}"
@@ -66,12 +68,17 @@ def differences_figure(study: Mapping[str, Any]) -> str:
     )
 
 
-def _limit(sizes: Sequence[float]) -> float:
-    """The largest difference on the axis, so that a few large ones do not hide the rest."""
+def _limit(sizes: Sequence[float], visible: float) -> float:
+    """The largest difference on the axis, so that a few large ones do not hide the rest.
+
+    Args:
+        visible: the smallest difference that the study could have seen.
+    """
     known = sorted(size for size in sizes if size)
     if not known:
-        return 1.0
-    return 1.15 * min(known[-1], FURTHEST * known[len(known) // 2])
+        return visible or 1.0
+    middle = max(visible, known[len(known) // 2])
+    return 1.15 * max(visible, min(known[-1], FURTHEST * middle))
 
 
 def _x(difference: float, limit: float) -> float:
@@ -80,8 +87,8 @@ def _x(difference: float, limit: float) -> float:
 
 
 def _axis(limit: float, bottom: int) -> Iterator[str]:
-    step = 10.0 ** math.floor(math.log10(limit))
-    step = next(size * step for size in (1.0, 0.5, 0.2) if limit / (size * step) >= 2.0)
+    power = 10.0 ** math.floor(math.log10(limit / 2.0))
+    step = next(size * power for size in (5.0, 2.0, 1.0) if size * power <= limit / 2.0)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     for number in range(-math.floor(limit / step), math.floor(limit / step) + 1):
         x = _x(number * step, limit)
