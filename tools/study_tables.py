@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.budget import Budget
-from crammed.files import read_json
+from crammed.files.writing import read_json
 from crammed.quantity import counted, quantity
 from crammed.study.arms import study_names
 from crammed.study.budgets import by_budget

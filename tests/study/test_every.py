@@ -114,7 +114,7 @@ def test_starting_held_out_loss_and_judging_are_part_of_the_cost(
     expected = 16 * (10.0 + 2 * 3.0 + 0.5 * rows)
     assert json.loads(capsys.readouterr().out)["masking"]["seconds"] == pytest.approx(expected)
     pairs = write_jsonl(tmp_path / "pairs.jsonl", [])
-    judged = {"words": words, "judges": "blimp", "blimp": pairs}
+    judged: dict[str, Any] = {"words": words, "judges": "blimp", "blimp": pairs}
     masking(tmp_path, corpus, **judged, as_json=False)
     assert capsys.readouterr().out.endswith(" core-hours, and judging by blimp\n")
     run = {"loss@0.15": 4.0, "tokens": 10, "seconds": 12.0, "whole_seconds": 17.0}
@@ -195,7 +195,8 @@ def test_a_study_that_is_refused_does_not_hide_what_the_others_cost(
     tmp_path: Path, corpus: Corpus, capsys: Any
 ) -> None:
     words = ["model.max_length=32", "finetune.max_length=32"]
-    options = {"words": words, "corpus": corpus.path, "data": None, "dry_run": True}
+    options: dict[str, Any] = {"words": words, "corpus": corpus.path, "data": None}
+    options["dry_run"] = True
     every(tmp_path, **options)
     said = json.loads(capsys.readouterr().out)
     assert {name for name, cost in said.items() if "refused" in cost} == OWN

@@ -198,9 +198,9 @@ def load_study(
 
 def left_out(name: str, study: Study) -> list[str]:
     """The arms of a study that `load_study` has left out of it."""
-    first = next(iter(study.budgets), None)
-    there = {arm: arm if first is None else at(arm, first) for arm in read_study(name).arms}
-    return [arm for arm, loaded in there.items() if loaded not in study.arms]
+    labels = list(study.budgets)
+    names = {arm: at(arm, labels[0]) if labels else arm for arm in read_study(name).arms}
+    return [arm for arm, loaded in names.items() if loaded not in study.arms]
 
 
 @dataclass(frozen=True)
