@@ -262,9 +262,6 @@ def _say_costs(
     """Say what studies cost: on standard output if that is all that was asked for.
 
     Of several, one that is refused does not keep the others from being counted.
-
-    Raises:
-        InputError: the only study is refused.
     """
     from crammed.study.timing import Timing
 
@@ -308,8 +305,8 @@ def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
         study = with_words(read_study(call.name), call.words)
         corpora = planned_corpora(study, call.texts, call.budget, call.out)
     loaded = load_study(call.name, corpora, call.budget, call.words)
-    seeds, out, jobs = call.seeds, call.out, call.jobs
-    return cost_of(loaded, corpora, call.budget, seeds, out, jobs, timing, judges)
+    given = (call.budget, call.seeds, call.out, call.jobs)
+    return cost_of(loaded, corpora, *given, timing, judges)
 
 
 def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str, Any]:
