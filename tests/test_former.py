@@ -77,7 +77,7 @@ def test_a_run_goes_on_with_the_recipe_that_it_began_with(
     before = begun(tmp_path / "old", corpus)
     assert before.masking.rate == BEFORE
     assert pretrained(corpus, tmp_path / "old") == before
-    line = "recipe  goes on with the recipe crammed as it was in an earlier version"
+    line = "recipe  continues with the recipe crammed as it was in an earlier version"
     assert said.count(line) == 1
     assert pretrained(corpus, tmp_path / "old") == before  # shown again
     assert said.count(line) == 2
@@ -95,9 +95,11 @@ def test_there_are_several_earlier_versions(
         for config in (begun(tmp_path / "first", corpus), last, today)
     }
     assert values == {(BEFORE, None), (TODAY, None), (TODAY, 768)}
-    assert not said.count("recipe  goes on with the recipe crammed as it was in an earlier version")
+    assert not said.count(
+        "recipe  continues with the recipe crammed as it was in an earlier version"
+    )
     assert pretrained(corpus, tmp_path / "last") == last
-    assert said.count("recipe  goes on with the recipe crammed as it was in an earlier version")
+    assert said.count("recipe  continues with the recipe crammed as it was in an earlier version")
     for folder, version in (("first", FIRST), ("last", LAST), ("today", None), ("none", None)):
         assert as_begun(tmp_path / folder, asked(corpus)).earlier == version
     demo, now = (ask(recipe).config for recipe in (formerly("demo", LAST), "demo"))
@@ -208,7 +210,7 @@ def test_a_study_goes_on_with_the_recipe_that_it_began_with(
 ) -> None:
     _, commands = study("new")
     assert not any(word.startswith("former") for run in commands.values() for word in run)
-    line = "study  goes on with its recipes as they were in an earlier version"
+    line = "study  continues with its recipes as they were in an earlier version"
     assert line not in said
     begun(tmp_path / "old" / "plain-0", corpus)
     for times in (1, 2):

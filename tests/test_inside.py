@@ -89,6 +89,6 @@ def test_every_reader_of_names_refuses_them(
     tmp_path: Path, read: Callable[[Path, str], None]
 ) -> None:
     (tmp_path / "secret").write_text("secret")
-    refused = r"leads out of its folder|is not the name of a split|is no name of an arm"
+    refused = r"leads out of its folder|is not the name of a split|cannot name an arm"
     with pytest.raises(InputError, match=refused):
         read(tmp_path, "../../../secret")

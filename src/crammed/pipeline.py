@@ -40,6 +40,7 @@ from crammed.planning.settling import announce, device_of, measuring, settled
 from crammed.quantity import logits_text
 from crammed.rules.choosing import Asked
 from crammed.rules.early_end import EarlyEnd, text_is_read
+from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import MOST_EPOCHS
 from crammed.runs.directory import RunDir
 from crammed.runs.resuming import as_begun, chosen_before
@@ -126,6 +127,7 @@ def _opened(
     if corpus_dir is None and (own / "manifest.json").exists():
         corpus_dir = own
     text = Corpus(corpus_dir) if corpus_dir is not None else None
+    asked = asked.of_corpus(text.vocab_size if text is not None else None)
     rough = before.config if before is not None else asked.nominally(text.rows if text else None)
     measure = measuring(device_of(rough), progress)  # a device that is wrong ends the run here
     if text is not None or not asked.open:
@@ -278,10 +280,9 @@ def _measure_heldout(
             trained.model.eval(), rows, Specials.of(corpus.tokenizer).mask, device.torch
         )
         if not all(map(math.isfinite, heldout.values())):
-            raise Diverged(
-                "the model has finite weights, but no finite held-out loss: train anew, in another "
-                "--out, with a lower optim.lr"
-            )
+            rate = far_too_high(run.config, run.choice.follows) or "a lower optim.lr"
+            words = "the model has finite weights, but no finite held-out loss"
+            raise Diverged(f"{words}: train anew, in another --out, with {rate}")
         task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
     done = {"u": trained.u, "update": work.updates, "tokens": work.tokens}
     run.event("heldout", **done, rows=len(rows.ids), **heldout)

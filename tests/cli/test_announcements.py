@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from crammed.config import RunConfig
+from crammed.config.corpus import LEAST_TOKENS
 from crammed.data.corpus import Corpus
 from crammed.machine.device import Device
 from crammed.planning.settling import announce
 from crammed.rules.choosing import Asked, Choice, choose, reasons
 from crammed.rules.sizing import FOLLOWERS, SHAPES, with_values
 from crammed.terminal.progress import Progress
+from support.corpora import VOCABULARY, write_corpus
 from support.text import tiny
 
 LAPTOP = 1.6e11
@@ -40,6 +44,13 @@ def test_tokens_cost_what_the_vocabulary_of_the_corpus_makes_them_cost(
     said = announced(corpus, cpu, "1e12flop", **asked)
     assert "will be read about " in said
     assert said == announced(corpus, cpu, "1e12flop")
+
+
+def test_a_text_of_few_different_words_is_announced(tmp_path: Path, cpu: Device) -> None:
+    """Fewer than any vocabulary that could be asked for."""
+    assert len(VOCABULARY) < LEAST_TOKENS
+    corpus = write_corpus(tmp_path / "corpus", [np.full((40, 32), 6)], characters=9999)
+    assert "will be read about 12.0 times" in announced(corpus, cpu, f"{12 * 40 * 32}tok")
 
 
 def test_a_budget_of_time_counts_them_where_the_speed_was_measured(
@@ -71,7 +82,7 @@ def test_what_would_help_most_follows_from_the_rule() -> None:
     assert why("1e14flop", 10**9).endswith("a larger budget would help most, more text would not")
     largest = why("1e24flop", 10**13)
     assert "a larger model (model.layers, model.width) would help most, more text would" in largest
-    assert why("1h", None).endswith("more time would help most, with text to read")
+    assert why("1h", None).endswith("more time would help most, given enough text")
 
 
 def test_a_size_that_was_set_is_compared_with_the_rule() -> None:

@@ -127,7 +127,7 @@ def test_prepare_and_pretrain_share_a_corpus(tmp_path: Path) -> None:
     prepared = crammed("prepare", "crammed", *SMALL, "--data", text, "--out", corpus)
     assert prepared.returncode == 0, prepared.stderr
     assert f" --corpus {corpus} --budget 24h\n" in prepared.stdout
-    assert prepared.stderr.startswith("budget  24h, that of recipe crammed; give another")
+    assert prepared.stderr.startswith("budget  24h, from recipe crammed; choose another")
     (tmp_path / "mine.yaml").write_text("extends: crammed\nbudget: {limit: 4updates}\n")
     model: list[str] = [word for word in SMALL if word.startswith(("model", "batch", "finetune"))]
     trained = crammed(
@@ -137,7 +137,7 @@ def test_prepare_and_pretrain_share_a_corpus(tmp_path: Path) -> None:
         *("--corpus", corpus, "--out", tmp_path / "run", "--json"),
     )
     assert trained.returncode == 0, trained.stderr
-    assert trained.stderr.startswith("budget  4 updates, that of recipe mine; give another")
+    assert trained.stderr.startswith("budget  4 updates, from recipe mine; choose another")
     given = crammed("pretrain", *model, "budget.limit=0h", "--corpus", corpus)
     assert "leaves nothing" in given.stderr
     result = json.loads(trained.stdout)
@@ -248,7 +248,7 @@ def test_wrong_data_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "no such data" in refusal("run", "--data", tmp_path / "none.txt")
     assert "no data" in refusal("run", "crammed")
     forgotten = crammed("run", *SMALL, "--data", tmp_path / "tiny.txt", "--out", tmp_path / "run")
-    first = "budget  24h, that of recipe crammed; give another with --budget, such as --budget 1h"
+    first = "budget  24h, from recipe crammed; choose another with --budget, such as --budget 1h"
     assert forgotten.stderr.splitlines()[0] == first
     small = write_jsonl(tmp_path / "small.jsonl", good)
     words = ("batch.rows=100000", "--budget", "5updates")
@@ -283,7 +283,7 @@ def test_a_full_disk_is_one_line_and_costs_no_finished_work(tmp_path: Path) -> N
     assert done.returncode == 2, done.stderr
     last = done.stderr.splitlines()[-1]
     assert "the disk is full" in last
-    assert last.endswith("what is finished is kept, and the repaired command goes on from there")
+    assert last.endswith("what is finished is kept, and the corrected command continues from there")
     assert list((tmp_path / "run" / ".corpus.preparing").glob("parts/*/*.clean.json"))
     assert not (tmp_path / "run" / "corpus").exists()
 
@@ -332,7 +332,7 @@ def test_a_disk_that_fails_anywhere_is_one_line() -> None:
     done = python("-c", script, "recipes", "crammed")
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
-    assert "crammed.yaml: Input/output error; look after the disk" in line
+    assert "crammed.yaml: Input/output error; check the disk" in line
 
 
 @pytest.mark.parametrize(

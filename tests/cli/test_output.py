@@ -13,8 +13,9 @@ import pytest
 
 from crammed.cli.training import run_lines
 from crammed.doctor import TINY
+from crammed.runs.directory import RunDir
 from support.command import PATIENCE, crammed, dying, popen, python
-from support.text import documents, write_jsonl
+from support.text import documents, tiny, write_jsonl
 
 RESULT: dict[str, Any] = {
     "heldout": {"loss@0.15": 3.0, "loss@0.25": 3.5},
@@ -39,14 +40,21 @@ def test_a_loss_above_the_unigram_models_is_said_to_be_above() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "epochs", "said"),
-    [(4.99, 16.0, None), (5.0, 3.9, "a larger budget"), (5.2, 16.0, "more text")],
+    ("loss", "epochs", "rate", "said"),
+    [
+        (4.99, 16.0, "1e3", None),
+        (5.0, 3.9, "1e-3", "a larger budget"),
+        (5.2, 16.0, "1e-3", "more text"),
+        (5.2, 16.0, "1e3", "optim.lr=0.0049"),
+    ],
 )
 def test_a_model_that_knows_no_more_than_frequencies_is_told_apart(
-    loss: float, epochs: float, said: str | None
+    tmp_path: Path, loss: float, epochs: float, rate: str, said: str | None
 ) -> None:
+    with RunDir.open(tmp_path / "run", tiny("crammed-2022", f"optim.lr={rate}")) as run:
+        of_run = {"run_dir": str(run.path), "epochs": epochs, "tasks": {}}
     heldout = {"loss@0.15": loss, "loss@0.25": loss}
-    lines = dict(run_lines({**RESULT, "heldout": heldout, "epochs": epochs, "tasks": {}}))
+    lines = dict(run_lines({**RESULT, "heldout": heldout, **of_run}))
     note = said and f"it predicts no better than word frequencies alone: train with {said}"
     assert lines.get("note") == note
 
@@ -76,8 +84,7 @@ def test_output_that_cannot_be_written_is_one_line(closed: bool, code: int) -> N
     assert process.returncode == code
     why = "cannot write to standard output: No space left on device"
     assert (
-        error
-        == f"error: {'nobody reads the output; what is finished is kept' if closed else why}\n"
+        error == f"error: {'the output was closed; what is finished is kept' if closed else why}\n"
     )
 
 
@@ -90,7 +97,7 @@ def test_a_signal_outside_of_training_keeps_what_is_finished(
     stopping = dying("crammed.data.preparing.driver:select_documents", by=by)
     done = python(*stopping, *words, cwd=tmp_path)
     assert done.returncode == 75, done.stderr
-    kept = "what is finished is kept, and the same command goes on from there"
+    kept = "what is finished is kept, and the same command continues from there"
     assert done.stderr.splitlines()[-1] == f"error: interrupted; {kept}"
     again = crammed(*words, cwd=tmp_path)
     assert again.returncode == 0, again.stderr

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,35 @@ def test_rows_and_the_rest_are_the_tokens(
     written = np.fromfile(file, dtype).tolist() if file.exists() else []
     assert [*written, *left] == tokens
     assert len(left) == len(tokens) % length
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_file_that_is_cut_off_while_it_is_read_is_named(tmp_path: Path, size: int) -> None:
+    """Touching what is gone would end the process."""
+    made = write_corpus(tmp_path / "corpus", numbered_files((3, 20_000)))
+    assert made.read(np.array([20_002])).tolist() == [[20_002] * 4]
+    os.truncate(made.path / "rows-00001.bin", size)
+    said = rf"rows-00001\.bin has {size} of 160,000 bytes; restore it from a copy"
+    for corpus, row in ((made, 20_002), (made, 3)):
+        with pytest.raises(InputError, match=said):
+            corpus.read(np.array([row]))
+    assert made.read(np.array([1])).tolist() == [[1] * 4]
+    os.truncate(made.path / "rows-00000.bin", size)
+    with pytest.raises(InputError, match="rows-00000"):  # also one that is not mapped yet
+        _again(made).read(np.array([1]))
+
+
+def _again(corpus: Corpus) -> Corpus:
+    """The corpus as a process has it that has opened it, but not read yet."""
+    corpus._mapped.cache_clear()
+    return corpus
+
+
+def test_a_corpus_that_is_removed_while_it_is_read_is_read_on(tmp_path: Path) -> None:
+    made = write_corpus(tmp_path / "corpus", numbered_files((3, 7)))
+    made.read(np.arange(10))
+    shutil.rmtree(made.path)
+    assert made.read(np.array([4, 2])).tolist() == [[4] * 4, [2] * 4]
 
 
 @settings(max_examples=30, deadline=None)

@@ -69,7 +69,7 @@ def test_long_documents_call_for_longer_rows(tmp_path: Path) -> None:
     histogram[3] = 0
     assert context(16, histogram) == [
         "about 100 % of the tokens are in documents longer than a row",
-        "for a model of longer texts, prepare with data.row_length=512",
+        "for a model that takes longer texts, prepare with data.row_length=512",
     ]
     assert context(96, histogram)[0].startswith("about 50 % ")
     assert len(context(128, histogram)) == 1

@@ -100,7 +100,7 @@ def broken(folder: Path, what: str) -> None:
         ("damaged config", "not a JSON object"),
         ("no model type", "no model_type"),
         ("unknown model type", r"configuration of bert cannot be loaded.*bort"),
-        ("remote code", r"bert comes with Python code of its own.*--trust-remote-code"),
+        ("remote code", r"bert comes with its own Python code.*--trust-remote-code"),
         ("no padding", "has no padding token"),
         ("other tokenizer", "ids up to 349, but the model has only 150 embeddings"),
     ],

@@ -290,7 +290,7 @@ def test_json_is_read_once_as_a_pipe_must_be(tmp_path: Path, content: bytes) -> 
         ('[{"text": "a"}', "cut off or broken after record 1"),
         ('[{"text": "a"} {"text": "b"}]', "cut off or broken after record 1"),
         ('[{"text": "a"},]', "record 2: cut off, or not an object"),
-        ('[{"text": "a"}] x', "the file goes on after the end of its array"),
+        ('[{"text": "a"}] x', "the file continues after the end of its array"),
         ('[{"text": a}]', "record 1: not valid JSON"),
         ('[{"text": "a"]]', "record 1: not valid JSON"),
         ('[{"body": "a"}]', "record 1: no field 'text' (it has: body)"),

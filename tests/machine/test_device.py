@@ -180,7 +180,7 @@ def test_8_bits_need_a_gpu_that_has_them(
 @pytest.mark.parametrize(
     ("asked", "seconds", "compiler", "compiled", "why"),
     [
-        ("auto", None, True, False, "it pays off in long runs only"),
+        ("auto", None, True, False, "it pays off only in long runs"),
         ("auto", COMPILE_SECONDS_ON_CPU - 1, True, False, "too short"),
         ("auto", COMPILE_SECONDS_ON_CPU, True, True, "long enough"),
         ("auto", COMPILE_SECONDS_ON_CPU, False, False, "python3-dev"),

@@ -20,11 +20,15 @@ from crammed.errors import InputError, Interrupted
 from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.pipeline import run_everything
+from crammed.planning import oncard
 from crammed.planning.settling import settled
 from crammed.rules.choosing import Asked, shape_of
 from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_choice, read_config
 from crammed.runs.resuming import default_out
+from crammed.study.arms import load_study
+from crammed.study.corpora import Corpora
+from crammed.study.costs import cost_of
 from crammed.terminal.progress import SILENT
 from support.text import documents, write_jsonl
 
@@ -170,6 +174,39 @@ def test_plan_foretells_what_pretrain_chooses(
         capsys.readouterr()
 
 
+def test_all_is_counted_with_the_vocabulary_that_the_corpus_has(
+    tmp_path: Path,
+    make_corpus: Callable[..., Corpus],
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    """And the one that was asked for is saved, with which the run is found again."""
+    corpus, asked_for = make_corpus(documents(150), "tokenizer.vocab_size=8192"), 8192
+    assert corpus.vocab_size < asked_for
+    machine.speed = FAST
+
+    def counted_speed(config: RunConfig, vocab_size: int, card: Any) -> Any:
+        counted.append((config, vocab_size))
+        return count(config, vocab_size, card)
+
+    count = oncard.counted_speed
+    counted: list[tuple[RunConfig, int]] = []
+    monkeypatch.setattr("crammed.planning.oncard.counted_speed", counted_speed)
+    run, words = tmp_path / "run", ["crammed", *OF_CORPUS]
+    train = partial(training.pretrain, words, corpus.path, BUDGET, None, run, as_json=True)
+    stopped_at("crammed.pipeline.train_and_export", train)
+    planning.plan(words, corpus.path, BUDGET, 0.01)
+    planning.plan(words, corpus.path, BUDGET, device="RTX 4090")
+    seen = [(config, config.tokenizer.vocab_size) for config in machine.asked] + counted
+    assert {vocabulary for _, vocabulary in seen} == {corpus.vocab_size}
+    assert {config.tokenizer.vocab_size for config, _ in seen} == {corpus.vocab_size}
+    assert read_config(run).tokenizer.vocab_size == asked_for
+    measured = len(machine.asked)
+    stopped_at("crammed.pipeline.train_and_export", train)
+    assert len(machine.asked) == measured
+
+
 # ---- text that is not prepared yet
 
 
@@ -288,6 +325,21 @@ def test_the_plan_of_a_recipe_that_sets_its_size_names_the_flag(
 
 
 # ---- studies
+
+
+def test_a_study_counts_with_the_vocabulary_that_its_corpus_has(
+    tmp_path: Path, make_corpus: Callable[..., Corpus], machine: Machine
+) -> None:
+    corpus, file = make_corpus(documents(150), "tokenizer.vocab_size=8192"), tmp_path / "s.yaml"
+    arms: dict[str, list[str]] = {"plain": [], "high": ["masking.rate=0.5"]}
+    base = ["crammed", *OF_CORPUS]
+    file.write_text(json.dumps({"base": base, "baseline": "plain", "arms": arms}))
+    call = partial(studies.study, str(file), None, corpus.path, BUDGET, 2, tmp_path / "out", 1)
+    stopped_at("crammed.study.runner._train_all", call)
+    budget = Budget.parse("10updates")
+    loaded = load_study(str(file), corpus, budget)
+    cost_of(loaded, Corpora(corpus), budget, 2, tmp_path / "cost", 1, SILENT)
+    assert {config.tokenizer.vocab_size for config in machine.asked} == {corpus.vocab_size}
 
 
 @pytest.fixture

@@ -64,8 +64,8 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
         "Filling gaps",
         ">held-out, 15 % masked, on the way<",
         ">held-out, 25 % masked, at the end<",
-        "Large marks are the held-out loss of the trained model",
-        "Small marks are on fewer rows",
+        "Large marks are the result: the held-out loss of the trained model",
+        "Small marks were measured during training",
     ):
         assert words in page
     assert "recipe: crammed-2022" in page
@@ -100,7 +100,7 @@ def test_several_runs_side_by_side(run: Path, tmp_path: Path) -> None:
     page = write_report([run, run], tmp_path / "reports/new/both.html").read_text()
     assert page.count("<svg") == 15
     assert "2 runs" in page
-    assert page.count("Small marks are on fewer rows") == 3
+    assert page.count("Small marks were measured during training") == 3
     assert "held-out text" not in page.split("<article>")[0]
 
 

@@ -82,7 +82,7 @@ def test_a_single_seed_has_no_intervals_to_explain(tmp_path: Path) -> None:
     for entry in values["arms"].values():
         entry["runs"] = {"0": entry["runs"]["0"]}
     single = page(tmp_path / "single", values)
-    assert "can show no difference: give --seeds 5.</p>" in single
+    assert "cannot show a difference: give --seeds 5.</p>" in single
     for words in ("The shaded part is smaller", "Intervals hold for all arms"):
         assert words in several
         assert words not in single
@@ -109,7 +109,7 @@ def test_what_runs_cost_is_shown_where_it_is_known(tmp_path: Path) -> None:
     assert "20 TFLOP" in text
     assert "1.5 GB" in text
     assert "3.6 MJ" in text
-    assert "Energy is that of the device" in text
+    assert "Energy is what the device used" in text
 
 
 def with_runs(folder: Path) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def test_report_leads_to_the_page_of_a_study(
     report([tmp_path / "study"], tmp_path / "page.html")
     assert capsys.readouterr().out.strip() == str(tmp_path / "page.html")
     assert "<title>Study study</title>" in (tmp_path / "page.html").read_text("utf-8")
-    with pytest.raises(InputError, match="is a study, which has a report of its own"):
+    with pytest.raises(InputError, match="is a study, which gets its own report"):
         report([tmp_path / "study", tmp_path / "run"], tmp_path / "page.html")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed.config import RunConfig
+from crammed.errors import InputError
 from crammed.rules import choosing
 from crammed.rules.choosing import Asked, choose, reasons, shape_of, why_size
 from crammed.rules.recipe import ask
@@ -87,6 +89,25 @@ def test_budgets_of_work_measure_nothing(limit: str) -> None:
     assert choose(fixed, None, never).config == fixed.config
 
 
+@pytest.mark.parametrize("limit", ["1h", "1e14flop"])
+def test_a_corpus_is_counted_with_its_own_vocabulary(limit: str) -> None:
+    """What is saved is the vocabulary that was asked for."""
+    follows = tuple(key for key in FOLLOWERS if key != "tokenizer.vocab_size")
+    wide = replace(asked(limit), open=follows)
+    narrow = replace(wide, config=with_values(wide.config, {"tokenizer.vocab_size": 100}))
+    speed = LAPTOP / 8
+    for rows in (None, 3000):
+        chosen = choose(wide.of_corpus(100), rows, lambda _: speed)
+        expected = choose(narrow, rows, lambda config: speed)
+        assert chosen.config.tokenizer == wide.config.tokenizer
+        assert chosen.choice == expected.choice
+        assert chosen.values == expected.values
+        assert wide.of_corpus(100).nominally(rows, speed) == chosen.config
+    assert (
+        choose(wide, None, lambda _: speed).values != choose(narrow, None, lambda _: speed).values
+    )
+
+
 def test_a_recipe_that_sets_its_size_is_fitted_if_that_is_asked_for() -> None:
     hour = {"budget": {"limit": "1h"}}
     plain = ask("crammed-2022", [], hour)
@@ -98,6 +119,39 @@ def test_a_recipe_that_sets_its_size_is_fitted_if_that_is_asked_for() -> None:
     assert fitted.config.model.width < plain.config.model.width
     assert fitted.config.tokenizer.vocab_size < plain.config.tokenizer.vocab_size
     assert fitted.config.model.positions == plain.config.model.positions
+
+
+def test_keys_that_are_typed_follow_also_where_the_recipe_sets_them() -> None:
+    hour = {"budget": {"limit": "1e15flop"}}
+    few = ask("crammed-2022", ["follows_budget=[batch.rows, optim.lr]"], hour)
+    whole = ask("crammed-2022", [], hour, fit=True)
+    assert few.open == ("batch.rows", "optim.lr")
+    assert few.nominally().batch.rows < few.config.batch.rows
+    assert shape_of(few.nominally()) == shape_of(few.config) != shape_of(whole.nominally())
+    typed = ["follows_budget=[batch.rows, optim.lr, batch.rows]", "optim.lr=1e-4"]
+    assert ask("crammed-2022", typed, hour).open == ("batch.rows",)
+    names = "follows_budget=[model.layers, model.width, model.head_dim, tokenizer.vocab_size]"
+    rest = ["batch.rows=8", "optim.lr=1e-3", "optim.matrix_lr=2e-3"]
+    default = ask("crammed", [names, *rest], hour).nominally()
+    assert default.model == ask("crammed", [], hour).nominally().model
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["follows_budget=[model.width]"], "leaves model.layers, model.head_dim, tokenizer.vocab"),
+        (["follows_budget=[]", "model.width=64"], "leaves model.layers, .* without a value: list"),
+        (["follows_budget=[budget.limit]"], "there is no rule for budget.limit; the keys with"),
+        (["follows_budget=[optim.lr]", "optim.name=sgd"], "there is no rule for optim.lr of sgd"),
+        (["follows_budget=[optim.matrix_lr]", "optim.name=adamw"], "optim.matrix_lr of adamw"),
+        (["follows_budget=5"], "must be a list of keys"),
+    ],
+)
+def test_no_key_is_left_without_a_rule_or_a_value(words: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ask("crammed", words, {"budget": {"limit": "1h"}})
+    with pytest.raises(InputError, match=r"--fit lets all that has a rule follow|must be a list"):
+        ask("crammed", words, {"budget": {"limit": "1h"}}, fit=True)
 
 
 def test_heads_of_the_size_that_was_chosen_rule_out_no_other() -> None:

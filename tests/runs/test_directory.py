@@ -255,7 +255,7 @@ def test_weights_that_do_not_fit_on_the_disk_are_reported_in_one_line() -> None:
     with pytest.raises(InputError, match="disk is full"), disk_faults(Path("out")):
         raise SafetensorError(library_says)
     library_says = "Error while serializing: I/O error: Input/output error (os error 5)"
-    with pytest.raises(InputError, match=r"write out: Input/output error; look after the disk"):
+    with pytest.raises(InputError, match=r"write out: Input/output error; check the disk"):
         with disk_faults(Path("out")):
             raise SafetensorError(library_says)
     with pytest.raises(SafetensorError), disk_faults(Path("out")):

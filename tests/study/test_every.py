@@ -264,6 +264,29 @@ def test_studies_share_the_corpus_that_the_first_prepared(tmp_path: Path, ran: l
     assert all(call.corpus == shared and not call.texts for call in others if call.name not in OWN)
 
 
+def test_what_was_prepared_is_kept_where_the_first_study_is_refused(
+    tmp_path: Path, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where it is not refused any more, it takes what another has prepared."""
+    run, refused = studies._run, ["ablation"]
+
+    def refusing(call: Any, *others: Any) -> dict[str, Any]:
+        if call.name in refused:
+            raise InputError("arm plain: no memory")
+        return run(call, *others)
+
+    monkeypatch.setattr(studies, "_run", refusing)
+    monkeypatch.setattr(studies, "_say_costs", lambda *_, **__: None)
+    shared = tmp_path / "out" / "architecture" / "corpora" / "base"
+    for _ in range(2):
+        with pytest.raises(TaskFailed):
+            every(tmp_path)
+        assert {call.name for call in ran if call.corpus is None} == {"architecture", *OWN}
+        assert {call.corpus for call in ran} == {None, shared}
+        ran.clear()
+        refused.clear()
+
+
 def test_the_cost_is_said_before_anything_runs(
     tmp_path: Path, ran: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

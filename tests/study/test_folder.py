@@ -126,9 +126,11 @@ def test_a_folder_of_another_kind_stays_as_it_is(tmp_path: Path, corpus: Corpus,
     write_json(out / file, {})
     (out / "report.html").write_text("kept")
     before = content(out)
-    with pytest.raises(InputError, match=f"run is no folder of a study .*{file}.*choose another"):
+    with pytest.raises(
+        InputError, match=f"run is not the folder of a study .*{file}.*choose another"
+    ):
         run_study(planned, corpus, BUDGET, 1, out, 1, SILENT)
-    with pytest.raises(InputError, match="is no folder of a study"):
+    with pytest.raises(InputError, match="is not the folder of a study"):
         planned_corpora(planned, ["text.jsonl"], BUDGET, out)
     assert content(out) == before
 

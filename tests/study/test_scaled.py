@@ -122,6 +122,28 @@ def test_factors_multiply(word: str, value: float) -> None:
     assert resolved([word], base, True) == (f"{word.partition('*')[0]}={value}",)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "rates"),
+    [
+        ("sgd", {}),
+        ("adafactor", {}),
+        ("radam", {"optim.lr": "0.002"}),
+        ("muon", {"optim.lr": "0.002", "optim.matrix_lr": "0.02"}),
+    ],
+)
+def test_rates_in_another_width_are_those_of_the_optimizer_of_the_arm(
+    optimizer: str, rates: dict[str, str]
+) -> None:
+    own = [f"optim.name={optimizer}", "model.width*=0.25"]
+    words = dict(word.split("=") for word in resolved(own, config("crammed-2022"), True))
+    assert {key: value for key, value in words.items() if key.endswith("lr")} == rates
+
+
+def test_a_factor_multiplies_the_rate_of_the_optimizer_of_the_arm() -> None:
+    own = ["optim.name=adafactor", "optim.lr*=0.5"]
+    assert resolved(own, config("crammed-2022"), True)[1] == "optim.lr=0.025"
+
+
 def test_a_width_brings_what_is_in_proportion_to_it() -> None:
     base = config("crammed-2022")
     words = dict(word.split("=") for word in resolved(["model.width*=0.25"], base, True))

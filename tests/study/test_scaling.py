@@ -237,7 +237,7 @@ def test_budgets_that_are_too_small_give_no_findings() -> None:
     study = made({"gated": 1.0, "bert": 1.0}, 0.0, seeds=1)
     assert doubts(study) == []  # as in older studies, nobody knows
     study["unigram"] = 1.0 + study["arms"]["gated.one@x4"]["runs"]["0"]["loss@0.15"]
-    assert doubts(study) == ["Not decidable at x1, x2, so that what follows is no finding:"]
+    assert doubts(study) == ["Not decidable at x1, x2, so what follows is not a finding:"]
     assert laws_of(study)[0] == doubts(study)[0]
     study["unigram"] = 0.0
     assert doubts(study)[0].startswith("Not decidable at any of these budgets, so ")

@@ -233,7 +233,7 @@ def test_weights_that_do_not_suit_the_configuration_are_refused(
     for change in ({"layers": 900}, {"layers": 2}, {"width": 32}):
         file.write_text(json.dumps({**values, "model": {**values["model"], **change}}))
         write_hashes(file.parent)
-        with pytest.raises(InputError, match=r"does not suit config\.json"):
+        with pytest.raises(InputError, match=r"does not match config\.json"):
             load_trained(tmp_path)
     file.write_text(json.dumps({**values, "vocab_size": 10**22}))
     write_hashes(file.parent)
@@ -319,6 +319,6 @@ def test_shapes_of_what_an_optimizer_keeps_are_checked(
         tensors[name] = torch.ones(change)
     save_file(tensors, file)
     write_hashes(generation)
-    fault = "lacks values of some parameters" if change is None else "does not suit the model"
+    fault = "lacks values of some parameters" if change is None else "does not match the model"
     with pytest.raises(InputError, match=fault):
         load_checkpoint(run.checkpoints, step, "corpus")

@@ -240,7 +240,7 @@ def test_another_number_of_processes_is_said(tmp_path: Path) -> None:
         note_processes(run, Group(0, 2), progress, resumed=True)
         note_processes(run, Group(0, 2), progress, resumed=True)
     assert said.getvalue().count("\n") == 1
-    assert said.getvalue().startswith("processes  2, where there were 1")
+    assert said.getvalue().startswith("processes  2 instead of 1")
     counts = [e["count"] for e in read_lines(run.path / "events.jsonl")]
     assert counts == [1, 2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import signal
 from pathlib import Path
@@ -17,7 +18,7 @@ from crammed.model.tensors import all_finite, read_tensors
 from crammed.pipeline import train_and_export
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.logs import read_lines, read_metrics
-from crammed.terminal.progress import SILENT
+from crammed.terminal.progress import SILENT, Progress
 from crammed.training.loop import Trained
 from crammed.training.plan import Update
 from crammed.training.recorder import FEWEST, Spikes
@@ -123,6 +124,32 @@ def test_divergence_in_the_last_update_is_noticed(
         with pytest.raises(Diverged, match="weights are no longer finite after 3 updates"):
             train_and_export(run, corpus, cpu, SILENT)
     assert not run.final.exists()
+
+
+@pytest.mark.parametrize(
+    ("rates", "suited"),
+    [
+        (["optim.lr=1e3", "optim.matrix_lr=2e3"], "optim.lr=0.0049 optim.matrix_lr=0.0078,"),
+        (["optim.lr=1e3", "optim.name=sgd"], "optim.lr=1,"),
+        (["optim.embedding_lr=1"], "optim.embedding_lr=0.0049,"),
+    ],
+)
+def test_a_learning_rate_far_too_high_is_named_with_one_that_suits(
+    tmp_path: Path,
+    corpus: Corpus,
+    cpu: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    rates: list[str],
+    suited: str,
+) -> None:
+    after_gradients(monkeypatch, lambda _, update, loss: loss * math.nan)
+    config = tiny("crammed", *rates, budget={"limit": "2updates"})
+    announced = io.StringIO()
+    with RunDir.open(tmp_path / "run", config) as run:
+        with pytest.raises(Diverged, match="far too high: train anew with " + suited) as caught:
+            train_and_export(run, corpus, cpu, Progress(announced))
+    assert "train.divergence" not in str(caught.value)
+    assert f"far too high: {suited.removesuffix(',')} would suit" in announced.getvalue()
 
 
 @pytest.mark.parametrize("rate", ["10", "1e18"])
@@ -244,7 +271,7 @@ def test_a_run_that_stopped_may_go_on_with_another_choice(
     stop = tiny("crammed", *often, budget={"limit": "12updates"})
     skip = tiny("crammed", *often, "train.divergence.then=skip", budget={"limit": "12updates"})
     assert stop.identity() == skip.identity()
-    with pytest.raises(Diverged, match=r"type the same command with train\.divergence\.then=lower"):
+    with pytest.raises(Diverged, match=r"repeat the command with train\.divergence\.then=lower"):
         train(stop, corpus, tmp_path / "run", cpu)
     trained = train(skip, corpus, tmp_path / "run", cpu)
     assert trained.work.updates == 12

@@ -187,7 +187,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     shutil.copytree(run, tmp_path / "both")
     done = crammed(*command, run)
     assert done.returncode == 0, done.stderr
-    words = "step-00000003 is damaged (model.safetensors differs from its hash): going on from"
+    words = "step-00000003 is damaged (model.safetensors differs from its hash): resuming from"
     assert f"{words} {run}/checkpoints/step-00000002" in done.stderr
     assert sha256(run / "final" / "model.safetensors") == sha256(
         tmp_path / "whole" / "final" / "model.safetensors"

@@ -102,7 +102,7 @@ def test_a_closed_pipe_stops_a_run_like_a_signal(
     config = tiny("crammed", *words, budget={"limit": "7updates"})
     with open(writing, "w") as pipe, Progress(pipe) as progress:
         with RunDir.open(tmp_path / "run", config) as run:
-            with pytest.raises(Interrupted, match="SIGHUP after 1 update; all is saved"):
+            with pytest.raises(Interrupted, match="SIGHUP after 1 update; everything is saved"):
                 pretrain(config, corpus, run, cpu, progress)
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000001"]
 

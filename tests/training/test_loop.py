@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +163,30 @@ def test_a_budget_smaller_than_an_update_is_refused(
 ) -> None:
     with pytest.raises(InputError, match="ends before one update"):
         train(tiny(budget={"limit": "100tok"}), corpus, tmp_path / "run", cpu)
+
+
+def test_a_corpus_that_is_cut_off_leaves_a_checkpoint_to_go_on_from(
+    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, mine = tiny("crammed", budget={"limit": "6updates"}), tmp_path / "corpus"
+    whole = train(config, corpus, tmp_path / "whole", cpu)
+    shutil.copytree(corpus.path, mine)
+    rows = mine / "rows-00000.bin"
+
+    def cut(_: TrainStep, update: Update, loss: torch.Tensor) -> torch.Tensor:
+        if update.number == 3:
+            os.truncate(rows, 0)
+        return loss
+
+    with monkeypatch.context() as patch:
+        after_gradients(patch, cut)
+        with pytest.raises(InputError, match=r"rows-00000\.bin has 0 of .* bytes; restore it"):
+            train(config, Corpus(mine), tmp_path / "run", cpu)
+    assert [each.name for each in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
+    shutil.copy(corpus.path / rows.name, rows)
+    again = train(config, Corpus(mine), tmp_path / "run", cpu)
+    for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_divergence_is_said_and_keeps_its_exit_code(

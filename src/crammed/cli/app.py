@@ -20,7 +20,7 @@ from crammed.terminal.quiet import silence, visible
 from crammed.terminal.stopping import SAID, follow_starter, importing, leave, stop_signals
 
 app = typer.Typer(
-    help="Train the best language encoder that one GPU and a budget can buy, from raw text.",
+    help="Train the best language encoder that a budget on one GPU can buy, from raw text.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -102,7 +102,7 @@ class _Output:
         except OSError as error:
             silence(self._stream)
             if error.errno == errno.EPIPE:
-                raise Interrupted("nobody reads the output; what is finished is kept") from None
+                raise Interrupted("the output was closed; what is finished is kept") from None
             raise InputError(f"cannot write to standard output: {error.strerror}") from None
 
 
@@ -165,5 +165,5 @@ def main() -> None:
     except BaseException as error:
         if isinstance(error, SystemExit) or not _Interrupt.raised:
             raise  # libraries in C turn an interrupt into some error of their own
-        _say(f"{SAID}, and the same command goes on from there" if verb in _GO_ON else SAID)
+        _say(f"{SAID}, and the same command continues from there" if verb in _GO_ON else SAID)
         sys.exit(Interrupted.exit_code)

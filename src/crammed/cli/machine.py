@@ -66,7 +66,7 @@ def runs(
     ] = Path(),
     as_json: JsonOption = False,
 ) -> None:
-    """List the runs below a folder: how far they are, and what they reached."""
+    """List the runs below a folder, with their progress and results."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

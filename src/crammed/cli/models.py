@@ -79,7 +79,7 @@ def evaluate(
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score any encoder on tasks, BLiMP or held-out text; compare two."""
+    """Score an encoder on tasks, BLiMP or held-out text; compare two."""
     from crammed.evaluation.evaluation import Request
     from crammed.evaluation.evaluation import evaluate as evaluate_model
     from crammed.evaluation.scores.table import show
@@ -165,7 +165,7 @@ def report(
     ],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Write an HTML report about runs and other evaluated models, or about a study."""
+    """Write an HTML report on runs, evaluated models or a study."""
     from crammed.report.page import write_report
     from crammed.report.study import write_study_page
     from crammed.study.folder import RESULT
@@ -175,7 +175,7 @@ def report(
         typer.echo(write_report(folders, out))
         return
     if len(folders) > 1:
-        raise InputError(f"{studies[0]} is a study, which has a report of its own: name it alone")
+        raise InputError(f"{studies[0]} is a study, which gets its own report: name it alone")
     with shown_progress() as progress:
         written = write_study_page(folders[0], out, progress)
     typer.echo(written)

@@ -21,7 +21,7 @@ RecipeWords = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY.PATH=VALUE]...",
-        help="A recipe (name or .yaml file; default: crammed), and values that replace its own.",
+        help="A recipe (name or .yaml file; default: crammed), and values that override its own.",
     ),
 ]
 DataOption = Annotated[
@@ -50,8 +50,8 @@ FitOption = Annotated[
     bool,
     typer.Option(
         "--fit",
-        help="Let size, vocabulary, batch and learning rate follow from the budget, also where the "
-        "recipe sets them.",
+        help="Let size, vocabulary, batch and learning rate follow from the budget, even where "
+        "the recipe sets them.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
@@ -107,6 +107,7 @@ def configure(
     elif data:
         fixed["data"] = {"sources": [absolute_source(name) for name in data]}
     asked = ask_in(out, recipe, overrides, fixed, fit=fit)
+    asked = asked.of_corpus(corpus.vocab_size if corpus is not None else None)
     if needs_data and corpus is None and not asked.config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
     return asked, corpus
@@ -134,7 +135,8 @@ def show_former(progress: Progress, asked: Asked) -> None:
     """Say when a run goes on with a recipe that has changed since it began."""
     if asked.earlier:
         progress.line(
-            f"recipe  goes on with the recipe {asked.config.recipe} as it was in an earlier version"
+            f"recipe  continues with the recipe {asked.config.recipe} as it was in an earlier "
+            "version"
         )
 
 
@@ -144,7 +146,7 @@ def show_budget(
     """Say which budget is used if neither the option nor an override gave one."""
     if budget is None and not any(re.match(r"budget(\.limit)?=", word) for word in words or []):
         progress.line(
-            f"budget  {config.budget.limit}, that of recipe {config.recipe}; give another with "
+            f"budget  {config.budget.limit}, from recipe {config.recipe}; choose another with "
             "--budget, such as --budget 1h"
         )
 

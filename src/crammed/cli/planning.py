@@ -50,15 +50,16 @@ def plan(
         str | None,
         typer.Option(
             metavar="CARD",
-            help="Measure nothing; count what another card would reach, such as 'RTX 4090'.",
+            help="Measure nothing; count what another card, such as 'RTX 4090', would reach.",
         ),
     ] = None,
 ) -> None:
-    """Measure this device, or count for another, and forecast what a budget buys on it."""
+    """Forecast what a budget buys on this device, or on another card."""
     from crammed.data.heldout import text_bytes
     from crammed.planning.forecast import forecast
     from crammed.rules.choosing import choose, values_of
     from crammed.rules.sizing import FOLLOWERS
+    from crammed.training.plan import refuse_too_little
 
     if seconds is not None and math.isnan(seconds):
         raise InputError("--seconds takes a number of seconds, such as 20")
@@ -73,13 +74,16 @@ def plan(
         if device is None:
             speeds = _here(asked, opened, seconds or A_WHILE, progress)
         else:
-            speeds = _on(device, opened)
+            speeds = _on(device)
+        asked = asked.counted  # nothing is saved
+        vocab = opened.vocab_size if opened is not None else None
+        refuse_too_little(asked.nominally(rows, speeds.nominal), vocab, rows)
         chosen = choose(asked, rows, speeds.measure, speeds.nominal)
         suited, why = _suited(asked, chosen, opened, speeds)
         speed = speeds.whole(chosen.config)
     config = chosen.config
-    vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
     size = text_bytes(opened.manifest["characters"], opened.heldout) if opened else None
+    vocab = vocab or config.tokenizer.vocab_size
     values = forecast(config, vocab, rows, speed, suited, size)
     values |= {"chosen": values_of(config, FOLLOWERS), "reasons": why, "card": None}
     if speeds.card is not None:
@@ -116,15 +120,15 @@ def _here(asked: Asked, corpus: Corpus | None, seconds: float, progress: Progres
     )
 
 
-def _on(name: str, corpus: Corpus | None) -> _Speeds:
+def _on(name: str) -> _Speeds:
     from crammed.machine.cards import card_called
     from crammed.machine.speed import SHARE_OF_PEAK
     from crammed.planning.oncard import counted_measure, counted_speed
 
-    card, vocab = card_called(name), corpus.vocab_size if corpus is not None else None
+    card = card_called(name)
     return _Speeds(
-        counted_measure(card, vocab),
-        lambda config: counted_speed(config, vocab or config.tokenizer.vocab_size, card),
+        counted_measure(card),
+        lambda config: counted_speed(config, config.tokenizer.vocab_size, card),
         SHARE_OF_PEAK * card.peak,
         card,
     )

@@ -40,11 +40,13 @@ StudyArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="STUDY",
-        help="A built-in study, all of them (all), or a .yaml file of your own. Without STUDY, the "
+        help="A built-in study, all of them (all), or your own .yaml file. Without STUDY, the "
         "built-in ones are listed.",
     ),
 ]
-SeedsOption = Annotated[int, typer.Option(min=1, max=1000, help="Runs of each variant.")]
+SeedsOption = Annotated[
+    int, typer.Option(min=1, max=1000, help="Runs of each arm, each with another seed.")
+]
 FolderOption = Annotated[
     Path | None, typer.Option(help="Folder for all runs; resumed if it exists.")
 ]
@@ -70,9 +72,7 @@ RayOption = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Run on this Ray cluster, such as 10.0.0.5:6379."),
 ]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Say what it costs, and do nothing else.")
-]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")]
 
 
 def study(
@@ -91,9 +91,9 @@ def study(
     ray: RayOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Train variants with equal budgets, and compare their losses.
+    """Compare variants of a recipe, trained with equal budgets and several seeds.
 
-    A study of your own is a YAML file such as this one:
+    Your own study is a YAML file such as this one:
 
     \b
       base: [crammed, model.layers=4]   # recipe and overrides of every arm
@@ -147,7 +147,7 @@ def _run_each(
     refused: dict[str, str] = {}
     for call, asked in zip(calls, judges, strict=True):
         try:
-            result = _run(_sharing(call, calls[0]), asked, cluster)
+            result = _run(_sharing(call, calls), asked, cluster)
         except InputError as error:
             if not several:
                 raise
@@ -181,6 +181,7 @@ def _raise_for(
     results: Mapping[str, dict[str, Any]], refused: Mapping[str, str], *, several: bool
 ) -> None:
     """Raise `TaskFailed` if studies were refused, runs failed, or scores are missing."""
+    from crammed.study.table import failed_runs, missing_scores
 
     def faulty(of: Callable[[dict[str, Any]], dict[str, str]]) -> list[str]:
         named = ((f"{name}: " if several else "", of(result)) for name, result in results.items())
@@ -190,10 +191,10 @@ def _raise_for(
     if refused:
         named = (f"{name} ({why})" for name, why in refused.items())
         faults.append(f"refused were {'; '.join(named)}")
-    if failed := faulty(_failed):
+    if failed := faulty(failed_runs):
         runs = sum(len(a["runs"]) for result in results.values() for a in result["arms"].values())
         faults.append(f"{len(failed)} of {counted(runs, 'run')} failed: {'; '.join(failed)}")
-    if missing := faulty(_unscored):
+    if missing := faulty(missing_scores):
         faults.append(f"{counted(len(missing), 'score')} could not be had: {'; '.join(missing)}")
     if faults:
         raise TaskFailed(
@@ -239,21 +240,26 @@ def _judges(
     return judges_of(wanted, blimp, glue, study.judge_data)
 
 
-def _sharing(call: _Call, first: _Call) -> _Call:
-    """The call with the corpus that the first study has prepared, if no arm needs another."""
+def _sharing(call: _Call, calls: Sequence[_Call]) -> _Call:
+    """The call with the corpus that another study has prepared, if no arm needs another."""
+    from crammed.study.preparing import FOLDER
+
+    prepared = [each for each in calls if (each.out / FOLDER / "base" / "manifest.json").exists()]
+    if call.corpus is not None or call in prepared or _has_corpora(call):
+        return call
+    shared = next((each for each in prepared if not _has_corpora(each)), None)
+    return call if shared is None else replace(call, corpus=shared.out / FOLDER / "base", texts=[])
+
+
+def _has_corpora(call: _Call) -> bool:
+    """Whether arms of the study have corpora of their own."""
     from crammed.study.arms import read_study, with_words
     from crammed.study.corpora import is_of_corpus
-    from crammed.study.preparing import BY, FOLDER
+    from crammed.study.preparing import BY
 
-    shared = first.out / FOLDER / "base"
-    if call is first or call.corpus is not None or not (shared / "manifest.json").exists():
-        return call
-    for each in (first, call):
-        study = with_words(read_study(each.name), each.words)
-        words = [word for arm in study.arms for word in study.words(arm)]
-        if any(is_of_corpus(word) or word.startswith(BY) for word in words):
-            return call
-    return replace(call, corpus=shared, texts=[])
+    study = with_words(read_study(call.name), call.words)
+    words = [word for arm in study.arms for word in study.words(arm)]
+    return any(is_of_corpus(word) or word.startswith(BY) for word in words)
 
 
 def _say_costs(
@@ -323,7 +329,7 @@ def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str,
         former = began_earlier(name, words, corpora, budget, out)
         loaded = load_study(name, corpora, budget, words, chooser, former)
         if former is not None:
-            progress.line("study  goes on with its recipes as they were in an earlier version")
+            progress.line("study  continues with its recipes as they were in an earlier version")
         if same := left_out(name, loaded):
             progress.line(f"study  without {', '.join(same)}: at this budget the same as others")
         return run_study(
@@ -344,6 +350,7 @@ def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
     """The corpus that was named, or those of the arms, once all arms have been found valid."""
     from crammed.data.corpus import Corpus
     from crammed.study.arms import load_study, read_study, with_words
+    from crammed.study.checks import check_budgets
     from crammed.study.corpora import Corpora
     from crammed.study.preparing import planned_corpora, prepare_corpora
 
@@ -351,7 +358,7 @@ def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
         return Corpora(Corpus(call.corpus))
     study = with_words(read_study(call.name), call.words)
     planned = planned_corpora(study, call.texts, call.budget, call.out)
-    load_study(call.name, planned, call.budget, call.words)
+    check_budgets(load_study(call.name, planned, call.budget, call.words), planned, call.budget)
     return prepare_corpora(planned, call.out, chooser.tokenizer, progress)
 
 
@@ -360,32 +367,12 @@ def _print_study(result: dict[str, Any], page: str) -> None:
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
-    from crammed.study.table import study_tables
+    from crammed.study.table import failed_runs, missing_scores, study_tables
 
-    faults = {**_failed(result), **_unscored(result)}
+    faults = {**failed_runs(result), **missing_scores(result)}
     below = [f"{run} failed: {reason}" for run, reason in faults.items()]
     below.append(f"page  {page}")
     show([*study_tables(result), Text("\n".join(below))])
-
-
-def _failed(result: dict[str, Any]) -> dict[str, str]:
-    """The runs that failed, and why."""
-    return {
-        f"{arm}, seed {seed}": run["failed"]
-        for arm, each in result["arms"].items()
-        for seed, run in sorted(each["runs"].items(), key=lambda item: int(item[0]))
-        if "failed" in run
-    }
-
-
-def _unscored(result: dict[str, Any]) -> dict[str, str]:
-    """The scores that judges could not give, and why."""
-    return {
-        f"{name} of {arm}, seed {seed}": reason
-        for arm, each in result["arms"].items()
-        for seed, run in each["runs"].items()
-        for name, reason in run.get("unscored", {}).items()
-    }
 
 
 def _list_studies(as_json: bool) -> None:

@@ -44,7 +44,7 @@ def run(
     corpus: CorpusOption = None,
     glue: Annotated[
         Path | None,
-        typer.Option(help="Folder that holds a folder for each task (docs/evaluation.md)."),
+        typer.Option(help="GLUE folder, with a folder for each task (docs/evaluation.md)."),
     ] = None,
     tasks: Annotated[
         str | None, typer.Option(help="Tasks, such as rte,mrpc (default: all that --glue has).")
@@ -59,6 +59,7 @@ def run(
     from crammed.pipeline import run_everything
     from crammed.runs.resuming import as_begun, chosen_before, default_out
     from crammed.training.memory import refuse_too_large
+    from crammed.training.plan import refuse_too_little
 
     fixed: dict[str, Any] = {}
     if tasks is not None or glue is not None:
@@ -68,9 +69,11 @@ def run(
     out = out or default_out(asked, name, "report.html")
     asked = as_begun(out, asked)
     before = chosen_before(out, asked)
-    config = before.config if before is not None else asked.nominally()
-    vocab = opened.vocab_size if opened is not None else config.tokenizer.vocab_size
+    known = (opened.vocab_size, opened.rows) if opened is not None else (None, None)
+    config = before.config if before is not None else asked.nominally(known[1])
+    vocab = known[0] or config.tokenizer.vocab_size
     refuse_too_large(config, vocab, choose_kind(config.compute, []))  # before preparing
+    refuse_too_little(config, *known)
     with shown_progress() as progress:
         show_budget(progress, config, budget, words)
         show_former(progress, asked)
@@ -93,6 +96,7 @@ def pretrain(
     from crammed.planning.settling import device_of, told
     from crammed.runs.resuming import as_begun, chosen_before, default_out
     from crammed.training.distributed import compare_folders, compare_setups, follow, joined_group
+    from crammed.training.plan import refuse_too_little
 
     if corpus is None:
         raise InputError("name the corpus to train on: --corpus CORPUS_DIR")
@@ -104,6 +108,7 @@ def pretrain(
     asked = as_begun(out, asked)
     before = chosen_before(out, asked)
     rough = before.config if before is not None else asked.nominally(opened.rows)
+    refuse_too_little(rough, opened.vocab_size, opened.rows)
     device = device_of(rough, opened.rows)
     with joined_group(device) as group:
         if group is None or group.rank == 0:
@@ -174,9 +179,9 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if heldout["loss@0.15"] >= result["unigram_cross_entropy"]:
         short = early is not None or result["epochs"] > MOST_EPOCHS
-        more = "more text" if short else "a larger budget"
+        helps = _lower_rates(result) or ("more text" if short else "a larger budget")
         lines.append(
-            ("note", f"it predicts no better than word frequencies alone: train with {more}")
+            ("note", f"it predicts no better than word frequencies alone: train with {helps}")
         )
     if early is not None:
         lines.append(("corpus", early.words(over=True)))
@@ -194,6 +199,16 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         )
     )
     return lines
+
+
+def _lower_rates(result: dict[str, Any]) -> str | None:
+    """What to type in place of learning rates that were far too high; None if none was."""
+    from crammed.rules.rates import far_too_high
+    from crammed.runs.directory import read_choice, read_config
+
+    run = Path(result["run_dir"])
+    choice = read_choice(run)
+    return far_too_high(read_config(run), choice.follows if choice is not None else ())
 
 
 def _python() -> str:

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator
 from crammed.config.base import Names, PositiveFloat, PositiveInt, Section
 from crammed.schedule import OpenFraction
 
-MOST_TOKENS = 2**24
-"""No vocabulary is larger."""
+LEAST_TOKENS, MOST_TOKENS = 64, 2**24
+"""No vocabulary that is asked for is smaller or larger."""
 TextDocuments = Literal["blank-line", "line", "file"]
 Ordering = Literal["sentence-length", "common-first", "rare-first", "word-length", "fragments"]
 
@@ -98,7 +98,7 @@ class TokenizerConfig(Section):
     """The tokenizer: trained on the corpus, or loaded from `file`."""
 
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
-    vocab_size: Annotated[int, Field(ge=64, le=MOST_TOKENS)] = 32768
+    vocab_size: Annotated[int, Field(ge=LEAST_TOKENS, le=MOST_TOKENS)] = 32768
     lowercase: bool = True
     strip_accents: bool = True
     ascii_only: bool = False

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -165,14 +166,21 @@ class Corpus:
         return np.memmap(self.path / f"order-{name}.bin", order_dtype(self.rows), "r")
 
     def read(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows with these numbers, [len(indices), row_length]."""
+        """The rows with these numbers, [len(indices), row_length].
+
+        Raises:
+            InputError: a file was cut off since the corpus was opened. Where that happens in the
+                very moment of reading, the process ends with SIGBUS, which nothing can catch.
+        """
         rows = np.empty((len(indices), self.row_length), np.int64)
         files = np.searchsorted(self._first_rows, indices, side="right") - 1
         within = indices - self._first_rows[files]
         by_file = np.argsort(files, kind="stable")
         numbers, begins = np.unique(files[by_file], return_index=True)
         for number, at in zip(numbers.tolist(), np.split(by_file, begins[1:]), strict=False):
-            rows[at] = self._mapped(number)[within[at]]
+            mapped = self._mapped(number)
+            self._check_length(number)
+            rows[at] = mapped[within[at]]
         return rows
 
     def token_counts(self) -> NDArray[np.int64]:
@@ -181,8 +189,22 @@ class Corpus:
         tokens = self.read(np.arange(0, self.rows, apart)).ravel()
         return np.bincount(tokens, minlength=self.vocab_size)
 
+    def _check_length(self, number: int) -> None:
+        """Raise an `InputError` if a file has become shorter: what it lacks cannot be touched."""
+        name = self._files[number]
+        try:
+            size = os.stat(f"{self.path}/{name}").st_size
+        except FileNotFoundError:  # a file that is removed stays where it is mapped
+            return
+        if size < (listed := self.manifest["files"][name]["bytes"]):
+            raise InputError(
+                f"corpus {self.path} was changed while it was read: {name} has {size:,} of "
+                f"{listed:,} bytes; restore it from a copy, then type the same command again"
+            )
+
     def _map(self, number: int) -> Tokens:
         """The rows of a file, [rows in it, row_length]."""
+        self._check_length(number)
         # Arrow's mapping outlives the file descriptor, so thousands of files need not stay open.
         with pa.memory_map(str(self.path / self._files[number])) as file:
             content = file.read_buffer()

@@ -151,7 +151,7 @@ def _context(corpus: Corpus, histogram: Sequence[int]) -> list[str]:
     words = f"about {100 * share:.0f} % of the tokens are in documents longer than a row"
     if share < _MUCH or corpus.row_length >= _LONG_ROW:
         return [words]
-    return [words, f"for a model of longer texts, prepare with data.row_length={_LONG_ROW}"]
+    return [words, f"for a model that takes longer texts, prepare with data.row_length={_LONG_ROW}"]
 
 
 def _vocabulary(corpus: Corpus) -> str:

@@ -45,8 +45,8 @@ def failing(error: Exception, path: Path | None = None, number: int | None = Non
     place = f" {os.fsdecode(named)}" if isinstance(named, str | bytes | Path) else ""
     reason = os.strerror(number) if number else getattr(error, "strerror", None) or error
     return (
-        f"cannot read or write{place}: {reason}; look after the disk, then type the same command "
-        "again: what is finished is kept"
+        f"cannot read or write{place}: {reason}; check the disk, then repeat the same command: "
+        "what is finished is kept"
     )
 
 

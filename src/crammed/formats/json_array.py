@@ -51,7 +51,7 @@ def array_objects(stream: BinaryIO, file: File) -> Iterator[tuple[str, str]]:
         )
     text.skip()
     if text.peek():
-        raise InputError(f"{file.shown}: the file goes on after the end of its array")
+        raise InputError(f"{file.shown}: the file continues after the end of its array")
 
 
 class _Text:

@@ -246,7 +246,7 @@ def _choose_compile(
     elif kind != "cpu":
         compiled, why = False, f"the default on {kind}"
     elif seconds is None:
-        compiled, why = False, "it pays off in long runs only, which turn it on"
+        compiled, why = False, "it pays off only in long runs, which turn it on"
     elif seconds < COMPILE_SECONDS_ON_CPU:
         compiled, why = False, "the run is too short for it to pay off"
     else:

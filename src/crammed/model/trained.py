@@ -141,7 +141,7 @@ def _read(folder: Path, file: Path) -> TrainedModel:
     except InputError as error:
         raise _Damaged(str(error)) from error
     if fault := _misfit(weights, config, vocab_size):
-        raise _Damaged(f"model.safetensors does not suit config.json: {fault}")
+        raise _Damaged(f"model.safetensors does not match config.json: {fault}")
     return TrainedModel(config, vocab_size, row_length, _tokenizer(folder), weights)
 
 

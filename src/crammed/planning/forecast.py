@@ -155,7 +155,7 @@ def _play(
             if work.updates == FIRST and u * MOST_PLAYED < FIRST:
                 raise InputError(
                     f"{config.budget.limit} would take about {FIRST / u:.0e} updates, too many to "
-                    "play through: plan a smaller budget, or larger updates (batch.rows)"
+                    "simulate: plan a smaller budget, or larger updates (batch.rows)"
                 )
             for what in agenda.due(u):
                 with agenda.booked(what, u):

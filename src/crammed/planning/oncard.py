@@ -31,6 +31,7 @@ from crammed.optim.build import build_optimizer
 from crammed.optim.muon import orthogonalisation_flops
 from crammed.planning.measure import FIRST_IDS, Speed
 from crammed.rules.choosing import Measure
+from crammed.rules.sizing import flops_per_token
 from crammed.training.memory import allocated, bytes_per_parameter, refuse_larger
 from crammed.training.step import TrainStep
 
@@ -59,18 +60,12 @@ RECOMPUTED = 4 / 3
 """Work of layers that compute their activations twice."""
 
 
-def counted_measure(card: Card, vocab_size: int | None) -> Measure:
-    """Counts what `crammed.planning.settling.measuring` measures: FLOP/s of a configuration.
-
-    Args:
-        vocab_size: of the corpus; None takes the configuration's.
-    """
+def counted_measure(card: Card) -> Measure:
+    """Counts what `crammed.planning.settling.measuring` measures: FLOP/s of a configuration."""
 
     def measure(config: RunConfig) -> float:
-        vocab = vocab_size or config.tokenizer.vocab_size
-        length, rows = config.data.row_length, config.batch.rows
-        predicted = predicted_positions(config.masking.rate, length)
-        flops = train_flops_per_token(config.model, vocab, length, predicted) * rows * length
+        rows, vocab = config.batch.rows, config.tokenizer.vocab_size
+        flops = flops_per_token(config) * rows * config.data.row_length
         return flops / counted_speed(config, vocab, card).seconds(rows)
 
     return measure

@@ -17,7 +17,14 @@ from crammed.planning.gauge import training_speed
 from crammed.quantity import quantity
 from crammed.rules.choosing import Asked, Choice, Chosen, Measure, choose, reasons
 from crammed.rules.early_end import EarlyEnd
-from crammed.rules.sizing import MOST_EPOCHS, expected_tokens, seconds_a_shape, with_values
+from crammed.rules.rates import far_too_high
+from crammed.rules.sizing import (
+    MOST_EPOCHS,
+    expected_tokens,
+    in_vocabulary,
+    seconds_a_shape,
+    with_values,
+)
 from crammed.runs.resuming import asked_of_corpus, chosen_before
 from crammed.terminal.progress import Progress
 from crammed.training.distributed import Group
@@ -81,14 +88,15 @@ def announce(
     """Say what is about to be trained, on what, and why."""
     for reason in device.reasons:
         progress.line(f"device  {reason}")
-    # Little text may give fewer words than were asked for, and each token then costs less.
-    config = with_values(config, {"tokenizer.vocab_size": corpus.vocab_size})
+    config = in_vocabulary(config, corpus.vocab_size)
     if words := _about_the_text(config, choice, corpus):
         progress.line(f"corpus  {words}")
     size = quantity(parameters(config.model, corpus.vocab_size))
+    high = far_too_high(config, choice.follows)
+    rate = f"{config.optim.lr:.1e}" + (f" (far too high: {high} would suit)" if high else "")
     progress.line(
         f"model  {config.model.layers} x {config.model.width} ({size} parameters), updates of "
-        f"{config.batch.rows:,} rows, learning rate {config.optim.lr:.1e}: "
+        f"{config.batch.rows:,} rows, learning rate {rate}: "
         f"{reasons(config, choice, corpus.rows)}"
     )
 

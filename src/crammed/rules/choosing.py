@@ -25,6 +25,7 @@ from crammed.rules.sizing import (
     expected_tokens,
     flops_per_token,
     follow_budget,
+    in_vocabulary,
     with_values,
 )
 
@@ -47,12 +48,16 @@ class Asked:
         earlier: the version as of which the recipe is read; None is today's.
         former: the same words read as of earlier versions, for runs that began with these, the
             latest first, as far as that is different.
+        vocabulary: size of that of the corpus, which may be smaller than the one asked for. All
+            that is chosen is counted with it, and what was asked for is saved. None if there is no
+            corpus yet.
     """
 
     config: RunConfig
     open: tuple[str, ...] = ()
     earlier: str | None = None
     former: tuple[Asked, ...] = ()
+    vocabulary: int | None = None
 
     @property
     def needs_speed(self) -> bool:
@@ -69,10 +74,30 @@ class Asked:
         keys = values_of(self.config, FOLLOWERS)
         return replace(self, open=tuple(key for key in keys if key not in but))
 
+    def of_corpus(self, vocabulary: int | None) -> Asked:
+        """The same, also as of earlier versions, for a corpus with a vocabulary of this size.
+
+        Args:
+            vocabulary: None if there is no corpus yet.
+        """
+        former = tuple(each.of_corpus(vocabulary) for each in self.former)
+        return replace(self, vocabulary=vocabulary, former=former)
+
+    @property
+    def counted(self) -> Asked:
+        """The same with the vocabulary of its corpus in place of the one that was asked for."""
+        return replace(self, config=in_vocabulary(self.config, self.vocabulary), vocabulary=None)
+
+    def saved(self, config: RunConfig) -> RunConfig:
+        """What was chosen for `counted`, with the vocabulary that was asked for."""
+        return in_vocabulary(config, self.config.tokenizer.vocab_size)
+
     def nominally(self, rows: float | None = None, speed: float | None = None) -> RunConfig:
         """What would be chosen if the device had its nominal speed, or this one, in FLOP/s."""
         if not self.open:
             return self.config
+        if self.vocabulary is not None:
+            return self.saved(self.counted.nominally(rows, speed))
         speed = speed or nominal_speed(self.config.compute)
         return follow_budget(self.config, self.open, speed, rows)
 
@@ -124,6 +149,9 @@ def choose(
     """
     if not asked.open:
         return Chosen(asked.config)
+    if asked.vocabulary is not None:
+        made = choose(asked.counted, rows, measure, nominal)
+        return replace(made, config=asked.saved(made.config))
     if not asked.needs_speed:
         return Chosen(asked.nominally(rows, nominal), Choice(follows=asked.open))
     speed = nominal or nominal_speed(asked.config.compute)
@@ -178,7 +206,7 @@ def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = 
         why = "as chosen when the run began" if followed else why
     most, little = "more time" if budget.kind == "time" else "a larger budget", "more text"
     if rows is None:
-        return f"{why} ({spent}); {most} would help most, with text to read"
+        return f"{why} ({spent}); {most} would help most, given enough text"
     epochs = expected_tokens(config, speed) / config.data.row_length / rows
     in_vain = epochs <= 1.0  # as long as there is text that has not been read
     if shape_of(endless) != shape_of(best) or epochs > epochs_that_count(config):

@@ -14,7 +14,16 @@ from crammed.config.choice import overlaid
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked
-from crammed.rules.sizing import FOLLOWERS, follow_budget, head_dim
+from crammed.rules.sizing import (
+    FOLLOWERS,
+    follow_budget,
+    head_dim,
+    rates_of_width,
+    refuse_unruled,
+)
+
+FOLLOWS = "follows_budget"
+"""What of a recipe follows from the budget."""
 
 EARLIER = ("0.1.0", "2026-11-22")
 """The versions in which recipes were others than today, the oldest first; the last is the day until
@@ -99,7 +108,8 @@ def ask(
     """Read a recipe, and find out what it leaves to the budget.
 
     A model takes rows as long as those of the data, unless ``model.max_length`` is set beside the
-    recipe.
+    recipe. ``follows_budget`` in `overrides` opens the keys that it lists also where the recipe
+    sets them, as `fit` opens all.
 
     Args:
         recipe: a built-in one or a file, also as `formerly` names it.
@@ -113,21 +123,63 @@ def ask(
     """
     given = overlaid(parse_overrides(overrides), fixed or {}, RunConfig)
     earlier, recipe = _version_of(recipe), unmarked(recipe)
-    values = overlaid(_read_recipe(recipe, earlier), given, RunConfig)
+    own = _read_recipe(recipe, earlier)
+    values = overlaid(own, given, RunConfig)
     if not _is_set(given, "model.max_length"):
         values = overlaid(values, _limit_of_rows(values), RunConfig)
     values.setdefault("recipe", Path(recipe).stem)
-    following = values.pop("follows_budget", None) or []
-    if not isinstance(following, list) or not all(isinstance(key, str) for key in following):
-        raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
-    left_open = tuple(key for key in following if not _is_set(values, key))
+    former, following = _following(own, recipe), _following(values, recipe)
+    values.pop(FOLLOWS, None)
+    typed = FOLLOWS in given
+    left_open = tuple(key for key in following if not _is_set(given if typed else values, key))
     if "model.head_dim" in left_open:
         values = overlaid(values, _heads_of_width(values), RunConfig)
     config = validated(RunConfig, values, f"recipe {recipe}")
     asked = Asked(config, left_open, earlier)
+    if typed:
+        _check_typed(following, former, values, config, fit=fit)
     if fit:
         asked = asked.wide_open(but=[key for key in FOLLOWERS if _is_set(given, key)])
     return asked
+
+
+def _following(values: Mapping[str, Any], recipe: str) -> list[str]:
+    """The keys that follow from the budget where nothing sets them, each once."""
+    keys = values.get(FOLLOWS) or []
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
+    return list(dict.fromkeys(keys))
+
+
+def _check_typed(
+    typed: Sequence[str],
+    former: Sequence[str],
+    values: Mapping[str, Any],
+    config: RunConfig,
+    *,
+    fit: bool,
+) -> None:
+    """Check that a ``follows_budget`` beside a recipe leaves no key without a rule or a value.
+
+    Args:
+        typed: the keys that it lists.
+        former: those that the recipe lists, which the others replace.
+        values: of the recipe and of all that is typed.
+    """
+    if fit:
+        raise InputError("--fit lets all that has a rule follow: leave out follows_budget")
+    refuse_unruled(typed)
+    rates = {key for key in FOLLOWERS if key.startswith("optim.")} - {*rates_of_width(config)}
+    if foreign := rates.intersection(typed):
+        raise InputError(
+            f"follows_budget: there is no rule for {', '.join(sorted(foreign))} of "
+            f"{config.optim.name}: leave it out"
+        )
+    gone = [key for key in former if key not in (*typed, *rates) and not _is_set(values, key)]
+    if gone:
+        raise InputError(
+            f"follows_budget leaves {', '.join(gone)} without a value: list or set that as well"
+        )
 
 
 def load_config(

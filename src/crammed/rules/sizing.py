@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from crammed.config import RunConfig
 from crammed.config.choice import overlaid
+from crammed.config.corpus import LEAST_TOKENS
 from crammed.config.optim import Moments, MuonConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
@@ -110,11 +111,7 @@ def follow_budget(
     Raises:
         InputError: there is no rule for a key, or no size suits the rest of the configuration.
     """
-    if unknown := sorted(set(keys) - set(FOLLOWERS)):
-        raise InputError(
-            f"follows_budget: there is no rule for {', '.join(unknown)}; the keys with a rule are "
-            f"{', '.join(FOLLOWERS)}"
-        )
+    refuse_unruled(keys)
     config, _ = best_shape(config, keys, speed, rows)
     if "batch.rows" in keys:
         read = min(tokens(config, speed), config.most_tokens(rows))
@@ -126,6 +123,15 @@ def follow_budget(
     if "optim.matrix_lr" in rates:
         config = with_values(config, {"optim.matrix_lr": MATRIX_RATE * config.optim.lr})
     return config
+
+
+def refuse_unruled(keys: Collection[str]) -> None:
+    """Raise an `InputError` if there is no rule for one of these keys."""
+    if unknown := sorted(set(keys) - set(FOLLOWERS)):
+        raise InputError(
+            f"follows_budget: there is no rule for {', '.join(unknown)}; the keys with a rule are "
+            f"{', '.join(FOLLOWERS)}"
+        )
 
 
 def best_shape(
@@ -303,6 +309,19 @@ def batch_tokens(tokens: float) -> float:
 def vocabulary(width: int) -> int:
     """A size of the vocabulary with which the head costs less than the layers of this width."""
     return 8192 if width < 256 else 16384 if width < 512 else 32768
+
+
+def in_vocabulary(config: RunConfig, size: int | None) -> RunConfig:
+    """`config` to count with, where a corpus has a vocabulary of this size.
+
+    Little text cannot fill the vocabulary that was asked for, and each token then costs less.
+
+    Args:
+        size: None if there is no corpus yet, which leaves what was asked for.
+    """
+    if size is None:
+        return config
+    return with_values(config, {"tokenizer.vocab_size": max(LEAST_TOKENS, size)})
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:

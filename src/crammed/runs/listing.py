@@ -146,5 +146,5 @@ def _scores(run: Path) -> Iterator[tuple[str, float]]:
 
 def _finite(value: Any) -> float:
     if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)

@@ -158,4 +158,4 @@ def asked_of_corpus(path: Path, asked: Asked) -> Asked:
         return asked
     vocabulary = "tokenizer.vocab_size"
     config = asked.like(read_config(path), [vocabulary])
-    return Asked(config, tuple(key for key in asked.open if key != vocabulary))
+    return replace(asked, config=config, open=tuple(k for k in asked.open if k != vocabulary))

@@ -174,6 +174,7 @@ def load_study(
 
     def chosen(arm: str, asked: Asked) -> RunConfig:
         rows = corpora.rows(asked.config.corpus)
+        asked = asked.of_corpus(corpora.vocabulary(asked.config.corpus))
         return choose(arm, asked, rows) if choose is not None else asked.nominally(rows)
 
     base = _base(study, corpora.fixed(study.base, budget), chosen)

@@ -33,11 +33,14 @@ def check_names(arms: Iterable[str], labels: Iterable[str]) -> None:
         named = name.strip() == name and not name.startswith(".") and "/" not in name
         if not (named and name.isprintable() and 0 < len(name.encode()) <= _LONGEST):
             raise InputError(
-                f"{name[:_LONGEST]!r} is no name of an arm or a budget, which folders take: write "
-                f"1 to {_LONGEST} letters, digits and signs other than /, and no dot before them"
+                f"{name[:_LONGEST]!r} cannot name an arm or a budget, because folders take "
+                f"their names: write 1 to {_LONGEST} letters, digits and signs other than /, not "
+                "beginning with a dot"
             )
     if with_mark := [label for label in labels if "@" in label]:
-        raise InputError(f"budgets.{with_mark[0]}: @ is what stands before the name of a budget")
+        raise InputError(
+            f"budgets.{with_mark[0]}: leave out @, which stands before the name of a budget"
+        )
 
 
 def split(words: Sequence[str], budget: Budget) -> tuple[list[str], Budget]:

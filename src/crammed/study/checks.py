@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crammed.budget import Budget, Ledger
+from crammed.budget import Budget
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.machine.device import choose_kind
 from crammed.planning.settling import device_of
 from crammed.study.arms import Study
-from crammed.study.corpora import Corpora
+from crammed.study.corpora import ArmCorpora, Corpora
 from crammed.study.folder import config_of
-from crammed.training.loop import check_size, nothing_trained
+from crammed.training.loop import check_size
 from crammed.training.memory import refuse_too_large
-from crammed.training.plan import Planner
+from crammed.training.plan import refuse_too_little
 
 
 def check_arms(
@@ -37,6 +37,22 @@ def check_arms(
             if here:
                 _check_device(config, corpus, seen)
         except InputError as error:
+            raise InputError(f"arm {arm}: {error}; nothing was started") from error
+
+
+def check_budgets(study: Study, corpora: ArmCorpora, budget: Budget) -> None:
+    """Check that every arm can be given its budget, as far as that is known before text is read.
+
+    Args:
+        study: as `load_study` returns it.
+
+    Raises:
+        InputError: a budget ends before the first update of an arm, which is named.
+    """
+    for arm in study.arms:
+        try:
+            refuse_too_little(config_of(study, arm, corpora, budget))
+        except InputError as error:
             raise InputError(f"arm {arm}: {error}; nothing was begun") from error
 
 
@@ -44,11 +60,7 @@ def _check_text(config: RunConfig, corpus: Corpus) -> None:
     check_size(corpus, config.batch.rows)
     if config.order.by != "random":
         corpus.order(config.order.by)
-    if config.budget.limit.kind != "time":  # of which nobody knows yet what it pays for
-        ledger = Ledger(config.budget.charge)
-        planner = Planner(config, corpus.vocab_size, corpus.rows, ledger, lambda: None)
-        if not planner.rows_of_run(1):
-            raise nothing_trained(planner, ledger, corpus)
+    refuse_too_little(config, corpus.vocab_size, corpus.rows)
 
 
 def _check_device(config: RunConfig, corpus: Corpus, seen: set[str]) -> None:

@@ -54,6 +54,10 @@ class ArmCorpora(Protocol):
         """The number of rows of the corpus with this hash; None if nobody knows yet."""
         ...
 
+    def vocabulary(self, sha256: str | None) -> int | None:
+        """The size of its vocabulary; None if nobody knows yet."""
+        ...
+
 
 @dataclass(frozen=True)
 class Corpora:
@@ -95,6 +99,10 @@ class Corpora:
     def rows(self, sha256: str | None) -> int:
         """The number of rows of the corpus with this hash."""
         return self._by_hash[sha256 or self.base.sha256].rows
+
+    def vocabulary(self, sha256: str | None) -> int:
+        """The size of its vocabulary."""
+        return self._by_hash[sha256 or self.base.sha256].vocab_size
 
     @property
     def all(self) -> list[Corpus]:

@@ -12,7 +12,7 @@ from crammed.config import RunConfig
 from crammed.machine.device import choose_kind
 from crammed.quantity import counted
 from crammed.rules.recipe import load_config
-from crammed.rules.sizing import vocabulary, with_values
+from crammed.rules.sizing import in_vocabulary, vocabulary, with_values
 from crammed.study.arms import Study, merged
 from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, of_training
@@ -122,7 +122,7 @@ def _config(study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads
     config = load_config(recipe, overrides, fixed)
     if "vocab_size" not in fixed["tokenizer"]:  # which follows once text is read
         return with_values(config, {"tokenizer.vocab_size": vocabulary(config.model.width)})
-    return config
+    return in_vocabulary(config, corpora.vocabulary(config.corpus))
 
 
 class _Left(NamedTuple):

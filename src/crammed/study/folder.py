@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from crammed.study.arms import (
     with_words,
 )
 from crammed.study.budgets import split
-from crammed.study.corpora import Corpora, of_training
+from crammed.study.corpora import ArmCorpora, Corpora, of_training
 from crammed.study.statistics import lower_is_better
 from crammed.study.timing import JUDGING, WHOLE
 from crammed.terminal.progress import Progress
@@ -151,12 +152,12 @@ class Chooser:
     def tokenizer(self, asked: Asked, rows: float) -> TokenizerConfig:
         """The tokenizer for about so many rows of text, with the vocabulary that it leaves open."""
         tokenizer = self._choose(asked, rows).config.tokenizer
-        self._progress.line(f"vocabulary  {tokenizer.vocab_size:,}, that of the study's base")
+        self._progress.line(f"vocabulary  {tokenizer.vocab_size:,}, from the study's base")
         return tokenizer
 
     def _choose(self, asked: Asked, rows: float | None) -> Chosen:
         threads = asked.config.compute.threads or self._threads
-        own = Asked(with_values(asked.config, {"compute.threads": threads}), asked.open)
+        own = replace(asked, config=with_values(asked.config, {"compute.threads": threads}))
         return choose(own, rows, measuring(device_of(own.nominally(rows), rows), self._progress))
 
 
@@ -200,7 +201,7 @@ def refuse_foreign(out: Path) -> None:
     for file in ("config.json", "evaluation.json", "manifest.json"):
         if (out / file).exists():
             raise InputError(
-                f"{out} is no folder of a study (it holds {file}): choose another --out"
+                f"{out} is not the folder of a study (it holds {file}): choose another --out"
             )
 
 
@@ -229,12 +230,12 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
             _compare_words(finished[arm]["words"], as_typed(study.words(arm)), arm, out)
 
 
-def config_of(study: Study, arm: str, corpora: Corpora, budget: Budget) -> RunConfig:
+def config_of(study: Study, arm: str, corpora: ArmCorpora, budget: Budget) -> RunConfig:
     """The configuration of the runs of an arm, but for the seed."""
     words, limit = split(study.words(arm), budget)
     recipe, *overrides = of_training(words)
     fixed = corpora.fixed(words, limit)
-    return load_config(recipe, overrides, fixed, rows=corpora.rows(fixed["corpus"]))
+    return load_config(recipe, overrides, fixed, rows=corpora.rows(fixed.get("corpus")))
 
 
 def _compare_runs(there: list[tuple[int, Path]], config: RunConfig, arm: str, out: Path) -> None:

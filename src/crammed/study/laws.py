@@ -24,7 +24,7 @@ def doubts(study: Mapping[str, Any]) -> list[str]:
     if not stuck:
         return []
     which = "any of these budgets" if len(stuck) == len(parts) else ", ".join(stuck)
-    return [f"Not decidable at {which}, so that what follows is no finding:"]
+    return [f"Not decidable at {which}, so what follows is not a finding:"]
 
 
 def law_lines(found: Mapping[str, Any]) -> list[str]:

@@ -136,6 +136,9 @@ class PlannedCorpora:
     def rows(self, sha256: str | None) -> None:
         """Nobody knows yet."""
 
+    def vocabulary(self, sha256: str | None) -> None:
+        """Nobody knows yet."""
+
     def check_text(self) -> None:
         """Read the first documents of every arm, so that a wrong field is found before all else.
 

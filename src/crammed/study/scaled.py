@@ -16,11 +16,16 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from crammed.config import RunConfig
+from crammed.config.choice import overlaid
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters
 from crammed.rules.choosing import values_of
+from crammed.rules.recipe import parse_overrides
 from crammed.rules.sizing import head_dim, rates_of_width, with_values
+from crammed.study.corpora import of_training
 
 NARROWEST = 8
 """Widths are multiples of this, so that there are heads of a width that rotary positions take."""
@@ -98,15 +103,17 @@ def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple
     """An arm's own words with numbers in place of factors.
 
     Args:
-        config: what the arm would be without its own values.
+        config: what the arm would be without its own values; what these bring with them, such as
+            the rate of another optimizer, is multiplied.
         proportional: a width that is multiplied brings the learning rates that are in proportion
             to it, except those that the arm sets, and heads that suit it.
 
     Raises:
         InputError: a factor is no positive number, or its key has no number to multiply.
     """
-    values = config.model_dump(mode="json")
     words = [word for word in own if not has_factor(word)]
+    config = _with_own(config, words)
+    values = config.model_dump(mode="json")
     changed: Values = {}
     for word in filter(has_factor, own):
         key, _, factor = word.partition("=")
@@ -122,6 +129,15 @@ def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple
         follow = {**_narrowed(config, width), "model.head_dim": head_dim(width)}
         changed |= {key: value for key, value in follow.items() if key not in set_by_arm}
     return (*words, *(f"{key}={value}" for key, value in changed.items()))
+
+
+def _with_own(config: RunConfig, words: Sequence[str]) -> RunConfig:
+    """The configuration with the values of an arm, such as another optimizer with its own rates."""
+    own = parse_overrides([word for word in of_training(words) if "=" in word])
+    try:
+        return RunConfig.model_validate(overlaid(config.model_dump(mode="json"), own, RunConfig))
+    except ValidationError:  # which is refused with the arm
+        return config
 
 
 def _multiplied(word: str, value: Any, text: str) -> int | float:

@@ -130,8 +130,8 @@ def decidable_text(study: Mapping[str, Any]) -> str:
     place = f"{abs(below):.2f} nats {'below' if below >= 0 else 'above'}"
     where = f"{base} ends {place} the unigram cross-entropy of {study['unigram']:.3f}"
     if decided:
-        return f"Decidable at this budget: {where}, and {GATE:g} is needed."
-    return f"Not decidable at this budget: {where}, and {GATE:g} below it is needed."
+        return f"Decidable at this budget: {where}; {GATE:g} is needed."
+    return f"Not decidable at this budget: {where}, but must end at least {GATE:g} below it."
 
 
 def smallest_difference(study: Mapping[str, Any], measure: str = RATES[0]) -> dict[str, Any] | None:

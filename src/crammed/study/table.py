@@ -92,8 +92,8 @@ def sensitivity_text(study: Json, measure: str) -> str:
     if found is None:
         seeds = {arm: len(values_of(each, measure)) for arm, each in study["arms"].items()}
         if seeds.pop(study["baseline"]) > 1 and max(seeds.values(), default=0) > 1:
-            return "All seeds of an arm gave the same: that does not say what others would give."
-        return "One seed of the baseline or of each arm can show no difference: give --seeds 5."
+            return "All seeds of an arm gave the same result, which says nothing about others."
+        return "One seed of the baseline or of each arm cannot show a difference: give --seeds 5."
     digits = _digits(measure)
     return (
         f"With {found['seeds']} seeds and a deviation of {found['deviation']:.{digits}f}, the "
@@ -136,6 +136,26 @@ def findings(study: Json) -> dict[str, Any]:
             "decidable": decidable(part),
         }
     return found.get("", {"compared_at": found})
+
+
+def failed_runs(result: Json) -> dict[str, str]:
+    """The runs that failed, and why."""
+    return {
+        f"{arm}, seed {seed}": run["failed"]
+        for arm, each in result["arms"].items()
+        for seed, run in sorted(each["runs"].items(), key=lambda item: int(item[0]))
+        if "failed" in run
+    }
+
+
+def missing_scores(result: Json) -> dict[str, str]:
+    """The scores that judges could not give, and why."""
+    return {
+        f"{name} of {arm}, seed {seed}": reason
+        for arm, each in result["arms"].items()
+        for seed, run in each["runs"].items()
+        for name, reason in run.get("unscored", {}).items()
+    }
 
 
 def _table(study: Json, measure: str) -> Table:

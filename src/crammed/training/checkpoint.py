@@ -319,7 +319,7 @@ def _by_parameter(
     for full, tensor in flat.items():
         name, _, key = full.rpartition("/")
         if name not in named or not _suits(key, tensor, named[name]):
-            raise _Damaged(f"optimizer.safetensors: {full} does not suit the model")
+            raise _Damaged(f"optimizer.safetensors: {full} does not match the model")
         found[name][key] = tensor
     names = {id(parameter): name for name, parameter in named.items()}
     for group in step.optimizer.param_groups:

@@ -140,8 +140,8 @@ def _together() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise PeerLost(
-            "another process of this run ended: type the same command again to go on from the "
-            "last checkpoint"
+            "another process of this run ended: repeat the same command to resume from the last "
+            "checkpoint"
         ) from error
 
 
@@ -254,8 +254,8 @@ def note_processes(run: RunDir, group: Group | None, progress: Progress, *, resu
     run.event("processes", count=count)
     if resumed and before is not None:
         progress.line(
-            f"processes  {count}, where there were {before}: gradients are summed in other parts, "
-            "so the weights equal those of an undisturbed run but for rounding"
+            f"processes  {count} instead of {before}: gradients are summed in different parts, so "
+            "the weights equal those of an undisturbed run except for rounding"
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from crammed.budget import Clock, Ledger, Work, format_seconds
+from crammed.budget import Clock, Ledger, Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.errors import Diverged, InputError
@@ -78,7 +78,8 @@ def pretrain(
         group: the processes that train together, if this one leads several.
 
     Raises:
-        InputError: the corpus is smaller than a batch, or the budget than an update.
+        InputError: the corpus is smaller than a batch, or the budget than an update; or a file of
+            the corpus was cut off, and a checkpoint was written.
         Interrupted: a signal came; a checkpoint was written.
         StoppedByPolicy: the recipe's early-stop rule fired, now or earlier; the run is over.
         Diverged: the loss or a weight is not finite, and `train.divergence` says to stop.
@@ -89,7 +90,7 @@ def pretrain(
     alone = build_for(config, corpus, device)
     loaded = resume(run, alone, ledger, corpus.sha256)
     for words in loaded.damaged:
-        progress.line(f"checkpoint  {words}: going on from {loaded.generation}")
+        progress.line(f"checkpoint  {words}: resuming from {loaded.generation}")
     note_processes(run, group, progress, resumed=loaded.state.work.updates > 0)
     planner = Planner(config, corpus.vocab_size, corpus.rows, ledger, device.synchronize)
     stream, work = RowStream(corpus, config.seed, config.order), loaded.state.work
@@ -129,7 +130,7 @@ def _train_to_the_end(
         try:
             work = _train(work, stream, step, planner, ledger, upkeep)
             if work.updates == 0:
-                raise nothing_trained(planner, ledger, corpus)
+                raise planner.nothing_fits()
             return upkeep.finish(work)  # on disk, because what follows may fail
         except Diverged as fault:
             work = upkeep.go_back(fault)
@@ -146,8 +147,12 @@ def _train(
 ) -> Work:
     """Update after update, until none fits; returns the work that was done by then."""
     while (update := planner.next(work)) is not None:
-        with ledger.account("data_wait"):
-            rows = torch.from_numpy(stream.read(update.first_row, update.rows))
+        try:
+            with ledger.account("data_wait"):
+                rows = torch.from_numpy(stream.read(update.first_row, update.rows))
+        except InputError:  # the corpus is not what it was
+            upkeep.keep(work)
+            raise
         try:
             loss = step.gradients(rows, update)
         except UpdateLeft:
@@ -171,18 +176,3 @@ def check_size(corpus: Corpus, rows: int) -> None:
             f"the corpus has {corpus.rows:,} rows, fewer than one batch of {rows:,}: "
             "add text or lower batch.rows"
         )
-
-
-def nothing_trained(planner: Planner, ledger: Ledger, corpus: Corpus) -> InputError:
-    """What to raise when a run ends before its first update."""
-    if planner.limits.most_tokens < planner.rows(0.0) * corpus.row_length:
-        return InputError(
-            f"one update of {planner.rows(0.0)} rows reads more of the {corpus.rows:,} rows of the "
-            "corpus than budget.most_epochs allows: raise it or lower batch.rows"
-        )
-    seconds = ledger.seconds["lost"]
-    lost = f", {format_seconds(seconds)} of it lost earlier" if seconds else ""
-    return InputError(
-        f"a budget of {planner.budget}{lost} ends before one update of {planner.rows(0.0)} rows is "
-        "done: raise the budget or lower batch.rows"
-    )

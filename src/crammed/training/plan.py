@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from crammed.budget import Ledger, Limits, Pace, Work
+from crammed.budget import Ledger, Limits, Pace, Work, format_seconds
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
+from crammed.data.tokenization.tokenizer import SPECIALS
+from crammed.errors import InputError
 from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import train_flops_per_token
 from crammed.schedule import batch_rows, mask_rate
@@ -65,6 +67,7 @@ class Planner:
         self.skipped_rows = self.reached = 0
         self.rate = 1.0
         self._config = config
+        self._corpus_rows = corpus_rows
         self._vocab_size = vocab_size
         self._ledger = ledger
         self._synchronize = synchronize
@@ -117,6 +120,21 @@ class Planner:
         self.charged = self._ledger.charged()
         self._pace.record(self.charged - self._began, update.rows)
 
+    def nothing_fits(self) -> InputError:
+        """What to raise when a run ends before its first update."""
+        rows = self.rows(0.0)
+        if self.limits.most_tokens < rows * self._config.data.row_length:
+            return InputError(
+                f"one update of {rows} rows reads more of the {self._corpus_rows:,} rows of the "
+                "corpus than budget.most_epochs allows: raise it or lower batch.rows"
+            )
+        seconds = self._ledger.seconds["lost"]
+        lost = f", {format_seconds(seconds)} of it lost earlier" if seconds else ""
+        return InputError(
+            f"a budget of {self.budget}{lost} ends before one update of {rows} rows is done: "
+            "raise the budget or lower batch.rows"
+        )
+
     def rows_of_run(self, most: int) -> int:
         """Rows that a whole run reads on a budget other than time, or `most` if it reads more."""
         work = Work()
@@ -154,6 +172,26 @@ class Planner:
         """Every mask rate of this run."""
         stages = self._config.masking.stages
         return [self.mask_rate((stage + 0.5) / stages) for stage in range(stages)]
+
+
+def refuse_too_little(
+    config: RunConfig, vocab_size: int | None = None, corpus_rows: int | None = None
+) -> None:
+    """Refuse a budget that one update exceeds, as far as that is known before anything starts.
+
+    Nobody knows yet what a budget of time pays for.
+
+    Args:
+        vocab_size: of the corpus; None if there is none yet, which takes the smallest.
+        corpus_rows: as in `Planner`.
+
+    Raises:
+        InputError: the budget, or `budget.most_epochs`, ends the run before its first update.
+    """
+    vocabulary = len(SPECIALS) if vocab_size is None else vocab_size
+    planner = Planner(config, vocabulary, corpus_rows, Ledger(()), lambda: None)
+    if planner.next(Work()) is None:
+        raise planner.nothing_fits()
 
 
 def budget_share(config: RunConfig, vocab_size: int, work: Work, charged_seconds: float) -> float:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from crammed.budget import Ledger, Work
 from crammed.errors import Diverged
+from crammed.rules.rates import far_too_high
 from crammed.runs.directory import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.checkpoint import Checkpoints, Detour, load_checkpoint
@@ -100,9 +101,11 @@ class Recovery:
         kept = "no checkpoint was written before that"
         if (updates := self._checkpoints.updates()) is not None:
             kept = f"the checkpoint of update {updates} is kept, and all its values are finite"
+        if high := far_too_high(self._run.config, self._run.choice.follows):
+            return f"the learning rate is far too high: train anew with {high}, in another --out"
         if self._rule.then == "stop":
             return (
-                f"{kept}: type the same command with train.divergence.then=lower (or skip) to go "
-                "on, or train anew with a lower optim.lr"
+                f"{kept}: repeat the command with train.divergence.then=lower (or skip) to "
+                "continue, or train anew with a lower optim.lr"
             )
         return f"{kept}: train anew with a lower optim.lr"

@@ -112,14 +112,19 @@ class Upkeep:
 
     def stopped(self, work: Work) -> Interrupted:
         """Write down everything, and the time of an update that was left undone."""
+        self.keep(work)
+        return Interrupted(
+            f"stopped by {self._signals[0]} after {counted(work.updates, 'update')}; "
+            f"everything is saved, and the same command with --out {self._run.path} resumes "
+            "from here"
+        )
+
+    def keep(self, work: Work) -> None:
+        """Write down everything before the run ends, to go on from there."""
         self._recorder.log(work, self._planner.progress(work))
         if work.updates:
             self._save(work)
         self._run.heartbeat(self._ledger.charged())
-        return Interrupted(
-            f"stopped by {self._signals[0]} after {counted(work.updates, 'update')}; all is "
-            f"saved, and the same command with --out {self._run.path} goes on from here"
-        )
 
     def finish(self, work: Work) -> tuple[TrainState, End]:
         """Write down everything, and that training has ended.

@@ -47,7 +47,7 @@ class Watchdog:
             if idle == _LOOKS:
                 words = (
                     f"error: no progress for {format_seconds(patience)}: another process of this "
-                    "run hangs; end it, and type the same command again to go on from the last "
+                    "run hangs; end it, and repeat the same command to resume from the last "
                     "checkpoint\n"
                 )
                 os.write(2, words.encode())

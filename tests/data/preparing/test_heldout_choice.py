@@ -200,6 +200,15 @@ def test_the_share_is_said(tmp_path: Path, count: int) -> None:
     assert dict(describe_corpus(corpus))["documents"].endswith(f"held out {words}")
 
 
+@pytest.mark.parametrize("words", [[], ["data.clean.exact=false"], ["data.clean.near=0.5"]])
+def test_a_text_that_repeats_itself_is_said_to(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(199 * ["The fox counts lanterns."]))
+    config = tiny("crammed", *words, data={"sources": [str(tmp_path / "a.txt")]})
+    said = r"repeats itself: without copies, 199 documents are 1 of 24 characters .* add other text"
+    with pytest.raises(InputError, match=said):
+        driver.prepare(config.data, config.tokenizer, tmp_path / "corpus", SILENT)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "by", "hint"),
     [

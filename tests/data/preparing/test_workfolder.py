@@ -25,7 +25,7 @@ from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT
 from support.text import documents, tiny, write_jsonl
 
-KEPT = "; what is finished is kept, and the repaired command goes on from there"
+KEPT = "; what is finished is kept, and the corrected command continues from there"
 
 
 @pytest.fixture

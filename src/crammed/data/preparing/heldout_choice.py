@@ -42,6 +42,7 @@ def choose_heldout(
     data: DataConfig,
     *,
     by_line: bool = False,
+    dropped: int = 0,
 ) -> HeldoutChoice:
     """Choose the documents to hold out.
 
@@ -54,6 +55,7 @@ def choose_heldout(
         ranks: [n] in [0, 1); documents with the same text have the same rank, and go together.
         characters: [n].
         by_line: whether there are text files in which lines could be documents, but are not.
+        dropped: how many other documents were dropped because they repeat these.
 
     Raises:
         InputError: there is no document, or too little text to hold any of it out.
@@ -77,9 +79,16 @@ def choose_heldout(
     long_enough = np.flatnonzero((parts > 0) & (characters[firsts] > parts + SEAM))
     if not len(long_enough):
         hint = "; if each line of a .txt file is a document, set data.documents=line"
+        few = "too few to train on some and hold out others"
+        if dropped + len(ranks) >= 2 * len(firsts):  # at least half of them are copies
+            raise InputError(
+                f"the text repeats itself: without copies, {dropped + len(ranks):,} documents are "
+                f"{len(firsts):,} of {int(characters[firsts].sum()):,} characters in all, {few}: "
+                "add other text"
+            )
         raise InputError(
             f"too little text: {counted(len(ranks), 'document')} of {total:,} characters in all, "
-            f"too few to train on some and hold out others{hint if by_line else ''}"
+            f"{few}{hint if by_line else ''}"
         )
     return HeldoutChoice(text == long_enough[0], int(parts[long_enough[0]]))
 

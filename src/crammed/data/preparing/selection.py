@@ -126,7 +126,9 @@ def _choose(
     The digest decides, so all copies of a document are on the same side.
     """
     ranks = every.digests[every.kept, 0] / 2.0**64
-    choice = choose_heldout(ranks, every.characters[every.kept], data, by_line=by_line)
+    copies = sum(step["dropped"] for step in every.steps)
+    kept = every.characters[every.kept]
+    choice = choose_heldout(ranks, kept, data, by_line=by_line, dropped=copies)
     heldout = np.zeros(len(every.kept), np.bool_)
     heldout[every.kept] = choice.documents
     if choice.part is None:

@@ -45,7 +45,7 @@ def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
                 shutil.rmtree(folder)
                 raise
             raise InputError(
-                f"{error}; what is finished is kept, and the repaired command goes on from there"
+                f"{error}; what is finished is kept, and the corrected command continues from there"
             ) from error
         if work is None:
             shutil.rmtree(folder)

@@ -124,7 +124,7 @@ def loading(name: str, part: str) -> Iterator[None]:
     except Exception as error:  # transformers passes on whatever its many parts raise
         if "trust_remote_code" in str(error):
             raise InputError(
-                f"{name} comes with Python code of its own: read it, then add --trust-remote-code "
+                f"{name} comes with its own Python code: read it, then add --trust-remote-code "
                 "to run it"
             ) from error
         raise InputError(f"the {part} of {name} cannot be loaded: {_first_line(error)}") from error

@@ -1,0 +1,41 @@
+"""Learning rates that are far too high for a model, and what to type in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from crammed.config import RunConfig
+from crammed.rules.sizing import MATRIX_RATE, learning_rate, rates_of_width
+
+FAR = 8.0
+"""So many times what suits is far too high; `train.divergence` lowers rates no further."""
+
+
+def suited_rates(config: RunConfig) -> dict[str, float]:
+    """The learning rates that would suit the model, by the keys that its optimizer reads.
+
+    Those that follow no width are the optimizer's defaults.
+    """
+    optim, rules = config.optim, rates_of_width(config)
+    rate = learning_rate(config) if rules else float(type(optim).model_fields["lr"].default)
+    suited = {"optim.lr": rate}
+    if "optim.matrix_lr" in rules:
+        suited["optim.matrix_lr"] = MATRIX_RATE * rate
+    if optim.embedding_lr is not None:
+        suited["optim.embedding_lr"] = rate
+    return suited
+
+
+def far_too_high(config: RunConfig, follows: Collection[str] = ()) -> str | None:
+    """What to type in place of rates that are far too high; None if none is.
+
+    Args:
+        follows: the keys that were left open, which need not be typed.
+    """
+    own = config.optim.model_dump()
+    high = {
+        key: suited
+        for key, suited in suited_rates(config).items()
+        if key not in follows and own[key.partition(".")[2]] > FAR * suited
+    }
+    return " ".join(f"{key}={suited:.2g}" for key, suited in high.items()) or None
