@@ -189,8 +189,8 @@ def load_study(
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
     if study.small is not None:  # which may be what an arm changes, or round two to the same
-        first = {made[arm]: arm for arm in (*reversed(arms), study.baseline)}
-        arms = {arm: arms[arm] for arm in arms if first[made[arm]] == arm}
+        trained = {made[arm]: arm for arm in (*reversed(arms), study.baseline)}
+        arms = {arm: words for arm, words in arms.items() if trained[made[arm]] == arm}
     first = next(iter(study.budgets), None)
     baseline = study.baseline if first is None else at(study.baseline, first)
     arms = with_each(arms, study.budgets, budget)
