@@ -150,8 +150,6 @@ def test_keys_that_are_typed_follow_also_where_the_recipe_sets_them() -> None:
 def test_no_key_is_left_without_a_rule_or_a_value(words: list[str], said: str) -> None:
     with pytest.raises(InputError, match=said):
         ask("crammed", words, {"budget": {"limit": "1h"}})
-    with pytest.raises(InputError, match=r"--fit lets all that has a rule follow|must be a list"):
-        ask("crammed", words, {"budget": {"limit": "1h"}}, fit=True)
 
 
 def test_heads_of_the_size_that_was_chosen_rule_out_no_other() -> None:

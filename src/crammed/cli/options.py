@@ -89,6 +89,7 @@ def configure(
     refuse_twice(overrides, "--seed", "seed", seed is not None)
     refuse_twice(overrides, "--data", "data.sources", bool(data))
     refuse_twice(overrides, "--corpus", "corpus", corpus_dir is not None)
+    refuse_twice(overrides, "--fit", "follows_budget", fit)
     refuse_twice(overrides, "--tasks or --glue", "finetune.tasks", "finetune" in fixed)
     if budget is not None:
         fixed["budget"] = {"limit": budget}
@@ -170,9 +171,15 @@ def _recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
 
 
 def absolute_source(name: str) -> str:
-    """A path that is valid in any working directory; names that are not paths stay unchanged."""
+    """A path that is valid in any working directory; names that are not paths stay unchanged.
+
+    Raises:
+        InputError: the name is empty, which would be all that lies in the working directory.
+    """
     from crammed.config import SourceConfig
 
+    if not name:
+        raise InputError("--data is empty: name a file or folder of text")
     on_disk = SourceConfig(path=name).is_on_disk
     return str(Path(name).expanduser().absolute()) if on_disk else name
 

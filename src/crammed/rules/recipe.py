@@ -136,8 +136,8 @@ def ask(
         values = overlaid(values, _heads_of_width(values), RunConfig)
     config = validated(RunConfig, values, f"recipe {recipe}")
     asked = Asked(config, left_open, earlier)
-    if typed:
-        _check_typed(following, former, values, config, fit=fit)
+    if typed and not fit:
+        _check_typed(following, former, values, config)
     if fit:
         asked = asked.wide_open(but=[key for key in FOLLOWERS if _is_set(given, key)])
     return asked
@@ -156,8 +156,6 @@ def _check_typed(
     former: Sequence[str],
     values: Mapping[str, Any],
     config: RunConfig,
-    *,
-    fit: bool,
 ) -> None:
     """Check that a ``follows_budget`` beside a recipe leaves no key without a rule or a value.
 
@@ -166,8 +164,6 @@ def _check_typed(
         former: those that the recipe lists, which the others replace.
         values: of the recipe and of all that is typed.
     """
-    if fit:
-        raise InputError("--fit lets all that has a rule follow: leave out follows_budget")
     refuse_unruled(typed)
     rates = {key for key in FOLLOWERS if key.startswith("optim.")} - {*rates_of_width(config)}
     if foreign := rates.intersection(typed):

@@ -12,6 +12,7 @@ from crammed.data.tokenization.tokenizer import SPECIALS
 from crammed.errors import InputError
 from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import train_flops_per_token
+from crammed.quantity import counted
 from crammed.schedule import batch_rows, mask_rate
 
 
@@ -122,17 +123,17 @@ class Planner:
 
     def nothing_fits(self) -> InputError:
         """What to raise when a run ends before its first update."""
-        rows = self.rows(0.0)
-        if self.limits.most_tokens < rows * self._config.data.row_length:
+        update = f"one update of {counted(self.rows(0.0), 'row')}"
+        if self.limits.most_tokens < self.rows(0.0) * self._config.data.row_length:
             return InputError(
-                f"one update of {rows} rows reads more of the {self._corpus_rows:,} rows of the "
-                "corpus than budget.most_epochs allows: raise it or lower batch.rows"
+                f"{update} reads more of the {self._corpus_rows:,} rows of the corpus than "
+                "budget.most_epochs allows: raise it or lower batch.rows"
             )
         seconds = self._ledger.seconds["lost"]
         lost = f", {format_seconds(seconds)} of it lost earlier" if seconds else ""
         return InputError(
-            f"a budget of {self.budget}{lost} ends before one update of {rows} rows is done: "
-            "raise the budget or lower batch.rows"
+            f"a budget of {self.budget}{lost} ends before {update} is done: raise the budget or "
+            "lower batch.rows"
         )
 
     def rows_of_run(self, most: int) -> int:
