@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 
 from crammed.config import ModelConfig
 from crammed.machine.device import Device
@@ -159,6 +161,34 @@ def test_the_gradient_points_where_the_exact_one_does() -> None:
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-2)
     assert F.cosine_similarity(found[0][1], found[1][1], dim=0) > 0.99
     assert (found[1][1] - found[0][1]).norm() < 0.1 * found[0][1].norm()
+
+
+def test_a_compiler_leaves_nothing_of_the_inputs_to_the_backward_pass() -> None:
+    """What it needs of them is made where they are at hand, and they are not computed again."""
+    layer = layer_of(False, torch.Generator().manual_seed(0))
+    made: dict[str, list[str]] = {}
+
+    def note(where: str) -> Any:
+        def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            made[where] = [str(node.target) for node in graph.graph.nodes]
+            return make_boxed_func(graph.forward)
+
+        return compiler
+
+    partition = min_cut_rematerialization_partition
+    graphs = aot_autograd(
+        fw_compiler=note("forward"), bw_compiler=note("backward"), partition_fn=partition
+    )
+    torch._dynamo.reset()
+    x = torch.randn(32, 48).to(torch.bfloat16).requires_grad_()
+    torch.compile(lambda x: layer(F.gelu(x)), backend=graphs)(x).sum().backward()
+    for operator, forward, backward in (
+        ("aten.gelu.default", 1, 0),
+        ("aten._scaled_mm.default", 1, 2),
+        ("aten.amax.default", 2, 2),
+    ):
+        assert made["forward"].count(operator) == forward, operator
+        assert made["backward"].count(operator) == backward, operator
 
 
 # --- scales from one update to the next

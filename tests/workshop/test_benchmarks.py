@@ -6,7 +6,9 @@ import importlib
 import json
 import os
 import random
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +351,42 @@ def test_files_are_carried_in_trips(tmp_path: Path) -> None:
     for name in sizes:
         assert (there / name).read_bytes() == (tmp_path / name).read_bytes()
     assert {file.name for file in there.iterdir()} == set(sizes)
+
+
+def test_a_call_on_a_gpu_machine_begins_with_what_was_sent(tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(random.Random(0).randbytes(400_000))
+    limits = ["--part-mib", "0.2", "--trip-mib", "0.2"]
+    trips = tmp_path / "trips"
+    sent = _do("gpu/carry.py", "split", str(tmp_path / "big"), "--to", str(trips), *limits)
+    assert sent.returncode == 0, sent.stderr
+    keep, root = tmp_path / "keep", tmp_path / "repository"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    (root / "src").mkdir(parents=True)
+    shutil.copytree(BENCHMARKS / "gpu", root / "benchmarks" / "gpu")
+    for number in (1, 2):
+        (root / "src" / "mine.py").write_text(f"print({number}, __file__)")
+        shutil.rmtree(root / "carry", ignore_errors=True)
+        shutil.copytree(trips / f"trip-{number}", root / "carry" / "text" / f"trip-{number}")
+        (root / "carry" / "commit").write_text(f"commit{number}\n")
+        if number == 1:
+            (root / "carry" / "data").mkdir()
+            (root / "carry" / "data" / "tokenizer.json").write_text("{}")
+        (tmp_path / "out").mkdir(exist_ok=True)
+        call = subprocess.run(
+            ["bash", "-c", ". benchmarks/gpu/begin.sh && ls $BENCH/gpu text && python3 -m mine"],
+            cwd=root,
+            env={**os.environ, "KEEP": str(keep), "OUT": "../out", "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert call.returncode == 0, call.stderr
+        assert f"{number} {keep / f'code-commit{number}'}/" in call.stdout
+        assert "begin.sh" in call.stdout
+    assert (keep / "text" / "big").read_bytes() == (tmp_path / "big").read_bytes()
+    assert (keep / "data" / "tokenizer.json").exists()
+    first = keep / "code-commit1" / "src" / "mine.py"
+    assert "print(1" in first.read_text(), "a run that outlives its call keeps its code"
 
 
 def test_budget_run_goes_on_where_it_stopped(tmp_path: Path) -> None:

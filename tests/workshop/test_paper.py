@@ -159,6 +159,7 @@ def test_the_table_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("triton_per_fused__unsafe_view_gelu_gelu_backward_native_layer_norm_2", NORMS),
         ("triton_per_fused_add_convert_element_type_div_mul_sub_sum_view_6", NORMS),
         ("triton_red_fused_convert_element_type_mul_sub_sum_view_9", NORMS),
+        ("triton_per_fused_add_convert_mul_rsqrt_sub_transpose_var_mean_7", NORMS),
         ("triton_poi_fused_arange_cos_exp_mul_sin_stack_unsqueeze_4", "embedding"),
     ],
 )

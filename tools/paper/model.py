@@ -23,7 +23,7 @@ PARTS = (
     ("embedding", r"embedding|index_put|_sin_|arange_cos"),
     ("head", r"(gather|scatter|new_zeros).*layer_norm|layer_norm.*(gather|scatter|new_zeros)"),
     ("gates", r"^triton_poi.*(gelu|erf|tanh|silu|sigmoid|exp_|relu)"),
-    ("residuals and norms", r"layer_norm|rms_norm|add_norm|_mul_sub_sum|^aten\.sum"),
+    ("residuals and norms", r"layer_norm|rms_norm|add_norm|rsqrt|_mul_sub_sum|^aten\.sum"),
     ("gates", r"gelu|silu|relu|sigmoid|gate"),
     ("masks", r"bitwise|sort|scatter|gather|remainder"),
     ("queries, keys, values", r"select_backward|permute|clone|cat|transpose"),

@@ -65,6 +65,15 @@ class Attention(Block):
         shares: Tensor = scores.softmax(-1)
         return shares
 
+    def mixed(
+        self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
+    ) -> Tensor:
+        """The weighted sums of values, with the heads side by side, [B, S, D]; as in `forward`."""
+        q, k, v, mask = self._parts(x, tables, mask, values)
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        return y.transpose(1, 2).flatten(-2)
+
     def forward(
         self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
     ) -> Tensor:
@@ -76,10 +85,7 @@ class Attention(Block):
                 so for each token that attends; None where all may.
             values: [B, S, D], added to the values of all heads side by side.
         """
-        q, k, v, mask = self._parts(x, tables, mask, values)
-        dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        output: Tensor = self.out(y.transpose(1, 2).flatten(-2))
+        output: Tensor = self.out(self.mixed(x, tables, mask, values))
         return output
 
     def look_at(self, distances: Sequence[int]) -> None:

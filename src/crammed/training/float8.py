@@ -75,8 +75,11 @@ class _Product(torch.autograd.Function):
         *largest: Tensor,
     ) -> Tensor:
         few, by = quantised(x.contiguous(), FORWARD, input_by)
-        turned_few = few.t().contiguous()
-        ctx.save_for_backward(turned_few, by, turned, narrow_by, gradient_by, _largest(x))
+        turned_few, seen = few.t().contiguous(), _largest(x)
+        ctx.save_for_backward(turned_few, by, turned, narrow_by, gradient_by, seen)
+        # A compiler would leave these two to the backward pass, and read or even compute x again
+        # there. So let the product depend on them; neither changes a number.
+        few, by = turned_few.t().contiguous(), torch.where(seen >= 0.0, by, by)
         ctx.weight_dtype = weight.dtype
         return torch._scaled_mm(
             few, narrow.t(), by, narrow_by, out_dtype=x.dtype, use_fast_accum=True

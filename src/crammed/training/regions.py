@@ -1,9 +1,10 @@
 """Layers that are compiled once for all of them.
 
 A compiler that is given a whole model compiles each of its layers for itself, which takes seconds
-for every layer. Here all layers but the last call one region, which is compiled for the first call
-and used again for the others. Across its border nothing can be merged, so it ends where nothing
-would be: behind the norm of the layer that follows. So the step moves the same bytes.
+for every layer. Here one region leads from each layer to the next: it is compiled for the first
+call and used again for the others. Across its border nothing can be merged, so it lies where
+nothing would be: between attention and its last product, neither of which the compiler writes. So
+the step moves the same bytes, and in 8 bits fewer than with a border elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from crammed.model.encoder import Encoder, Layer, picked
 from crammed.model.positions import Tables
@@ -42,36 +43,34 @@ class RegionalEncoder(Encoder):
         layers = self.in_turn()
         if any(layer.recompute for layer in layers):
             return super().through_layers(x, tables, mask, *more, positions=positions)
-        normed: Tensor = layers[0].attention_norm(x)
+        mixed = layers[0].attention.mixed(layers[0].attention_norm(x), tables, mask)
         for layer, following in pairwise(layers):
-            # A first layer without a norm is not like the others.
-            through = _blocks if isinstance(layer.attention_norm, nn.Identity) else _region
-            x, normed = through(layer, following.attention_norm, x, normed, tables, mask)
-        return _blocks(layers[-1], self.final_norm, x, normed, tables, mask, positions)[1]
+            x, mixed = _region(layer, following, x, mixed, tables, mask)
+        x = picked(x + layers[-1].attention.out(mixed), positions)
+        hidden: Tensor = self.final_norm(x + layers[-1].ffn(layers[-1].ffn_norm(x)))
+        return hidden
 
 
 def _blocks(
     layer: Layer,
-    norm: nn.Module,
+    following: Layer,
     x: Tensor,
-    normed: Tensor,
+    mixed: Tensor,
     tables: Tables,
     mask: Tensor | None,
-    positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The blocks of a pre-norm layer without dropout, behind its first norm, and the next norm.
+    """From the attention of one pre-norm layer without dropout to that of the next.
 
     Args:
         x: the residual stream [B, S, D].
-        normed: what the layer's first norm makes of it.
-        positions: as in `Layer`.
+        mixed: what the layer's attention makes of it, before its last product.
 
     Returns:
-        both as the next layer takes them.
+        both for the layer that follows.
     """
-    x = picked(x + layer.attention(normed, tables, mask), positions)
+    x = x + layer.attention.out(mixed)
     x = x + layer.ffn(layer.ffn_norm(x))
-    return x, norm(x)
+    return x, following.attention.mixed(following.attention_norm(x), tables, mask)
 
 
 _region = torch.compiler.nested_compile_region(_blocks)
