@@ -8,12 +8,12 @@ A record is a folder. For each run it holds ``RUN.json`` (command, commit, hardw
 corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page names
 the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
 ``study: DATE-NAME`` shows a study, ``experiment: NAME`` the latest record of a built-in one, a
-folder ``records/DATE-study-NAME``, ``documents: DATE-NAME`` one whose runs were scored on documents
-by themselves, ``positions: DATE-NAME`` runs by position in the row, and ``sizes: BUDGET ...`` what
-the default recipe becomes at some budgets; ``contest: DATE-NAME``, ``sweep``, ``hour`` and
-``serving`` show records on a CPU (`cpu_tables`), ``epochs: DATE-NAME``, ``variants`` and
-``minutes`` those about little text (`text_tables`); ``prepare: FILE`` and the other keys of
-`MAKERS` show benchmark results (`benchmark_tables`).
+folder ``records/DATE-study-NAME`` that gets its figures, and ``documents: DATE-NAME`` one whose
+runs were scored on documents by themselves (`study_tables`); ``positions: DATE-NAME`` runs by
+position in the row, and ``sizes: BUDGET ...`` what the default recipe becomes at some budgets;
+``contest: DATE-NAME``, ``sweep``, ``hour`` and ``serving`` show records on a CPU (`cpu_tables`),
+``epochs: DATE-NAME``, ``variants`` and ``minutes`` those about little text (`text_tables`);
+``prepare: FILE`` and the other keys of `MAKERS` show benchmark results (`benchmark_tables`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import typer
 import benchmark_tables
 import count_tables
 import cpu_tables
+import study_tables
 import text_tables
 from crammed.errors import CrammedError, InputError
 from crammed.files.writing import read_json, write_json, write_text
@@ -42,31 +43,12 @@ from crammed.rules.sizing import tokens
 from crammed.runs.directory import read_config
 from crammed.runs.logs import read_lines, read_metrics
 from crammed.runs.summary import read_summary
-from crammed.study.budgets import by_budget
 from crammed.study.folder import read_result, run_folder
-from crammed.study.laws import doubts, law_lines
-from crammed.study.scaling import analyse
-from crammed.study.statistics import (
-    RATES,
-    compare_arms,
-    decidable,
-    decidable_text,
-    main_measure,
-)
-from crammed.study.table import (
-    difference_text,
-    interval_text,
-    mean_text,
-    measure_text,
-    p_text,
-    sensitivity_text,
-)
-from layout import NOT_YET, wrapped
+from crammed.study.statistics import RATES
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 BLOCK = re.compile(r"(<!-- (\w+): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
-ALONE = "document_loss@0.15"
 HEAD = (
     "| run | device | budget | text | model | training | held-out loss (unigram) "
     "| scores (untrained model) |",
@@ -155,6 +137,11 @@ def tables(
             stale.append(page.name)
             if not check:
                 write_text(page, new)
+    for file, text in study_tables.figures():
+        if not file.exists() or file.read_text("utf-8") != text:
+            stale.append(f"{file.parent.name}/{file.name}")
+            if not check:
+                write_text(file, text)
     if check and stale:
         raise SystemExit(f"out of date: {', '.join(stale)}; run python tools/records.py tables")
 
@@ -208,85 +195,6 @@ def _score(name: str, entry: dict[str, Any]) -> str:
     return words + (", one seed" if one else "") + partial
 
 
-def study_table(names: list[str]) -> str:
-    """The arms of a study, best first, compared with its baseline."""
-    return _arms_table(_study_of(names))
-
-
-def experiment(names: list[str]) -> str:
-    """What the latest record of a built-in study says, for each of its budgets."""
-    (name,) = names
-    folders = sorted(RECORDS.glob(f"????-??-??-study-{name}"))
-    if not folders:
-        return NOT_YET
-    values = _study_of([folders[-1].name])
-    parts = [
-        (f"With {label}, {part['budget']}:\n\n" if label else "") + _arms_table(part)
-        for label, part in by_budget(values).items()
-        if any(arm["runs"] for arm in part["arms"].values())
-    ]
-    if (found := analyse(values)) is not None:
-        parts.append("".join(f"- {line}\n" for line in [*doubts(values), *law_lines(found)]))
-    record = f"From [{folders[-1].name}](../records/{folders[-1].name}/README.md).\n"
-    return "\n".join([*parts, record])
-
-
-def _arms_table(values: dict[str, Any]) -> str:
-    """The arms by held-out loss, or by bits per character where vocabularies may differ."""
-    main = main_measure(values)
-    name = main.partition("@")[0]
-    measures = [rate.replace(RATES[0].partition("@")[0], name) for rate in RATES]
-    lines = [
-        f"| arm | seeds | {measure_text(main).partition(',')[0]} at 15 % masking | at 25 % masking "
-        f"| difference from {values['baseline']}, 95 % interval | p | tokens |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in compare_arms(values, measures):
-        if main not in row:
-            lines.append(f"| {row['arm']} | 0 | {row.get('failed', 'not run')} | | | | |")
-            continue
-        few, many = (mean_text(row[each], each) for each in measures)
-        difference, p = _found(values, row[main])
-        cells = (row["arm"], str(row["seeds"]), few, many, difference, p, quantity(row["tokens"]))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _below(values, main)]) + "\n"
-
-
-def documents_table(names: list[str]) -> str:
-    """The arms of a study on documents by themselves and on packed rows, at 15 % masking."""
-    values = _study_of(names)
-    lines = [
-        "| arm | seeds | documents by themselves | difference, 95 % interval | p | packed rows "
-        "| difference, 95 % interval | p |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in compare_arms(values, (ALONE, RATES[0])):
-        cells = [row["arm"], str(row["seeds"])]
-        for key in (ALONE, RATES[0]):
-            cells += [mean_text(row[key], key), *_found(values, row[key])]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _below(values, ALONE)]) + "\n"
-
-
-def _found(study: dict[str, Any], one: dict[str, Any]) -> tuple[str, str]:
-    """A difference with its interval, and its p-value, where the budget can decide at all."""
-    difference, interval = difference_text(one), interval_text(one)
-    if decidable(study) is False or not interval:
-        return difference, ""
-    return f"{difference} ({interval})", p_text(one)
-
-
-def _below(study: dict[str, Any], measure: str) -> str:
-    """What the table can show, and how the study was made."""
-    made = study["environment"]
-    words = [
-        sensitivity_text(study, measure),
-        *([decidable_text(study)] if "unigram" in study else []),
-        f"Budget {study['budget']}, {made['cores']} cores, commit {made['commit']}.",
-    ]
-    return wrapped(*words)
-
-
 def positions_table(names: list[str]) -> str:
     """Runs with rows of several lengths: held-out loss in each eighth of a row."""
     parts = [f"{number}/8" for number in range(1, 9)]
@@ -302,15 +210,6 @@ def positions_table(names: list[str]) -> str:
         cells = (f"{scores['length']:,}", quantity(run["summary"]["tokens"]), *shown)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _study_of(names: list[str]) -> dict[str, Any]:
-    """The study of the one record that a page names."""
-    (name,) = names
-    values = read_json(RECORDS / name / "study.json")
-    if values is None:
-        raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
-    return values
 
 
 def sizes_table(budgets: list[str]) -> str:
@@ -348,9 +247,9 @@ MAKERS = {
     "finetune": benchmark_tables.finetune_table,
     "coverage": benchmark_tables.coverage_table,
     "power": benchmark_tables.power_table,
-    "study": study_table,
-    "experiment": experiment,
-    "documents": documents_table,
+    "study": study_tables.study_table,
+    "experiment": study_tables.experiment,
+    "documents": study_tables.documents_table,
     "positions": positions_table,
     "sizes": sizes_table,
     "step": benchmark_tables.step_table,

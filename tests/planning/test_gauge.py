@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from crammed.config import RunConfig
+from crammed.data.heldout import HeldoutRows
 from crammed.machine.device import Device
 from crammed.planning import gauge
-from crammed.planning.gauge import training_speed
+from crammed.planning.gauge import heldout_pace, training_pace, training_speed
 from crammed.rules.sizing import flops_per_token
 from crammed.training.step import TrainStep
 from support.costs import timed_config
@@ -70,6 +71,35 @@ def test_large_batches_are_not_measured_whole(cpu: Device, monkeypatch: pytest.M
     assert machine.clock.now - machine.began < 4.0
     compiled = dataclasses.replace(cpu, compile=True)
     assert machine.measure(asked, compiled, monkeypatch) == pytest.approx(1.3)
+
+
+def test_the_parts_of_an_update_are_told_apart(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that updates of few rows, which cost most of what a batch costs, are not thought cheap."""
+    machine = Machine()
+    monkeypatch.setattr(gauge, "nominal_speed", lambda compute: 1e9)
+
+    def gradients(step: TrainStep, rows: torch.Tensor, *_: object) -> None:
+        machine.work(0.04 + A_ROW * len(rows))
+
+    monkeypatch.setattr(TrainStep, "gradients", gradients)
+    monkeypatch.setattr(TrainStep, "apply", lambda *_: machine.work(AN_UPDATE))
+    pace = training_pace(config(), cpu, machine.clock)
+    for rows in (1, 3, 2 * pace.most):
+        microbatches = -(-rows // pace.most)
+        expected = AN_UPDATE + 0.04 * microbatches + A_ROW * rows
+        assert pace.seconds(rows) == pytest.approx(expected)
+
+
+def test_a_held_out_row_is_measured(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+
+    def loss(model: object, rows: HeldoutRows, *_: object) -> None:
+        machine.work(A_ROW * len(rows.ids))
+
+    monkeypatch.setattr(gauge, "heldout_loss", loss)
+    assert heldout_pace(config(), cpu, machine.clock) == pytest.approx(A_ROW)
 
 
 def test_what_warms_up_is_not_counted(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.pipeline import run_everything
 from crammed.planning import oncard
+from crammed.planning.gauge import Pace
 from crammed.planning.settling import settled
 from crammed.rules.choosing import Asked, shape_of
 from crammed.rules.recipe import ask
@@ -29,6 +30,7 @@ from crammed.runs.resuming import default_out
 from crammed.study.arms import load_study
 from crammed.study.corpora import Corpora
 from crammed.study.costs import cost_of
+from crammed.study.timing import Timing
 from crammed.terminal.progress import SILENT
 from support.text import documents, write_jsonl
 
@@ -328,7 +330,10 @@ def test_the_plan_of_a_recipe_that_sets_its_size_names_the_flag(
 
 
 def test_a_study_counts_with_the_vocabulary_that_its_corpus_has(
-    tmp_path: Path, make_corpus: Callable[..., Corpus], machine: Machine
+    tmp_path: Path,
+    make_corpus: Callable[..., Corpus],
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     corpus, file = make_corpus(documents(150), "tokenizer.vocab_size=8192"), tmp_path / "s.yaml"
     arms: dict[str, list[str]] = {"plain": [], "high": ["masking.rate=0.5"]}
@@ -338,7 +343,18 @@ def test_a_study_counts_with_the_vocabulary_that_its_corpus_has(
     stopped_at("crammed.study.runner._train_all", call)
     budget = Budget.parse("10updates")
     loaded = load_study(str(file), corpus, budget)
-    cost_of(loaded, Corpora(corpus), budget, 2, tmp_path / "cost", 1, SILENT)
+    counted: list[RunConfig] = []
+
+    def paced(config: RunConfig, device: Device) -> Pace:
+        counted.append(config)
+        return Pace(0.0, 0.0, 1.0, 8)
+
+    monkeypatch.setattr("crammed.study.timing.training_pace", paced)
+    monkeypatch.setattr("crammed.study.timing.heldout_pace", lambda *_: 1.0)
+    monkeypatch.setattr(Timing, "_starting", lambda _: 0.0)
+    cost_of(loaded, Corpora(corpus), budget, 2, tmp_path / "cost", 1, Timing(SILENT))
+    assert counted
+    assert {config.tokenizer.vocab_size for config in counted} == {corpus.vocab_size}
     assert {config.tokenizer.vocab_size for config in machine.asked} == {corpus.vocab_size}
 
 

@@ -51,8 +51,9 @@ def page(folder: Path, values: dict[str, Any]) -> str:
 
 
 def test_a_study_without_its_runs_has_all_but_curves_and_links(tmp_path: Path) -> None:
-    text = page(tmp_path / "mine", study(unigram=6.0))
+    text = page(tmp_path / "mine", study(unigram=6.0, description="Two ways (section 4)."))
     assert "<h1>Study mine</h1>" in text
+    assert ">Two ways (section 4). 4 arms, budget 2e6tok each, compared with plain." in text
     assert "Decidable at this budget: plain ends 1.99 nats below" in text
     good = text[text.index('<tr class="better"><td class="arm">good') :]
     assert "-0.500" in good[: good.index("</tr>")]

@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 
-from crammed.budget import Budget
+from crammed.budget import Budget, Ledger, Work
 from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
 from crammed.files.writing import write_json
 from crammed.machine.workers import cores
+from crammed.planning.gauge import Pace
 from crammed.rules.recipe import load_config
+from crammed.rules.sizing import flops_per_token
 from crammed.study.arms import read_study, study_names
-from crammed.study.costs import Cost, seconds_of
+from crammed.study.costs import Cost
+from crammed.study.timing import Timing, updates_of
+from crammed.terminal.progress import SILENT
+from crammed.training.plan import Planner
 from support.text import MODEL, write_jsonl
 
 MINUTE = Budget.parse("60s")
@@ -35,6 +40,21 @@ def every(
     return given
 
 
+@pytest.fixture(autouse=True)
+def device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A device of 1e9 FLOP/s on which nothing but rows takes time; what was measured."""
+    asked: list[str] = []
+
+    def pace(config: RunConfig, *_: Any) -> Pace:
+        asked.append(f"{config.model.layers} x {config.model.width}, {config.optim.name}")
+        return Pace(0.0, 0.0, flops_per_token(config) * config.data.row_length / 1e9, 8)
+
+    monkeypatch.setattr("crammed.study.timing.training_pace", pace)
+    monkeypatch.setattr("crammed.study.timing.heldout_pace", lambda *_: 0.0)
+    monkeypatch.setattr(Timing, "_starting", lambda _: 0.0)
+    return asked
+
+
 def test_a_dry_run_says_what_everything_costs(tmp_path: Path, capsys: Any) -> None:
     every(tmp_path, dry_run=True)
     said = json.loads(capsys.readouterr().out)
@@ -50,64 +70,142 @@ def test_a_dry_run_says_what_everything_costs(tmp_path: Path, capsys: Any) -> No
     assert not (tmp_path / "out").exists()
 
 
+def masking(tmp_path: Path, corpus: Corpus, budget: str = "1e10flop", **options: Any) -> None:
+    """Ask what the study of masks costs."""
+    given = {"words": ["crammed", *MODEL], "corpus": corpus.path, "data": None, "dry_run": True}
+    every(tmp_path, Budget.parse(budget), "masking", **{**given, **options})
+
+
+def write_runs(tmp_path: Path, arms: Any) -> None:
+    entries = {arm: {"words": ["crammed"], "runs": runs} for arm, runs in arms.items()}
+    write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": entries})
+
+
 def test_what_has_finished_costs_nothing(
-    tmp_path: Path, corpus: Corpus, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, corpus: Corpus, capsys: Any, device: list[str]
 ) -> None:
-    monkeypatch.setattr("crammed.study.costs.measuring", lambda *_: lambda _: 1e9)
-    options = {"words": ["crammed", *MODEL], "corpus": corpus.path, "data": None, "dry_run": True}
-    every(tmp_path, Budget.parse("1e10flop"), "masking", **options)
+    masking(tmp_path, corpus)
     before = json.loads(capsys.readouterr().out)["masking"]
     assert (before["left"], before["seconds"]) == (16, pytest.approx(160.0))
-    done = {"loss@0.15": 4.0, "tokens": 10, "seconds": 2.0}
+    done = {"loss@0.15": 4.0, "tokens": 10, "seconds": 10.0}
     runs = {"0": done, "1": {"failed": "no memory"}}
-    arms: dict[str, Any] = {"masks-25": {"words": ["crammed"], "runs": runs}}
-    write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
-    every(tmp_path, Budget.parse("1e10flop"), "masking", **{**options, "as_json": False})
+    write_runs(tmp_path, {"masks-25": runs})
+    masking(tmp_path, corpus, as_json=False)
     said = capsys.readouterr().out
     assert said.startswith("masking  8 arms, 15 of 16 runs to go, about 2m 30s")
     assert "and judging" not in said
-    pairs = write_jsonl(tmp_path / "pairs.jsonl", [])
-    judged = {**options, "as_json": False, "judges": "blimp", "blimp": pairs}
-    every(tmp_path, Budget.parse("1e10flop"), "masking", **judged)
-    assert capsys.readouterr().out.endswith(" core-hours, and judging\n")
     runs["1"] = runs["0"]
-    arms = {arm: {"words": ["crammed"], "runs": runs} for arm in read_study("masking").arms}
-    write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": arms})
-    monkeypatch.setattr("crammed.study.costs.measuring", lambda *_: pytest.fail("was measured"))
-    every(tmp_path, Budget.parse("1e10flop"), "masking", **options)
+    write_runs(tmp_path, dict.fromkeys(read_study("masking").arms, runs))
+    device.clear()
+    masking(tmp_path, corpus)
     assert json.loads(capsys.readouterr().out)["masking"]["seconds"] == 0.0
+    assert not device
+
+
+def test_starting_held_out_loss_and_judging_are_part_of_the_cost(
+    tmp_path: Path, corpus: Corpus, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured before the first run has finished, and as they were after that."""
+    monkeypatch.setattr(Timing, "_starting", lambda _: 3.0)
+    monkeypatch.setattr("crammed.study.timing.heldout_pace", lambda *_: 0.5)
+    words = ["crammed", *MODEL, "train.heldout_every=null"]
+    masking(tmp_path, corpus, words=words)
+    rows = corpus.manifest["data"]["heldout_rows"]
+    expected = 16 * (10.0 + 2 * 3.0 + 0.5 * rows)
+    assert json.loads(capsys.readouterr().out)["masking"]["seconds"] == pytest.approx(expected)
+    pairs = write_jsonl(tmp_path / "pairs.jsonl", [])
+    judged: dict[str, Any] = {"words": words, "judges": "blimp", "blimp": pairs}
+    masking(tmp_path, corpus, **judged, as_json=False)
+    assert capsys.readouterr().out.endswith(" core-hours, and judging by blimp\n")
+    run = {"loss@0.15": 4.0, "tokens": 10, "seconds": 12.0, "whole_seconds": 17.0}
+    scored = {**run, "scores": {"blimp": 60.0}, "judging_seconds": {"blimp": 7.0}}
+    write_runs(tmp_path, {"masks-25": {"0": scored}, "masks-15": {"0": run}})
+    masking(tmp_path, corpus, **judged)
+    cost = json.loads(capsys.readouterr().out)["masking"]
+    assert (cost["left"], cost["uncounted"]) == (15, [])
+    # 12 runs of other arms, the second seeds of two, and one that is only to be judged.
+    assert cost["seconds"] == pytest.approx(12 * (10.0 + 5.0) + 2 * (12.0 + 5.0) + 15 * 7.0)
+
+
+def test_each_size_and_optimizer_is_measured_once(
+    tmp_path: Path, corpus: Corpus, device: list[str]
+) -> None:
+    arms = {
+        "plain": [],
+        "wide": ["model.width=64"],
+        "muon": ["optim.name=muon"],
+        "more": ["batch.rows=4"],
+    }
+    file = tmp_path / "sizes.yaml"
+    file.write_text(
+        json.dumps({"base": ["crammed-2022", *MODEL], "baseline": "plain", "arms": arms})
+    )
+    options = {"words": [], "corpus": corpus.path, "data": None, "dry_run": True}
+    every(tmp_path, Budget.parse("1e10flop"), str(file), **options)
+    assert len(device) == len(set(device)) == 3
 
 
 def test_little_text_costs_no_more_than_its_readings(
-    tmp_path: Path, corpus: Corpus, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, corpus: Corpus, capsys: Any
 ) -> None:
-    monkeypatch.setattr("crammed.study.costs.measuring", lambda *_: lambda _: 1e9)
     words = ["crammed", *(word for word in MODEL if not word.startswith("budget."))]
     words.append("budget.most_epochs=2")
-    options = {"words": words, "corpus": corpus.path, "data": None, "dry_run": True}
     cost = {}
     for budget in ("1e14flop", "1e15flop"):
-        every(tmp_path, Budget.parse(budget), "masking", **options)
+        masking(tmp_path, corpus, budget, words=words)
         cost[budget] = json.loads(capsys.readouterr().out)["masking"]["seconds"]
     assert cost["1e15flop"] == pytest.approx(cost["1e14flop"])
     assert cost["1e14flop"] < 0.01 * 16 * 1e14 / 1e9
 
 
-def config(budget: str) -> RunConfig:
-    return load_config("crammed-2022", [f"budget.limit={budget}"])
+def config(budget: str, *words: str) -> RunConfig:
+    return load_config("crammed-2022", [f"budget.limit={budget}", *words])
 
 
 def test_seconds_follow_from_the_kind_of_budget() -> None:
-    assert seconds_of(config("90m"), 1e9) == 5400.0
-    assert seconds_of(config("1e18flop"), 1e15) == pytest.approx(1000.0)
-    tokens = seconds_of(config("1e9tok"), 1e15)
-    assert tokens == pytest.approx(0.623e9 * 1e9 / 1e15, rel=0.01)
-    assert seconds_of(config("1e9tok"), 1e15, 1000) == tokens
-    read = load_config("crammed-2022", ["budget.limit=1e9tok", "budget.most_epochs=2"])
-    assert seconds_of(read, 1e15) == tokens
-    assert seconds_of(read, 1e15, 1000) == pytest.approx(tokens * 2 * 1000 * 128 / 1e9)
-    updates = seconds_of(config("1000updates"), 1e15)
+    def seconds(asked: RunConfig, rows: int | None = None) -> float:
+        return Timing(SILENT).training(asked, rows)
+
+    assert seconds(config("90m")) == 5400.0
+    assert seconds(config("1e18flop")) == pytest.approx(1e9)
+    tokens = seconds(config("1e9tok"))
+    assert tokens == pytest.approx(0.623e9, rel=0.01)
+    assert seconds(config("1e9tok"), 1000) == tokens
+    read = config("1e9tok", "budget.most_epochs=2")
+    assert seconds(read) == tokens
+    assert seconds(read, 1000) == pytest.approx(tokens * 2 * 1000 * 128 / 1e9)
+    updates = seconds(config("1000updates", "batch.ramp=0"))
     assert updates == pytest.approx(tokens * 1000 * 8192 * 128 / 1e9)
+
+
+@pytest.mark.parametrize("budget", ["1e6tok", "3e14flop", "700updates"])
+@pytest.mark.parametrize("ramp", [0.0, 0.6])
+def test_updates_are_counted_as_a_run_makes_them(budget: str, ramp: float) -> None:
+    asked = config(budget, "batch.rows=8", f"batch.ramp={ramp:g}", "batch.quantum=1")
+    planner = Planner(asked, asked.tokenizer.vocab_size, None, Ledger(()), lambda: None)
+    work = Work()
+    while (update := planner.next(work)) is not None:
+        work += update.cost
+    counted = list(updates_of(asked))
+    assert sum(n for n, _ in counted) == pytest.approx(work.updates, rel=0.02)
+    assert sum(n * rows for n, rows in counted) == pytest.approx(work.rows, rel=0.02)
+
+
+def test_a_study_that_is_refused_does_not_hide_what_the_others_cost(
+    tmp_path: Path, corpus: Corpus, capsys: Any
+) -> None:
+    words = ["model.max_length=32", "finetune.max_length=32"]
+    options: dict[str, Any] = {"words": words, "corpus": corpus.path, "data": None}
+    options["dry_run"] = True
+    every(tmp_path, **options)
+    said = json.loads(capsys.readouterr().out)
+    assert {name for name, cost in said.items() if "refused" in cost} == OWN
+    every(tmp_path, **{**options, "as_json": False})
+    *_, vocabulary, whole = capsys.readouterr().out.splitlines()
+    assert vocabulary.split()[:3] == ["vocabulary", "refused:", "tokenizer.vocab_size=32768"]
+    assert " 183 arms, 366 of 366 runs to go, about " in whole
+    with pytest.raises(InputError, match=r"data\.orders="):
+        every(tmp_path, name="data", **options)
 
 
 def test_costs_add_up() -> None:
@@ -198,7 +296,8 @@ def test_the_cost_is_said_before_anything_runs(
     )
     with pytest.raises(TaskFailed):
         every(tmp_path)
-    *each, whole = (line for line in said if "  refused: " not in line)
+    aside = ("  refused: ", "measuring  ")
+    *each, whole = (line for line in said if not any(other in line for other in aside))
     assert [line.partition(" ")[0] for line in each] == study_names()
     assert "main  18 arms, 36 of 36 runs to go, about " in "\n".join(each)
     assert whole.startswith("all  206 arms, 412 of 412 runs to go, about ")

@@ -181,6 +181,7 @@ def test_a_run_that_finished_as_its_study_was_killed_counts(
     del kept["arms"]["slow"]["runs"]["0"]
     write_json(tmp_path / "out" / "study.json", kept)
     again = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
+    del first["arms"]["slow"]["runs"]["0"]["whole_seconds"]  # which nobody saw to its end
     assert again["arms"] == first["arms"]
     assert trained == ["plain-0", "slow-0"]
 
@@ -229,6 +230,8 @@ def test_the_progress_line_counts_judging(tmp_path: Path) -> None:
     look(first, 0.0)
     log(first, 0.99)
     assert look(first, 178.2) == (0.495, "99 %, 2s until it is judged")
+    (first.folder / "final").mkdir()
+    assert look(first, 0.0) == (0.5, "held-out loss and export")
     write_json(first.folder / "summary.json", SUMMARY)
     assert look(first, 1.8) == (0.5, "judging, 0s so far")
     assert look(first, 50.0) == (0.5, "judging, 50s so far")

@@ -103,7 +103,25 @@ def test_layers_that_share_weights_make_models_as_deep_as_the_baseline(budget: s
     study = loaded("architecture", budget)
     models = {arm: config_of(study, arm).model for arm in study.arms}
     shared = {arm: model.depth for arm, model in models.items() if model.passes > 1}
-    assert shared == {"half-twice": models[study.baseline].depth}
+    assert shared == {"half-the-layers-twice": models[study.baseline].depth}
+
+
+def corpora(name: str) -> list[dict[str, Any]]:
+    """The settings of the corpora of a built-in study with little to spend, arm by arm."""
+    study, budget = read_study(name), Budget.parse("1e6tok")
+    planned = PlannedCorpora(study, ["text.jsonl"], budget)
+    return [planned.fixed(study.words(arm), budget) for arm in study.arms]
+
+
+def test_filters_count_the_tokens_of_the_papers_vocabulary() -> None:
+    """With a fourth of it, a threshold keeps next to nothing."""
+    assert {made["tokenizer"]["vocab_size"] for made in corpora("data")} == {32768}
+
+
+def test_all_vocabularies_read_the_same_text() -> None:
+    cleaned = [made["data"] for made in corpora("vocabulary")]
+    assert all(each == cleaned[0] for each in cleaned)
+    assert cleaned[0]["clean"]["max_tokens_per_character"] is None
 
 
 @pytest.mark.parametrize("name", study_names())

@@ -15,7 +15,7 @@ from crammed.errors import InputError
 from crammed.rules.choosing import Asked
 from crammed.rules.recipe import ask, load_config
 from crammed.rules.sizing import rates_of_width, with_values
-from crammed.study.arms import Study, load_study
+from crammed.study.arms import Study, left_out, load_study
 from crammed.study.scaled import in_proportion, resolved, scaled_down
 
 LITTLE, MUCH = Budget.parse("5e6tok"), Budget.parse("1e12tok")
@@ -200,6 +200,23 @@ def test_a_study_with_budget_enough_is_the_papers(tmp_path: Path, corpus: Corpus
     assert values(study, "plain")["model.width"] == "768"
     assert values(study, "half")["batch.rows"] == "4096"
     assert study.words("izsak") == ["izsak", *SHORT]
+
+
+def test_arms_that_a_small_batch_rounds_to_the_same_are_trained_once(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    """The first of them, and the baseline if it is one of them."""
+    arms = {
+        "all": ["batch.rows*=0.9999"],
+        **ARMS,
+        "some": ["batch.rows*=0.01"],
+        "few": ["batch.rows*=0.02"],
+    }
+    study = loaded(tmp_path, corpus, arms=arms)
+    assert sorted(study.arms) == ["half", "narrow", "plain", "some"]
+    assert left_out(str(tmp_path / "s.yaml"), study) == ["all", "few"]
+    full = loaded(tmp_path, corpus, MUCH, arms=arms, endless=True)
+    assert left_out(str(tmp_path / "s.yaml"), full) == []
 
 
 def test_a_small_form_changes_what_nobody_typed(tmp_path: Path, corpus: Corpus) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -154,7 +155,15 @@ def test_the_page_of_experiments_shows_the_latest_record_of_each(copy: Path) -> 
     made("2000-01-02", 4.0)
     assert _tables(copy).returncode == 0
     lines = page.read_text("utf-8").splitlines()
-    assert "With x2, 2e13flop:" in lines
+    assert "With x2, 20 TFLOP:" in lines
+    assert "Worse than `gated.one`: `bert.one` (+0.100)." in lines
+    figure = "records/2000-01-02-study-scaling/differences-x2.svg"
+    assert f"![Differences from gated.one](../{figure})" in lines
+    drawn = ElementTree.fromstring((copy / figure).read_text("utf-8"))
+    assert {"bert.one", "gated.one", "+0.100"} <= set(drawn.itertext())
+    assert _tables(copy, "--check").returncode == 0
+    (copy / figure).unlink()
+    assert "differences-x2.svg" in _tables(copy, "--check").stderr
     assert any(line.startswith("| gated.one | 3 | 3.810 ± 0.010 |") for line in lines)
     assert any(line.startswith("- gated: loss ") for line in lines)
     assert any(line.startswith("- types differ: ") for line in lines)

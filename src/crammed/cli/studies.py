@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from crammed.study.costs import Cost
     from crammed.study.folder import Chooser
     from crammed.study.judges import Judge
+    from crammed.study.timing import Timing
     from crammed.terminal.progress import Progress
 
 
@@ -180,6 +181,7 @@ def _raise_for(
     results: Mapping[str, dict[str, Any]], refused: Mapping[str, str], *, several: bool
 ) -> None:
     """Raise `TaskFailed` if studies were refused, runs failed, or scores are missing."""
+    from crammed.study.table import failed_runs, missing_scores
 
     def faulty(of: Callable[[dict[str, Any]], dict[str, str]]) -> list[str]:
         named = ((f"{name}: " if several else "", of(result)) for name, result in results.items())
@@ -189,10 +191,10 @@ def _raise_for(
     if refused:
         named = (f"{name} ({why})" for name, why in refused.items())
         faults.append(f"refused were {'; '.join(named)}")
-    if failed := faulty(_failed):
+    if failed := faulty(failed_runs):
         runs = sum(len(a["runs"]) for result in results.values() for a in result["arms"].values())
         faults.append(f"{len(failed)} of {counted(runs, 'run')} failed: {'; '.join(failed)}")
-    if missing := faulty(_unscored):
+    if missing := faulty(missing_scores):
         faults.append(f"{counted(len(missing), 'score')} could not be had: {'; '.join(missing)}")
     if faults:
         raise TaskFailed(
@@ -263,25 +265,38 @@ def _has_corpora(call: _Call) -> bool:
 def _say_costs(
     calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, alone: bool, as_json: bool
 ) -> None:
-    """Say what studies cost: on standard output if that is all that was asked for."""
+    """Say what studies cost: on standard output if that is all that was asked for.
+
+    Of several, one that is refused does not keep the others from being counted.
+    """
+    from crammed.study.timing import Timing
+
+    costs: dict[str, Cost] = {}
+    refused: dict[str, str] = {}
     with shown_progress() as progress:
-        costs = {call.name: _cost(call, progress) for call in calls}
-        every = list(costs.values())
-        judging = ", and judging"
-        extra = [judging if asked else "" for asked in judges]
-        lines = [
-            (name, f"{cost}{more}") for (name, cost), more in zip(costs.items(), extra, strict=True)
-        ]
-        if len(calls) > 1:
-            lines.append((EVERY, f"{sum(every[1:], every[0])}{judging if any(judges) else ''}"))
+        timing = Timing(progress)
+        for call, asked in zip(calls, judges, strict=True):
+            try:
+                costs[call.name] = _cost(call, asked, timing)
+            except InputError as error:
+                if len(calls) == 1:
+                    raise
+                refused[call.name] = str(error)
+        lines = [(name, str(cost)) for name, cost in costs.items()]
+        lines += [(name, f"refused: {why}") for name, why in refused.items()]
+        if len(calls) > 1 and costs:
+            first, *others = costs.values()
+            lines.append((EVERY, str(sum(others, first))))
         if not alone:
-            for name, cost in lines:
-                progress.line(f"{name}  {cost}")
+            for name, said in lines:
+                progress.line(f"{name}  {said}")
             return
-    print_result({name: cost.values() for name, cost in costs.items()}, as_json, lines)
+    values = {name: cost.values() for name, cost in costs.items()}
+    values |= {name: {"refused": why} for name, why in refused.items()}
+    print_result(values, as_json, lines)
 
 
-def _cost(call: _Call, progress: Progress) -> Cost:
+def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
     """What is left of a study, before anything is prepared."""
     from crammed.data.corpus import Corpus
     from crammed.study.arms import load_study, read_study, with_words
@@ -296,12 +311,13 @@ def _cost(call: _Call, progress: Progress) -> Cost:
         study = with_words(read_study(call.name), call.words)
         corpora = planned_corpora(study, call.texts, call.budget, call.out)
     loaded = load_study(call.name, corpora, call.budget, call.words)
-    return cost_of(loaded, corpora, call.budget, call.seeds, call.out, call.jobs, progress)
+    given = (call.budget, call.seeds, call.out, call.jobs)
+    return cost_of(loaded, corpora, *given, timing, judges)
 
 
 def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str, Any]:
     """Prepare what the study reads, check all of it, and run it."""
-    from crammed.study.arms import load_study
+    from crammed.study.arms import left_out, load_study
     from crammed.study.folder import Chooser, began_earlier
     from crammed.study.places import threads_of
     from crammed.study.runner import run_study
@@ -314,6 +330,8 @@ def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str,
         loaded = load_study(name, corpora, budget, words, chooser, former)
         if former is not None:
             progress.line("study  continues with its recipes as they were in an earlier version")
+        if same := left_out(name, loaded):
+            progress.line(f"study  without {', '.join(same)}: at this budget the same as others")
         return run_study(
             loaded,
             corpora,
@@ -349,32 +367,12 @@ def _print_study(result: dict[str, Any], page: str) -> None:
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
-    from crammed.study.table import study_tables
+    from crammed.study.table import failed_runs, missing_scores, study_tables
 
-    faults = {**_failed(result), **_unscored(result)}
+    faults = {**failed_runs(result), **missing_scores(result)}
     below = [f"{run} failed: {reason}" for run, reason in faults.items()]
     below.append(f"page  {page}")
     show([*study_tables(result), Text("\n".join(below))])
-
-
-def _failed(result: dict[str, Any]) -> dict[str, str]:
-    """The runs that failed, and why."""
-    return {
-        f"{arm}, seed {seed}": run["failed"]
-        for arm, each in result["arms"].items()
-        for seed, run in sorted(each["runs"].items(), key=lambda item: int(item[0]))
-        if "failed" in run
-    }
-
-
-def _unscored(result: dict[str, Any]) -> dict[str, str]:
-    """The scores that judges could not give, and why."""
-    return {
-        f"{name} of {arm}, seed {seed}": reason
-        for arm, each in result["arms"].items()
-        for seed, run in each["runs"].items()
-        for name, reason in run.get("unscored", {}).items()
-    }
 
 
 def _list_studies(as_json: bool) -> None:

@@ -25,7 +25,7 @@ from crammed.machine.device import is_out_of_memory
 RATES = (0.15, 0.25)
 BINS = 8
 """Parts of a row that `loss_by_position` tells apart."""
-_TOKENS = 8192
+AT_ONCE = 8192
 """Tokens of one forward pass."""
 _UNCOUNTED = -1
 """A label where there is nothing to predict."""
@@ -91,7 +91,7 @@ def document_loss(
 
 
 def _rows_at_once(rows: HeldoutRows) -> int:
-    return max(1, _TOKENS // int(rows.ids.shape[1]))
+    return max(1, AT_ONCE // int(rows.ids.shape[1]))
 
 
 def _masked_positions(rows: HeldoutRows, rate: float) -> NDArray[np.int64]:

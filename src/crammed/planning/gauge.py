@@ -13,9 +13,11 @@ import torch
 
 from crammed.budget import Clock, Work
 from crammed.config import RunConfig
+from crammed.data.heldout import HeldoutRows
 from crammed.machine.device import Device
 from crammed.machine.speed import nominal_speed
 from crammed.machine.workers import world_size
+from crammed.model.heldout import AT_ONCE, heldout_loss
 from crammed.planning.measure import FIRST_IDS
 from crammed.rules.sizing import flops_per_token
 from crammed.training.build import build
@@ -64,16 +66,11 @@ def training_speed(
     Raises:
         InputError: the model is too large for the device's memory.
     """
-    vocab_size, length = config.tokenizer.vocab_size, config.data.row_length
-    step = build(config, vocab_size, FIRST_IDS, replace(device, compile=False))
-    a_row = flops_per_token(config) * length
-    several = world_size() if device.torch.type == "cuda" else 1
-    nominal = nominal_speed(config.compute) / several  # of this process alone
-    wanted = max(_PIECE_SECONDS * nominal / a_row, _FEWEST_TOKENS / length)
-    rows = max(1, min(round(wanted), step.microbatch_rows, config.batch.rows))
-    least, draw = max(FIRST_IDS.ids) + 1, np.random.default_rng(0)
-    ids = torch.from_numpy(draw.integers(least, vocab_size, (rows, length)))
-    parts = _Parts(step, ids, Update(0, 0, rows, 1.0, config.masking.rate, Work()), device, clock)
+    nominal, rows = _nominally(config, device)
+    step = build(config, config.tokenizer.vocab_size, FIRST_IDS, replace(device, compile=False))
+    rows = min(rows, step.microbatch_rows)
+    a_row = flops_per_token(config) * config.data.row_length
+    parts = _Parts.of(step, config, rows, device, clock)
     parts.time(0.0, 1)  # which warms up
 
     def measure() -> tuple[float, bool]:
@@ -97,6 +94,82 @@ def training_speed(
     return speed * (_COMPILED if device.compile else 1.0)
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How long the parts of an update take, in seconds.
+
+    Attributes:
+        update: the part that depends neither on its rows nor on how they are divided.
+        microbatch: each forward and backward pass, besides its rows.
+        row: each row.
+        most: rows of a microbatch at most.
+    """
+
+    update: float
+    microbatch: float
+    row: float
+    most: int
+
+    def seconds(self, rows: int) -> float:
+        """How long an update of so many rows takes."""
+        return self.update + math.ceil(rows / self.most) * self.microbatch + rows * self.row
+
+
+def training_pace(config: RunConfig, device: Device, clock: Clock = time.perf_counter) -> Pace:
+    """How long updates with any number of rows take, measured as `training_speed` measures.
+
+    The gradients of a single row are timed as well: in a small model they take much more than their
+    share. Nothing is measured again.
+
+    Raises:
+        InputError: the model is too large for the device's memory.
+    """
+    step = build(config, config.tokenizer.vocab_size, FIRST_IDS, replace(device, compile=False))
+    rows = min(_nominally(config, device)[1], step.microbatch_rows)
+    took, applied = dict[int, float](), list[float]()
+    for count in sorted({1, rows}):
+        parts = _Parts.of(step, config, count, device, clock)
+        parts.time(0.0, 1)  # which warms up
+        gradients, rest = zip(*parts.time(_SECONDS / 2, _FEWEST_PIECES), strict=True)
+        took[count] = statistics.median(gradients)
+        applied += rest
+    row = max(0.0, took[rows] - took[1]) / (rows - 1) if rows > 1 else 0.0
+    update, once = statistics.median(applied), max(0.0, took[1] - row)
+    most = step.microbatch_rows
+    if device.torch.type == "cuda":
+        del step, parts
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device.torch)
+    factor = 1.0 / (_COMPILED if device.compile else 1.0)
+    return Pace(factor * update, factor * once, factor * row, most)
+
+
+def heldout_pace(config: RunConfig, device: Device, clock: Clock = time.perf_counter) -> float:
+    """Seconds that measuring the held-out loss takes for each row, from a batch of random rows.
+
+    Raises:
+        InputError: the model is too large for the device's memory.
+    """
+    vocab_size, length = config.tokenizer.vocab_size, config.data.row_length
+    step = build(config, vocab_size, FIRST_IDS, replace(device, compile=False))
+    draw = np.random.default_rng(0)
+    ids = draw.integers(max(FIRST_IDS.ids) + 1, vocab_size, (max(1, AT_ONCE // length), length))
+    rows, mask, model = HeldoutRows(ids, 1.0), FIRST_IDS.mask, step.model.eval()
+    heldout_loss(model, HeldoutRows(ids[:1], 1.0), mask, device.torch)  # which warms up
+    began = clock()
+    heldout_loss(model, rows, mask, device.torch)
+    return (clock() - began) / len(ids)
+
+
+def _nominally(config: RunConfig, device: Device) -> tuple[float, int]:
+    """FLOP/s that this process should reach, and the rows whose gradients are worth timing."""
+    several = world_size() if device.torch.type == "cuda" else 1
+    nominal, length = nominal_speed(config.compute) / several, config.data.row_length
+    wanted = _PIECE_SECONDS * nominal / (flops_per_token(config) * length)
+    rows = round(max(wanted, _FEWEST_TOKENS / length))
+    return nominal, max(1, min(rows, config.batch.rows))
+
+
 def _patience(config: RunConfig) -> float:
     """For how many seconds a speed in doubt is measured again."""
     budget = config.budget.limit
@@ -113,6 +186,17 @@ class _Parts:
     update: Update
     device: Device
     clock: Clock
+
+    @classmethod
+    def of(
+        cls, step: TrainStep, config: RunConfig, rows: int, device: Device, clock: Clock
+    ) -> _Parts:
+        """Those of an update of random rows."""
+        vocab_size, length = config.tokenizer.vocab_size, config.data.row_length
+        least, draw = max(FIRST_IDS.ids) + 1, np.random.default_rng(0)
+        ids = torch.from_numpy(draw.integers(least, vocab_size, (rows, length)))
+        update = Update(0, 0, rows, 1.0, config.masking.rate, Work())
+        return cls(step, ids, update, device, clock)
 
     def time(self, seconds: float, fewest: int) -> list[tuple[float, float]]:
         """The seconds that each took, time after time, until they add up to `seconds`."""

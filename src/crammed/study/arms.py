@@ -161,7 +161,8 @@ def load_study(
 
     Returns:
         the study with `words` in its base; arms also set what follows from the budget. In a study
-        with a small form, arms that are what the baseline is are left out.
+        with a small form, arms that come out the same as the baseline or an earlier arm are left
+        out (`left_out`).
 
     Raises:
         InputError: as `read_study`, or an arm is not a valid configuration.
@@ -187,13 +188,20 @@ def load_study(
             arms[arm], made[arm] = _arm(study, arm, base, fixed, chosen)
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
-    if study.small is not None:  # a small form may be what an arm changes
-        kept = (arm for arm in arms if made[arm] != made[study.baseline] or arm == study.baseline)
-        arms = {arm: arms[arm] for arm in kept}
+    if study.small is not None:  # which may be what an arm changes, or round two to the same
+        trained = {made[arm]: arm for arm in (*reversed(arms), study.baseline)}
+        arms = {arm: words for arm, words in arms.items() if trained[made[arm]] == arm}
     first = next(iter(study.budgets), None)
     baseline = study.baseline if first is None else at(study.baseline, first)
     arms = with_each(arms, study.budgets, budget)
     return study.model_copy(update={"arms": arms, "baseline": baseline})
+
+
+def left_out(name: str, study: Study) -> list[str]:
+    """The arms of a study that `load_study` has left out of it."""
+    labels = list(study.budgets)
+    names = {arm: at(arm, labels[0]) if labels else arm for arm in read_study(name).arms}
+    return [arm for arm, loaded in names.items() if loaded not in study.arms]
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,8 @@ class Board:
             seen = self._seen.setdefault(run.folder, _Seen(self.clock()))
             if run.is_judged and (run.folder / "summary.json").exists():
                 share, words = self._while_judged(run, seen)
+            elif (run.folder / "final").exists():  # which is written when training has ended
+                share, words = 1.0 - self._share_of_judging(run), "held-out loss and export"
             elif (trained := share_done(run.folder)) is not None:
                 share, words = self._while_trained(run, seen, trained)
             else:

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crammed.budget import Budget, format_seconds
 from crammed.config import RunConfig
 from crammed.machine.device import choose_kind
-from crammed.planning.settling import device_of, measuring
 from crammed.quantity import counted
 from crammed.rules.recipe import load_config
-from crammed.rules.sizing import (
-    expected_tokens,
-    flops_per_token,
-    in_vocabulary,
-    vocabulary,
-    with_values,
-)
+from crammed.rules.sizing import in_vocabulary, vocabulary, with_values
 from crammed.study.arms import Study, merged
 from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, of_training
 from crammed.study.folder import finished_runs
+from crammed.study.judges import Judge
 from crammed.study.places import threads_of
-from crammed.terminal.progress import Progress
+from crammed.study.timing import Finished, Timing
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What is left to train, without preparing text and without judges.
+    """What is left to train and to judge, without preparing text.
 
     Attributes:
         arms: of the study, with each of its budgets.
         runs: of all arms and seeds.
-        left: runs that have not finished.
-        seconds: what these take, one after the other.
+        left: runs that have not finished, or that a judge has not scored.
+        seconds: what these take, one after the other, from their start to their last score.
         jobs: how many of them train at a time.
         cores: CPU cores of each run; 0 on a GPU.
+        uncounted: judges that have scored no run yet, so that nobody knows how long they take.
     """
 
     arms: int
@@ -47,6 +42,7 @@ class Cost:
     seconds: float
     jobs: int
     cores: int
+    uncounted: tuple[str, ...] = ()
 
     def __add__(self, other: Cost) -> Cost:
         """Of two studies, one after the other."""
@@ -57,6 +53,7 @@ class Cost:
             self.seconds + other.seconds,
             self.jobs,
             self.cores,
+            tuple(dict.fromkeys((*self.uncounted, *other.uncounted))),
         )
 
     @property
@@ -72,7 +69,8 @@ class Cost:
         runs = f"{counted(self.arms, 'arm')}, {self.left:,} of {counted(self.runs, 'run')} to go"
         took = format_seconds(round(self.seconds / min(self.jobs, max(1, self.left))))
         paid = f", {self.core_hours:.1f} core-hours" if self.cores else ""
-        return f"{runs}, about {took}{paid}"
+        more = f", and judging by {', '.join(self.uncounted)}" if self.uncounted else ""
+        return f"{runs}, about {took}{paid}{more}"
 
 
 def cost_of(
@@ -82,12 +80,15 @@ def cost_of(
     seeds: int,
     out: Path,
     jobs: int,
-    progress: Progress,
+    timing: Timing,
+    judges: Sequence[Judge] = (),
 ) -> Cost:
     """The cost of what is left of a study.
 
-    Budgets of time cost what they say. For others the device is measured with the baseline, as
-    `crammed pretrain` measures it, if anything is left, and the other arms are taken to be as fast.
+    Training costs what it has cost other seeds of the arm, or what a budget of time says, or what
+    the device is measured to take. What surrounds training, and judging, cost what they have cost
+    in this folder; before the first run has finished, the former is measured, and the latter is not
+    known.
 
     Args:
         study: as `load_study` returns it.
@@ -97,29 +98,21 @@ def cost_of(
     Raises:
         InputError: an arm is not valid, or the folder is damaged.
     """
-    threads = threads_of(jobs)
+    threads, arms = threads_of(jobs), finished_runs(out)
     configs = {arm: _config(study, arm, corpora, budget, threads) for arm in study.arms}
-    base = configs[study.baseline]
-    left = list(_left(configs, seeds, out))
-    speed = 1.0
-    if left and budget.kind != "time":
-        speed = measuring(device_of(base), progress)(base)
-    seconds = sum(seconds_of(config, speed, corpora.rows(config.corpus)) for config in left)
+    base, finished = configs[study.baseline], Finished.of(arms)
+    left = list(_left(study, seeds, arms, judges))
+    seconds, uncounted = 0.0, dict.fromkeys(each for one in left for each in one.judges)
+    for arm, trained, asked in left:
+        config, rows = configs[arm], corpora.rows(configs[arm].corpus)
+        if not trained:
+            known = finished.trained.get(arm)
+            seconds += timing.training(config, rows) if known is None else known
+            seconds += timing.rest(config, rows) if finished.rest is None else finished.rest
+        seconds += sum(finished.judging.get(each, 0.0) for each in asked)
     cores = (base.compute.threads or threads) if choose_kind(base.compute, []) == "cpu" else 0
-    return Cost(len(configs), len(configs) * seeds, len(left), seconds, jobs, cores)
-
-
-def seconds_of(config: RunConfig, speed: float, rows: int | None = None) -> float:
-    """How long a run trains; at most so long, where the length of the text is not known.
-
-    Args:
-        speed: FLOP/s of the device.
-        rows: number of rows in the corpus, whose length may end the run.
-    """
-    budget = config.budget.limit
-    if budget.kind == "time":
-        return budget.limit
-    return expected_tokens(config, speed, rows) * flops_per_token(config) / speed
+    unknown = tuple(each for each in uncounted if each not in finished.judging)
+    return Cost(len(configs), len(configs) * seeds, len(left), seconds, jobs, cores, unknown)
 
 
 def _config(study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads: int) -> RunConfig:
@@ -132,10 +125,25 @@ def _config(study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads
     return in_vocabulary(config, corpora.vocabulary(config.corpus))
 
 
-def _left(configs: dict[str, RunConfig], seeds: int, out: Path) -> Iterator[RunConfig]:
-    finished = finished_runs(out)
-    for arm, config in configs.items():
-        done = finished.get(arm, {"runs": {}})["runs"]
-        for seed in range(seeds):
-            if str(seed) not in done:
-                yield config
+class _Left(NamedTuple):
+    """What a run lacks: training, unless it is trained, and what these judges give."""
+
+    arm: str
+    trained: bool
+    judges: tuple[str, ...]
+
+
+def _left(
+    study: Study, seeds: int, arms: Mapping[str, Any], judges: Sequence[Judge]
+) -> Iterator[_Left]:
+    """The runs of a study that are not complete.
+
+    Args:
+        arms: as `finished_runs` returns them.
+    """
+    for arm in study.arms:
+        runs = arms.get(arm, {"runs": {}})["runs"]
+        for run in (runs.get(str(seed)) for seed in range(seeds)):
+            lacking = tuple(judge.name for judge in judges if judge.is_missing(run or {}))
+            if run is None or lacking:
+                yield _Left(arm, run is not None, lacking)

@@ -31,6 +31,7 @@ from crammed.study.arms import (
 from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, Corpora, of_training
 from crammed.study.statistics import lower_is_better
+from crammed.study.timing import JUDGING, WHOLE
 from crammed.terminal.progress import Progress
 
 RESULT = "study.json"
@@ -84,7 +85,8 @@ def _is_run(run: Mapping[str, Any]) -> bool:
     if "failed" in run:
         return isinstance(run["failed"], str)
     losses = (value for name, value in run.items() if lower_is_better(name))
-    numbers = (run["tokens"], run["seconds"], *losses, *run.get("scores", {}).values())
+    took = (*run.get(JUDGING, {}).values(), *([run[WHOLE]] if WHOLE in run else []))
+    numbers = (run["tokens"], run["seconds"], *losses, *run.get("scores", {}).values(), *took)
     reasons = run.get("unscored", {}).values()
     return all(isinstance(each, int | float) and abs(each) < _MOST for each in numbers) and all(
         isinstance(each, str) for each in reasons

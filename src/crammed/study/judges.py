@@ -48,7 +48,12 @@ class Judge:
     def names(self) -> tuple[str, ...]:
         """The names of what it gives."""
         of_tasks = tuple(f"{self.suite}.{task}{self.by}" for task in self.tasks)
-        return of_tasks or (f"{self.suite}{self.by}",)
+        return of_tasks or (self.name,)
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other judges of a study."""
+        return f"{self.suite}{self.by}"
 
     @property
     def by(self) -> str:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,11 +31,15 @@ _SECONDS_ASLEEP = 0.5
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code, negative for a signal, and what it wrote."""
+    """How a command ended: its exit code, negative for a signal, what it wrote, how long it took.
+
+    The seconds are those of the command alone, without what it has waited for its turn.
+    """
 
     code: int
     out: str
     error: str
+    seconds: float = 0.0
 
 
 class Place(Protocol):
@@ -87,12 +92,12 @@ class Processes:
             self._free.put(device)
 
     def _run(self, words: Sequence[str], env: Mapping[str, str]) -> Ended:
-        process = _begin(words, env)
+        began, process = time.monotonic(), _begin(words, env)
         self._started.append(process)
         if self._stopped:  # while it was started
             self.stop()
         out, error = process.communicate()
-        return Ended(process.returncode, out, error)
+        return Ended(process.returncode, out, error, time.monotonic() - began)
 
     def stop(self) -> None:
         """As `Place.stop`."""
@@ -142,7 +147,9 @@ def _last_line(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple[int, str, str]:
+def run_here(
+    words: Sequence[str], env: Mapping[str, str], folder: str
+) -> tuple[int, str, str, float]:
     """Run Python with these words in this process's stead, as a task of Ray does.
 
     Args:
@@ -151,12 +158,13 @@ def run_here(words: Sequence[str], env: Mapping[str, str], folder: str) -> tuple
     if threading.current_thread() is threading.main_thread():
         # Ray cancels by this signal, which shells ignore for what they start in the background.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    began = time.monotonic()
     process = _begin(words, env, folder if Path(folder).is_dir() else None)
     try:
         while True:  # what Ray stops a task with does not wake it from waiting
             with suppress(subprocess.TimeoutExpired):
                 out, error = process.communicate(timeout=_SECONDS_ASLEEP)
-                return process.returncode, out, error
+                return process.returncode, out, error, time.monotonic() - began
     except BaseException:
         process.terminate()
         process.communicate()  # until its checkpoint is written

@@ -4,13 +4,14 @@ Finished runs are not repeated, so a study that was stopped continues where it w
 nothing is left to do ends at once.
 
 ``OUT/study.json`` holds ``{"environment", "corpus", "unigram", "budget", "budgets", "jobs",
-"baseline", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is ``{"loss@0.15",
-"loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens", "updates",
-"parameters", "exaflop", "memory_bytes", "joules", "seconds"}``, or ``{"failed": reason}``;
-``scores`` are those of its judges by name, and ``unscored`` says why some are missing; ``joules``
-are there where they are known. Of corpora that the study has prepared, each arm has the hash of its
-``corpus`` beside its words, and ``corpora`` describes them by their hashes; ``judges`` holds a hash
-of the data of each.
+"baseline", "description", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is
+``{"loss@0.15", "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens",
+"updates", "parameters", "exaflop", "memory_bytes", "joules", "seconds"}``, or ``{"failed":
+reason}``; ``scores`` are those of its judges by name, and ``unscored`` says why some are missing;
+``joules`` are there where they are known; ``whole_seconds`` are those of its command from beginning
+to end, or, if it was resumed, of the last part, and ``judging_seconds`` those of each judge. Of
+corpora that the study has prepared, each arm has the hash of its ``corpus`` beside its words, and
+``corpora`` describes them by their hashes; ``judges`` holds a hash of the data of each.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from crammed.study.judges import (
     without_stale,
 )
 from crammed.study.places import Ended, Place, opened, threads_of
+from crammed.study.timing import JUDGING, WHOLE
 from crammed.terminal.progress import Progress
 
 _SCORED = (0, TaskFailed.exit_code)
@@ -124,6 +126,7 @@ def run_study(
             "jobs": before.get("jobs") if as_it_is else jobs,
             "budget": budget.text,
             "baseline": study.baseline,
+            "description": study.description,
             "chosen": chosen or {},
             **_about_budgets(study, budget, before),
             **_about_corpora(study, corpora, out, before),
@@ -318,6 +321,7 @@ def _train(run: _Run, place: Place) -> dict[str, Any]:
         entry = _result(run.folder)
         if entry is None:
             return {"failed": f"it ended without a result: does this machine see {run.folder}?"}
+        entry[WHOLE] = ended.seconds
     return _judged(run, entry, place) if run.judges else entry
 
 
@@ -338,6 +342,8 @@ def _judged(run: _Run, entry: dict[str, Any], place: Place) -> dict[str, Any]:
         given = scores_of(run.folder, judge) if ended.code in _SCORED else {}
         scores = with_scores(entry.get("scores", {}), given, judge)
         entry = {**entry, "scores": scores}
+        if given:
+            entry[JUDGING] = {**entry.get(JUDGING, {}), judge.name: ended.seconds}
         faults |= unscored(run.folder, judge, scores, _fault(ended))
     kept = {name: value for name, value in entry.items() if name != "unscored"}
     return {**kept, "unscored": faults} if faults else kept

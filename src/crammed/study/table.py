@@ -138,6 +138,26 @@ def findings(study: Json) -> dict[str, Any]:
     return found.get("", {"compared_at": found})
 
 
+def failed_runs(result: Json) -> dict[str, str]:
+    """The runs that failed, and why."""
+    return {
+        f"{arm}, seed {seed}": run["failed"]
+        for arm, each in result["arms"].items()
+        for seed, run in sorted(each["runs"].items(), key=lambda item: int(item[0]))
+        if "failed" in run
+    }
+
+
+def missing_scores(result: Json) -> dict[str, str]:
+    """The scores that judges could not give, and why."""
+    return {
+        f"{name} of {arm}, seed {seed}": reason
+        for arm, each in result["arms"].items()
+        for seed, run in each["runs"].items()
+        for name, reason in run.get("unscored", {}).items()
+    }
+
+
 def _table(study: Json, measure: str) -> Table:
     judged, second = decidable(study) is not False, measure == RATES[0]
     name = measure_text(measure)  # a score keeps its own

@@ -1,0 +1,166 @@
+"""How long the runs of a study take: training, what comes before and after it, and judging.
+
+What has finished in the study's folder tells it of the runs that are left. Where nothing has, parts
+of an update are measured on this device, once for each size of model and each optimizer, and how
+long a command needs to start, once.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crammed.config import RunConfig
+from crammed.data.masking import predicted_positions
+from crammed.model.count import train_flops_per_token
+from crammed.model.heldout import RATES
+from crammed.planning.gauge import Pace, heldout_pace, training_pace
+from crammed.planning.settling import device_of
+from crammed.rules.sizing import expected_tokens, flops_per_token
+from crammed.schedule import batch_rows
+from crammed.terminal.progress import Progress
+from crammed.training.heldout import rows_on_the_way
+
+WHOLE, JUDGING = "whole_seconds", "judging_seconds"
+"""Of a run in ``study.json``: its command from beginning to end, and each judge's by name."""
+STARTS = "import crammed.pipeline; from transformers import AutoModelForMaskedLM, pipeline"
+"""What a run imports, which is most of what it does besides computing."""
+STARTED = 2.0
+"""How many times as long a run takes to start, open its corpus, export and check what it wrote."""
+STAGES = 200
+"""Parts into which a growing batch is divided to count updates."""
+
+Arms = Mapping[str, Mapping[str, Any]]
+
+
+class Timing:
+    """Measures this device as far as it is asked to, and keeps what it has measured."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._paces: dict[tuple[object, ...], tuple[RunConfig, Pace]] = {}
+        self._a_row: float | None = None
+        self._start: float | None = None
+
+    def training(self, config: RunConfig, rows: int | None) -> float:
+        """Seconds that a run trains.
+
+        Args:
+            rows: number of rows in the corpus, whose length may end the run; None if that is not
+                known.
+
+        Raises:
+            InputError: the device is missing, or too small for the model.
+        """
+        if config.budget.limit.kind == "time":
+            return config.budget.limit.limit
+        measured, pace = self._pace(config)
+        share = flops_per_token(config) / flops_per_token(measured)
+        return sum(n * _seconds(pace, each, share) for n, each in updates_of(config, rows))
+
+    def rest(self, config: RunConfig, rows: int | None) -> float:
+        """Seconds besides training: starting, held-out loss, exporting.
+
+        Raises:
+            InputError: as `training`.
+        """
+        return STARTED * self._starting() + self._heldout(config, rows)
+
+    def _heldout(self, config: RunConfig, rows: int | None) -> float:
+        """Seconds of all held-out measurements, by what the first configuration asked for takes."""
+        if self._a_row is None:
+            with self._progress.task("measuring") as task:
+                a_row = heldout_pace(config, device_of(config)) / _heldout_flops(config)
+                self._a_row = a_row
+                task.update(1, f"{1000 * a_row * _heldout_flops(config):.3g} ms a held-out row")
+        count, every = config.data.heldout_rows, config.train.heldout_every
+        if every is not None and "evaluate" not in config.budget.charge:
+            count += round(1 / every) * rows_on_the_way(config, None, rows)
+        return count * self._a_row * _heldout_flops(config)
+
+    def _pace(self, config: RunConfig) -> tuple[RunConfig, Pace]:
+        """A configuration of the same kind, and how fast it was found to be."""
+        model = config.model
+        kind = (
+            *(model.layers, model.passes, model.width, config.data.row_length),
+            *(config.optim.name, config.compute.model_dump_json()),
+        )
+        if kind not in self._paces:
+            with self._progress.task("measuring") as task:
+                self._paces[kind] = config, (pace := training_pace(config, device_of(config)))
+                took = 1000 * pace.seconds(config.batch.rows)
+                task.update(1, f"{model.layers} x {model.width}: {took:.3g} ms an update")
+        return self._paces[kind]
+
+    def _starting(self) -> float:
+        """Seconds until a new process has what a run imports."""
+        if self._start is None:
+            began = time.monotonic()
+            subprocess.run([sys.executable, "-c", STARTS], capture_output=True, check=False)
+            self._start = time.monotonic() - began
+        return self._start
+
+
+def _seconds(pace: Pace, rows: int, share: float) -> float:
+    """An update of so many rows, each with this share of the work of those that were measured."""
+    return pace.seconds(rows) + (share - 1.0) * rows * pace.row
+
+
+def _heldout_flops(config: RunConfig) -> float:
+    """In proportion to what the held-out loss of a row computes."""
+    length, vocabulary = config.data.row_length, config.tokenizer.vocab_size
+    predicted = (predicted_positions(rate, length) for rate in RATES)
+    return sum(train_flops_per_token(config.model, vocabulary, length, n) for n in predicted)
+
+
+def updates_of(config: RunConfig, rows: int | None = None) -> Iterator[tuple[float, int]]:
+    """How many updates a run makes with how many rows each, from the smallest batch to the largest.
+
+    Args:
+        rows: as for `Timing.training`.
+    """
+    batch, length = config.batch, config.data.row_length
+    stages = STAGES if batch.ramp else 1
+    tokens = expected_tokens(config, 1.0, rows)  # budgets of time apart, the speed means nothing
+    for stage in range(stages):
+        each = batch_rows((stage + 0.5) / stages, batch.rows, batch.ramp, batch.ramp_quantum)
+        paid = tokens / length / (batch.rows if config.budget.limit.kind == "updates" else each)
+        yield paid / stages, each
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What the finished runs of a study say about the others.
+
+    Attributes:
+        trained: mean seconds that the runs of an arm trained.
+        rest: median seconds that runs took besides training; None if no run has said it.
+        judging: median seconds of each judge, by its name.
+    """
+
+    trained: Mapping[str, float]
+    rest: float | None
+    judging: Mapping[str, float]
+
+    @classmethod
+    def of(cls, arms: Arms) -> Finished:
+        """Read from the arms of ``study.json``, without runs that failed."""
+        every = [run for entry in arms.values() for run in entry["runs"].values()]
+        rest = [max(0.0, run[WHOLE] - run["seconds"]) for run in every if WHOLE in run]
+        judging: dict[str, list[float]] = {}
+        for run in every:
+            for name, took in run.get(JUDGING, {}).items():
+                judging.setdefault(name, []).append(took)
+        return cls(
+            {
+                arm: statistics.fmean(run["seconds"] for run in entry["runs"].values())
+                for arm, entry in arms.items()
+            },
+            statistics.median(rest) if rest else None,
+            {name: statistics.median(took) for name, took in judging.items()},
+        )

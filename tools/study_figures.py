@@ -1,0 +1,121 @@
+"""Figures of the studies in docs/experiments.md: each arm's difference from the baseline, as SVG.
+
+A figure is written without a library, so that the same record gives the same file everywhere, and
+`tools/records.py tables --check` can compare it. It follows light and dark pages by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from crammed.study.statistics import compare_arms, decidable, main_measure, smallest_difference
+from crammed.study.table import difference_text, measure_text
+
+Row = Mapping[str, Any]
+
+WIDTH, LEFT, RIGHT, ROW, TOP = 860, 280, 70, 20, 34
+"""In pixels: the figure, what names take, what numbers take, a row, what stands above the rows."""
+FURTHEST = 3.0
+"""The axis ends at so many times a usual difference; what lies beyond ends in a triangle."""
+STYLE = """
+  text { font: 12px sans-serif; fill: #1f2933; } .soft { fill: #616e7c; }
+  line { stroke: #cbd2d9; } .reach { stroke-width: 3; }
+  .better { fill: #047857; stroke: #047857; } .worse { fill: #b91c1c; stroke: #b91c1c; }
+  .other { fill: #829ab1; stroke: #829ab1; } .base { fill: none; stroke: #616e7c; stroke-width: 2; }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e4e7eb; } .soft { fill: #9aa5b1; } line { stroke: #52606d; }
+    .better { fill: #34d399; stroke: #34d399; } .worse { fill: #f87171; stroke: #f87171; }
+    .other { fill: #9fb3c8; stroke: #9fb3c8; } .base { fill: none; stroke: #9aa5b1; }
+  }
+"""
+
+
+def differences_figure(study: Mapping[str, Any]) -> str:
+    """The differences of all arms of a study with one budget, the best first, with intervals.
+
+    Args:
+        study: as `crammed.study.budgets.by_budget` gives it.
+    """
+    measure = main_measure(study)
+    rows = [row for row in compare_arms(study, (measure,)) if measure in row]
+    smallest = smallest_difference(study, measure) or {"difference": 0.0}
+    sizes = [abs(row[measure]["difference"] or 0.0) for row in rows]
+    limit = _limit(sizes, smallest["difference"])
+    bottom = TOP + ROW * len(rows)
+    judged = decidable(study) is not False
+    title = f"{measure_text(measure)}: difference from {study['baseline']}"
+    note = "with 95 % intervals" if judged else "not decidable at this budget"
+    parts = [
+        _text(8, 18, f"{title}, {note}", "soft"),
+        *_axis(limit, bottom),
+        *(
+            part
+            for place, row in enumerate(rows)
+            for part in _arm(row["arm"], row[measure], measure, limit, TOP + ROW * place, judged)
+        ),
+    ]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 26}" '
+            f'width="{WIDTH}" role="img" aria-label="{escape(title)}">',
+            f"<style>{STYLE}</style>",
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def _limit(sizes: Sequence[float], visible: float) -> float:
+    """The largest difference on the axis, so that a few large ones do not hide the rest.
+
+    Args:
+        visible: the smallest difference that the study could have seen.
+    """
+    known = sorted(size for size in sizes if size)
+    if not known:
+        return visible or 1.0
+    middle = max(visible, known[len(known) // 2])
+    return 1.15 * max(visible, min(known[-1], FURTHEST * middle))
+
+
+def _x(difference: float, limit: float) -> float:
+    half = (WIDTH - LEFT - RIGHT) / 2
+    return LEFT + half * (1.0 + min(1.0, max(-1.0, difference / limit)))
+
+
+def _axis(limit: float, bottom: int) -> Iterator[str]:
+    power = 10.0 ** math.floor(math.log10(limit / 2.0))
+    step = next(size * power for size in (5.0, 2.0, 1.0) if size * power <= limit / 2.0)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    for number in range(-math.floor(limit / step), math.floor(limit / step) + 1):
+        x = _x(number * step, limit)
+        yield f'<line x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{bottom}"/>'
+        label = f"{number * step:+.{digits}f}" if number else "0"
+        yield _text(x, bottom + 16, label, "soft", "middle")
+
+
+def _arm(arm: str, one: Row, measure: str, limit: float, top: int, judged: bool) -> Iterator[str]:
+    """One arm: its name, its interval, its difference as a dot, and in numbers."""
+    y, base = top + ROW / 2, one["difference"] is None
+    kind = "base" if base else one["verdict"] or "other"
+    yield _text(LEFT - 12, y + 4, arm, "", "end")
+    if judged and one["interval"]:
+        low, high = (_x(end, limit) for end in one["interval"])
+        yield (f'<line class="reach {kind}" x1="{low:.1f}" y1="{y:g}" x2="{high:.1f}" y2="{y:g}"/>')
+    x, difference = _x(one["difference"] or 0.0, limit), one["difference"] or 0.0
+    if abs(difference) > limit:
+        side = math.copysign(8.0, difference)
+        points = f"{x:.1f},{y:g} {x - side:.1f},{y - 5:g} {x - side:.1f},{y + 5:g}"
+        yield f'<polygon class="{kind}" points="{points}"/>'
+    else:
+        yield f'<circle class="{kind}" cx="{x:.1f}" cy="{y:g}" r="4.5"/>'
+    yield _text(WIDTH - RIGHT + 10, y + 4, difference_text(one, measure) or "baseline")
+
+
+def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    of_kind = f' class="{kind}"' if kind else ""
+    where = f'x="{x:.1f}" y="{y:g}" text-anchor="{anchor}"'
+    return f"<text {where}{of_kind}>{escape(words)}</text>"

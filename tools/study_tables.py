@@ -1,0 +1,181 @@
+"""The tables and figures of studies: arms by what they were compared by, and what can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from crammed.budget import Budget
+from crammed.files.writing import read_json
+from crammed.quantity import counted, quantity
+from crammed.study.arms import study_names
+from crammed.study.budgets import by_budget
+from crammed.study.laws import doubts, law_lines
+from crammed.study.scaling import analyse
+from crammed.study.statistics import (
+    RATES,
+    compare_arms,
+    decidable,
+    decidable_text,
+    main_measure,
+)
+from crammed.study.table import (
+    difference_text,
+    interval_text,
+    mean_text,
+    measure_text,
+    p_text,
+    sensitivity_text,
+)
+from layout import NOT_YET, wrapped
+from study_figures import differences_figure
+
+RECORDS = Path(__file__).resolve().parents[1] / "records"
+ALONE = "document_loss@0.15"
+
+
+def study_table(names: list[str]) -> str:
+    """The arms of a study, best first, compared with its baseline."""
+    return _arms_table(_study_of(names))
+
+
+def experiment(names: list[str]) -> str:
+    """What the latest record of a built-in study says, for each of its budgets."""
+    (name,) = names
+    if (record := _latest(name)) is None:
+        return NOT_YET
+    values = _study_of([record.name])
+    parts = []
+    for label, part in _parts(values).items():
+        parts += [f"With {label}, {part['budget']}:\n"] if label else []
+        figure = f"../records/{record.name}/{_figure(label)}"
+        parts += [_verdicts(part), f"![Differences from {part['baseline']}]({figure})\n"]
+        parts.append(_arms_table(part))
+    if (found := analyse(values)) is not None:
+        parts.append("".join(f"- {line}\n" for line in [*doubts(values), *law_lines(found)]))
+    parts.append(f"From [{record.name}](../records/{record.name}/README.md).\n")
+    return "\n".join(parts)
+
+
+def _latest(name: str) -> Path | None:
+    """The latest record of a built-in study; None if it has none."""
+    return max(RECORDS.glob(f"????-??-??-study-{name}"), default=None)
+
+
+def _parts(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The budgets of a study with which anything has finished, by label."""
+    return {
+        label: part | {"budget": str(Budget.parse(part["budget"]))}
+        for label, part in by_budget(values).items()
+        if _finished(part)
+    }
+
+
+def _finished(part: dict[str, Any]) -> bool:
+    runs = (run for arm in part["arms"].values() for run in arm["runs"].values())
+    return any("failed" not in run for run in runs)
+
+
+def _figure(label: str) -> str:
+    """The file of a figure in a record."""
+    return f"differences-{label}.svg" if label else "differences.svg"
+
+
+def figures() -> Iterator[tuple[Path, str]]:
+    """The figures of the page of experiments, and what they hold."""
+    for name in study_names():
+        if (record := _latest(name)) is not None:
+            for label, part in _parts(_study_of([record.name])).items():
+                yield record / _figure(label), differences_figure(part)
+
+
+def _verdicts(part: dict[str, Any]) -> str:
+    """What can be told from the baseline, in a sentence."""
+    main = main_measure(part)
+    rows = [row for row in compare_arms(part, (main,)) if main in row]
+    if decidable(part) is False:
+        return wrapped("Which arm is better cannot be decided with this budget.") + "\n"
+    tested = [row for row in rows if row[main]["p"] is not None]
+    if not tested:
+        return wrapped("With one seed, no difference can be told from chance.") + "\n"
+    said = []
+    for verdict in ("better", "worse"):
+        own = [row for row in tested if row[main]["verdict"] == verdict]
+        named = ", ".join(f"`{row['arm']}` ({difference_text(row[main], main)})" for row in own)
+        said += [f"{verdict.capitalize()} than `{part['baseline']}`: {named}."] if own else []
+    left = sum(row[main]["verdict"] is None for row in tested)
+    if said and left:
+        said.append(f"{counted(left, 'other arm')} cannot be told from it.")
+    return wrapped(*said or (_alike(part["baseline"], len(tested)),)) + "\n"
+
+
+def _alike(baseline: str, arms: int) -> str:
+    if arms == 1:
+        return f"The arm cannot be told from `{baseline}`."
+    return f"None of {arms} arms can be told from `{baseline}`."
+
+
+def documents_table(names: list[str]) -> str:
+    """The arms of a study on documents by themselves and on packed rows, at 15 % masking."""
+    values = _study_of(names)
+    lines = [
+        "| arm | seeds | documents by themselves | difference, 95 % interval | p | packed rows "
+        "| difference, 95 % interval | p |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in compare_arms(values, (ALONE, RATES[0])):
+        cells = [row["arm"], str(row["seeds"])]
+        for key in (ALONE, RATES[0]):
+            cells += [mean_text(row[key], key), *_found(values, row[key])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _below(values, ALONE)]) + "\n"
+
+
+def _arms_table(values: dict[str, Any]) -> str:
+    """The arms by held-out loss, or by bits per character where vocabularies may differ."""
+    main = main_measure(values)
+    name = main.partition("@")[0]
+    measures = [rate.replace(RATES[0].partition("@")[0], name) for rate in RATES]
+    lines = [
+        f"| arm | seeds | {measure_text(main).partition(',')[0]} at 15 % masking | at 25 % masking "
+        f"| difference from {values['baseline']}, 95 % interval | p | tokens |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in compare_arms(values, measures):
+        if main not in row:
+            lines.append(f"| {row['arm']} | 0 | {row.get('failed', 'not run')} | | | | |")
+            continue
+        few, many = (mean_text(row[each], each) for each in measures)
+        difference, p = _found(values, row[main])
+        cells = (row["arm"], str(row["seeds"]), few, many, difference, p, quantity(row["tokens"]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _below(values, main)]) + "\n"
+
+
+def _found(study: dict[str, Any], one: dict[str, Any]) -> tuple[str, str]:
+    """A difference with its interval, and its p-value, where the budget can decide at all."""
+    difference, interval = difference_text(one), interval_text(one)
+    if decidable(study) is False or not interval:
+        return difference, ""
+    return f"{difference} ({interval})", p_text(one)
+
+
+def _below(study: dict[str, Any], measure: str) -> str:
+    """What the table can show, and how the study was made."""
+    made = study["environment"]
+    words = [
+        sensitivity_text(study, measure),
+        *([decidable_text(study)] if "unigram" in study else []),
+        f"Budget {study['budget']}, {counted(made['cores'], 'core')}, commit {made['commit']}.",
+    ]
+    return wrapped(*words)
+
+
+def _study_of(names: list[str]) -> dict[str, Any]:
+    """The study of the one record that a page names."""
+    (name,) = names
+    values = read_json(RECORDS / name / "study.json")
+    if values is None:
+        raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
+    return values
