@@ -12,7 +12,8 @@ folder ``records/DATE-study-NAME`` that gets its figures, and ``documents: DATE-
 runs were scored on documents by themselves (`study_tables`); ``positions: DATE-NAME`` runs by
 position in the row, and ``sizes: BUDGET ...`` what the default recipe becomes at some budgets;
 ``contest: DATE-NAME``, ``sweep``, ``hour`` and ``serving`` show records on a CPU (`cpu_tables`),
-``epochs: DATE-NAME``, ``variants`` and ``minutes`` those about little text (`text_tables`);
+``epochs: DATE-NAME``, ``larger``, ``variants`` and ``minutes`` those about little text
+(`text_tables`);
 ``prepare: FILE`` and the other keys of `MAKERS` show benchmark results (`benchmark_tables`).
 """
 
@@ -271,6 +272,7 @@ MAKERS = {
     "hour": cpu_tables.hour_table,
     "serving": cpu_tables.serving_table,
     "epochs": text_tables.epochs_table,
+    "larger": text_tables.larger_table,
     "variants": text_tables.variants_table,
     "minutes": text_tables.minutes_table,
 }

@@ -6,6 +6,7 @@ Markdown. What has not been measured yet is no error, and the table says so.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from crammed.budget import format_seconds
-from crammed.config import RunConfig
+from crammed.config import ModelConfig, RunConfig
 from crammed.files.writing import read_json
 from crammed.machine.device import known_peak
 from crammed.machine.speed import SHARE_OF_PEAK
+from crammed.model.count import block_matrix_parameters
 from crammed.quantity import quantity
 from crammed.rules.choosing import choose, shape_of
 from crammed.rules.recipe import ask
@@ -84,11 +86,12 @@ class Grid:
 
     @property
     def speeds(self) -> dict[Shape, float]:
-        """The median of the tokens per second of each size."""
-        found: dict[Shape, list[float]] = {}
+        """The tokens per second of the fastest run of each size, which was disturbed least."""
+        found: dict[Shape, float] = {}
         for run in self.of():
-            found.setdefault(_shape(run), []).append(run["tokens"] / run["charged_seconds"])
-        return {shape: statistics.median(each) for shape, each in found.items()}
+            speed = run["tokens"] / run["charged_seconds"]
+            found[_shape(run)] = max(speed, found.get(_shape(run), 0.0))
+        return found
 
 
 def epochs_table(names: list[str]) -> str:
@@ -113,6 +116,37 @@ def epochs_table(names: list[str]) -> str:
         f"Losses are means over seeds ({many}); where there are several sizes, the best is in bold."
     )
     return tabled(f"| text | layers x width | {read} |", rows, runs, words)
+
+
+def larger_table(names: list[str]) -> str:
+    """Each size beside the next smaller one after the same time, by tokens per parameter."""
+    grid = Grid.read(names)
+    shapes, speeds, found = sorted({_shape(run) for run in grid.of()}, key=_weight), grid.speeds, []
+    for text, (small, large) in itertools.product(grid.texts, itertools.pairwise(shapes)):
+        losses = _by_tokens(grid.of(text, small))
+        for tokens, loss in _by_tokens(grid.of(text, large)).items():
+            read = tokens * speeds[small] / speeds[large]
+            if losses and min(losses) <= read <= NEARLY * max(losses):
+                weights = block_matrix_parameters(_of_shape(large))
+                rival = _between(losses, read)
+                run = f"{_size(large)} | {text} | {quantity(tokens)} | {loss:.3f}"
+                beside = f"{_size(small)} | {rival:.3f} | {loss - rival:+.3f}"
+                found.append((tokens / weights, f"{run} | {beside}"))
+    if not found:
+        return NOT_YET
+    rows = [f"| {ratio:.2g} | {cells} |" for ratio, cells in sorted(found)]
+    head = (
+        "| tokens per parameter | layers x width | text | tokens | held-out loss | beside "
+        "| its loss after the same time | difference |"
+    )
+    words = "Losses are at 15 % masking, on held-out documents of each text; means over seeds."
+    return tabled(head, rows, grid.of(), words)
+
+
+def _of_shape(shape: Shape) -> ModelConfig:
+    """The model of the default recipe in a size."""
+    layers, width = shape
+    return ask("crammed", [f"model.layers={layers}", f"model.width={width}"]).config.model
 
 
 def variants_table(names: list[str]) -> str:
@@ -195,8 +229,8 @@ def _chosen(grid: Grid, text: Text, minutes: int) -> tuple[RunConfig, float]:
         model = config.model.model_copy(update={"layers": layers, "width": width})
         return speeds[nearest] * flops_per_token(config.model_copy(update={"model": model}))
 
-    chosen = choose(asked, text.tokens / asked.config.data.row_length, measured)
-    return chosen.config, chosen.choice.flops_per_second or math.nan
+    chosen = choose(asked, text.tokens / asked.config.data.row_length, measured).config
+    return chosen, measured(chosen)
 
 
 def _expected(losses: dict[float, float], read: float) -> str:
@@ -207,9 +241,13 @@ def _expected(losses: dict[float, float], read: float) -> str:
         return "beyond what was measured"
     if read < min(losses):
         return "shorter than what was measured"
+    return f"{_between(losses, read):.2f}"
+
+
+def _between(losses: dict[float, float], read: float) -> float:
+    """The loss after so many tokens, between those that were measured."""
     tokens = sorted(losses)
-    between = np.interp(math.log(read), np.log(tokens), [losses[each] for each in tokens])
-    return f"{between:.2f}"
+    return float(np.interp(math.log(read), np.log(tokens), [losses[each] for each in tokens]))
 
 
 def _by_tokens(runs: list[Run]) -> dict[float, float]:

@@ -33,8 +33,10 @@ RESULT: dict[str, Any] = {
 }
 
 
-def test_a_loss_above_the_unigram_models_is_said_to_be_above() -> None:
-    worse = {**RESULT, "heldout": {"loss@0.15": 5.05, "loss@0.25": 5.1}, "tasks": {}}
+def test_a_loss_above_the_unigram_models_is_said_to_be_above(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", tiny("crammed")) as run:
+        worse = {**RESULT, "run_dir": str(run.path), "tasks": {}}
+    worse |= {"heldout": {"loss@0.15": 5.05, "loss@0.25": 5.1}}
     said = "5.050 nats with 15 % masked (0.05 nats above the unigram model), 5.100 with 25 %"
     assert dict(run_lines(worse))["held-out loss"] == said
 

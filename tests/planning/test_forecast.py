@@ -48,7 +48,9 @@ def test_a_budget_of_time_is_filled_to_the_last_update() -> None:
 
 @pytest.mark.parametrize("budget", ["1e10s", "1e12updates", "1e18tok"])
 def test_a_budget_that_takes_too_long_to_play_is_refused(budget: str) -> None:
-    with pytest.raises(InputError, match=r"would take about \de\+\d\d updates, too many to play"):
+    with pytest.raises(
+        InputError, match=r"would take about \de\+\d\d updates, too many to simulate"
+    ):
         forecast(config(budget=budget), 256, None, SPEED)
 
 

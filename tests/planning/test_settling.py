@@ -52,7 +52,6 @@ BUDGET = Budget.parse("2s")
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes among which a second of a test and its text choose."""
     monkeypatch.setattr("crammed.rules.sizing.SHAPES", ((1, 16), (1, 32), (2, 32)))
-    monkeypatch.setattr("crammed.rules.sizing.TOKENS_PER_PARAMETER", 10.0)
     monkeypatch.setattr("crammed.rules.sizing.vocabulary", lambda width: 8 * width)
 
 

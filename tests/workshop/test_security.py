@@ -22,7 +22,7 @@ UNSAFE_IMPORTS = {
     *("requests", "httpx", "aiohttp", "urllib", "http", "ftplib", "smtplib", "socket"),
 }
 UNSAFE_CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "torch.save"}
-STARTING_PROGRAMS = {"runs/environment.py", "study/places.py"}
+STARTING_PROGRAMS = {"runs/environment.py", "study/places.py", "study/timing.py"}
 
 
 def trees() -> Iterator[tuple[str, ast.AST]]:

@@ -46,6 +46,7 @@ NUMBERS: Holds = dict.fromkeys(
     ),
     ANY,
 )
+MATRIX_STARTS = ("normal", "small", "megatron", "wang", "orthogonal")
 KNOWN_ACTIVATIONS = tuple(name for name, kind in ACTIVATIONS.items() if kind.transformers)
 
 MODERNBERT: Holds = {
@@ -66,7 +67,7 @@ MODERNBERT: Holds = {
     "decoder_bias": BOTH,
     "decoder_bias_start": ("zero", "log-frequency"),
     "embedding_start": ("random", "cooccurrence"),
-    "matrix_start": ANY,
+    "matrix_start": MATRIX_STARTS,
     "attention_start": ("random", "neighbours"),
     "ffn_dropout": ("hidden",),
     "zero_outputs": BOTH,
@@ -91,7 +92,7 @@ BERT: Holds = {
     "decoder_bias": (True,),
     "decoder_bias_start": ("zero", "log-frequency"),
     "embedding_start": ("random", "cooccurrence"),
-    "matrix_start": ANY,
+    "matrix_start": MATRIX_STARTS,
     "ffn_dropout": ("residual",),
     "zero_outputs": BOTH,
     "classifier": ("pooler",),

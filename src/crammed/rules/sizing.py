@@ -47,13 +47,15 @@ LARGEST_HEAD = 64
 FEWEST_HEADS = 4
 """Narrow models have narrow heads, so that there is one for each of the neighbours that attention
 begins with."""
-TOKENS_PER_PARAMETER = 20.0
-"""Tokens for each weight of the layers' products that spend compute best (Hoffmann et al. 2022)."""
-MOST_EPOCHS = 8.0
+SMALL = 1e6
+TOKENS_OF_SMALL, TOKENS_OF_LARGE = 10.0, 20.0
+"""Tokens for each weight of the layers' products that spend compute best. Models with fewer than a
+million weights, up to 4 x 128, were compared here (docs/recipe.md); larger ones by Hoffmann et al.
+(2022)."""
+MOST_EPOCHS = 4.0
 """What is read more often than this does not count for the size, as measured on texts of a quarter
-of a million to three million tokens (docs/text.md). Language models, which see the same targets in
-each reading, gain little after four (Muennighoff et al. 2023). When a run ends is for
-`budget.most_epochs` to say."""
+of a million to three million tokens (docs/text.md), and as others found for language models
+(Muennighoff et al. 2023). When a run ends is for `budget.most_epochs` to say."""
 BATCH_TOKENS = 1024.0
 BATCH_AT = 1e6
 BATCH_POWER = 0.6
@@ -188,18 +190,24 @@ def epochs_that_count(config: RunConfig) -> float:
     return min(MOST_EPOCHS, config.budget.most_epochs or math.inf)
 
 
+def tokens_per_parameter(parameters: int) -> float:
+    """How many tokens a model with so many weights in its layers needs for each of them."""
+    return TOKENS_OF_SMALL if parameters < SMALL else TOKENS_OF_LARGE
+
+
 def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
     """The place of the size to train among sizes in ascending order, and why.
 
-    This is the largest that gets `TOKENS_PER_PARAMETER`, or the smallest if none does; what is read
-    more often than `epochs_that_count` says does not count. So more budget never chooses a smaller
-    size, and little text never chooses a large one. It is a rule of thumb: the loss depends little
-    on the size (Geiping and Goldstein 2022, section 4.2), so half or twice as large is no mistake.
+    This is the largest that gets its `tokens_per_parameter`, or the smallest if none does; what is
+    read more often than `epochs_that_count` says does not count. So more budget never chooses a
+    smaller size, and little text never chooses a large one. It is a rule of thumb: the loss depends
+    little on the size (Geiping and Goldstein 2022, section 4.2), so half or twice as large is no
+    mistake.
     """
-    needed = [TOKENS_PER_PARAMETER * size.parameters for size in sizes]
+    needed = [tokens_per_parameter(size.parameters) * size.parameters for size in sizes]
     fed = [n for n, size in enumerate(sizes) if size.tokens_that_count >= needed[n]]
     place = fed[-1] if fed else 0
-    wanted = f"{TOKENS_PER_PARAMETER:g} tokens per parameter of its layers"
+    wanted = f"{tokens_per_parameter(sizes[place].parameters):g} tokens per parameter of its layers"
     if any(size.tokens >= needed[n] for n, size in enumerate(sizes) if n > place):
         wanted += f" from reading the text at most {sizes[0].most_epochs:g} times"
     if fed:

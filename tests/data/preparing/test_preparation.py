@@ -227,7 +227,7 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, text_file: P
     assert made[0].sha256 == made[1].sha256
 
 
-SMALL_SHARDS = "from crammed.data import shards; shards.SHARD_CHARACTERS = 20_000"
+SMALL_SHARDS = "from crammed.data.preparing import shards; shards.SHARD_CHARACTERS = 20_000"
 
 
 def _words(out: Path, text: Path) -> list[str]:
