@@ -82,14 +82,14 @@ def shape(study: Study, arm: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", study_names())
-@pytest.mark.parametrize("budget", ["5e6tok", "1e12tok"])
+@pytest.mark.parametrize("budget", ["3e6tok", "1e12tok"])
 def test_every_study_is_valid_small_and_in_full(name: str, budget: str) -> None:
     read, study = read_study(name), loaded(name, budget)
     same = name == "architecture"  # of two arms one is the baseline, small or in full
     assert len(study.arms) == (len(read.arms) - same) * max(1, len(read.budgets))
     layers, width, rows = shape(study, study.baseline)
-    assert (layers, width) == (("2", "64") if budget == "5e6tok" else ("16", "768"))
-    assert (int(rows) < 100) == (budget == "5e6tok")
+    assert (layers, width) == (("2", "64") if budget == "3e6tok" else ("16", "768"))
+    assert (int(rows) < 100) == (budget == "3e6tok")
     assert not any("*" in word for arm in study.arms for word in study.words(arm))
     assert not any(word.endswith("=None") for arm in study.arms for word in study.words(arm))
     arms: dict[str, list[str]] = {}

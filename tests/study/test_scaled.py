@@ -18,7 +18,7 @@ from crammed.rules.sizing import rates_of_width, with_values
 from crammed.study.arms import Study, left_out, load_study
 from crammed.study.scaled import in_proportion, resolved, scaled_down
 
-LITTLE, MUCH = Budget.parse("5e6tok"), Budget.parse("1e12tok")
+LITTLE, MUCH = Budget.parse("3e6tok"), Budget.parse("1e12tok")
 SHORT = ["finetune.max_length=32"]
 ARMS = {"plain": [], "half": ["batch.rows*=0.5"], "narrow": ["model.width*=0.75"]}
 
@@ -44,7 +44,7 @@ def config(recipe: str, *words: str) -> RunConfig:
 
 
 def small(recipe: str, **changed: Any) -> RunConfig:
-    fitted = ask(recipe, ["budget.limit=5e6tok"], fit=True).nominally(None)
+    fitted = ask(recipe, ["budget.limit=3e6tok"], fit=True).nominally(None)
     return scaled_down(config(recipe), fitted, changed)
 
 
@@ -97,7 +97,7 @@ def test_both_rates_of_muon_follow_the_width() -> None:
 
 
 def test_what_is_typed_stays_and_a_fed_recipe_is_as_it_is() -> None:
-    little = ask("crammed-2022", ["budget.limit=5e6tok", "optim.lr=0.01"], fit=True)
+    little = ask("crammed-2022", ["budget.limit=3e6tok", "optim.lr=0.01"], fit=True)
     kept = scaled_down(config("crammed-2022"), little.nominally(None), ["optim.lr"])
     assert kept.optim.lr == 0.01
     full = config("crammed-2022", "budget.limit=24h")
