@@ -1,14 +1,14 @@
-"""Evaluates an encoder. Its files and folders, in the order in which a request passes them:
+"""Evaluates an encoder. Its files and folders, in the order in which a request reaches them:
 
-evaluation   a request: which model, on what; `crammed evaluate` begins here
-protocol     the hyperparameters of fine-tuning (``protocols/``)
-backbones/   loads the model, whatever its origin
-folder       where scores and predictions are kept, and finished work is found again
+evaluation   a request: which model, on what; `crammed evaluate` starts here
+protocol     fine-tuning hyperparameters (``protocols/``)
+backbones/   loads the model, wherever it comes from
+folder       stores scores and predictions, and finds finished work again
 suite        a suite of tasks: tokenize, list the jobs, score
 finetuning/  runs the jobs
 scores/      metrics, intervals, means, and their tables
 submission   predictions for a leaderboard
-comparison   two models, from what their folders hold
+comparison   compares two models from their evaluation folders
 blimp, heldout   suites without fine-tuning
 fill_mask    examples for the report of a run
 """

@@ -1,8 +1,8 @@
-"""BLiMP (Warstadt et al. 2020): does a model find the acceptable sentence of a pair likelier?
+"""BLiMP (Warstadt et al. 2020): does a model prefer the acceptable sentence of a pair?
 
 A sentence's score is its pseudo-log-likelihood (Salazar et al. 2020), the sum over its tokens of
 log p(token | the sentence with this token masked). Special tokens are neither masked nor counted.
-A pair is correct if the good sentence has the higher score; a tie is not.
+A pair is correct if the good sentence has the higher score; a tie counts as wrong.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from crammed.formats.lines import open_text
 from crammed.terminal.progress import SILENT, Progress
 
 _TOKENS = {"cuda": 1 << 16, "cpu": 1 << 13}
-"""Tokens that go through the model at once; other devices count as CPUs."""
+"""Tokens that go through the model at once; other devices use the CPU's value."""
 _RESAMPLES = 1000
 _OFFICIAL = (67, 1000)  # paradigms, and pairs in each
 _COLUMNS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
 
 
 class Pair(NamedTuple):
-    """Two sentences that differ in one respect, and the categories of it, from fine to coarse."""
+    """A minimal pair of sentences, and its categories from fine to coarse."""
 
     good: str
     bad: str
@@ -43,7 +43,7 @@ def read_pairs(path: Path, per_paradigm: int | None = None) -> list[Pair]:
     """Read a JSON-lines file, or a folder of them such as the official data.
 
     Args:
-        per_paradigm: how many pairs to take of each paradigm, the first ones; None is all.
+        per_paradigm: take only the first so many pairs of each paradigm; None takes all.
 
     Raises:
         InputError: there is no such file, or a line does not hold a pair.
@@ -81,7 +81,7 @@ def _read(file: Path) -> Iterator[Pair]:
             if not all(isinstance(value, str) for value in values):
                 raise InputError(f"{place}: {', '.join(_COLUMNS)} must hold text")
             good, bad, paradigm, phenomenon, field = values
-            # The official data spells one of its fields in both ways.
+            # The official data spells one of its fields both ways.
             yield Pair(good, bad, paradigm, phenomenon, field.replace("/", "_"))
 
 
@@ -100,11 +100,12 @@ def blimp_score(
     Returns:
         ``pairs`` and ``paradigms``, how many there are; ``official``, whether they are all of
         BLiMP; ``blimp``, the mean over paradigms, with its 95 % bootstrap ``interval`` over pairs;
-        and the share of correct pairs in each of ``fields``, ``phenomena`` and ``paradigm``.
+        and the shares of correct pairs by field, phenomenon and paradigm, in ``fields``,
+        ``phenomena`` and ``paradigm``.
 
     Raises:
-        InputError: the data cannot be read, a sentence is longer than the model takes, or the model
-            has no masked-language-model head or no mask token.
+        InputError: the data cannot be read, a sentence is longer than the model allows, or the
+            model has no masked-language-model head or no mask token.
     """
     pairs = read_pairs(path, per_paradigm)
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
@@ -148,7 +149,7 @@ def sentence_scores(
     """Pseudo-log-likelihood of each of N sentences in nats, [N].
 
     Raises:
-        InputError: a sentence is longer than the model takes, or the model has no
+        InputError: a sentence is longer than the model allows, or the model has no
             masked-language-model head or no mask token.
     """
     if backbone.mask is None:

@@ -1,4 +1,4 @@
-"""Two models compared by what their evaluation folders hold."""
+"""Compares two models from their evaluation folders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Comparison:
 
 
 def compare_models(a: Path, b: Path, suite: str) -> Comparison:
-    """Compare what two evaluation folders hold of a suite, score by score.
+    """Compare the scores of a suite in two evaluation folders, one by one.
 
     Raises:
         InputError: a folder holds no scores of the suite, or both are the same folder.
@@ -85,7 +85,7 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
 
 
 def _without(suite: str, folder: Path, there: Iterable[str]) -> str:
-    """A message that a folder has no scores of a suite, which names those that it has."""
+    """A message that a folder has no scores of a suite, naming the suites that it has."""
     others = [name for name in there if name not in WITHOUT_FINETUNING]
     if not others:
         return f"{folder} holds no scores of {suite}: evaluate that model first (--data)"
@@ -103,7 +103,7 @@ def _difference(
     folders: tuple[Path, Path],
     scores: tuple[Mapping[str, Any], Mapping[str, Any]],
 ) -> Difference | None:
-    """The paired difference of one score; None if the two were taken on different data."""
+    """The paired difference of one score; None if the two come from different data."""
     rows, described = read_gold(folders[0], suite.name, name)
     if described["sha256"] != read_gold(folders[1], suite.name, name)[1]["sha256"]:
         return None

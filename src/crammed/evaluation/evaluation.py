@@ -41,9 +41,9 @@ class Request:
         seeds: fine-tuning seeds; None is the protocol's number.
         protocol: name or file; None is the run's own, or else the paper's.
         into: the evaluation folder; None is `default_folder`.
-        untrained: fine-tune the untrained model, too.
+        untrained: also fine-tune the untrained model.
         submission: zip file to write for the leaderboard.
-        jobs: models to fine-tune at a time; None is what cores and memory allow.
+        jobs: how many models to fine-tune at once; None is what cores and memory allow.
         trust_remote_code: allow Python code that comes with a Hugging Face model.
     """
 
@@ -65,10 +65,10 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     """Evaluate one model on one suite.
 
     Returns:
-        ``{"model", "folder", "protocol": hyperparameters, "suites": {name: scores}}``. Of suites
-        that fine-tune, also ``"max_length"``: the tokens that sequences are cut to. With a
-        submission, also ``"submission"``: the file, and ``"missing"``: what the leaderboard will
-        miss in it.
+        ``{"model", "folder", "protocol": hyperparameters, "suites": {name: scores}}``. For suites
+        that fine-tune, also ``"max_length"``: the length in tokens at which sequences are
+        truncated. With a submission, also ``"submission"``: the file, and ``"missing"``: what the
+        leaderboard expects and the file lacks.
 
     Raises:
         InputError: an unknown suite, protocol or task, a model or data that cannot be read, or a
@@ -122,7 +122,7 @@ def _test_files(suite: Suite) -> list[str]:
 def _without_finetuning(
     request: Request, backbone: Backbone, device: Device, progress: Progress
 ) -> Scores:
-    """BLiMP, or held-out loss (for a run, on rows as its own configuration has them)."""
+    """BLiMP or held-out loss; a run's loss uses the row length and count of its configuration."""
     file = Path(request.data)
     if request.suite == "blimp":
         return blimp_score(backbone, file, device.torch, progress=progress)

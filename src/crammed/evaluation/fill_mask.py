@@ -24,7 +24,7 @@ class Example:
 
     Attributes:
         before, word, after: the word and the text around it.
-        guesses: (token, probability), the best first.
+        guesses: (token, probability), best first.
         rank: rank of the correct token in the whole vocabulary; 1 is the best.
     """
 

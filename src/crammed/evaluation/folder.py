@@ -1,7 +1,7 @@
-"""The evaluation folder, in which finished work is never repeated.
+"""The evaluation folder: whatever it holds is not computed again.
 
 evaluation.json                       the model and the protocol that the folder belongs to
-predictions/SUITE/TASK/trained-0.npz  outputs of one fine-tuned model for every split; untrained-0
+predictions/SUITE/TASK/trained-0.npz  one fine-tuned model's outputs for every split, or untrained-0
 gold/SUITE/SCORE.npz                  the labels that outputs are scored against
 resampled/SUITE/SCORE.npz             bootstrap resamples of the median over seeds
 scores.json                           every score so far
@@ -32,7 +32,7 @@ SCHEMA = 2
 
 
 def default_folder(model: str, protocol: str | None) -> Path:
-    """Where the scores of a model go unless another folder is named.
+    """The folder for a model's scores if none is given.
 
     Args:
         model: a run directory, a Hugging Face folder or a name on the hub.
@@ -46,7 +46,7 @@ def default_folder(model: str, protocol: str | None) -> Path:
 
 
 def _path_name(path: Path) -> str:
-    """``runs/a/export`` for a folder below the working directory; otherwise the last two names."""
+    """The path relative to the working directory if below it; otherwise the last two names."""
     path, here = path.resolve(), Path.cwd()
     if path != here and path.is_relative_to(here):
         return str(path.relative_to(here))
@@ -54,10 +54,10 @@ def _path_name(path: Path) -> str:
 
 
 def scores_folder(named: str, protocol: str | None) -> Path:
-    """The evaluation folder that is named, or the default folder of the model that is named.
+    """The evaluation folder itself if `named` is one, otherwise the default folder of that model.
 
     Raises:
-        InputError: that folder holds scores of another model.
+        InputError: the default folder holds scores of another model.
     """
     own = Path(named)
     if (own / "evaluation.json").exists():
@@ -81,8 +81,8 @@ class EvaluationFolder:
         protocol: the hyperparameters; the number of seeds may change.
 
     Raises:
-        InputError: the folder holds something else, or scores of another model or by another
-            protocol, or is in use.
+        InputError: the folder holds other files, or scores of another model or protocol, or is in
+            use.
     """
 
     def __init__(self, folder: Path, backbone: Backbone, protocol: Protocol) -> None:
@@ -116,10 +116,10 @@ class EvaluationFolder:
         self._lock.release()
 
     def save_gold(self, suite: str, name: str, rows: Rows, about: dict[str, Any]) -> None:
-        """Keep the labels that the outputs of a score are compared with.
+        """Save the labels that outputs are scored against.
 
         Args:
-            about: what `read_gold` returns next to the rows; has at least ``task``, the task's
+            about: what `read_gold` returns with the rows; must contain ``task``, the task's
                 settings.
         """
         counts = [len(t) for t in rows.texts] if about["task"]["kind"] == "tokens" else []
@@ -128,11 +128,11 @@ class EvaluationFolder:
         save_arrays(_gold_file(self.path, suite, name), arrays, about)
 
     def save_resampled(self, suite: str, name: str, medians: NDArray[np.float64]) -> None:
-        """Keep a score's bootstrap resamples, which the intervals of means need."""
+        """Save a score's bootstrap resamples, which the intervals of means need."""
         save_arrays(self._resampled_file(suite, name), {"medians": medians}, {})
 
     def resampled(self, suite: str, name: str) -> NDArray[np.float64] | None:
-        """What `save_resampled` kept, if anything."""
+        """What `save_resampled` saved, if anything."""
         loaded = load_arrays(self._resampled_file(suite, name))
         return loaded[0]["medians"] if loaded is not None else None
 
@@ -144,14 +144,14 @@ class EvaluationFolder:
         return read_scores(self.path)
 
     def save_suite(self, suite: str, values: dict[str, Any]) -> None:
-        """Write the scores of a suite, and keep those of the others."""
+        """Save the scores of a suite, keeping those of other suites."""
         scores = self.scores()
         scores["suites"][suite] = values
         write_json(self.path / "scores.json", scores)
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What a person put there; hidden files are locks or what a killed process left behind."""
+    """Entries that are not hidden; hidden files are locks or left behind by a killed process."""
     return [path for path in folder.iterdir() if not path.name.startswith(".")]
 
 
@@ -188,7 +188,7 @@ def read_scores(folder: Path) -> dict[str, Any]:
 
 
 def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]]:
-    """What `EvaluationFolder.save_gold` kept: the rows without their texts, and their description.
+    """What `EvaluationFolder.save_gold` saved: rows without their texts, and their description.
 
     Raises:
         InputError: the file is missing.
@@ -200,7 +200,7 @@ def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]
 
 
 def read_outputs(folder: Path, suite: str, task: str, seed: int) -> dict[str, NDArray[np.float32]]:
-    """What the model fine-tuned with one seed gives for every split.
+    """The outputs for every split of the model fine-tuned with one seed.
 
     Raises:
         InputError: the file is missing.

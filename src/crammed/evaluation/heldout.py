@@ -22,20 +22,20 @@ def heldout_score(
     most_rows: int = 2000,
     length: int | None = None,
 ) -> dict[str, Any]:
-    """Measure held-out loss at fixed rows and masks.
+    """Measure held-out loss on fixed rows with fixed masks.
 
     Args:
         file: JSON lines with a field ``text``.
-        most_rows: how many rows to use at most.
-        length: tokens in a row; None is 128, or the encoder's limit if that is lower.
+        most_rows: the maximum number of rows to use.
+        length: tokens per row; None is 128, or the encoder's limit if that is lower.
 
     Returns:
-        ``rows``, ``length``, ``tokens_per_character``, what `heldout_loss` and `document_loss`
-        return, and ``by_position@0.15``, the list of `loss_by_position`.
+        ``rows``, ``length``, ``tokens_per_character``, everything that `heldout_loss` and
+        `document_loss` return, and ``by_position@0.15``, the list from `loss_by_position`.
 
     Raises:
-        InputError: the file does not have that form, rows are too long for the encoder, or it has
-            no masked-language-model head, no mask token or no separator token.
+        InputError: the file is not in that format, or the encoder cannot take rows of this length
+            or has no masked-language-model head, mask token or separator token.
     """
     length = min(_LENGTH, backbone.max_length) if length is None else length
     check_length(length, backbone)

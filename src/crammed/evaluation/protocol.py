@@ -1,4 +1,4 @@
-"""Protocols: the hyperparameters by which models are fine-tuned (the files in ``protocols/``)."""
+"""Protocols: hyperparameters for fine-tuning (the files in ``protocols/``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from crammed.runs.directory import read_config
 
 
 def load_protocol(name: str) -> Protocol:
-    """A built-in protocol by its name, or one of the user's by the path of its .yaml file.
+    """Load a built-in protocol by name, or the user's own by the path of its .yaml file.
 
     Raises:
-        InputError: no such protocol, or faults in it.
+        InputError: there is no such protocol, or it is invalid.
     """
     return read_section("protocol", name, _PROTOCOLS, Protocol)
 

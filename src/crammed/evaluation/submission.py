@@ -1,4 +1,4 @@
-"""Predictions on test splits in the form that leaderboards accept: a zip, one file for a split."""
+"""Test-split predictions in the format that leaderboards accept: a zip with one file per split."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from crammed.tasks.task import Suite, TaskKind
 Predicted = Mapping[str, tuple[Sequence[Any], NDArray[np.floating[Any]]]]
 """Leaderboard file -> the data's own identifier of each of R rows, and outputs [R, L] or [R, 1]."""
 Answer = str | float | list[str]
-"""The name of a class, a value, or the names of all labels of a row."""
+"""A class name, a value, or the names of all labels of a row."""
 
 
 def submit(
     folder: EvaluationFolder, suite: Suite, scores: Mapping[str, Any], out: Path
 ) -> list[str]:
-    """Write what each task's seed of median score predicts for the test splits.
+    """Write the test-split predictions of each task's median-scoring seed.
 
     Args:
         scores: the suite's scores as JSON, ``{"tasks", "means"}``.
 
     Returns:
-        what the leaderboard will miss, see `write_submission`.
+        what the submission lacks, as `write_submission` returns it.
 
     Raises:
         InputError: predictions are missing from the folder, or `out` cannot be written.
@@ -60,14 +60,14 @@ def submit(
 def write_submission(
     suite: Suite, predicted: Predicted, labels: Mapping[str, Sequence[str]], out: Path
 ) -> list[str]:
-    """Write a zip of predictions: ``NAME.tsv`` in GLUE's form, ``NAME.jsonl`` in SuperGLUE's.
+    """Write a zip of predictions: ``NAME.tsv`` in GLUE's format, ``NAME.jsonl`` in SuperGLUE's.
 
     Args:
         labels: leaderboard file -> names of the classes; none for regression.
 
     Returns:
-        what the leaderboard will miss: files without predictions, and files that do not have the
-        official number of rows, which are written all the same.
+        what the submission lacks: files without predictions, and files whose number of rows is not
+        the official one, which are written anyway.
 
     Raises:
         InputError: `out` is a folder or cannot be written.
@@ -109,7 +109,7 @@ def _answers(
     if kind == "regression":
         values = outputs[:, 0].astype(float)
         return list((values if between is None else values.clip(*between).round(3)).tolist())
-    if kind == "multi-label":  # as the metrics count predictions
+    if kind == "multi-label":  # the metrics use the same threshold
         return [
             [name for name, logit in zip(labels, row, strict=True) if logit > 0] for row in outputs
         ]
@@ -145,7 +145,7 @@ def _json_value(answer: Answer) -> Any:
 
 
 def _nested(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """MultiRC's form: answers nested in questions, which are nested in paragraphs."""
+    """MultiRC's format: answers nested in questions, which are nested in paragraphs."""
     paragraphs: dict[int, dict[int, list[dict[str, Any]]]] = {}
     for row in rows:
         at = row["idx"]

@@ -1,4 +1,4 @@
-"""Evaluates one model on a suite of tasks: read, tokenize, fine-tune, score; finished jobs stay."""
+"""Evaluates one model on a suite: read, tokenize, fine-tune, score. Finished jobs are reused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Scores = dict[str, Any]
 
 @dataclass(frozen=True)
 class _PreparedTask:
-    """A task that was read and tokenized.
+    """A task that has been read and tokenized.
 
     Attributes:
         jobs: one for each seed, pretrained and untrained.
@@ -54,12 +54,13 @@ class SuiteEvaluator:
     """Evaluates one model, whose evaluation folder is open, on suites of tasks.
 
     Attributes:
-        folder: keeps what is finished.
-        backbone: the model, and `spec` what other processes load it from.
-        numerics: where and in which number format to fine-tune.
-        untrained: fine-tune the untrained model, too: its score is the floor of each score.
-        test: predict the unlabelled test splits, too, for a submission.
-        jobs: how many models to fine-tune at a time; None is what cores and memory allow.
+        folder: stores finished work.
+        backbone: the model.
+        spec: where other processes load the same model from.
+        numerics: the device and number format for fine-tuning.
+        untrained: also fine-tune the untrained model, whose score is the floor for each score.
+        test: also predict the unlabelled test splits, for a submission.
+        jobs: how many models to fine-tune at once; None is what cores and memory allow.
     """
 
     folder: EvaluationFolder
@@ -74,21 +75,21 @@ class SuiteEvaluator:
 
     @property
     def max_length(self) -> int:
-        """Tokens in a sequence: the protocol's limit, or the model's if that is lower."""
+        """Maximum tokens per sequence: the protocol's limit, or the model's if that is lower."""
         return min(self.protocol.max_length, self.backbone.max_length)
 
     def evaluate(self, suite: Suite, names: Sequence[str], data: Path | None) -> Scores:
-        """Fine-tune on every task with every seed, and score.
+        """Fine-tune on every task with every seed, then score.
 
-        A task that fails keeps the reason under ``failed`` and does not stop the others.
+        A task that fails records the reason under ``failed`` and does not stop the others.
 
         Args:
             names: the tasks to evaluate.
             data: folder of the tasks; None loads the suite from the hub.
 
         Returns:
-            ``{"tasks": {name: score}, "means": [...]}``, which the folder holds, too, with the
-            scores of other tasks of the suite that it had before.
+            ``{"tasks": {name: score}, "means": [...]}``, as saved in the folder, including earlier
+            scores of the suite's other tasks.
         """
         if self.max_length < self.protocol.max_length:
             self.progress.line(
@@ -147,7 +148,7 @@ class SuiteEvaluator:
     def _jobs(self, suite: Suite, task: FinetuneTask, key: str) -> list[FinetuneJob]:
         """A job for each seed, and for each seed of the untrained model.
 
-        If an earlier evaluation had more seeds, its finished jobs count, too.
+        If an earlier evaluation used more seeds, its finished jobs are included.
         """
         jobs: list[FinetuneJob] = []
         seeds = self.protocol.seeds
@@ -163,7 +164,7 @@ class SuiteEvaluator:
     def _score_all(
         self, suite: Suite, finished: Sequence[_PreparedTask], failures: dict[str, str]
     ) -> Scores:
-        """Score tasks whose jobs are finished, then take the means, and save all of it."""
+        """Score the tasks whose jobs are finished, compute the means, and save both."""
         scores: Scores = self.folder.scores()["suites"].get(suite.name, {"tasks": {}})
         for each in self.progress.track("scoring", finished, len(finished), unit="task"):
             scores["tasks"] |= self._score(suite, each)
@@ -200,7 +201,7 @@ class SuiteEvaluator:
 
 @dataclass(frozen=True)
 class _SplitWriter:
-    """Writes the splits of a task as tokens, and counts the sequences that are truncated.
+    """Tokenizes and writes the splits of a task, and counts truncated sequences.
 
     Attributes:
         cut: how many sequences of each split were truncated.

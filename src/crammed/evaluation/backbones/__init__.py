@@ -1,9 +1,9 @@
-"""Encoders to evaluate, whatever their origin:
+"""Encoders to evaluate, wherever they come from:
 
-spec               finds the model, and decides which of the two kinds it is
-base               what evaluation asks of a model
+spec               finds the model and decides which of the two kinds it is
+base               the interface that evaluation needs
 run_directory      a model trained here
-huggingface        a model of transformers
-huggingface_files  its files, and what may be wrong with them
-tokens             texts as token ids, by either kind of tokenizer
+huggingface        a transformers model
+huggingface_files  finds and checks that model's files
+tokens             tokenizes texts with either kind of tokenizer
 """

@@ -1,4 +1,4 @@
-"""What evaluation asks of an encoder, which is a run of ours or any Hugging Face model."""
+"""The interface that evaluation needs from an encoder, one of our runs or a Hugging Face model."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Backbone(Protocol):
     sha256: str
     """Digest of configuration, weights and tokenizer."""
     parameters: int
-    """Number of parameters, with the masked-language-model head if there is a class for it."""
+    """Number of parameters, including the masked-language-model head if a class for it exists."""
     width: int | None
-    """Width of the hidden states, where the model says it."""
+    """Width of the hidden states; None if unknown."""
     max_length: int
     """Length of the longest sequence in tokens, special tokens included."""
     pad: int
@@ -47,7 +47,7 @@ class Backbone(Protocol):
     """Ids of the special tokens, without the unknown token, which stands for text."""
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
-        """Tokenize texts or pairs of texts; too long a sequence loses the end of its longer text.
+        """Tokenize texts or pairs; a sequence that is too long loses the end of its longer text.
 
         Args:
             words: each tuple holds the words of one sequence, not one or two texts.
@@ -72,7 +72,7 @@ class Backbone(Protocol):
             trained: use the pretrained weights below the head; otherwise all weights are random.
 
         Raises:
-            InputError: the model's library has no such class for it.
+            InputError: the model's library has no such classifier for this architecture.
         """
         ...
 

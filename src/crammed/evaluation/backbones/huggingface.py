@@ -23,15 +23,15 @@ from crammed.evaluation.backbones.tokens import Tokenized, by_library, by_python
 from crammed.tasks.rows import Texts
 
 _UNLIMITED = 10**6
-"""Tokenizers without a length limit give a number far above this."""
+"""Tokenizers without a length limit report a number far above this."""
 _DEFAULT_LENGTH = 512
 
 
 class HuggingFaceBackbone:
-    """A model of transformers; `crammed.evaluation.backbones.base.Backbone` documents the members.
+    """A transformers model; `crammed.evaluation.backbones.base.Backbone` documents the members.
 
     Args:
-        folder: holds config.json, weights and tokenizer.
+        folder: contains config.json, the weights and the tokenizer.
 
     Raises:
         InputError: one of these is missing or damaged, or needs something that is not installed or
@@ -59,7 +59,7 @@ class HuggingFaceBackbone:
         self.parameters = self._count(base)
         self.width: int | None = getattr(self._config, "hidden_size", None)
         self.max_length = self._longest(base)
-        with loading(name, "tokenizer"):  # special tokens are only looked up here
+        with loading(name, "tokenizer"):  # transformers looks up special tokens only here
             self._check_tokenizer(base)
             self.pad: int = self._tokenizer.pad_token_id
             self.mask: int | None = self._tokenizer.mask_token_id
@@ -117,8 +117,8 @@ class HuggingFaceBackbone:
         return _Classifier(model.train())
 
     def _pretrained(self, kind: str) -> dict[str, Tensor]:
-        """A class's weights that come from the folder, but never a classifier's last layer."""
-        # The folder may hold a classifier: with one label more than it has, its weights do not fit.
+        """The weights that a class loads from the folder, except a classifier's last layer."""
+        # If the folder holds a classifier, asking for one more label than it has excludes that.
         model, lost = self._load(
             kind, num_labels=self._config.num_labels + 1, ignore_mismatched_sizes=True
         )
@@ -134,7 +134,7 @@ class HuggingFaceBackbone:
         return _MaskedLM(model.to(device).eval())
 
     def _load(self, kind: str, **more: Any) -> tuple[Any, set[str]]:
-        """A model of this class in float32, and the names of weights that the folder lacks."""
+        """A model of this class in float32, and the names of the weights missing in the folder."""
         import transformers
 
         with loading(self.name, "model"), torch.random.fork_rng(devices=[]):
@@ -155,7 +155,7 @@ class HuggingFaceBackbone:
         return sum(parameter.numel() for parameter in whole.parameters())
 
     def _longest(self, base: nn.Module) -> int:
-        """The lowest limit of tokenizer, configuration and position table."""
+        """The lowest limit that tokenizer, configuration or position table imposes."""
         known = [
             self._tokenizer.model_max_length,
             getattr(self._config, "max_position_embeddings", None),
@@ -186,7 +186,7 @@ class HuggingFaceBackbone:
 
 
 class _Classifier(nn.Module):
-    """A classifier of transformers with the signature of ours."""
+    """A transformers classifier with the call signature of ours."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class _Classifier(nn.Module):
 
 
 class _MaskedLM:
-    """A masked language model of transformers that decodes only chosen positions if it can."""
+    """A transformers masked language model that, if possible, decodes only chosen positions."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

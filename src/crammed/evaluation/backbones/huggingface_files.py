@@ -1,4 +1,4 @@
-"""Finds the files of a Hugging Face model, and explains in one line what is wrong with them."""
+"""Finds the files of a Hugging Face model, and reports in one line what is wrong with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REST = (
 
 
 def find(spec: str) -> tuple[str, Path]:
-    """Name and folder of a model; one on the hub is downloaded unless it is in the cache.
+    """Name and folder of a model; a hub model is downloaded unless it is cached.
 
     Raises:
         InputError: there is no such folder and no such model on the hub, or transformers is not
@@ -56,7 +56,7 @@ def find(spec: str) -> tuple[str, Path]:
 
 
 def check_tokenizer_files(folder: Path) -> None:
-    """Miss a tokenizer here, where transformers may complain of a missing library instead.
+    """Check that there is a tokenizer, since transformers may blame a missing library instead.
 
     Raises:
         InputError: the folder holds no file of a tokenizer.
@@ -69,8 +69,8 @@ def model_files(folder: Path) -> list[Path]:
     """The files that determine what the model computes.
 
     Raises:
-        InputError: there are no weights, config.json does not name the kind of model or asks for
-            more than can be, or a list of weights is damaged or leads out of the folder.
+        InputError: there are no weights, config.json does not name the model type or asks for
+            impossible sizes, or an index of weights is damaged or points outside the folder.
     """
     weights = _weights(folder)
     if not weights:
@@ -91,7 +91,7 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def _check_indices(folder: Path) -> None:
-    """Refuse a list of weights that leads out of the folder, as transformers would follow it."""
+    """Refuse an index of weights that points outside the folder: transformers would follow it."""
     for index in folder.glob("*.index.json"):
         try:
             names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
@@ -102,7 +102,7 @@ def _check_indices(folder: Path) -> None:
 
 
 def _weights(folder: Path) -> list[Path]:
-    """The files of weights that transformers would load: safetensors if there are any."""
+    """The weight files that transformers would load: safetensors if there are any."""
     for pattern in _WEIGHTS:
         if found := list(folder.glob(pattern)):
             return found
@@ -111,7 +111,7 @@ def _weights(folder: Path) -> list[Path]:
 
 @contextmanager
 def loading(name: str, part: str) -> Iterator[None]:
-    """Silence transformers while it loads a part, and turn what it raises into an `InputError`."""
+    """Silence transformers while it loads a part, and turn its exceptions into `InputError`."""
     try:
         with quiet_transformers():
             yield
@@ -121,7 +121,7 @@ def loading(name: str, part: str) -> Iterator[None]:
         raise InputError(
             f"the {part} of {name} needs a package that is not installed: {_first_line(error)}"
         ) from error
-    except Exception as error:  # transformers passes on whatever its many parts raise
+    except Exception as error:  # loading may raise anything
         if "trust_remote_code" in str(error):
             raise InputError(
                 f"{name} comes with its own Python code: read it, then add --trust-remote-code "

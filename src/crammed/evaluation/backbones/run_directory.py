@@ -26,10 +26,10 @@ def run_files(run: Path) -> list[Path]:
 
 
 class RunBackbone:
-    """A trained model of ours; `crammed.evaluation.backbones.base.Backbone` documents the members.
+    """A model trained here; `crammed.evaluation.backbones.base.Backbone` documents the members.
 
     Args:
-        dropout: of fine-tuning, which need not be that of pretraining.
+        dropout: for fine-tuning; it may differ from the dropout in pretraining.
     """
 
     def __init__(self, final: TrainedModel, name: str, sha256: str, dropout: float) -> None:

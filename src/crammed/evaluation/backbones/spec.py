@@ -1,4 +1,4 @@
-"""Which encoder to evaluate: finds and loads a run of ours or any Hugging Face model."""
+"""Which encoder to evaluate: finds and loads one of our runs or any Hugging Face model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BackboneSpec:
 
     Attributes:
         spec: a run directory, a Hugging Face folder, or a name on the hub.
-        dropout: for our own runs; Hugging Face models keep their configuration's.
+        dropout: for our own runs; Hugging Face models use the values in their configuration.
         trust_remote_code: whether Python code that comes with a model may run.
     """
 

@@ -1,4 +1,4 @@
-"""Texts as flat arrays of token ids, for the two kinds of tokenizers that backbones have."""
+"""Turns texts into flat arrays of token ids, for the two kinds of tokenizers backbones have."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Tokenized:
         ids: [T] int32, special tokens included.
         offsets: [N + 1] int64; sequence n is ids[offsets[n] : offsets[n + 1]], and is never empty.
         types: [T] uint8 token types; None for a model without them.
-        words: [T] int32; for a token that begins a word, the word's index in its sequence; -1 for
-            other tokens. None unless the texts were given as words. Every word begins at some
-            token unless it was truncated.
+        words: [T] int32; for the first token of a word, the word's index in its sequence; -1 for
+            other tokens. None unless the texts were given as words. Every word that was not
+            truncated has a first token.
         cut: how many sequences were too long and were truncated.
     """
 
@@ -113,7 +113,7 @@ def by_python(
     words: bool,
     filler: int,
 ) -> Tokenized:
-    """Tokenize with one of transformers' tokenizers that are written in Python.
+    """Tokenize with a transformers tokenizer written in Python.
 
     Args:
         filler: id that replaces a sequence without any tokens.

@@ -1,7 +1,7 @@
 """Fine-tuning, from a list of jobs to the outputs of the models:
 
 jobs     which jobs run together, in this process or in others
-engine   the steps of models that train side by side, and their predictions
+engine   trains models side by side, and predicts
 batches  gathers batches on the device
 arrays   the files that hold tokens, outputs and labels
 """

@@ -1,4 +1,4 @@
-"""Named arrays with a description in one .npz file, which is complete or absent."""
+"""Stores named arrays with a description in one .npz file, which is either complete or absent."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def save_arrays(file: Path, arrays: Arrays, about: dict[str, Any]) -> None:
     """Write arrays and a description of them; the file appears complete or not at all.
 
     Args:
-        about: the description, which must be JSON.
+        about: the description, which must be serializable as JSON.
 
     Raises:
         InputError: the file cannot be written.
     """
-    aside = file.with_name(f".{file.name}.tmp")  # one that a kill left is replaced
+    aside = file.with_name(f".{file.name}.tmp")  # replaces any that a killed process left
     with disk_faults(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -44,6 +44,6 @@ def load_arrays(file: Path) -> tuple[Arrays, dict[str, Any]] | None:
         with np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
             about = json.loads(str(arrays.pop("about")))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing, or cut short
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing or truncated
         return None
     return arrays, about

@@ -1,4 +1,4 @@
-"""The tokens of a split on a device, and batches that are gathered from them there."""
+"""Keeps the tokens of a split on a device, and gathers batches from them there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from crammed.evaluation.backbones.tokens import Tokenized
 
 POOL = 32
-"""How many batches' worth of rows are sorted by length together."""
+"""How many batches' worth of rows are sorted by length at a time."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class EncodedSplit:
         return np.asarray(longest[rows].max(axis=-1))
 
     def token_places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Indices among the split's tokens of the tokens of `rows`, one row after the other."""
+        """Indices of the tokens of `rows` in the split's flat tokens, one row after another."""
         starts = np.cumsum(self.lengths) - self.lengths
         return np.concatenate([np.arange(starts[r], starts[r] + self.lengths[r]) for r in rows])
 
@@ -97,7 +97,7 @@ class EncodedSplit:
 def _token_labels(
     tokens: Tokenized, labels: NDArray[np.float32], word_counts: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """For each token the label of the word that it begins; -100 if it begins none."""
+    """For the first token of each word, the word's label; -100 for all other tokens."""
     token, word = word_places(tokens, word_counts)
     values = np.full(len(tokens.ids), -100, np.int64)
     values[token] = labels[word]
@@ -123,16 +123,16 @@ def word_places(
 def epoch_batches(
     rows: EncodedSplit, size: int, draw: np.random.Generator, shared: np.random.Generator
 ) -> NDArray[np.int64]:
-    """One epoch in random batches of rows of similar length, [steps, size].
+    """One epoch of random batches of rows of similar length, [steps, size].
 
-    Rows are shuffled, those beyond the last full batch are left out, the others are sorted by
-    length within pools of 32 batches, and the batches are shuffled. This needs little padding, and
-    yet the batches of every epoch differ.
+    Rows are shuffled, those beyond the last full batch are dropped, the rest are sorted by length
+    within pools of 32 batches, and the batches are shuffled. This needs little padding, yet every
+    epoch has different batches.
 
     Args:
         draw: decides which rows share a batch.
         shared: decides the order of the batches. Seeds that train side by side share it, so that
-            all of them have short batches at the same steps.
+            their short batches fall on the same steps.
     """
     order = draw.permutation(len(rows))[: len(rows) // size * size]
     lengths = rows.widths(order[:, None])

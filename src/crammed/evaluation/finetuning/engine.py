@@ -1,10 +1,10 @@
 """Fine-tuning: models of one task, one for each seed, trained side by side.
 
-AdamW with warm-up and decay over the task's own steps, batches of rows of similar length, dropout;
-the model of the last step is the result. On a CPU each process trains one model. On a GPU the step
-of all models of a group is captured, once for each padded width, as one CUDA graph with the models
-as its branches: a batch of sixteen short rows does not fill a GPU, several of them fill it better,
-and a replay launches nothing from Python.
+Models train with AdamW, warm-up and decay over the task's own steps, dropout, and batches of rows
+of similar length; the result is the model after the last step. On a CPU each process trains one
+model. On a GPU, one step of all models in a group is captured as one CUDA graph for each padded
+width, with a branch for each model: a batch of sixteen short rows does not fill a GPU, several
+fill it better, and a replay launches no kernels from Python.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Step = Callable[[], None]
 Capture = Callable[[Step], Step]
 
 PREDICTION_TOKENS = 8192
-"""Tokens in a batch of prediction, padding included."""
+"""Maximum tokens in a prediction batch, padding included."""
 GRAPH_WIDTH = 16
 """Captured batches are padded to a multiple of this many tokens, so that there are few shapes."""
 
@@ -41,10 +41,10 @@ class CaptureFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Numerics:
-    """Where fine-tuning computes, and how.
+    """The device and number format for fine-tuning.
 
     Attributes:
-        dtype: of activations; weights are float32, and bfloat16 is computed under autocast.
+        dtype: of activations; weights are float32, and lower precision uses autocast.
         graphs: whether steps are captured as CUDA graphs.
     """
 
@@ -54,7 +54,7 @@ class Numerics:
 
     @classmethod
     def on(cls, device: Device) -> Numerics:
-        """As a device prefers it: in its number format for fine-tuning, with graphs on a GPU."""
+        """What suits a device: its number format for fine-tuning, and CUDA graphs on a GPU."""
         return cls(device.torch, device.tuning_dtype, graphs=device.torch.type == "cuda")
 
     def autocast(self) -> torch.autocast:
@@ -84,7 +84,7 @@ def loss_of(kind: TaskKind, logits: Tensor, labels: Tensor, choices: int) -> Ten
 
 
 def learning_rate(protocol: Protocol) -> Curve:
-    """The schedule: progress within one task -> share of the peak learning rate."""
+    """The schedule: progress through one task -> fraction of the peak learning rate."""
     if protocol.schedule == "constant":
         return Constant(warmup=protocol.warmup)
     shape = Cosine if protocol.schedule == "cosine" else LinearToZero
@@ -92,12 +92,12 @@ def learning_rate(protocol: Protocol) -> Curve:
 
 
 class FinetuneStep:
-    """One optimizer step of each of M models, run eagerly or as one CUDA graph for every width.
+    """One optimizer step for each of M models, run eagerly or as one CUDA graph per width.
 
     Args:
         batch: (rows [B], width) -> their batch, padded to this width.
         loss: (logits, batch) -> the mean loss.
-        capture: runs a function and returns one that repeats it on the same buffers; None is eager.
+        capture: runs a step and returns its replay on the same buffers; None runs eagerly.
     """
 
     def __init__(
@@ -135,18 +135,18 @@ class FinetuneStep:
         self._streams = [torch.cuda.Stream(device) for _ in models] if several else []
 
     def __call__(self, rows: Tensor, width: int, lr: float) -> None:
-        """Train model m on rows[m] of [M, B], on the device; no sequence is longer than `width`."""
+        """Train model m on rows[m] ([M, B], on the device); no sequence is longer than `width`."""
         self._lr.fill_(lr)
         self._rows.copy_(rows)
         if self._capture is None:
             self._step_all(width)
         elif width in self._replays:
             self._replays[width]()
-        else:  # capturing trains on these rows, too
+        else:  # capturing also trains on these rows
             self._replays[width] = self._capture(lambda: self._step_all(width))
 
     def _step_all(self, width: int) -> None:
-        """Every model's step; on a GPU each on a stream that forks from this one and joins it."""
+        """Step every model; several on a GPU each use a stream forked from this one and joined."""
         if not self._streams:
             for number in range(len(self._models)):
                 self._step_one(number, width)
@@ -170,7 +170,7 @@ class FinetuneStep:
         loss = self._loss(logits, batch)
         parameters = [p for p in model.parameters() if p.requires_grad]
         # torch.autograd.grad keeps every branch of a capture on its own stream; .backward() would
-        # accumulate on the stream on which the parameters were made.
+        # accumulate on the stream that created the parameters.
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -211,7 +211,7 @@ def cuda_graphs() -> Capture:
 
 
 def _leave_capture(here: torch.cuda.Stream) -> None:
-    """Undo what a failed capture leaves behind: its stream and the state of its random numbers."""
+    """Undo what a failed capture leaves behind: its stream and its random-generator state."""
     torch.cuda.set_stream(here)
     fresh = torch.Generator(here.device).graphsafe_get_state()
     torch.cuda.default_generators[here.device_index].graphsafe_set_state(fresh)
@@ -226,14 +226,14 @@ def finetune(
     numerics: Numerics,
     capture: Capture | None = None,
 ) -> Iterator[int]:
-    """Fine-tune M models of one task in place; yields the number of steps done after each step.
+    """Fine-tune M models on one task in place; yields the number of steps done after each step.
 
-    Which rows share a batch, and dropout, depend only on the name and seed of each model (in a
-    captured group, dropout also depends on a model's position in it).
+    The rows in each batch and the dropout masks depend only on each model's task and seed (in a
+    captured group, dropout also depends on the model's position in the group).
 
     Args:
         names: (task, seed) of each model.
-        capture: how to capture steps; None is CUDA graphs if `numerics` asks for them.
+        capture: how to capture steps; None uses CUDA graphs if `numerics` asks for them.
 
     Raises:
         InputError: the training split is smaller than one batch.
@@ -309,7 +309,7 @@ def predict(model: nn.Module, rows: EncodedSplit, numerics: Numerics) -> NDArray
 def _batches_of_tokens(
     by_length: NDArray[np.int64], tokens: NDArray[np.int64]
 ) -> Iterator[NDArray[np.int64]]:
-    """Rows sorted by length, as many at a time as stay within the limit when they are padded."""
+    """Split rows sorted by length into batches within PREDICTION_TOKENS, padding included."""
     begin = 0
     for end in range(1, len(by_length) + 1):
         if end == len(by_length) or (end + 1 - begin) * tokens[by_length[end]] > PREDICTION_TOKENS:

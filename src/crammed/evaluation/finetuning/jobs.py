@@ -1,4 +1,4 @@
-"""Runs fine-tuning jobs, one for each task and seed, on all cores of a CPU or on one GPU."""
+"""Runs fine-tuning jobs, one per model, task and seed, on all CPU cores or on one GPU."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TokenizedSplit:
     """The tokens and labels of one split, in a file that every worker reads.
 
     Attributes:
-        choices: sequences in a row.
+        choices: sequences per row.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class TokenizedSplit:
 
     @property
     def tokens(self) -> int:
-        """How many tokens all sequences have."""
+        """Total number of tokens in all sequences."""
         return len(self.read()[0].ids)
 
     def read(self) -> tuple[Tokenized, NDArray[np.float32], NDArray[np.int64] | None]:
@@ -97,7 +97,7 @@ class FinetuneTask:
         tested: the unlabelled splits, by `folder.submission_key`; the untrained model does not
             predict these.
         tokens: how many tokens one job trains on.
-        majority_class: the prediction for truncated words, for kind tokens.
+        majority_class: for kind tokens, the class predicted for truncated words.
     """
 
     name: str
@@ -115,9 +115,9 @@ class FinetuneJob:
     """One model to fine-tune on one task, and where its outputs go.
 
     Attributes:
-        trained: whether the model has its pretrained weights.
-        file: holds the outputs when the job is finished.
-        key: digest of the data, stored in the file: outputs for other data do not count.
+        trained: whether the model starts from its pretrained weights.
+        file: holds the outputs once the job is finished.
+        key: digest of the data, stored in the file so that outputs for other data do not count.
     """
 
     task: FinetuneTask
@@ -142,7 +142,7 @@ class FinetuneJob:
         return {**self.task.scored, **(self.task.tested if self.trained else {})}
 
     def outputs(self) -> dict[str, NDArray[np.float32]]:
-        """What the fine-tuned model gives for each split; the job has to be finished."""
+        """The fine-tuned model's outputs for each split; the job must be finished."""
         loaded = load_arrays(self.file)
         assert loaded is not None, self.file
         return loaded[0]
@@ -159,10 +159,10 @@ class FinetuneSetup:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """A step forward.
+    """A progress report.
 
     Attributes:
-        tokens: trained on since the last report.
+        tokens: how many tokens have been trained on since the last report.
         job: the job that has ended, if one has.
         failure: why that job failed, if it did.
     """
@@ -190,7 +190,7 @@ def run_jobs(
 
     Args:
         parameters: the model's number of parameters, which decides how many models fit in memory.
-        limit: jobs at a time; None is what cores and memory allow.
+        limit: maximum number of jobs at once; None is what cores and memory allow.
 
     Raises:
         CrammedError: a worker process died.
@@ -218,7 +218,7 @@ def run_jobs(
 
 
 def _workers(parameters: int) -> int:
-    """How many processes cores and memory allow."""
+    """How many worker processes the cores and memory allow."""
     memory = available_memory()
     if memory is None:
         return cores()
@@ -231,7 +231,7 @@ def _in_groups(
     """Run jobs in this process, up to `size` jobs of a task side by side.
 
     A group that does not fit in memory is halved, and if the model's step cannot be captured, CUDA
-    graphs are turned off; either way the group begins again.
+    graphs are turned off; either way the group starts over.
     """
     waiting = list(jobs)
     while waiting:
@@ -277,7 +277,7 @@ def _in_processes(
 
 
 _worker: tuple[FinetuneSetup, Any] | None = None
-"""What this worker process was given: the setup, and the shared count of tokens trained on."""
+"""State of this worker process: the setup, and the shared count of tokens trained on."""
 
 
 def _begin_worker(setup: FinetuneSetup, tokens: Any, threads: int) -> None:
@@ -304,7 +304,7 @@ def _in_worker(job: FinetuneJob) -> str | None:
 def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[JobProgress]:
     """Fine-tune the models of several jobs of one task side by side, predict, write the outputs.
 
-    Failures other than these are reported, not raised.
+    Other failures that concern only these jobs are reported, not raised.
 
     Raises:
         CaptureFailed: a step cannot be captured.
@@ -346,7 +346,7 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
 def _outputs(
     model: nn.Module, split: TokenizedSplit, task: FinetuneTask, pad: int, numerics: Numerics
 ) -> NDArray[np.float32]:
-    """What a model gives for the rows of a split; for kind tokens, for each of its words.
+    """A model's outputs for the rows of a split, or, for kind tokens, for its words.
 
     Raises:
         ValueError: the outputs are not finite.

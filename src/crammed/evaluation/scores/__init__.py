@@ -1,10 +1,10 @@
-"""Scores, from what fine-tuned models give to tables:
+"""Turns the outputs of fine-tuned models into scores and tables:
 
-predictions  classes and spans from the outputs of a model
-metrics      the metrics, on the rows themselves and on resamples
-bootstrap    medians on resamples, and intervals
+predictions  classes and spans from a model's outputs
+metrics      the metrics, on the actual rows and on resamples
+bootstrap    medians over resamples, and intervals
 score        a score as JSON; means over scores
 compare      the difference between two models
 published    published scores that are comparable
-table        tables for a terminal, and wording that reports share
+table        tables for a terminal, and wording shared with reports
 """

@@ -37,16 +37,16 @@ def resampled_medians(
     name: str,
     task: str,
 ) -> list[Floats]:
-    """Each model's median over seeds in every resample, [RESAMPLES]; NaN where it is undefined.
+    """Each model's median over seeds in every resample, [RESAMPLES]; NaN where undefined.
 
-    In a resample all models and seeds have the same rows; seeds are drawn separately for each
+    Within a resample, all models and seeds use the same rows; seeds are drawn separately for each
     model.
 
     Args:
         models: for each model, the outputs of every seed.
         name: the score's name; rows are drawn independently for different names.
         task: the task that the score belongs to. All scores of a task come from the same
-            fine-tuned models, so a resample has the same seeds for all of them.
+            fine-tuned models, so each resample uses the same seeds for all of them.
     """
     functions = [
         [[weighted_metric(metric, each, rows, labels) for metric in metrics] for each in outputs]
@@ -68,7 +68,7 @@ def resampled_medians(
 
 
 def _weights(units: int, draw: np.random.Generator) -> Iterator[Floats]:
-    """How often each resample drew each unit, [resamples, units], some resamples at a time."""
+    """How often each resample drew each unit, [resamples, units], in chunks of resamples."""
     step = max(1, _MOST_WEIGHTS // units)
     for start in range(0, RESAMPLES, step):
         count = min(step, RESAMPLES - start)
@@ -78,16 +78,15 @@ def _weights(units: int, draw: np.random.Generator) -> Iterator[Floats]:
 
 
 def interval(values: Floats) -> list[float] | None:
-    """The middle 95 % of the resamples on which the score is defined; None if there is none."""
+    """The central 95 % of the resamples in which the score is defined; None if there are none."""
     defined = values[np.isfinite(values)]
     return np.percentile(defined, [2.5, 97.5]).tolist() if len(defined) else None
 
 
 def interval_over(seeds: int) -> dict[str, Any]:
-    """``{"interval_over": "rows"}`` next to an interval that no seeds could be drawn for.
+    """``{"interval_over": "rows"}`` for an interval over one seed; ``{}`` if it is over seeds too.
 
     Args:
-        seeds: how many each resample drew from; where several scores are involved, of the one that
-            has the fewest. With two or more, the interval is over rows and seeds: ``{}``.
+        seeds: the number of seeds; the smallest where several scores are involved.
     """
     return {"interval_over": "rows"} if seeds == 1 else {}

@@ -25,10 +25,10 @@ class Difference:
     """Median of A minus median of B in percentage points.
 
     Attributes:
-        value: on the rows themselves.
+        value: on the actual rows.
         resampled: in every resample, [RESAMPLES].
-        seeds: of the model that has fewer.
-        same: whether both models predict the same in all rows, seed by seed.
+        seeds: number of seeds of the model with fewer.
+        same: whether both models' predictions agree on all rows, seed by seed.
     """
 
     value: float
@@ -40,9 +40,9 @@ class Difference:
         """``{"difference", "interval", "p"}``.
 
         ``p`` is the share of resamples in which the difference is 0 or has the opposite sign, a
-        crude one-sided p-value. It is None if a model has one seed: what another seed would change
-        cannot be known then. The interval is over rows alone then, and ``interval_over`` says so.
-        Models that predict the same have neither, and ``same`` is there.
+        crude one-sided p-value. If either model has only one seed, the effect of another seed is
+        unknown: ``p`` is None, and the interval covers rows alone, as ``interval_over`` says. If
+        both models predict the same, both are None, and ``same`` is set.
         """
         if self.same:
             return {"difference": self.value, "interval": None, "p": None, "same": True}
@@ -63,7 +63,7 @@ def paired_difference(
     name: str,
     task: str,
 ) -> Difference:
-    """Compare two models by what their seeds give for the same rows.
+    """Compare two models by their seeds' outputs for the same rows.
 
     Args:
         a: outputs of every seed of A; `b` those of B.
@@ -86,7 +86,7 @@ def paired_difference(
 
 
 def _same_predictions(a: Sequence[Outputs], b: Sequence[Outputs], rows: Rows) -> bool:
-    """Whether every seed of A gives the classes, or for regression the values, that B's gives."""
+    """Whether A and B predict the same classes (values for regression), seed by seed."""
     if len(a) != len(b):
         return False
 
@@ -115,9 +115,8 @@ def compare(
             only one model has needs no reason.
 
     Returns:
-        ``{"name", "metric", "a", "b", "difference", "interval", "p"}`` and what else
-        `Difference.json` gives for each score (a mean has ``of`` instead of ``metric``);
-        ``{"name", "why"}`` for one that cannot be compared.
+        for each score ``{"name", "metric", "a", "b"}`` and what `Difference.json` returns (a mean
+        has ``of`` instead of ``metric``), or ``{"name", "why"}`` if it cannot be compared.
     """
     entries: list[Json] = []
     for name in [*a, *(name for name in b if name not in a)]:

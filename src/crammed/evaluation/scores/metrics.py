@@ -1,12 +1,12 @@
-"""Metrics of predictions, in percent: on the rows themselves, and on bootstrap resamples of them.
+"""Metrics of predictions, in percent: on the actual rows, and on bootstrap resamples of them.
 
-Every metric but the rank correlation is a function of counts that add up over rows. A resample is
-therefore described by how often it drew each unit (a row, or a group of rows), and thousands of
-resamples take a moment; the score itself is the case in which every unit was drawn once. The two
+Every metric except the rank correlation is a function of sums over rows. A resample is therefore
+described by how often it drew each unit (a row, or a group of rows), and thousands of resamples
+are quick to compute; the score itself is the case in which every unit was drawn once. The two
 correlations are the exception: SciPy computes their scores.
 
-A metric that is undefined for the rows at hand raises, or is NaN on a resample; no number is ever
-put in its place.
+A metric that is undefined for the actual rows raises an error; on a resample it is NaN. No number
+is ever substituted.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ def _correlation(metric: Metric, outputs: Outputs, rows: Rows) -> float:
 
 
 def units_of(rows: Rows) -> Integers:
-    """[R] the unit of each row: its group if rows have groups, since a group is drawn as a whole;
-    otherwise the row itself."""
+    """[R] the unit that each row is drawn with: its group if rows have groups, else the row."""
     return group_of(rows) if rows.groups else np.arange(len(rows))
 
 
@@ -124,7 +123,7 @@ def weighted_metric(
 
 
 def _one_hot(truth: Integers, guess: Integers) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Labels and predictions as [N, L], for the L classes that occur among them."""
+    """One-hot labels and predictions, [N, L], for the L classes that occur in either."""
     if truth.ndim == 2:
         occurs = np.flatnonzero((truth | guess).any(0))
         if not len(occurs):
@@ -135,11 +134,11 @@ def _one_hot(truth: Integers, guess: Integers) -> tuple[NDArray[np.bool_], NDArr
 
 
 def _of_sums(counts: NDArray[np.generic], unit: Integers, finish: Weighted) -> Weighted:
-    """A metric of counts that add up over rows.
+    """A metric computed from sums of counts over rows.
 
     Args:
         counts: [N, K].
-        unit: [N] the unit that each of them belongs to.
+        unit: [N] the unit that each row of counts belongs to.
         finish: sums [B, K] -> the metric as a fraction [B].
     """
     sums = np.zeros((int(unit.max()) + 1, counts.shape[1]))

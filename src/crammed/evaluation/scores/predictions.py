@@ -1,4 +1,4 @@
-"""What metrics count: gold and predicted classes of rows and words, and spans of words."""
+"""What metrics count: gold and predicted classes of rows or words, and spans of words."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from crammed.tasks.rows import Rows
 
 Outputs = NDArray[np.floating[Any]]
-"""What a fine-tuned model gives for one split: logits [R, L]; [R, 1] for regression; [R, C] for
-multiple choice with C choices; [W, L] for token classification, one row for every word."""
+"""A fine-tuned model's outputs for one split: logits [R, L]; values [R, 1] for regression; [R, C]
+for multiple choice with C choices; [W, L] for token classification, one row for each word."""
 Integers = NDArray[np.int64]
 
 
@@ -33,8 +33,8 @@ class Predictions(NamedTuple):
 def predictions(outputs: Outputs, rows: Rows) -> Predictions:
     """Classes of the rows or words that have a label.
 
-    A multi-label row is predicted to have every label whose logit is above 0; anything else is
-    predicted to be of the class with the largest logit.
+    A multi-label row is predicted to have every label whose logit is above 0; for other kinds, the
+    prediction is the class with the largest logit.
 
     Raises:
         ValueError: the outputs are not finite, or no row has a label.

@@ -1,4 +1,4 @@
-"""Published scores, and which of a model's own scores they may be shown next to."""
+"""Published scores, and which of a model's own scores are comparable to them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def published_beside(
 ) -> Json | None:
     """A table of published models with this one on top; None if nothing is comparable.
 
-    Scores are comparable if the paper's protocol was used on data of official size, and means if
-    all of their scores are. If the number of seeds is not the paper's five, the table says so.
+    Scores are comparable if the paper's protocol was used on data of official size; means, if all
+    of their scores are. If the number of seeds is not the paper's five, the table says so.
 
     Args:
         suite: the suite's name.

@@ -1,4 +1,4 @@
-"""Scores as JSON: a task's score with its seeds, interval and untrained model; and means."""
+"""Builds scores as JSON: a task's score with its seeds, interval and untrained model; and means."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ def score_json(
 
     Args:
         name: of the score, a key of `data.scored`.
-        outputs: what each seed's model gives for the rows that are scored.
-        untrained: the same for the untrained model; empty if it was left out.
+        outputs: each seed's outputs for the scored rows.
+        untrained: the untrained model's outputs; empty if it was left out.
         cut: how many sequences were truncated, by split.
 
     Returns:
         ``{"metric", "seeds", "median", "spread", "interval", "also", "rows", "official", "cut"}``
-        in percent, with ``official_rows`` if they differ from ``rows``, and ``untrained`` unless it
-        was left out (``{"failed": reason}`` if that score is undefined), and with one seed what
-        `interval_over` says. If the score itself is undefined: what `failed_json` returns, and
-        None.
+        in percent, with ``official_rows`` if they differ from ``rows``, ``untrained`` unless it was
+        left out (``{"failed": reason}`` if that score is undefined), and the keys of
+        `interval_over`. If the score itself is undefined: what `failed_json` returns, and None.
     """
     rows, metrics = data.scored[name], metrics_of(task, name)
     try:
@@ -70,7 +69,7 @@ def score_json(
 
 
 def failed_json(task: Task, name: str, reason: str) -> Json:
-    """Takes the place of a score that could not be computed."""
+    """The entry for a score that could not be computed."""
     return {"metric": _joined(metrics_of(task, name)), "failed": reason}
 
 
@@ -139,9 +138,9 @@ def suite_means(
             interval.
 
     Returns:
-        for each mean ``{"name", "of", "value", "interval", "partial"}``, with ``untrained`` if
-        every score has one, ``failed`` (names) if scores that failed are missing from it, and what
-        `interval_over` says if one of the scores has one seed.
+        for each mean ``{"name", "of", "value", "interval", "partial"}`` and the keys of
+        `interval_over`, with ``untrained`` if every score has one, and ``failed`` (names) if
+        scores that failed are missing from it.
     """
     there = {name for name, score in tasks.items() if "failed" not in score}
     return [
@@ -155,8 +154,8 @@ def means_over(
 ) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """(name, scores, missing scores) of the means that can be taken over the scores `there`.
 
-    A mean carries its name only if all of its scores exist. If the first mean is incomplete, the
-    scores of it that exist make a mean that is named after them.
+    A mean of the suite is taken only if all of its scores exist. If the first mean is incomplete,
+    those of its scores that exist form a mean named after them.
     """
     means: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         (name, of, ()) for name, of in suite.means.items() if set(of) <= set(there)

@@ -1,4 +1,4 @@
-"""Scores as tables for a terminal, and the wording that these tables share with reports."""
+"""Formats scores as tables for a terminal; reports share the wording."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS_ONLY = (
 
 
 class _Console(Console):
-    """Shows what would act on the terminal, as part of a name, as a picture."""
+    """Replaces control characters, which names may contain, with visible symbols."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -48,7 +48,7 @@ def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
     wide = console.options.update(max_width=10_000)
     for number, part in enumerate(parts):
         for column in part.columns if isinstance(part, Table) else ():
-            if column.no_wrap:  # rich would reserve the width of its longest word only
+            if column.no_wrap:  # rich would reserve only the width of its longest word
                 column.min_width = max(
                     cell_len(str(cell)) for cell in (column.header, *column.cells)
                 )
@@ -70,7 +70,7 @@ def interval_text(interval: Sequence[float] | None, sign: str = "") -> str:
 
 
 def score_interval_text(entry: Json, sign: str = "") -> str:
-    """The interval of a score, a mean or a difference, and whether it is over rows alone."""
+    """The interval of a score, mean or difference, marked if it covers rows alone."""
     if entry.get("same"):
         return "same predictions"
     rows_only = entry["interval"] is not None and is_over_rows(entry)
@@ -78,12 +78,12 @@ def score_interval_text(entry: Json, sign: str = "") -> str:
 
 
 def is_over_rows(entry: Json) -> bool:
-    """Whether no seeds could be drawn for an interval; older evaluations only list the seeds."""
+    """Whether an interval covers one seed only; older evaluations lack ``interval_over``."""
     return "interval_over" in entry or len(entry.get("seeds", ())) == 1
 
 
 def spread_text(score: Json) -> str:
-    """Largest minus smallest seed, and how many seeds there are; one seed has no spread."""
+    """Range of the seeds' scores, and how many seeds there are; one seed has no spread."""
     count = len(score["seeds"])
     return f"{score['spread']:.1f} ({count} seeds)" if count > 1 else "one seed"
 
@@ -115,7 +115,7 @@ def also_text(score: Json) -> str:
 
 
 def longest_sequence(protocol: Json, model: Json) -> int | None:
-    """Tokens that a sequence is cut to: the protocol's limit, or the model's if that is lower."""
+    """Maximum tokens per sequence: the protocol's limit, or the model's if that is lower."""
     limits = [each["max_length"] for each in (protocol, model) if "max_length" in each]
     return min(limits, default=None)
 
@@ -133,7 +133,7 @@ def cut_text(score: Json, length: int | None) -> str:
 
 
 def mean_text(mean: Json) -> str:
-    """The name of a mean, and in what way it is incomplete."""
+    """The name of a mean, and what makes it incomplete."""
     faults = ["partial data"] if mean["partial"] else []
     if mean.get("failed"):
         faults.append(f"{', '.join(mean['failed'])} FAILED")
@@ -141,14 +141,14 @@ def mean_text(mean: Json) -> str:
 
 
 def p_text(p: float | None) -> str:
-    """A thousand resamples cannot tell a share below 0.001 from none."""
+    """A p-value; a thousand resamples cannot tell one below 0.001 from 0."""
     if p is None:
         return "none"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def heldout_text(scores: Json) -> str:
-    """Held-out loss in nats and bits, and the rows it was measured on, a line each."""
+    """Held-out loss in nats and bits, and the rows it was measured on, one line each."""
     lines = [
         f"{scores['loss@0.15']:.3f} nats per masked token with 15 % masked, "
         f"{scores['loss@0.25']:.3f} with 25 %",
@@ -167,8 +167,7 @@ def heldout_text(scores: Json) -> str:
 
 
 def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -> list[Printed]:
-    """A suite's scores and means; then what a row has no room for, and published models if they are
-    comparable.
+    """A suite's scores and means, notes that do not fit a row, and comparable published models.
 
     Args:
         length: as from `longest_sequence`.
@@ -227,7 +226,7 @@ def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
 
 
 def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
-    """What `compare.compare` returns, then what could not be compared."""
+    """The entries of `compare.compare` as a table, then notes on what could not be compared."""
     table = _table(f"A: {a}\nB: {b}")
     _column(table, "task", widest=34)
     _column(table, "metric")
@@ -272,7 +271,7 @@ def blimp_table(scores: Json) -> Table:
 
 
 def by_size(shares: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Sorted by share, the largest first."""
+    """Sorted by share, largest first."""
     return sorted(shares.items(), key=lambda item: -item[1])
 
 
