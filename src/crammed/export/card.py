@@ -26,7 +26,7 @@ _WHY = ", and\n`trust_remote_code=True` lets transformers run the Python code in
 
 
 def model_card(final: TrainedModel, format: str, summary: dict[str, Any] | None) -> str:
-    """Markdown that says what the model is, how it was trained and how to load it."""
+    """Markdown that describes the model, how it was trained and how to load it."""
     config = final.config
     trust, why = (", trust_remote_code=True", _WHY) if format == "custom" else ("", "")
     mask = final.tokenizer.id_to_token(Specials.of(final.tokenizer).mask)

@@ -1,4 +1,4 @@
-"""A trained model as a folder that Hugging Face loads, checked by comparing logits."""
+"""Exports a trained model as a folder that transformers loads, checked by comparing logits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from crammed.terminal.quiet import quiet_transformers
 
 Format = Literal["auto", "modernbert", "bert", "custom"]
 TOLERANCE = 1e-3
-"""Largest difference of logits between the exported model and ours; typical is below 1e-5."""
+"""Largest allowed difference between the exported model's logits and ours; typically < 1e-5."""
 
 _HEADS = (
     "MaskedLM",
@@ -39,7 +39,7 @@ _CUSTOM_CLASSES = {
     "AutoModel": "CrammedModel",
     **{f"AutoModelFor{head}": f"CrammedFor{head}" for head in _HEADS},
 }
-"""What loads each class of modeling_crammed.py."""
+"""Auto class of transformers -> the class of modeling_crammed.py that it loads."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Exported:
     """An exported model.
 
     Attributes:
-        format: the family of classes that it loads as.
-        reasons: why it is not one of the better formats.
-        difference: the largest difference of logits; None where transformers is not installed.
+        format: the model family that it loads as.
+        reasons: why the preferred formats could not be used.
+        difference: the largest difference in logits; None where transformers is not installed.
     """
 
     path: Path
@@ -63,15 +63,15 @@ def export(
 ) -> Exported:
     """Write the model to the new folder `out`.
 
-    `auto` takes the first of ModernBERT, BERT and custom code that can hold the model. Custom code
-    loads with ``trust_remote_code=True``.
+    `auto` chooses the first of ModernBERT, BERT and custom code that can represent the model.
+    Custom code loads with ``trust_remote_code=True``.
 
     Args:
         summary: the run's summary, for the model card.
 
     Raises:
-        InputError: the wanted format cannot hold the model, or `out` exists.
-        CrammedError: the exported model does not compute what ours does.
+        InputError: the wanted format cannot represent the model, or `out` is not new or empty.
+        CrammedError: the exported model's logits differ from ours.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists already: name another folder with --to")
@@ -94,7 +94,7 @@ def export(
 
 
 def _choose(final: TrainedModel, wanted: Format) -> tuple[str, list[str]]:
-    """The format to write, and why not those before it."""
+    """The format to write, and why earlier ones were ruled out."""
     reasons: list[str] = []
     for name, kind in native.FORMATS.items():
         obstacles = kind.obstacles(final.config)
@@ -108,7 +108,7 @@ def _choose(final: TrainedModel, wanted: Format) -> tuple[str, list[str]]:
 
 
 def _custom_config(final: TrainedModel) -> dict[str, Any]:
-    """Everything that the encoder may read of a `ModelConfig`: its fields and its properties."""
+    """Everything that the encoder may read from a `ModelConfig`: its fields and its properties."""
     fields = final.config.model_dump(mode="json", exclude={"max_length"})
     derived = [name for name, kind in vars(ModelConfig).items() if isinstance(kind, property)]
     return {
@@ -159,7 +159,7 @@ def _write_tokenizer(final: TrainedModel, folder: Path) -> None:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[Path]:
-    """The folder under a name that Python takes for a package: transformers 4 imports it as one."""
+    """The folder under a valid package name, since transformers 4 imports it as a package."""
     with TemporaryDirectory(prefix="crammed-export-") as place:
         name = Path(place) / "crammed_export"
         name.symlink_to(folder.resolve(), target_is_directory=True)
@@ -167,9 +167,9 @@ def _importable(folder: Path) -> Iterator[Path]:
 
 
 def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
-    """Compare the logits of the folder's model, loaded by transformers, with those of ours.
+    """Compare the logits of the folder's model, loaded by transformers, with our model's.
 
-    Two rows of different lengths make padding part of the check.
+    The two rows have different lengths, so that padding is part of the check.
 
     Returns:
         The largest difference; None where transformers is not installed.

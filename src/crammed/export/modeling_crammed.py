@@ -1,8 +1,8 @@
-"""The encoder as transformers sees it, for models that no built-in class holds.
+"""The encoder's transformers classes, for models that no built-in class can represent.
 
-Copied beside an exported model together with the encoder's files; needs torch and transformers,
-4.48 or newer. Each class takes and gives what the classes of BERT in transformers do, but for
-`position_ids` and `head_mask`, which it does not take.
+Copied next to an exported model together with the encoder's files; needs torch and transformers
+4.48 or newer. Each class has the inputs and outputs of its BERT counterpart in transformers, except
+for the inputs `position_ids` and `head_mask`.
 
 Shapes: B rows, S tokens, D width, V vocabulary, C choices.
 """
@@ -33,7 +33,7 @@ from .positions import Positions  # noqa: F401
 
 
 class CrammedConfig(PretrainedConfig):
-    """The fields of the encoder; every one stands in the exported config.json."""
+    """The fields of the encoder; the exported config.json contains all of them."""
 
     model_type = "crammed"
     attribute_map = {  # noqa: RUF012
@@ -49,15 +49,15 @@ class CrammedConfig(PretrainedConfig):
         super().__init__(**fields)
 
     def of_encoder(self) -> SimpleNamespace:
-        """The fields under the names that the encoder has for them.
+        """The fields under the names that the encoder uses.
 
-        Its `max_length` is the longest input; in transformers it is an option of generating text.
+        Here `max_length` is the longest input; in transformers it is a text-generation option.
         """
         return SimpleNamespace(**{**vars(self), "max_length": self.max_position_embeddings})
 
 
 class CrammedPreTrainedModel(PreTrainedModel):
-    """Loading, saving, initialisation, and the encoder, which every class has."""
+    """Base class: loading, saving, initialisation, and the encoder."""
 
     config_class = CrammedConfig
     base_model_prefix = "base"
@@ -66,7 +66,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
 
     def __init__(self, config: CrammedConfig, make: Callable[..., nn.Module], *sizes: int) -> None:
-        """Take the parts of the model that `make` builds, which may be none but the encoder."""
+        """Adopt the parts of the model that `make` builds, which may be the encoder alone."""
         super().__init__(config)
         model = make(config.of_encoder(), config.vocab_size, *sizes)
         parts = {"encoder": model} if make is Encoder else dict(model.named_children())
@@ -74,7 +74,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
             setattr(self, name, part)
 
     def _init_weights(self, module: nn.Module) -> None:
-        # With all that is in it, as older exports draw: a seed gives the same head in both.
+        # Include submodules, as older exports do, so that a seed gives the same head in both.
         for part in module.modules():
             if hasattr(part, "start"):
                 part.start(self.config.init_std)
@@ -102,16 +102,16 @@ class CrammedPreTrainedModel(PreTrainedModel):
         output_attentions: bool | None,
         output_hidden_states: bool | None,
     ) -> BaseModelOutput:
-        """Hidden states [B, S, D], of every layer where they are asked for.
+        """Hidden states [B, S, D], of every layer on request.
 
-        `hidden_states` holds what goes into each layer, then what comes out of the last, after the
-        final norm. `attentions` are computed apart from the pass, without dropout.
+        `hidden_states` holds each layer's input, then the last layer's output after the final norm.
+        `attentions` are computed separately from the forward pass, without dropout.
 
         Args:
             given: token ids, mask and types [B, S], and embeddings [B, S, D].
 
         Raises:
-            ValueError: neither token ids nor embeddings are given, or both; or a model with value
+            ValueError: neither or both of token ids and embeddings are given, or a model with value
                 embeddings is given no ids.
         """
         input_ids, attention_mask, token_type_ids, inputs_embeds = given
@@ -127,7 +127,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
         states, attentions = [x], []
         for layer in self.encoder.in_turn():
             shares = layer.probabilities(x, *given) if output_attentions else None
-            if shares is not None:  # not every mixer is attention
+            if shares is not None:  # some mixers are not attention
                 attentions.append(shares)
             if self.gradient_checkpointing and self.training:
                 x = self._gradient_checkpointing_func(layer.__call__, x, *given)
@@ -144,7 +144,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
     def give(
         self, kind: type, encoded: BaseModelOutput, return_dict: bool | None, **values: Any
     ) -> Any:
-        """The values as an output of this kind, or as a tuple."""
+        """The values as an output of class `kind`, or as a tuple."""
         output = kind(**values, hidden_states=encoded.hidden_states, attentions=encoded.attentions)
         named = self.config.return_dict if return_dict is None else return_dict
         return output if named else output.to_tuple()
@@ -252,7 +252,7 @@ class CrammedForSequenceClassification(CrammedPreTrainedModel):
 
 
 class CrammedForMultipleChoice(CrammedPreTrainedModel):
-    """Logits over choices [B, C], each of which is a row: ids, mask and types are [B, C, S]."""
+    """Logits over choices [B, C], one sequence per choice: ids, mask and types are [B, C, S]."""
 
     def __init__(self, config: CrammedConfig) -> None:
         super().__init__(config, SequenceClassifier, 1)
@@ -305,7 +305,7 @@ class CrammedForTokenClassification(CrammedPreTrainedModel):
 
 
 class CrammedForQuestionAnswering(CrammedPreTrainedModel):
-    """Logits of where an answer begins and where it ends, each [B, S]."""
+    """Logits for the start and the end of an answer, each [B, S]."""
 
     def __init__(self, config: CrammedConfig) -> None:
         super().__init__(config, TokenClassifier, 2)
@@ -345,6 +345,6 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _place_loss(logits: Tensor, places: Tensor) -> Tensor:
-    """Cross-entropy of places [B] or [B, 1] in rows [B, S]; one that was cut off does not count."""
+    """Cross-entropy of positions [B] or [B, 1] in rows [B, S], ignoring truncated positions."""
     length = logits.shape[1]
     return F.cross_entropy(logits.float(), places.flatten().clamp(0, length), ignore_index=length)

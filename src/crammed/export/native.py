@@ -1,4 +1,4 @@
-"""Names and settings under which classes built into transformers hold our weights exactly."""
+"""Names and settings under which built-in transformers classes reproduce our model exactly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crammed.model.blocks import ACTIVATIONS
 from crammed.model.positions import POSITIONS
 
 FINETUNE_DROPOUT = 0.1
-"""Dropout that exported configurations carry, whatever pretraining used."""
+"""Dropout in exported configurations, whatever pretraining used."""
 
 
 class _Any(Container[Any]):
@@ -29,8 +29,8 @@ class _Any(Container[Any]):
 ANY = _Any()
 BOTH = (True, False)
 Holds = Mapping[str, Container[Any]]
-"""The values of each field of `ModelConfig` that a format holds. Of a field that is not named it
-holds the default, so that what nobody has thought of is exported with custom code."""
+"""The values of each `ModelConfig` field that a format supports. For a field not listed, it
+supports only the default, so that new options are exported with custom code until listed here."""
 
 NUMBERS: Holds = dict.fromkeys(
     (
@@ -101,7 +101,7 @@ BERT: Holds = {
 
 
 def _unmet(config: ModelConfig, holds: Holds) -> list[str]:
-    """The fields whose values a format does not hold, a reason each."""
+    """One reason for each field whose value the format does not support."""
     reasons = []
     for name, field in ModelConfig.model_fields.items():
         value, held = getattr(config, name), holds.get(name, (field.default,))
@@ -112,7 +112,7 @@ def _unmet(config: ModelConfig, holds: Holds) -> list[str]:
 
 
 def modernbert_obstacles(config: ModelConfig) -> list[str]:
-    """Why ModernBERT cannot hold the model; empty where it can."""
+    """Why ModernBERT cannot represent the model; empty if it can."""
     obstacles = _unmet(config, MODERNBERT)
     if config.linear_bias and not config.qkv_bias:
         obstacles.append("model.qkv_bias is False, and model.linear_bias is True")
@@ -159,8 +159,8 @@ def modernbert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
 def modernbert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     """Our parameters under ModernBERT's names.
 
-    There, biases of queries, keys and values come with one of the product after them: zeros, where
-    ours has none.
+    There, biases of queries, keys and values imply one for the output projection: zeros, where ours
+    has none.
     """
     renamed = {
         "encoder.tokens.": "model.embeddings.tok_embeddings.",
@@ -214,7 +214,7 @@ def bert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
 
 
 def bert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Our parameters under BERT's names; the fused product is split into three."""
+    """Our parameters under BERT's names, with the fused query-key-value product split in three."""
     split: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if ".attention.qkv." in name:
@@ -244,7 +244,7 @@ def bert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, T
 
 
 def special_ids(specials: Specials) -> dict[str, int]:
-    """Ids of the special tokens under the names that every configuration class knows."""
+    """Ids of the special tokens under the names that every configuration class uses."""
     return {
         "pad_token_id": specials.pad,
         "cls_token_id": specials.cls,
@@ -256,7 +256,7 @@ def special_ids(specials: Specials) -> dict[str, int]:
 
 
 def _rename(weights: dict[str, Tensor], prefixes: dict[str, str]) -> dict[str, Tensor]:
-    """Replace the prefix of each name; every name must have exactly one."""
+    """Replace the prefix of each name; exactly one prefix must match."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         found = [prefix for prefix in prefixes if name.startswith(prefix)]
@@ -271,7 +271,7 @@ class NativeFormat:
     """A class built into transformers.
 
     Attributes:
-        obstacles: why it cannot hold a model; empty where it can.
+        obstacles: why it cannot represent a model; empty if it can.
         config: its config.json, for a model and a vocabulary size.
         weights: our parameters under its names.
     """
@@ -285,4 +285,4 @@ FORMATS = {
     "modernbert": NativeFormat(modernbert_obstacles, modernbert_config, modernbert_weights),
     "bert": NativeFormat(bert_obstacles, bert_config, bert_weights),
 }
-"""The built-in classes, the better ones first."""
+"""The built-in classes, preferred ones first."""

@@ -1,10 +1,10 @@
-"""What a fine-tuning task is, and how its data becomes rows; in the order of the flow.
+"""What a fine-tuning task is, and how its data becomes rows, in the order of processing:
 
 task       tasks and suites as data; `suites/` has the built-in ones
-layouts    where the splits of a task are: folders of several layouts, the hub
+layouts    finds the splits of a task: in folders of several layouts, or on the hub
 glue_data  the layout in which GLUE was first published
-read       a task -> its rows, with every fault named
+read       a task -> its rows; errors name the file and the line or row
 columns    one record -> texts, label and group
 labels     one label -> class number or value
-rows       what has been read
+rows       the rows that were read
 """

@@ -15,7 +15,7 @@ from crammed.tasks.rows import Texts
 from crammed.tasks.task import Task, pieces
 
 Fill = Callable[[Record], str]
-"""Record -> the text of a column, or of a template filled in."""
+"""Record -> the text of a column, or a filled-in template."""
 
 
 class TaskColumns:
@@ -36,7 +36,7 @@ class TaskColumns:
         self._group = None if task.group is None else _filler(task.group)
 
     def texts(self, record: Record) -> list[Texts]:
-        """The texts of one sequence, or of one for each answer."""
+        """The texts of one sequence, or, for kind choice, of one sequence per answer."""
         if self._task.kind == "tokens":
             return [_words(record, self._columns[0])]
         filled = tuple(fill(record) for fill in self._text)
@@ -46,7 +46,7 @@ class TaskColumns:
         return [(*filled, self._choice_text({**record, "choice": each})) for each in answers]
 
     def answers(self, record: Record) -> list[str]:
-        """Two or more answers to choose from."""
+        """The answers to choose from, two or more."""
         if len(self._choices) > 1:
             return [fill(record) for fill in self._choices]
         (name,) = self._task.choices
@@ -62,7 +62,7 @@ class TaskColumns:
         return None if self._group is None else self._group(record)
 
     def labels(self, record: Record, texts: Sequence[Texts]) -> list[Any]:
-        """The row's label in a list; for kind tokens, the labels of its words."""
+        """A list of the row's label; for kind tokens, the labels of its words."""
         task = self._task
         if len(task.label) > 1:
             return [[_flag(record, name) for name in task.label]]
@@ -77,7 +77,7 @@ class TaskColumns:
         return [class_number(value, self._names)]
 
     def no_labels(self) -> list[Any]:
-        """What takes the place of the label in an unlabelled split."""
+        """The placeholder for the label in an unlabelled split."""
         return [[math.nan] * len(self._names) if self._task.kind == "multi-label" else math.nan]
 
     def _tags(self, value: Any, words: Texts) -> list[int]:
@@ -92,7 +92,7 @@ def column(record: Record, name: str) -> Any:
     """The value of a column.
 
     Raises:
-        ValueError: there is no such column; the message lists those there are.
+        ValueError: there is no such column; the message lists the existing ones.
     """
     if name not in record:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Reads the ``glue_data`` folders in which GLUE was first published.
 
-Cells are separated by tabs, and quotation marks have no meaning. CoLA's labelled files lack the
-line of column names; the other tasks' columns are renamed here to those on the hub.
+Cells are separated by tabs, and quotation marks are literal. CoLA's labelled files have no header;
+the other tasks' columns are renamed here to match the hub.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MSR_IDS = ("#1 ID", "#2 ID")
 
 
 def glue_data_split(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
-    """A split in one of these folders; None if the folder is another or lacks the split.
+    """A split in one of these folders; None if the folder is not one of them or lacks the split.
 
     Args:
         spellings: names of the split, the preferred one first.
@@ -70,8 +70,8 @@ class GlueDataSplit:
 
     Attributes:
         task: name of the file's folder.
-        ids: pairs of ids of the validation rows, for a file that holds both splits.
-        validates: whether this is the validation split of such a file, or the training split.
+        ids: id pairs of the validation rows, for a file that holds both splits.
+        validates: whether this is such a file's validation split rather than its training split.
     """
 
     file: Path
@@ -95,7 +95,7 @@ class GlueDataSplit:
                 if not headless:
                     continue
             if self.task == "QQP" and len(cells) < len(columns):
-                continue  # published with a few broken rows, which official sizes exclude
+                continue  # the published file has a few broken rows; official sizes exclude them
             if len(cells) != len(columns):
                 raise InputError(f"{place}: {len(cells)} cells in a row of {len(columns)} columns")
             record = dict(zip(columns, cells, strict=True))

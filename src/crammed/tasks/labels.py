@@ -12,7 +12,7 @@ from typing import Any
 UNLABELLED = (-1, "-1", None, "")
 """Labels of rows without a label, as in test splits."""
 UNTAGGED = (-1, -100, "-1", "-100", None)
-"""Tags of words that count neither in training nor in scores; text in tables."""
+"""Tags of words that are ignored in training and scoring; tables hold them as text."""
 
 
 def class_number(value: Any, names: Sequence[str]) -> int:
@@ -38,7 +38,7 @@ def _missing(value: Any, hint: str = "") -> ValueError:
 
 
 def _of_bool(value: bool, names: Sequence[str]) -> int:
-    """A truth value among names such as True and False, or as the number of one of two classes."""
+    """The number of a truth value: by names such as True and False, or 0 or 1 of two classes."""
     matches = [place for place, name in enumerate(names) if name.lower() == str(value).lower()]
     if not matches and len(names) != 2:
         raise _none_of(value, names)
@@ -51,12 +51,12 @@ def _none_of(value: Any, names: Sequence[str]) -> ValueError:
 
 
 def is_unlabelled(value: Any, names: Sequence[str] = ()) -> bool:
-    """Whether a label means that there is none; -1 does not if it is the name of a class."""
+    """Whether a label means that the row has none; -1 does not if a class has that name."""
     return (isinstance(value, float) and math.isnan(value)) or _is_mark(value, UNLABELLED, names)
 
 
 def is_untagged(tag: Any, names: Sequence[str] = ()) -> bool:
-    """Whether the tag of a word means that it has none; -1 does not if it is a class's name."""
+    """Whether a tag means that the word has none; -1 does not if a class has that name."""
     return _is_mark(tag, UNTAGGED, names)
 
 
@@ -65,7 +65,7 @@ def _is_mark(value: Any, marks: Sequence[Any], names: Sequence[str]) -> bool:
 
 
 def name_of(value: Any) -> str:
-    """A label as a name: ``entailment``; ``true`` for True; ``3`` for 3, 3.0 and "3.0"."""
+    """A label as a class name: ``entailment``; ``true`` for True; ``3`` for 3, 3.0 and "3.0"."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -83,13 +83,13 @@ def is_number(name: str) -> bool:
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """The distinct names, sorted; by value if all are numbers."""
+    """The distinct names, sorted; numerically if all are numbers."""
     distinct = set(names)
     return tuple(sorted(distinct, key=int if all(map(is_number, distinct)) else None))
 
 
 def value_of(value: Any) -> float:
-    """The value for regression, a finite number; -1 is a value like any other."""
+    """The value of a regression label, a finite number; -1 is an ordinary value."""
     if is_unlabelled(value) and value not in (-1, "-1"):
         raise _missing(value)
     try:
@@ -102,7 +102,7 @@ def value_of(value: Any) -> float:
 
 
 def list_of(value: Any, separator: str | None) -> list[Any]:
-    """A list as it is, or the parts of a text; the separator None is any white space."""
+    """A list unchanged, or a text split at `separator`; None splits at any white space."""
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(separator)]
         return [part for part in parts if part]

@@ -1,6 +1,6 @@
 """Finds the splits of a task: in folders of several layouts, or on the Hugging Face hub.
 
-A suite's folder has a folder for each task, with files such as ``train.jsonl`` (or .csv, .tsv,
+A suite's folder has a subfolder for each task, with files such as ``train.jsonl`` (or .csv, .tsv,
 .parquet; text may be compressed) or the hub's ``train-00000-of-00002.parquet``. It may also be the
 ``glue_data`` tree (`crammed.tasks.glue_data`), or the folder of a single task.
 """
@@ -40,7 +40,7 @@ _READERS: dict[str, Callable[[File], Records]] = {
     ".parquet": parquet_records,
 }
 _VALIDATION = ("validation", "dev", "val", "valid")
-"""Names of the same split."""
+"""Interchangeable names of the validation split."""
 
 
 class FoundSplit(Protocol):
@@ -52,15 +52,15 @@ class FoundSplit(Protocol):
         ...
 
     def records(self) -> Iterator[tuple[str, Record]]:
-        """Each record with its place, for messages.
+        """Each record, preceded by its location for messages.
 
         Raises:
-            InputError: the data is damaged; names the file and the line or row.
+            InputError: the data is damaged; the message names the file and the line or row.
         """
         ...
 
     def digest(self) -> str:
-        """What identifies the content."""
+        """A text that identifies the content."""
         ...
 
 
@@ -114,10 +114,10 @@ def _records(file: Path) -> Records:
 
 @dataclass(frozen=True)
 class FolderData:
-    """A folder that has a folder for each task, or is itself the folder of one task.
+    """A folder with a subfolder for each task, or the folder of one task.
 
     Attributes:
-        single_task: whether the suite has one task, whose splits may be in the folder itself.
+        single_task: whether the suite has only one task, whose splits may be in `root` itself.
     """
 
     root: Path
@@ -146,7 +146,7 @@ class FolderData:
         return f"{folder} has no {split} split, as {suffixes} (it has: {has})"
 
     def _candidates(self, folders: Sequence[str]) -> Iterator[Path]:
-        """Existing folders that may hold the task's splits, the likeliest first."""
+        """Existing folders that may hold the task's splits, likeliest first."""
         inside = sorted(each for each in self.root.iterdir() if each.is_dir())
         for name in folders:
             exact = self.root / name
@@ -159,7 +159,7 @@ class FolderData:
 
 
 def _plain(name: str) -> str:
-    """A name without case and punctuation: ``STS-B`` gives ``stsb``."""
+    """A name without punctuation, in lower case: ``STS-B`` gives ``stsb``."""
     return re.sub(r"[-_ ]", "", name).lower()
 
 
@@ -168,7 +168,7 @@ def _plain_names(name: str) -> tuple[str, ...]:
 
 
 def _spellings(split: str) -> list[str]:
-    """The name of a split and the others in use for it."""
+    """The name of a split, then its other common names."""
     for word in _VALIDATION:
         if re.match(rf"{word}(?![a-z])", split):
             others = [split.replace(word, other, 1) for other in _VALIDATION if other != word]
@@ -181,7 +181,7 @@ def _inner(file: Path) -> Path:
 
 
 def _files(folder: Path, split: str) -> tuple[Path, ...]:
-    """Files of a split in a folder; empty if it is not there.
+    """Files of a split in a folder; empty if the folder does not have the split.
 
     Raises:
         InputError: several files could be the split, or parts of it are missing.
@@ -202,7 +202,7 @@ def _files(folder: Path, split: str) -> tuple[Path, ...]:
 
 
 def _numbered(files: Sequence[Path], split: str) -> tuple[Path, ...]:
-    """Parts with names such as the hub's ``train-00000-of-00002.parquet``."""
+    """A split's numbered parts, named like the hub's ``train-00000-of-00002.parquet``."""
     form = re.compile(rf"{re.escape(split)}-(\d+)-of-(\d+)(-\w+)?\.parquet")
     found = [(match, file) for file in files if (match := form.fullmatch(file.name))]
     if found:

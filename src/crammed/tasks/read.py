@@ -1,4 +1,4 @@
-"""Reads the splits of a task as rows; every fault is named with its file and line or row."""
+"""Reads the splits of a task as rows; error messages name the file and the line or row."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         data: folder of the suite's data; None for the hub.
 
     Raises:
-        InputError: something is missing or wrong; names the file and the line or row.
+        InputError: something is missing or wrong; the message names the file and the line or row.
     """
     opened = open_data(suite, data)
     train = _find(opened, task, SplitSpec(split=task.train))
@@ -132,7 +132,7 @@ def _official(task: Task, sizes: Mapping[str, int]) -> bool | None:
 
 @contextmanager
 def _at(place: str) -> Iterator[None]:
-    """Name the place of a record in which a ValueError arises."""
+    """Turn a ValueError into an InputError that names the location of the record."""
     try:
         yield
     except ValueError as error:
@@ -172,7 +172,7 @@ def _choice_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
 
 
 def _check_metrics(task: Task, names: Sequence[str]) -> None:
-    """Raise an InputError for a metric that these classes cannot be scored by."""
+    """Raise an InputError if a metric cannot score these classes."""
     for metric in task.metrics:
         if metric in OF_TWO and len(names) != 2:
             shown = ", ".join(names)
@@ -202,8 +202,8 @@ def _read(
     """The rows of one split.
 
     Args:
-        choices: sequences that every row must have; 0 for as many as the first row has.
-        labelled: whether to read labels; if not, they are NaN whatever the data says.
+        choices: sequences that every row must have; 0 means as many as the first row has.
+        labelled: whether to read labels; if not, they are NaN whatever the data contains.
     """
     texts: list[Texts] = []
     labels: list[Any] = []

@@ -1,4 +1,4 @@
-"""The rows of a task that has been read: texts, labels, and what else scoring needs."""
+"""The rows of a task after reading: texts, labels, and what else scoring needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Texts = tuple[str, ...]
-"""One or two texts of a sequence; for kind tokens, its words."""
+"""The one or two texts of a sequence; for kind tokens, its words."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Rows:
         labels: [R] class numbers or values as float32; for multi-label, 0/1 [R, L]; for tokens the
             class numbers of all words, flat, with -1 for words without a label. NaN in a test
             split.
-        choices: C, sequences in a row; 1 unless the kind is choice.
+        choices: C, sequences per row; 1 unless the kind is choice.
         groups: [R] keys that join rows for group metrics; empty if there are no groups.
-        index: [R] the name of each row in the data (``idx``), or else its number; for submissions.
+        index: [R] each row's identifier in the data (``idx``), or else its number; for submissions.
     """
 
     texts: list[Texts]
@@ -41,8 +41,8 @@ class TaskData:
     """All data of a task.
 
     Attributes:
-        scored: rows for each number that the task gives; splits that the data lacks are left out.
-        test: unlabelled rows for each leaderboard file; splits that the data lacks are left out.
+        scored: rows for each score of the task; splits missing from the data are left out.
+        test: unlabelled rows for each leaderboard file; splits missing from the data are left out.
         labels: names of the classes in the order of their numbers; empty for regression.
         rows: number of rows of each split that was read, by name of the split.
         official: whether the training split and all scored splits have their official sizes; None
@@ -62,5 +62,5 @@ class TaskData:
 
     @property
     def outputs(self) -> int:
-        """Logits of a sequence: one for each class; 1 for regression and choice."""
+        """Outputs per sequence: one for each class; 1 for regression and choice."""
         return max(1, len(self.labels)) if self.train.choices == 1 else 1

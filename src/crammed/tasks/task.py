@@ -1,7 +1,7 @@
 """A task as data: its columns, its labels, its splits and its metric.
 
 A suite is a YAML file of tasks; the built-in ones (``suites/``) and the user's own have the same
-form. Wherever a list of words is expected, a single word stands for a list of one.
+format. Wherever a list of words is expected, a single word stands for a list of one.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def _listed(value: Any) -> Any:
 
 
 def _named(value: Any) -> Any:
-    """Names as they are; ``3`` gives the names ``0``, ``1``, ``2``."""
+    """Names unchanged; ``3`` gives the names ``0``, ``1``, ``2``."""
     if value is None:
         return ()
     if type(value) is int:
         if value > MOST_LABELS:
             raise ValueError(f"{value} is more than {MOST_LABELS:,} labels")
-        # 0 gives one name, which is refused; none would be ignored
+        # 0 gives one name, which is refused; an empty list would be ignored
         return tuple(map(str, range(max(1, value))))
     if isinstance(value, list):
         return tuple(str(name) if type(name) is int else name for name in value)
@@ -71,7 +71,7 @@ Range = Annotated[tuple[float, float], Field(strict=False)]
 
 
 class SplitSpec(Section):
-    """Where to find rows; what is null is as in the task. A single word stands for its `split`."""
+    """Where to find rows; null values default to the task's. A single word is its `split`."""
 
     split: str = "validation"
     folder: str | None = None
@@ -89,7 +89,7 @@ class SplitSpec(Section):
 
 
 class Scored(SplitSpec):
-    """One of the numbers that a task gives: the score on one labelled split.
+    """One of a task's numbers: the score on one labelled split.
 
     MNLI gives two, and SuperGLUE's RTE is also scored on two diagnostic sets, which have their own
     columns and metrics.
@@ -132,16 +132,16 @@ class Task(Section):
     """Name of a leaderboard's file -> the unlabelled rows whose predictions it takes; not for kind
     tokens."""
     rows: dict[str, PositiveInt] = Field(default_factory=dict)
-    """Official number of rows of each split (``folder/split`` for a split in another folder)."""
+    """Official row count of each split (``folder/split`` for a split in another folder)."""
 
     @property
     def numbers(self) -> dict[str, Scored]:
-        """The numbers that it gives; without `scored`, only the score on its validation split."""
+        """The task's scores by name; without `scored`, only the score on its validation split."""
         return self.scored or {self.name: Scored()}
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Every metric that its numbers need, and those of `also`."""
+        """Every metric that the task's scores need, including those of `also`."""
         own = [metric for scored in self.scored.values() for metric in scored.metric or ()]
         return tuple(dict.fromkeys((*self.metric, *self.also, *own)))
 
@@ -234,7 +234,7 @@ class Suite(Section):
     left_out: Strings = ()
     """Files that the leaderboard expects for tasks that this suite lacks."""
     between: dict[str, Range] = Field(default_factory=dict)
-    """Name of a leaderboard's file -> the smallest and the largest value that it takes."""
+    """Name of a leaderboard's file -> the smallest and largest value that it accepts."""
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -293,7 +293,7 @@ class Suite(Section):
 
 
 def _no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """A message that a name does not exist, which suggests one that does."""
+    """A message that a name does not exist, suggesting one that does."""
     names = list(known)
     return f"no {kind} {name!r}: {did_you_mean(name, names)}choose one of {', '.join(names)}"
 
@@ -302,7 +302,7 @@ def load_suite(name: str) -> Suite:
     """Load a built-in suite by its name, or the user's own by the path of its .yaml file.
 
     Raises:
-        InputError: there is no such suite, or it has faults; names each on its own line.
+        InputError: there is no such suite, or it is invalid; the message has one line per error.
     """
     return read_section("suite", name, _SUITES, Suite, {"name": Path(name).stem})
 

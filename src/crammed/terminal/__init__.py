@@ -1,6 +1,6 @@
-"""What a person sees while something runs, and how they stop it.
+"""What users see while a command runs, and how they stop it.
 
-progress  one line that is written over, with the time left
-quiet     silences what libraries write
+progress  progress bars, or plain lines, with the time left
+quiet     silences the output of libraries
 stopping  signals that end a command
 """

@@ -1,8 +1,8 @@
-"""Progress for people: live bars on a terminal, a plain line now and then elsewhere.
+"""Progress for users: live bars on a terminal, an occasional plain line elsewhere.
 
-Everything goes to standard error, so that standard output holds nothing but results. When nobody
-reads it any more, because a pipe was closed or a terminal is gone, the process stops as it does
-when a terminal hangs up.
+Everything goes to standard error, so that standard output contains only results. When nobody can
+read it any more, because a pipe was closed or a terminal is gone, the process stops as if the
+terminal had hung up.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SECONDS_BETWEEN_LINES = 10.0
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        raise  # instead of ending the process; called while the error is handled
+        raise  # rich would end the process; this runs while the error is being handled
 
 
 class _Time(ProgressColumn):
-    """The time that is left, or how long the work has taken where that cannot be told."""
+    """The time left, or the time elapsed if the former is unknown."""
 
     def render(self, task: Task) -> Text:
         if task.total is None or task.time_remaining is None:
@@ -58,9 +58,9 @@ class ProgressTask:
             self._bar = progress.bars.add_task(label, total=total, detail="")
 
     def update(self, done: float, detail: str = "") -> None:
-        """Show that `done` of the total is done, and a few words about it."""
+        """Show that `done` of the total is done, with a short detail."""
         self._detail = detail
-        if self._first is None:  # resumed work does not begin at zero
+        if self._first is None:  # resumed work does not start at zero
             self._first = self._progress.clock(), done
         bars = self._progress.bars
         if bars is not None and self._bar is not None:
@@ -79,7 +79,7 @@ class ProgressTask:
         return f"{100 * done / self._total:.0f} %  {format_seconds(max(0.0, round(left)))} left  "
 
     def close(self, outcome: str = "") -> None:
-        """Leave one line: `outcome`, or else the last detail."""
+        """End with a line that stays: `outcome`, or else the last detail."""
         detail = outcome or self._detail
         took = format_seconds(self._progress.clock() - self._began)
         bars = self._progress.bars
@@ -90,10 +90,10 @@ class ProgressTask:
 
 
 class Progress:
-    """Where long work reports how far it has come.
+    """Where long-running work reports its progress.
 
     Args:
-        stream: where to write; with None nothing is written.
+        stream: where to write; None writes nothing.
     """
 
     def __init__(self, stream: TextIO | None = sys.stderr, clock: Clock = time.monotonic) -> None:
@@ -131,7 +131,7 @@ class Progress:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Survive that nothing can be written; if nobody will read any more, hang up."""
+        """Survive write errors; if the reader is gone, raise SIGHUP where it is handled."""
         try:
             yield
         except OSError as error:
@@ -143,7 +143,7 @@ class Progress:
 
     @contextmanager
     def task(self, label: str, total: float | None = None) -> Iterator[ProgressTask]:
-        """Begin work that reports through `ProgressTask.update` and ends with a line."""
+        """Start work that reports through `ProgressTask.update` and ends with a line."""
         task = ProgressTask(self, label, total)
         try:
             yield task
@@ -160,7 +160,7 @@ class Progress:
         size: Callable[[T], float] = lambda _: 1,
         unit: str = "",
     ) -> Iterator[T]:
-        """Yield the items and show the sum of their sizes so far."""
+        """Yield the items, showing the sum of their sizes so far."""
         done = 0.0
         with self.task(label, total) as task:
             for item in items:

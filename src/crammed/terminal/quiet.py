@@ -1,4 +1,4 @@
-"""Keeps libraries, lost streams and strange names from getting in the way of the terminal."""
+"""Keeps library output, lost streams and control characters from disturbing the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What makes a terminal do something, turns the direction of writing, or cannot be written."""
+"""Control characters, changes of text direction, and surrogates, which cannot be encoded."""
 
 
 @contextmanager
@@ -32,16 +32,16 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def silence(stream: TextIO) -> None:
-    """Let all that is written to a stream go nowhere, what still waits in its buffer included."""
+    """Discard everything written to a stream, including what is still in its buffer."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def visible(text: str) -> str:
-    """Text that a terminal only shows, though it holds names out of the files of others.
+    """Make text from untrusted files safe to print.
 
-    What would act on the terminal becomes a picture of itself; tabs and ends of lines stay.
+    Characters that could control the terminal become visible symbols; tabs and line feeds stay.
     """
     return _ACTING.sub(lambda found: _picture(ord(found[0])), text)
 

@@ -1,8 +1,8 @@
 """Signals that ask the process to stop, before and between the parts that can be interrupted.
 
-A command that another process started may also have to stop when that one does (`STARTER`).
+A command can also be told to stop when the process that started it ends (`STARTER`).
 
-It imports next to nothing, so that the command line can be stopped while it still imports the rest.
+This module imports very little, so that the command line can be stopped while it imports the rest.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from crammed.errors import Interrupted
 
 SAID = "interrupted; what is finished is kept"
 STARTER = "CRAMMED_STARTER"
-"""The variable that holds the process id of who started a command that is to end with it."""
+"""Environment variable with the id of a process; the command stops when that process ends."""
 _SECONDS_BETWEEN_LOOKS = 1.0
 _IMPORT = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 
 
 def stop_signals() -> list[signal.Signals]:
-    """The signals that ask a process to stop; SIGHUP only if it is not ignored, as by ``nohup``."""
+    """The signals that ask a process to stop; SIGHUP unless it is ignored, as under ``nohup``."""
     asked = [signal.SIGINT, signal.SIGTERM]
     return asked if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*asked, signal.SIGHUP]
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported where a signal has come."""
+    """Whether a signal arrived during an import."""
     while frame is not None:
         if frame.f_code.co_filename in _IMPORT:
             return True
@@ -42,10 +42,10 @@ def importing(frame: FrameType | None) -> bool:
 
 
 def leave(*_: object) -> NoReturn:
-    """Say so and end the process and its workers at once; a handler of signals.
+    """A signal handler that prints `SAID` and ends the process and its workers at once.
 
-    For the time of an import: libraries swallow an exception that is raised in the middle of it, or
-    cannot be imported again. What is on the disk is as safe as from ``kill -9``.
+    For use during an import: libraries may swallow an exception raised in the middle of it, or fail
+    to import again afterwards. Files on disk are as safe as under ``kill -9``.
     """
     try:
         if "multiprocessing.process" in sys.modules:
@@ -61,8 +61,8 @@ def leave(*_: object) -> NoReturn:
 
 
 def follow_starter() -> None:
-    """Stop as by SIGTERM once the process that `STARTER` names has ended, in whatever way."""
-    named = os.environ.pop(STARTER, "")  # which is not for what this process starts
+    """Stop as on SIGTERM once the process that `STARTER` names has ended for any reason."""
+    named = os.environ.pop(STARTER, "")  # processes started from here must not inherit it
     if named.isdecimal():
         threading.Thread(target=_follow, args=(int(named),), daemon=True).start()
 
@@ -72,7 +72,7 @@ def _follow(starter: int) -> None:
         select.select([os.pidfd_open(starter)], [], [])
     except ProcessLookupError:  # it has ended already
         pass
-    except (AttributeError, OSError):  # another system than Linux, or an old one
+    except (AttributeError, OSError):  # not Linux, or an old kernel
         with suppress(ProcessLookupError):
             while True:
                 os.kill(starter, 0)
