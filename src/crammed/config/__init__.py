@@ -1,11 +1,11 @@
-"""A run's configuration: frozen models, read strictly, checked before anything is made.
+"""A run's configuration: frozen models, read strictly, validated before anything is written.
 
 A recipe is a YAML file of these sections, and `key.path=value` overrides change single values. The
 resolved configuration is saved with the run, and its hash is the run's identity. `ComputeConfig` is
-left out of the hash, since it changes speed, and results only as rounding does. Values that follow
-from the device by the rules of `crammed.rules.sizing` are resolved before the hash is taken.
+left out of the hash, since it affects speed, and results only through rounding. Values that depend
+on the device by the rules of `crammed.rules.sizing` are resolved before hashing.
 
-Nothing here imports torch, so that processes that prepare data start fast.
+Nothing here imports torch, so that data-preparation processes start fast.
 """
 
 from crammed.config.base import Beta, Names, PositiveFloat, PositiveInt, Section

@@ -11,7 +11,7 @@ from crammed.config.choice import choices_of
 
 PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
 Size = Annotated[int, Field(gt=0, le=2**20)]
-"""One dimension of an array, or a number of things held at once; more is a slip of the keyboard."""
+"""One dimension of an array, or a number of things held at once; anything larger is a typo."""
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
@@ -25,7 +25,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _choose_by_default(cls, values: Any) -> Any:
-        """A section that does not say which of its kinds it is has the kind of the default."""
+        """Give a section that does not name its kind the kind of the default value."""
         if not isinstance(values, Mapping):
             return values
         chosen = dict(values)

@@ -1,7 +1,7 @@
-"""Sections that come in several kinds, told apart by one of their keys.
+"""Sections that come in several kinds, distinguished by one of their keys.
 
-`schedule` is one of many curves, told apart by `shape`; `optim` is one of several optimizers, told
-apart by `name`. Each kind has only the keys that it reads.
+`schedule` is one of many curves, selected by `shape`; `optim` is one of several optimizers,
+selected by `name`. Each kind has only the keys that it reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class KeepsValues:
     """Marks a choice that keeps the values of shared keys when another kind is chosen.
 
     A key whose default differs is not shared: what suits one kind does not suit the other. Without
-    the mark, the new kind starts from its own defaults.
+    this marker, the new kind starts from its own defaults.
     """
 
 
@@ -27,10 +27,10 @@ class Choice:
     """One of several kinds of a section.
 
     Attributes:
-        key: the key that tells the kinds apart.
-        kinds: the kinds by their values of that key.
-        default: the value of a section that does not name its kind.
-        keeps_values: what `KeepsValues` says.
+        key: the key that distinguishes the kinds.
+        kinds: the kinds by their value of that key.
+        default: the value for a section that does not name its kind.
+        keeps_values: whether the choice is marked with `KeepsValues`.
     """
 
     key: str
@@ -52,13 +52,13 @@ def choices_of(section: type[BaseModel]) -> dict[str, Choice]:
 
 
 def overlaid(base: Mapping[str, Any], change: Mapping[str, Any], section: Any) -> dict[str, Any]:
-    """Plain values with others laid over them.
+    """Merge `change` into `base`, both plain values; `change` takes precedence.
 
-    Where the change names another kind of a section, what the base has for that section is
-    dropped, except, where the choice `KeepsValues`, the keys that the new kind has too.
+    Where the change selects another kind of a section, the base's values for that section are
+    dropped, except for the shared keys of a choice marked with `KeepsValues`.
 
     Args:
-        section: the class of section that the values are for, or what `subsection` gives.
+        section: the class of section that the values are for, or what `subsection` returns.
     """
     choices = choices_of(section) if is_section(section) else {}
     result = dict(base)
@@ -74,7 +74,7 @@ def overlaid(base: Mapping[str, Any], change: Mapping[str, Any], section: Any) -
 
 
 def _kept(choice: Choice, old: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """What a section keeps of its values when another is laid over it."""
+    """The old values of a section that remain when `change` is merged into it."""
     kind = change.get(choice.key, old.get(choice.key, choice.default))
     if kind == old.get(choice.key, choice.default):
         return dict(old)
@@ -91,7 +91,7 @@ def _kept(choice: Choice, old: Mapping[str, Any], change: Mapping[str, Any]) -> 
 
 
 def subsection(section: Any, name: str) -> Any:
-    """What a key holds: a section, what holds sections by key or number, or None."""
+    """The type behind a key: a section, a dict or tuple of sections, or None."""
     fields = getattr(section, "model_fields", {})
     if get_origin(section) in (dict, tuple):
         kinds: tuple[Any, ...] = get_args(section)
@@ -109,5 +109,5 @@ def _holds_sections(kind: Any) -> bool:
 
 
 def is_section(kind: Any) -> bool:
-    """Whether it is a class of sections."""
+    """Whether it is a section class."""
     return isinstance(kind, type) and issubclass(kind, BaseModel)

@@ -10,7 +10,7 @@ from crammed.config.base import Names, PositiveFloat, PositiveInt, Section
 from crammed.schedule import OpenFraction
 
 LEAST_TOKENS, MOST_TOKENS = 64, 2**24
-"""No vocabulary that is asked for is smaller or larger."""
+"""Limits of the vocabulary size that can be requested."""
 TextDocuments = Literal["blank-line", "line", "file"]
 Ordering = Literal["sentence-length", "common-first", "rare-first", "word-length", "fragments"]
 
@@ -31,7 +31,7 @@ class SourceConfig(Section):
     weight: Annotated[float, Field(gt=0.0, le=65_535.0, allow_inf_nan=False)] = 1.0
     """How often each document is packed: with 2.5, all of them twice and half a third time."""
     max_characters: PositiveInt | None = None
-    """Begin no further document once this many have been read."""
+    """Start no further document once this many characters have been read."""
 
     @property
     def is_on_disk(self) -> bool:
@@ -43,7 +43,7 @@ class CleanConfig(Section):
     """Which documents stay; `crammed.data.preparing.cleaning.steps` lists the steps in order."""
 
     unicode: bool = True
-    """Bring text into normal form C and remove control characters."""
+    """Normalise text to Unicode form NFC and remove control characters."""
     min_characters: PositiveInt = 1
     max_characters: PositiveInt | None = None
     gopher: bool = False

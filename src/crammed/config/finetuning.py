@@ -40,12 +40,12 @@ class Protocol(Section):
     """Maximum tokens in a sequence; a model's own limit applies if it is lower."""
 
     def at_width(self, width: int | None) -> Protocol:
-        """The protocol for a model of this width; None is one whose width is not known."""
+        """The protocol for a model of this width; None if the width is unknown."""
         narrower = max(1.0, (self.lr_width or 0) / width) if width is not None else 1.0
         return self.model_copy(update={"lr": narrower * self.lr, "lr_width": None})
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Everything that affects the score of one seed, once the width is known (`at_width`)."""
+        """Everything that affects the score of one seed, after `at_width` has been applied."""
         return self.model_dump(
             mode="json", include=set(Protocol.model_fields) - {"seeds", "lr_width"}
         )

@@ -1,6 +1,6 @@
-"""Configurations that older versions saved, brought to the form of today.
+"""Migrates configurations that older versions saved to the current format.
 
-Recipes and overrides are not migrated: a person who types a key that is gone is told so.
+Recipes and overrides are not migrated: a user who types a removed key gets an error.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def migrate(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Bring the sections of a saved configuration to the form that `RunConfig` has today.
+    """Migrate the sections of a saved configuration to the format that `RunConfig` has now.
 
-    Whatever reads sections that an older version may have saved calls this before validating them.
+    Call this before validating sections that an older version may have saved.
 
     Args:
         saved: plain values by section; any of them may be missing.
@@ -21,14 +21,14 @@ def migrate(saved: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(optim := values.get("optim"), Mapping):
         values["optim"] = _without_unread_options(optim)
     if values.get("corpus") is not None and isinstance(data := values.get("data"), Mapping):
-        # Corpora of older versions kept them. Where a run prepares its own corpus, that is either
-        # finished, and the key decides nothing any more, or it is prepared by today's rule.
+        # Corpora of older versions kept the copies. A run that prepares its own corpus has either
+        # finished it, so that the key has no effect, or prepares it by the current rule.
         values["data"] = {"heldout_copies": "keep", **data}
     return values
 
 
 def _without_unread_options(optim: Mapping[str, Any]) -> dict[str, Any]:
-    """Before optimizers had options of their own, all had these two, which only Muon read."""
+    """Drop the two options that every optimizer once had, though only Muon read them."""
     if optim.get("name", "adamw") not in ("adamw", "adam"):
         return dict(optim)
     return {key: value for key, value in optim.items() if key not in ("matrix_lr", "momentum")}

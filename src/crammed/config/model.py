@@ -11,7 +11,7 @@ from crammed.schedule import OpenFraction
 
 
 class ModelConfig(Section):
-    """The encoder. The modules of `crammed.model` say how each choice computes."""
+    """The encoder. The modules of `crammed.model` document what each choice computes."""
 
     layers: Annotated[int, Field(gt=0, le=1000)] = 16
     passes: Annotated[int, Field(gt=0, le=100)] = 1
@@ -46,8 +46,8 @@ class ModelConfig(Section):
     """Where attention begins: with biases of queries and keys at 0, or with biases that make each
     head look at one of the neighbouring tokens."""
     embedding_start: Literal["random", "cooccurrence"] = "random"
-    """Where token embeddings begin: at random numbers, or at vectors of tokens that are alike where
-    the same tokens stand beside them. The budget is charged for making these."""
+    """Where token embeddings begin: at random numbers, or at co-occurrence vectors, which are
+    similar for tokens with similar neighbours. Computing these is charged to the budget."""
     qk_norm: Literal["none", "rms"] = "none"
     """Whether each head's queries and keys are brought to a root mean square of 1."""
     value_embeddings: bool = False
@@ -65,8 +65,8 @@ class ModelConfig(Section):
     embedding_std: PositiveFloat | None = None
     """Root mean square of the token embeddings at the start; null takes `init_std`."""
     matrix_start: Literal["normal", "small", "megatron", "wang", "orthogonal"] = "normal"
-    """How large the layers' matrices begin: `init_std`, or a rule of width and depth, or orthogonal
-    (`crammed.model.matrices`). Embeddings keep `init_std`."""
+    """Initialisation of the layers' matrices: normal with `init_std`, scaled by a rule of width and
+    depth, or orthogonal (`crammed.model.matrices`). Embeddings keep `init_std`."""
     zero_outputs: bool = False
     """Start the last product of every block at zero, so that every pre-norm layer starts as the
     identity."""

@@ -1,6 +1,6 @@
 """The optimizers, each with the options that it reads.
 
-How each is built, and which parameters it takes, is in its file in `crammed.optim`.
+How each is built, and which parameters it updates, is in its file in `crammed.optim`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Decay = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class OptimizerConfig(Section):
-    """What every optimizer has."""
+    """Options of every optimizer."""
 
     name: str
     lr: PositiveFloat = 1e-3
@@ -30,12 +30,12 @@ class OptimizerConfig(Section):
 
     @property
     def state_per_parameter(self) -> int:
-        """How many numbers it keeps for each parameter, at most, beside the weight."""
+        """Maximum number of state values per parameter, not counting the weight itself."""
         return 2
 
 
 class Moments(OptimizerConfig):
-    """What Adam and its relatives read. One learning rate suits them all."""
+    """Options of Adam and its relatives. One learning rate suits them all."""
 
     beta1: Beta = 0.9
     beta2: Beta = 0.98
@@ -43,7 +43,7 @@ class Moments(OptimizerConfig):
 
 
 class AdamWConfig(Moments):
-    """AdamW (Loshchilov and Hutter 2019), which decays weights apart from the gradient."""
+    """AdamW (Loshchilov and Hutter 2019), with weight decay decoupled from the gradient."""
 
     name: Literal["adamw"] = "adamw"
 
@@ -55,20 +55,20 @@ class AdamConfig(Moments):
 
 
 class RAdamConfig(Moments):
-    """RAdam (Liu et al. 2020): the first steps follow the average gradient, until there is a scale.
+    """RAdam (Liu et al. 2020), whose first steps follow the average gradient, without scaling.
 
-    Weights decay apart from the gradient, as in AdamW.
+    Weight decay is decoupled from the gradient, as in AdamW.
     """
 
     name: Literal["radam"] = "radam"
 
 
 class AdafactorConfig(OptimizerConfig):
-    """Adafactor (Shazeer and Stern 2018), which keeps a second moment of rows and of columns.
+    """Adafactor (Shazeer and Stern 2018), which keeps second moments of rows and columns.
 
-    Its steps are relative to the root mean square of what they change. In update t they are never
-    larger than 1 / sqrt(t) of it, whatever the rate. A weight decay follows `lr`, apart from the
-    gradient, and has no such limit.
+    Its steps are relative to the root mean square of the parameter. In update t they never exceed
+    1 / sqrt(t) of that, whatever the rate. Weight decay follows `lr`, decoupled from the gradient,
+    and has no such limit.
     """
 
     name: Literal["adafactor"] = "adafactor"
@@ -76,19 +76,19 @@ class AdafactorConfig(OptimizerConfig):
     """Peak rate, relative to the root mean square of each parameter."""
     weight_decay: Decay = 0.0
     beta2_power: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
-    """The second moment's average has 1 - t^-beta2_power for its beta in update t."""
+    """In update t, the beta of the second moment is 1 - t^-beta2_power."""
 
     @property
     def state_per_parameter(self) -> int:
-        """None for each parameter: rows and columns are few."""
+        """Zero, because the moments of rows and columns are few."""
         return 0
 
 
 class SGDConfig(OptimizerConfig):
     """Gradient descent with momentum, which adds the weight decay to the gradient.
 
-    The gradient is clipped before that. Weights shrink by lr * weight_decay / (1 - momentum) in an
-    update: what suits the small rates of Adam and its relatives leaves little of them here.
+    The gradient is clipped before that. Weights shrink by lr * weight_decay / (1 - momentum) per
+    update: a decay that suits the small learning rates of Adam would leave little of them here.
     """
 
     name: Literal["sgd"] = "sgd"
@@ -98,7 +98,7 @@ class SGDConfig(OptimizerConfig):
 
     @property
     def state_per_parameter(self) -> int:
-        """The momentum, if there is any."""
+        """One for the momentum, if there is any."""
         return 1 if self.momentum else 0
 
 
@@ -109,7 +109,7 @@ class MuonConfig(Moments):
     matrix_lr: PositiveFloat = 1e-2
     """Peak learning rate of Muon; `lr` is AdamW's."""
     cautious_decay: bool = False
-    """Whether Muon's weight decay spares the weights that an update moves away from 0."""
+    """Whether Muon's weight decay skips weights that the update moves away from 0."""
     momentum: Beta = 0.95
     """Momentum of Muon's updates."""
 

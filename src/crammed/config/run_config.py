@@ -27,7 +27,7 @@ from crammed.schedule import Schedule, Triangle
 
 
 class RunConfig(Section):
-    """Everything that decides what a run computes."""
+    """Everything that determines what a run computes."""
 
     recipe: str
     description: str = ""
@@ -66,7 +66,7 @@ class RunConfig(Section):
         return self
 
     def most_tokens(self, rows: float | None) -> float:
-        """How many tokens the run may read of a corpus with so many rows; infinity if any number.
+        """The most tokens the run may read from a corpus with this many rows; inf if unlimited.
 
         Args:
             rows: None if there is no corpus yet.
@@ -76,13 +76,13 @@ class RunConfig(Section):
         return self.budget.most_epochs * rows * self.data.row_length
 
     def identity(self) -> str:
-        """Hash of what decides the result: not of `compute`, the description or `Divergence`."""
+        """Hash of what determines the result: all but `compute`, `description` and `Divergence`."""
         kept = self.model_dump(mode="json", exclude={"compute", "description"})
         del kept["train"]["divergence"]
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
     def without_folders(self) -> dict[str, Any]:
-        """The values as JSON, to be shown to others: of files on this machine just the names."""
+        """The values as JSON for sharing, with paths on this machine reduced to file names."""
         values = self.model_dump(mode="json")
         for source, shown in zip(self.data.sources, values["data"]["sources"], strict=True):
             if source.is_on_disk:

@@ -14,7 +14,7 @@ from crammed.schedule import Fraction
 
 
 def _parsed(limit: Any) -> Budget:
-    """A budget from what stands in a file, or on the command line, where it is parsed already."""
+    """A budget from its text in a file, or as already parsed from the command line."""
     if isinstance(limit, Budget):
         return limit
     try:
@@ -41,12 +41,11 @@ class BudgetConfig(Section):
         "lost",
     )
     most_epochs: PositiveFloat | None = None
-    """End the run when it has read the text this often, if the budget is not spent by then; null
-    reads on."""
+    """End the run after this many epochs, even if budget remains; null sets no limit."""
 
 
 class MaskingConfig(Section):
-    """Which positions are predicted: the same number in every row, rounded from the rate."""
+    """Which positions are masked and predicted: the same number in every row, from the rate."""
 
     rate: PositiveFloat = 0.25
     final_rate: PositiveFloat | None = None
@@ -54,8 +53,8 @@ class MaskingConfig(Section):
     stages: Annotated[int, Field(ge=2, le=1000)] = 4
     corruption: Literal["80-10-10", "all-mask"] = "80-10-10"
     z_loss: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
-    """Weight of the squared logarithm of the softmax's sum in the loss of training, which keeps
-    logits near 0 (Chowdhery et al. 2022). Held-out losses are without it."""
+    """Weight in the training loss of the squared log of the softmax's normaliser, which keeps
+    logits near 0 (Chowdhery et al. 2022). Held-out losses exclude it."""
 
     @model_validator(mode="after")
     def _rates(self) -> MaskingConfig:
@@ -84,7 +83,7 @@ class OrderConfig(Section):
 
     by: Literal["random"] | Ordering = "random"
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Follow `by` for this share of the ordered rows; the rest of them come in random order."""
+    """Follow `by` for this share of the ordered rows; the rest follow in random order."""
     pool: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Order this share of all rows, drawn at random; the others come after it, in random order."""
     reshuffle: bool = True
@@ -101,23 +100,23 @@ class EarlyStop(Section):
 class Divergence(Section):
     """What a run does when its loss is no longer a finite number.
 
-    It is no part of a run's identity, so that a run that stopped can go on with another choice.
+    It is not part of a run's identity, so that a stopped run can resume with another choice.
     """
 
     then: Literal["stop", "skip", "lower"] = "stop"
-    """`stop` ends the run; `skip` goes back to the last checkpoint and passes over the rows since;
-    `lower` goes back and multiplies the learning rates with `factor`."""
+    """`stop` ends the run; `skip` returns to the last checkpoint and skips the rows since then;
+    `lower` returns to it and multiplies the learning rates by `factor`."""
     factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     times: Annotated[int, Field(ge=1, le=100)] = 3
-    """End the run when it diverges after it went back this often."""
+    """End the run if it diverges again after going back this many times."""
 
 
 class TrainConfig(Section):
-    """What training attends to; how often it logs, saves and measures, and when it gives up."""
+    """The extent of attention; how often training logs, saves and measures; when it gives up."""
 
     attention: Literal["row", "document"] = "row"
-    """What a token attends to: its row, whatever documents that holds, or its own document in it.
-    It is no part of the model, and evaluation takes no notice of it."""
+    """What a token attends to: its whole row, across documents, or only its own document in it.
+    It is not part of the model, and evaluation ignores it."""
     log_seconds: PositiveFloat = 2.0
     checkpoint_seconds: PositiveFloat = 600.0
     heldout_every: PositiveFloat | None = 0.1
@@ -127,14 +126,14 @@ class TrainConfig(Section):
 
 
 class ComputeConfig(Section):
-    """Where and how to compute. It changes speed, and results no more than rounding does, once the
-    values that follow from budget and device are resolved."""
+    """Where and how to compute. Once the values that depend on budget and device are resolved, it
+    affects speed, and results only through rounding."""
 
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of activations in pretraining; weights, gradients and optimizer state stay float32."""
     fp8: Literal["on", "off"] = "off"
-    """Multiply in 8 bits in the layers; needs an NVIDIA GPU of capability 8.9 or higher."""
+    """Use 8-bit matrix products in the layers; needs NVIDIA compute capability 8.9 or higher."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Use torch.compile; `auto` does so on GPUs, and on CPUs in runs long enough for it to pay."""
     kernels: Literal["auto", "compiler", "triton"] = "auto"
@@ -143,8 +142,8 @@ class ComputeConfig(Section):
     loss in float32 updates that are not compiled. A run that is resumed with `auto` keeps what it
     began with."""
     recompute: Literal["auto", "on", "off"] = "auto"
-    """Compute the layers' activations a second time for the gradients instead of keeping them;
-    `auto` does so where memory is short."""
+    """Recompute the layers' activations in the backward pass instead of keeping them; `auto` does
+    so where memory is short."""
     microbatch_rows: Size | None = None
     """Rows of one forward and backward pass; null leaves it to the device."""
     threads: Workers | None = None

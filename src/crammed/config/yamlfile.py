@@ -1,4 +1,4 @@
-"""Reading YAML the way people mean it, and explaining what is wrong in a file."""
+"""Reads YAML the way users mean it, and explains what is wrong in a file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from crammed.hints import did_you_mean
 
 
 class Loader(yaml.SafeLoader):
-    """YAML as people mean it: 1e-3 is a number, `on` is a word, and 2026-01-01 is text.
+    """YAML as users mean it: 1e-3 is a number, `on` is a word, and 2026-01-01 is text.
 
-    A key that a mapping has twice is an error, where PyYAML would take the last.
+    A duplicate key in a mapping is an error, where PyYAML would keep the last.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -82,15 +82,15 @@ def load_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    except Exception as error:  # PyYAML passes on what Python says of a number or a date
+    except Exception as error:  # PyYAML lets Python's errors about numbers and dates through
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
 def _nodes(node: yaml.Node, counted: dict[int, float]) -> float:
-    """How many nodes there are from this one down, every alias counted as what it stands for.
+    """The number of nodes from this one down, with every alias expanded.
 
     Args:
-        counted: of nodes that were visited, by id; infinite for one that holds itself.
+        counted: the counts of visited nodes, by id; infinite for a node that contains itself.
     """
     if id(node) not in counted:
         counted[id(node)] = math.inf
@@ -107,7 +107,7 @@ def names_in(folder: Traversable) -> list[str]:
 
 
 def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
-    """The mapping in a built-in YAML file, or in a file of the user's.
+    """The mapping in a built-in YAML file or in the user's own.
 
     Args:
         kind: what messages call it: ``recipe``.
@@ -206,7 +206,7 @@ def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:
 
 
 def _shown(given: object) -> str:
-    """What was given, or how it begins."""
+    """The given value, truncated if long."""
     text = repr(given)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
 
@@ -216,9 +216,9 @@ class _Location:
     """A place in nested sections, followed from the root as pydantic counts it.
 
     Attributes:
-        holds: the section there, or what holds sections by key or number; None for a plain value.
-        path: its keys as a person types them.
-        choice: the kinds to choose from, where none has been chosen yet.
+        holds: the section there, or a dict or tuple of sections; None for a plain value.
+        path: its keys as a user types them.
+        choice: the kinds to choose from, if none has been chosen yet.
     """
 
     holds: Any
@@ -237,7 +237,7 @@ class _Location:
         return _Location(subsection(self.holds, part), path)
 
     def unknown_key(self, key: str) -> str:
-        """What to say of a key that this section does not have."""
+        """The message for a key that this section does not have."""
         keys = sorted(getattr(self.holds, "model_fields", {}))
         prefix = f"{self.path}." if self.path else ""
         hint = did_you_mean(key, keys, prefix)
