@@ -58,7 +58,7 @@ def main(
 
 
 def _rate(do: Callable[[], object], rows: int, seconds: float, device: Device) -> float:
-    """Rows per second when this is repeated; the first repetition does not count."""
+    """Rows per second when `do` is repeated; the first call does not count."""
     do()
     device.synchronize()
     began, done = time.perf_counter(), 0

@@ -1,10 +1,10 @@
-"""What it costs to use an encoder on a CPU: latency, throughput and size of Hugging Face folders.
+"""What serving an encoder on a CPU costs: latency, throughput and size of Hugging Face folders.
 
     python benchmarks/serving.py NAME=MODEL_DIR [NAME=MODEL_DIR ...] --cores 0,1
         [--lengths 64,128] [--threads 1,2] [--rounds 9] [--out RESULT.json]
 
 Encoders are loaded by `transformers` without their heads, in float32, and read random tokens: one
-sentence at a time (latency) and 32 (throughput). Tokenizing is not timed. The models take turns in
+sentence at a time (latency) or 32 (throughput). Tokenizing is not timed. The models take turns in
 one process; each figure is the median of the rounds.
 """
 
@@ -28,7 +28,7 @@ from lanes import core_numbers, pinned
 
 BATCHES = (1, 32)
 LEAST_SECONDS = 0.2
-"""One timing repeats what is timed for at least this long."""
+"""One timing repeats a call for about this long."""
 
 
 def main(
