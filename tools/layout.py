@@ -23,6 +23,11 @@ def row_of(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def rule(head: str) -> str:
+    """The line below a table's first line."""
+    return "|".join(["", *["---"] * (head.count("|") - 1), ""])
+
+
 def wrapped(*sentences: str) -> str:
     """A paragraph as pages wrap it."""
     return textwrap.fill(" ".join(sentences), PAGE_WIDTH, break_on_hyphens=False)
@@ -46,6 +51,5 @@ def tabled(head: str, rows: list[str], results: list[dict[str, Any]], *words: st
     """
     if not results:
         return NOT_YET
-    rule = "|".join(["", *["---"] * (head.count("|") - 1), ""])
     below = wrapped(*words, source(results)) if words else source(results)
-    return "\n".join([head, rule, *rows, "", below]) + "\n"
+    return "\n".join([head, rule(head), *rows, "", below]) + "\n"

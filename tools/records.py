@@ -12,7 +12,7 @@ folder ``records/DATE-study-NAME`` that gets its figures, and ``documents: DATE-
 runs were scored on documents by themselves (`study_tables`); ``positions: DATE-NAME`` runs by
 position in the row, and ``sizes: BUDGET ...`` what the default recipe becomes at some budgets;
 ``contest: DATE-NAME``, ``sweep``, ``hour`` and ``serving`` show records on a CPU (`cpu_tables`),
-``epochs: DATE-NAME``, ``larger``, ``variants`` and ``minutes`` those about little text
+``epochs: DATE-NAME``, ``larger``, ``variants``, ``minutes`` and ``gpu`` those about little text
 (`text_tables`);
 ``prepare: FILE`` and the other keys of `MAKERS` show benchmark results (`benchmark_tables`).
 """
@@ -275,6 +275,7 @@ MAKERS = {
     "larger": text_tables.larger_table,
     "variants": text_tables.variants_table,
     "minutes": text_tables.minutes_table,
+    "gpu": text_tables.gpu_table,
 }
 
 

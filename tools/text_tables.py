@@ -27,7 +27,7 @@ from crammed.rules.recipe import ask
 from crammed.rules.sizing import expected_tokens, flops_per_token
 from crammed.study.statistics import RATES, compare_arms
 from crammed.study.table import difference_text, interval_text, mean_text
-from layout import NOT_YET, tabled
+from layout import NOT_YET, row_of, rule, tabled, wrapped
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 DEFAULT = "default"
@@ -35,9 +35,11 @@ DEFAULT = "default"
 MINUTES = (1, 2, 5, 10, 30, 60)
 MORE_TEXT = 100e6
 """Characters of a text that the rule is asked about besides those that were measured."""
-GPU = "H100"
+GPU, GPU_MINUTES, MOST_TEXT = "H100", (1, 10, 60), 1e9
+"""A card that was not measured, its budgets, and the characters of one more text for it."""
 NEARLY = 1.02
-"""A run may read this many times the tokens of the longest one measured, for its last update."""
+"""A run may read this many times the tokens of the longest measured one, because of its last
+update."""
 
 Run = dict[str, Any]
 Shape = tuple[int, int]
@@ -178,22 +180,62 @@ def minutes_table(names: list[str]) -> str:
     runs = grid.of()
     if not runs:
         return NOT_YET
-    longest = grid.texts[-1]
-    more = Text(round(longest.tokens * MORE_TEXT / longest.characters), MORE_TEXT)
-    texts = [*grid.texts, *([more] if more.tokens > longest.tokens else [])]
-    rows = [f"| {' | '.join(_foreseen(grid, text, n))} |" for text in texts for n in MINUTES]
+    texts = _texts(grid, MORE_TEXT)
+    rows = [row_of(*_foreseen(grid, text, n)) for text in texts for n in MINUTES]
     head = (
         "| text | minutes | layers x width | tokens read | readings | ends after "
-        f"| held-out loss to expect | the same on an {GPU} (a count) |"
+        "| held-out loss to expect |"
     )
     cores = runs[0]["cores"]
     words = (
         f"Minutes are those of {cores} core{'s' if cores > 1 else ''} of the machine below, at the "
-        "speed measured there for the size; losses are at 15 % masking.",
-        f"The {GPU} has not been measured: its seconds are the FLOPs of the tokens at half of its "
-        "peak, which models as small as these do not come near.",
+        "speed measured there for the size; losses are at 15 % masking."
     )
-    return tabled(head, rows, runs, *words)
+    return tabled(head, rows, runs, words)
+
+
+def gpu_table(names: list[str]) -> str:
+    """What a GPU would make of each text that is too short for one of its budgets: a count."""
+    grid, rows = Grid.read(names), []
+    for text in _texts(grid, MORE_TEXT, MOST_TEXT):
+        ends: dict[tuple[str, ...], list[str]] = {}
+        for minutes in GPU_MINUTES:
+            if (cells := _on_gpu(text, minutes)) is not None:
+                ends.setdefault(cells, []).append(str(minutes))
+        rows += [row_of(str(text), ", ".join(each), *cells) for cells, each in ends.items()]
+    head = "| text | minutes | layers x width | tokens read | readings | ends after |"
+    words = (
+        f"Counted, not measured: the FLOPs of the tokens at half of the peak of an {GPU}. Models "
+        "this small do not come near that, so runs take longer, and where they need more than the "
+        "budget, they read less. Budgets that a text outlasts are left out.",
+    )
+    if not rows:
+        return NOT_YET
+    return "\n".join([head, rule(head), *rows, "", wrapped(*words)]) + "\n"
+
+
+def _on_gpu(text: Text, minutes: int) -> tuple[str, ...] | None:
+    """What the rule chooses for a budget of the GPU that the text ends; None if it does not."""
+    speed = SHARE_OF_PEAK * (known_peak(GPU) or math.nan)
+    asked = ask("crammed", [], {"budget": {"limit": f"{minutes}m"}})
+    rows = text.tokens / asked.config.data.row_length
+    config = asked.nominally(rows, speed)
+    paid, read = expected_tokens(config, speed), expected_tokens(config, speed, rows)
+    if read >= paid:
+        return None
+    seconds = read * flops_per_token(config) / speed
+    ends = "under a second" if seconds < 1.0 else format_seconds(seconds)
+    return _size(shape_of(config)), quantity(read), _times(read / text.tokens), ends
+
+
+def _texts(grid: Grid, *more: float) -> list[Text]:
+    """The texts of a grid, and longer ones of the same kind with so many characters."""
+    if not grid.texts:
+        return []
+    longest = grid.texts[-1]
+    rate = longest.tokens / longest.characters
+    longer = [Text(round(rate * each), each) for each in more if each > longest.characters]
+    return [*grid.texts, *longer]
 
 
 def _foreseen(grid: Grid, text: Text, minutes: int) -> tuple[str, ...]:
@@ -201,7 +243,6 @@ def _foreseen(grid: Grid, text: Text, minutes: int) -> tuple[str, ...]:
     config, speed = _chosen(grid, text, minutes)
     rows, shape = text.tokens / config.data.row_length, shape_of(config)
     paid, read = expected_tokens(config, speed), expected_tokens(config, speed, rows)
-    seconds = read * flops_per_token(config) / (SHARE_OF_PEAK * (known_peak(GPU) or math.nan))
     return (
         str(text),
         str(minutes),
@@ -210,7 +251,6 @@ def _foreseen(grid: Grid, text: Text, minutes: int) -> tuple[str, ...]:
         _times(read / text.tokens),
         config.budget.limit.part(read / paid) if read < paid else "",
         _expected(_by_tokens(grid.of(text, shape)), read),
-        "under a second" if seconds < 1.0 else format_seconds(seconds),
     )
 
 
