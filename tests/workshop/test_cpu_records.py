@@ -224,7 +224,7 @@ def test_tables_show_a_contest(
     assert "| 61.5 | 52.5 |" in hour
     assert "| crammed-2022, re-tuned | 60 |" in hour
     assert "| crammed-2022 at " not in hour
-    assert "Trials of 10 minutes before, loss at 15 % masking: crammed-2022 at 0.0" in hour
+    assert "Losses at 15 % masking in earlier trials of 10 minutes: crammed-2022 at 0.0" in hour
 
 
 def test_two_lanes_train_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
