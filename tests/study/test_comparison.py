@@ -17,6 +17,7 @@ from crammed.study.statistics import (
     decidable_text,
     holm,
     measures_of,
+    on_plateau,
     smallest_difference,
 )
 from crammed.study.table import sensitivity_text, study_tables
@@ -206,3 +207,15 @@ def test_the_table_judges_nothing_near_the_unigram_model() -> None:
     assert "-1.050" in text
     assert "Not decidable at this budget" in text
     assert not re.search(r"better|worse|interval|\bp\b", text)
+
+
+def test_arms_that_are_still_near_the_unigram_model_are_named() -> None:
+    values = study(arm(*BASE), slow=arm(4.9, 4.8), late=arm(4.4, 4.5), new=arm(*FAR))
+    values["unigram"] = 5.2
+    assert on_plateau(values) == ["late", "slow"]
+    assert decidable_text(values).endswith("leave this plateau later: late, slow.")
+    values["unigram"] = 9.0
+    assert on_plateau(values) == []
+    assert decidable_text(values).endswith("1 is needed.")
+    del values["unigram"]
+    assert on_plateau(values) == []

@@ -130,8 +130,28 @@ def decidable_text(study: Mapping[str, Any]) -> str:
     place = f"{abs(below):.2f} nats {'below' if below >= 0 else 'above'}"
     where = f"{base} ends {place} the unigram cross-entropy of {study['unigram']:.3f}"
     if decided:
-        return f"Decidable at this budget: {where}; {GATE:g} is needed."
+        words = f"Decidable at this budget: {where}; {GATE:g} is needed."
+        if slow := on_plateau(study):
+            words += (
+                f" Less than {GATE:g} below it, so that their differences only say that they leave "
+                f"this plateau later: {', '.join(slow)}."
+            )
+        return words
     return f"Not decidable at this budget: {where}, but must end at least {GATE:g} below it."
+
+
+def on_plateau(study: Mapping[str, Any]) -> list[str]:
+    """The arms that have learned little more than how frequent words are, by name.
+
+    A baseline that is far enough below the unigram cross-entropy does not make every arm so. Empty
+    where the study does not hold that number, or its arms have vocabularies of their own.
+    """
+    unigram = study.get("unigram")
+    if unigram is None or main_measure(study) != RATES[0]:
+        return []
+    losses = {arm: values_of(each, RATES[0]) for arm, each in study["arms"].items()}
+    means = {arm: statistics.fmean(each) for arm, each in losses.items() if each}
+    return sorted(arm for arm, mean in means.items() if mean > unigram - GATE)
 
 
 def smallest_difference(study: Mapping[str, Any], measure: str = RATES[0]) -> dict[str, Any] | None:
