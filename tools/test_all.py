@@ -92,7 +92,9 @@ def run(step: Step) -> str:
 
 
 def versions(python: str) -> str:
-    """Versions of the packages in `SHOWN` that an environment has."""
+    """Versions of the packages in `SHOWN` that an environment has, if it has been made."""
+    if not (ROOT / python).exists():
+        return "not made"
     code = f"for name in {SHOWN}: print(name, metadata.version(name), end='  ')"
     code = f"from importlib import metadata\n{code}"
     done = subprocess.run(
@@ -117,7 +119,8 @@ def before() -> dict[str, str]:
 
 def main(names: list[str]) -> None:
     if unknown := set(names) - {step.name for step in steps()}:
-        sys.exit(f"no step {', '.join(unknown)}: {', '.join(step.name for step in steps())}")
+        known = ", ".join(step.name for step in steps())
+        sys.exit(f"error: no step {', '.join(sorted(unknown))}: choose from {known}")
     found = before() if names else {}
     for step in steps():
         if not names or step.name in names:
