@@ -83,6 +83,21 @@ def random_rows(config: RunConfig, rows: int, number: int = 0) -> torch.Tensor:
     return torch.randint(5, config.tokenizer.vocab_size, shape, generator=draw)
 
 
+def numbers_of(option: str, text: str, least: int = 1) -> list[int]:
+    """The whole numbers in the value of an option, such as ``64,128``.
+
+    Raises:
+        InputError: it is not a list of numbers, or one is below `least`.
+    """
+    try:
+        numbers = [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{option}: {text!r} is not a list of numbers such as 1,2") from error
+    if min(numbers) < least:
+        raise InputError(f"{option}: {min(numbers)} is too small: numbers begin at {least}")
+    return numbers
+
+
 class Training:
     """A recipe's model with its optimizer, ready for updates on random rows.
 

@@ -236,5 +236,4 @@ def _named(word: str) -> tuple[str, Path]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that child processes end, too
     run(main)

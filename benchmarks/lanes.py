@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import IO, TypeVar
 
+from common import numbers_of
 from crammed.errors import InputError, Interrupted
 
 Item = TypeVar("Item")
@@ -23,10 +24,7 @@ def core_numbers(text: str) -> list[int]:
     Raises:
         InputError: it is not a list of numbers.
     """
-    try:
-        return [int(each) for each in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"--cores: {text!r} is not a list of numbers such as 0,1") from error
+    return numbers_of("--cores", text, least=0)
 
 
 def separate(lanes: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -20,7 +20,7 @@ from typing import Annotated
 import torch
 import typer
 
-from common import Training, config_of, described, finish, run, seconds_of, summary
+from common import Training, config_of, described, finish, numbers_of, run, seconds_of, summary
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
@@ -40,7 +40,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Updates of each.")] = 3,
     out: Path | None = None,
 ) -> None:
-    cases = [(length, each) for length in map(int, lengths.split(",")) for each in ATTENTIONS]
+    cases = [(n, each) for n in numbers_of("--lengths", lengths) for each in ATTENTIONS]
     if wrong := [length for length, _ in cases if tokens % length]:
         raise InputError(f"--tokens {tokens} is not a multiple of the row length {wrong[0]}")
     first = _config(words, cases[0])
