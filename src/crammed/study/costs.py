@@ -16,8 +16,8 @@ from crammed.rules.sizing import in_vocabulary, vocabulary, with_values
 from crammed.study.arms import Study, merged
 from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, of_training
-from crammed.study.folder import finished_runs
-from crammed.study.judges import Judge
+from crammed.study.folder import finished_runs, read_result, run_folder
+from crammed.study.judges import Judge, stale_suites, without_stale
 from crammed.study.places import threads_of
 from crammed.study.timing import Finished, Timing
 
@@ -101,7 +101,7 @@ def cost_of(
     threads, arms = threads_of(jobs), finished_runs(out)
     configs = {arm: _config(study, arm, corpora, budget, threads) for arm in study.arms}
     base, finished = configs[study.baseline], Finished.of(arms)
-    left = list(_left(study, seeds, arms, judges))
+    left = list(_left(study, seeds, out, arms, judges))
     seconds, uncounted = 0.0, dict.fromkeys(each for one in left for each in one.judges)
     for arm, trained, asked in left:
         config, rows = configs[arm], corpora.rows(configs[arm].corpus)
@@ -134,16 +134,19 @@ class _Left(NamedTuple):
 
 
 def _left(
-    study: Study, seeds: int, arms: Mapping[str, Any], judges: Sequence[Judge]
+    study: Study, seeds: int, out: Path, arms: Mapping[str, Any], judges: Sequence[Judge]
 ) -> Iterator[_Left]:
-    """The runs of a study that are not complete.
+    """The runs that `run_study` would train or judge: those that are not complete.
 
     Args:
         arms: as `finished_runs` returns them.
     """
+    stale = stale_suites(judges, (read_result(out) or {}).get("judges", {}))
     for arm in study.arms:
         runs = arms.get(arm, {"runs": {}})["runs"]
-        for run in (runs.get(str(seed)) for seed in range(seeds)):
-            lacking = tuple(judge.name for judge in judges if judge.is_missing(run or {}))
-            if run is None or lacking:
-                yield _Left(arm, run is not None, lacking)
+        for seed in range(seeds):
+            trained = (run_folder(out, arm, seed) / "summary.json").exists()
+            run = without_stale(runs.get(str(seed), {}), stale) if trained else {}
+            lacking = tuple(judge.name for judge in judges if judge.is_missing(run))
+            if not trained or lacking:
+                yield _Left(arm, trained, lacking)
