@@ -259,7 +259,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 FAULTS = (
-    r"refused were masking \(arm masks-15: no memory\); 1 of 11 runs failed: batch: a, seed 0; the"
+    r"masking was refused \(arm masks-15: no memory\); 1 of 11 runs failed: batch: a, seed 0; the"
 )
 
 

@@ -68,7 +68,7 @@ def prepare(
 
 
 def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerConfig]:
-    """A function that chooses the tokenizer for a number of tokens, for the model that suits it."""
+    """A function that chooses the tokenizer, by the model that suits a number of tokens."""
     from crammed.planning.settling import device_of, measuring
     from crammed.rules.choosing import choose, shape_of
 

@@ -187,15 +187,12 @@ def _raise_for(
         named = ((f"{name}: " if several else "", of(result)) for name, result in results.items())
         return [f"{name}{fault}" for name, found in named for fault in found]
 
-    faults = []
-    if refused:
-        named = (f"{name} ({why})" for name, why in refused.items())
-        faults.append(f"refused were {'; '.join(named)}")
+    faults = [f"{name} was refused ({why})" for name, why in refused.items()]
     if failed := faulty(failed_runs):
         runs = sum(len(a["runs"]) for result in results.values() for a in result["arms"].values())
         faults.append(f"{len(failed)} of {counted(runs, 'run')} failed: {'; '.join(failed)}")
     if missing := faulty(missing_scores):
-        faults.append(f"{counted(len(missing), 'score')} could not be had: {'; '.join(missing)}")
+        faults.append(f"{counted(len(missing), 'score')} missing: {'; '.join(missing)}")
     if faults:
         raise TaskFailed(
             f"finished, but {'; '.join(faults)}; the reasons are printed above, and the same "
