@@ -62,7 +62,7 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
         "Where the time went",
         "RoBERTa-base",
         "Filling gaps",
-        ">held-out, 15 % masked, on the way<",
+        ">held-out, 15 % masked, during training<",
         ">held-out, 25 % masked, at the end<",
         "Large marks are the result: the held-out loss of the trained model",
         "Small marks were measured during training",
@@ -309,7 +309,7 @@ def test_the_loss_after_training_is_a_mark_of_its_own() -> None:
     with_few, alone = (
         loss_figure([{**run, "on_the_way": points}]) for points in ([point, point], [])
     )
-    assert "masked, on the way" in with_few
-    assert "masked, on the way" not in alone
+    assert "masked, during training" in with_few
+    assert "masked, during training" not in alone
     for figure in (with_few, alone):
         assert figure.count("masked, at the end") == 2

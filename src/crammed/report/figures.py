@@ -145,7 +145,7 @@ def _heldout_points(axes: Axes, run: Point, rate: float, colour: str, *, labelle
             [p[f"loss@{rate}"] for p in run["on_the_way"]],
             markersize=3.5,
             linewidth=0.8,
-            label=f"{name}, on the way" if labelled else None,
+            label=f"{name}, during training" if labelled else None,
             **shape,
         )
     axes.plot(
