@@ -222,8 +222,8 @@ def _card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
         (
             "card",
-            f"{card['name']}: a count of FLOPs, bytes and memory at most, not a measurement "
-            "(docs/performance.md)",
+            f"{card['name']}: counted from FLOPs, bytes and memory, not measured; its speed is an "
+            "upper limit (docs/performance.md)",
         ),
         ("a day", f"{quantity(card['tokens_per_day'])} tokens, counted"),
     ]

@@ -152,7 +152,7 @@ def load_study(
     """Read a study, and check every arm against the corpus and the budget of the study.
 
     Args:
-        corpus: one for all arms, or what is known of the study's corpora.
+        corpus: one for all arms, or what is known about the study's corpora.
         words: a recipe or overrides, which replace those of the study's base.
         choose: called once for the base and once for each arm with another recipe. None chooses
             by the nominal speed of this machine.

@@ -123,7 +123,7 @@ class Board:
         expected = statistics.median(self._judging) if self._judging else 0.0
         share = min(1.0, took / expected) if expected else 0.0
         done = 1.0 - self._share_of_judging(run) * (1.0 - share)
-        if took >= expected:  # nobody knows how much longer
+        if took >= expected:  # how much longer is unknown
             return done, f"judging, {format_seconds(round(took))} so far"
         return done, f"judging, {format_seconds(round(expected - took))} left"
 

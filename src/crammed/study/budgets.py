@@ -39,7 +39,7 @@ def check_names(arms: Iterable[str], labels: Iterable[str]) -> None:
             )
     if with_mark := [label for label in labels if "@" in label]:
         raise InputError(
-            f"budgets.{with_mark[0]}: leave out @, which stands before the name of a budget"
+            f"budgets.{with_mark[0]}: leave out @, which separates an arm from its budget"
         )
 
 

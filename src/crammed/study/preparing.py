@@ -101,7 +101,7 @@ class PlannedCorpora:
                 ``data.sources`` stands for one of them, counted from 1.
 
         Raises:
-            InputError: the base or what an arm says of its corpus is not valid.
+            InputError: the base, or what an arm says about its corpus, is not valid.
         """
         recipe, *overrides = base = merged(study.base)
         if any(word.startswith("data.sources") for word in overrides):

@@ -121,7 +121,7 @@ def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple
         held = values.get(section)
         value = held.get(name) if isinstance(held, dict) else None
         if key[:-1] in typed_keys(words):
-            raise InputError(f"{word}: {key[:-1]} is set beside it: leave one of the two out")
+            raise InputError(f"{word}: {key[:-1]} is set as well: leave one of the two out")
         changed[key[:-1]] = _multiplied(word, value, factor)
     width = changed.get("model.width")
     if proportional and width is not None:
@@ -150,7 +150,7 @@ def _multiplied(word: str, value: Any, text: str) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{word}: there is no number to multiply: set the value itself")
     if value * factor == math.inf:
-        raise InputError(f"{word}: {value:g} times that is too much to be a number")
+        raise InputError(f"{word}: {value:g} times that is too large a number")
     if word.startswith("model.width*"):
         return _whole_width(value * factor)
     return _whole(value * factor) if isinstance(value, int) else float(f"{value * factor:.6g}")
