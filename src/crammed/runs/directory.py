@@ -179,7 +179,7 @@ class RunDir:
         """Record the seconds charged so far, and the energy used if it is known."""
         beat, joules = {"charged_s": charged_seconds}, self.energy.joules()
         beat |= {} if joules is None else {"joules": joules}
-        write_json(self.path / "heartbeat.json", beat, sync_folder=False)  # the last one will do
+        write_json(self.path / "heartbeat.json", beat, sync_folder=False)  # one may be lost
 
     def last_heartbeat(self) -> float:
         """Seconds charged at the last log point of any process; 0 before the first one."""
