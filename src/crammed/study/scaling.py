@@ -76,7 +76,8 @@ def cells_of(study: Mapping[str, Any], loss: str | None = None) -> list[Cell]:
         for arm, entry in part["arms"].items():
             runs = [run for run in entry["runs"].values() if {loss, "exaflop"} <= run.keys()]
             if runs:
-                kind, _, size = arm.partition(".")
+                name, _, size = arm.partition(".")
+                kind = name if size else arm  # a dot at the end belongs to the name
                 flops = 1e18 * math.fsum(run["exaflop"] for run in runs) / len(runs)
                 losses = tuple(run[loss] for run in runs)
                 found.append(Cell(kind, size, label, flops, runs[0]["parameters"], losses))
