@@ -164,6 +164,6 @@ def main() -> None:
         sys.exit(InputError.exit_code)
     except BaseException as error:
         if isinstance(error, SystemExit) or not _Interrupt.raised:
-            raise  # asked by a flag, as libraries in C turn an interrupt into errors of their own
+            raise  # known by a flag: libraries in C turn an interrupt into errors of their own
         _say(f"{SAID}, and the same command continues from there" if verb in _GO_ON else SAID)
         sys.exit(Interrupted.exit_code)

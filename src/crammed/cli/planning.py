@@ -222,7 +222,7 @@ def _card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
         (
             "card",
-            f"{card['name']}: counted from FLOPs, bytes and memory, not measured; its speed is an "
+            f"{card['name']}: an estimate from counted FLOPs, bytes and memory; its speed is an "
             "upper limit (docs/performance.md)",
         ),
         ("a day", f"{quantity(card['tokens_per_day'])} tokens, counted"),

@@ -268,7 +268,7 @@ def _between_updates(
     device: Device,
     clock: Clock,
 ) -> dict[str, float]:
-    """Time what a run does between updates, unless its budget is not charged for it."""
+    """Time the work between updates that a run's budget is charged for."""
 
     def timed(work: Callable[[], None]) -> float:
         began = clock()

@@ -76,7 +76,7 @@ class Board:
             self._shares.append((now - seen.judging) / (now - seen.since))
 
     def of_arm(self, arm: str) -> str:
-        """How many runs of an arm have ended, such as ``2 of 3 runs, 1 failed``."""
+        """How many runs of an arm have finished, such as ``2 of 3 runs, 1 failed``."""
         failed = f", {self.failed[arm]} failed" if self.failed[arm] else ""
         return f"{self.finished[arm]} of {counted(self.seeds, 'run')}{failed}"
 
