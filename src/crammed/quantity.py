@@ -7,6 +7,7 @@ def quantity(value: float | None, unit: str = "") -> str:
     """Three significant digits and an SI prefix: ``1234567`` gives ``1.23 M``."""
     if value is None:
         return "unknown"
+    value = float(f"{value:.3g}")  # before the prefix is chosen, so that 999,999 is 1 M
     for factor, letter in (
         (1e18, "E"),
         (1e15, "P"),
