@@ -14,13 +14,7 @@ from crammed.config.choice import overlaid
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked
-from crammed.rules.sizing import (
-    FOLLOWERS,
-    follow_budget,
-    head_dim,
-    rates_of_width,
-    refuse_unruled,
-)
+from crammed.rules.sizing import FOLLOWERS, head_dim, rates_of_width, refuse_unruled
 
 FOLLOWS = "follows_budget"
 """The recipe key that lists what follows from the budget."""
@@ -199,10 +193,7 @@ def load_config(
     Raises:
         InputError: as in `ask`.
     """
-    asked = ask(recipe, overrides, fixed)
-    if not asked.open or speed is None:
-        return asked.nominally(rows)
-    return follow_budget(asked.config, asked.open, speed, rows)
+    return ask(recipe, overrides, fixed).nominally(rows, speed)
 
 
 def _limit_of_rows(values: Mapping[str, Any]) -> dict[str, Any]:
