@@ -59,8 +59,8 @@ three million tokens (docs/text.md), and as others found for language models (Mu
 BATCH_TOKENS = 1024.0
 BATCH_AT = 1e6
 BATCH_POWER = 0.6
-"""An update has 1,024 tokens in a run of a million, as measured here. With this exponent it has half
-a million in a run of 30 billion, as others use."""
+"""An update has 1,024 tokens in a run of a million, as measured here. With this exponent it has
+half a million in a run of 30 billion, as others use."""
 LARGEST_BATCH = 1_048_576
 SMALLEST_BATCH = 512
 RATE = 1e-3
