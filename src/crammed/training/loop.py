@@ -82,7 +82,7 @@ def pretrain(
             file of the corpus was truncated, in which case a checkpoint was written.
         Interrupted: a signal came; a checkpoint was written.
         StoppedByPolicy: the recipe's early-stop rule fired, now or earlier; the run is over.
-        Diverged: the loss or a weight is not finite, and `train.divergence` allows no return.
+        Diverged: the loss or a weight is not finite, and `train.divergence` ends the run.
         RanksDiffer: the processes do not train the same model.
     """
     check_size(corpus, config.batch.rows)
