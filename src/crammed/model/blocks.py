@@ -49,7 +49,7 @@ class Linear(nn.Linear):
     """A linear layer that computes in the number format of its input."""
 
     def reset_parameters(self) -> None:
-        """Draw as PyTorch does; not in a model of shapes alone, where that takes seconds."""
+        """As in PyTorch, but skipped on the meta device, where drawing takes seconds."""
         if not self.weight.is_meta:
             super().reset_parameters()
 
@@ -71,7 +71,7 @@ class Embedding(nn.Embedding):
     """
 
     def reset_parameters(self) -> None:
-        """Draw as PyTorch does; not in a model of shapes alone, where that takes seconds."""
+        """As in PyTorch, but skipped on the meta device, where drawing takes seconds."""
         if not self.weight.is_meta:
             super().reset_parameters()
 

@@ -238,11 +238,11 @@ class TrainStep:
         self._device.synchronize()
 
     def _microbatches(self, rows: int) -> list[int]:
-        """Sizes of microbatches that add up to so many rows.
+        """Sizes of microbatches that add up to `rows` rows.
 
-        The rows left over after whole microbatches are one more. If a growing batch leaves over
-        many different numbers, each of which would have to be compiled, they are split into pieces
-        of one size, or into powers of two if those pieces would be too small.
+        The rows left over after whole microbatches form one more. If a growing batch leaves many
+        different numbers of them, each of which would have to be compiled, they are split into
+        pieces of one size, or into powers of two if those pieces would be too small.
         """
         whole, rest = divmod(rows, self.microbatch_rows)
         sizes = [self.microbatch_rows] * whole
