@@ -159,7 +159,8 @@ def choose(
     while shape_of(config) not in measured and len(measured) < MOST_MEASURED:
         speed = measured[shape_of(config)] = measure(config)
         config = follow_budget(asked.config, asked.open, speed, rows)
-    if measured.get(shape_of(config), speed) < speed:  # two sizes lead to each other: the smaller
+    # Where two sizes lead to each other, the speed of the larger decides, which gives the smaller.
+    if measured.get(shape_of(config), speed) < speed:
         speed = measured[shape_of(config)]
         config = follow_budget(asked.config, asked.open, speed, rows)
     return Chosen(config, Choice(follows=asked.open, flops_per_second=speed))
