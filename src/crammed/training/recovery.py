@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from crammed.budget import Ledger, Work
 from crammed.errors import Diverged
+from crammed.quantity import counted
 from crammed.rules.rates import far_too_high
 from crammed.runs.directory import RunDir
 from crammed.training.agenda import Agenda
@@ -74,7 +75,7 @@ class Recovery:
             raise Diverged(f"{fault}; {self._advice()}") from fault
         if detour.returns >= rule.times:
             raise Diverged(
-                f"{fault}, though the run went back {detour.returns} times "
+                f"{fault}, though the run went back {counted(detour.returns, 'time')} "
                 f"(train.divergence.times); {self._advice()}"
             ) from fault
         saved = load_checkpoint(self._run.checkpoints, self._step, self._corpus_sha256).state

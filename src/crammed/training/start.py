@@ -36,7 +36,7 @@ def start_embeddings(
         rows = stream.read(0, rows_to_count(config, corpus_rows, planner))
         table = model.encoder.tokens.weight
         begin_with_neighbours(table, rows, config.model.first_embedding_std, config.seed)
-        task.update(1.0, f"begin with what stands together in {rows.size:,} tokens of text")
+        task.update(1.0, f"initialised from co-occurrence in {rows.size:,} tokens of text")
 
 
 def rows_to_count(config: RunConfig, corpus_rows: int, planner: Planner) -> int:
