@@ -31,10 +31,10 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 def misfit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:
     """How tensors differ from `wanted` in name, shape or type; None if they do not."""
     if unknown := tensors.keys() ^ wanted.keys():
-        return f"the names of its tensors differ from the model's, as {min(unknown)!r}"
+        return f"the names of its tensors differ from the model's, for example {min(unknown)!r}"
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
-            return f"{name} has not the shape and type that the model gives it"
+            return f"{name} does not have the shape and type that the model needs"
     return None
 
 

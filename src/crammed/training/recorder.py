@@ -107,8 +107,8 @@ class Recorder:
         self._skipped = self._skipped + 1 if norm is None else 0
         if self._skipped == MOST_SKIPPED:
             raise Diverged(
-                f"{MOST_SKIPPED} updates in a row had gradients beyond float16's range, which "
-                "compute.dtype=float32 may hold"
+                f"{MOST_SKIPPED} updates in a row had gradients beyond float16's range; "
+                "compute.dtype=float32 may help"
             )
         if norm is not None:
             self._applied.append(update)
