@@ -150,7 +150,7 @@ class LayerNorm(Norm):
 
 
 def norm_of(config: Config) -> Norm:
-    """A new norm, of the one kind used throughout the model."""
+    """A new norm of the kind used throughout the model."""
     return LayerNorm(config.width, config.norm_eps, bias=config.norm_bias)
 
 

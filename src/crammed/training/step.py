@@ -382,11 +382,7 @@ class TrainStep:
 
 
 def _fused(model: MaskedLM, config: RunConfig, device: Device) -> MaskedLM:
-    """The model with our kernels.
-
-    Raises:
-        InputError: the kernels do not support the model or the configuration.
-    """
+    """The model with our kernels; raises `InputError` if they do not support it."""
     if config.masking.z_loss:
         raise InputError(
             "compute.kernels=triton: its loss does not know masking.z_loss; leave it out"
