@@ -269,7 +269,14 @@ def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1234567.0, "1.23 M"), (999.0, "999"), (0.25, "0.25"), (3e18, "3 E"), (None, "unknown")],
+    [
+        (1234567.0, "1.23 M"),
+        (999.0, "999"),
+        (999_999.0, "1 M"),
+        (0.25, "0.25"),
+        (3e18, "3 E"),
+        (None, "unknown"),
+    ],
 )
 def test_quantity(value: float | None, text: str) -> None:
     assert quantity(value) == text
