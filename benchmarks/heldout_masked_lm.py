@@ -45,6 +45,8 @@ def main(
     net = AutoModelForMaskedLM.from_pretrained(model, **known).eval()
     stream, characters = _stream(tokenizer, data)
     table = _rows(stream, length, rows)
+    if not len(table):
+        raise SystemExit(f"error: {data} is shorter than a row of {length} tokens")
     per_character = len(stream) / characters
     result: dict[str, Any] = {"rows": len(table), "tokens_per_character": per_character}
     for rate in RATES:

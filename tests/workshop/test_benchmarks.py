@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import os
@@ -204,6 +205,17 @@ def test_what_is_no_list_of_numbers_is_refused(monkeypatch: pytest.MonkeyPatch, 
         importlib.import_module("loader").main(Path("gone"), rows=text)
     with pytest.raises(InputError, match=r"^--threads: "):
         importlib.import_module("serving").main([], cores="0", threads=text)
+
+
+def test_held_out_text_without_a_row_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    judge, text = importlib.import_module("heldout_masked_lm"), tmp_path / "text.jsonl.gz"
+    text.write_bytes(gzip.compress(b'{"text": "two boats"}\n'))
+    with pytest.raises(SystemExit, match="is shorter than a row of 40 tokens"):
+        judge.main(str(save_model(tmp_path / "bert", "bert")), text, length=40)
 
 
 def test_two_models_of_one_name_are_refused(
