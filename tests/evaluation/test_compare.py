@@ -159,3 +159,15 @@ def test_scores_of_another_suite_are_named(tmp_path: Path, suites: list[str], sa
         write_json(folder / "scores.json", {**described, "suites": scores})
     with pytest.raises(InputError, match=said):
         compare_models(tmp_path / "a", tmp_path / "b", "glue")
+
+
+def test_a_task_that_the_suite_no_longer_has_is_named(tmp_path: Path) -> None:
+    suite = tmp_path / "mine.yaml"
+    suite.write_text("tasks: {kept: {text: t, metric: accuracy}}\n")
+    for name in ("one", "other"):
+        scores = {"suites": {"mine": {"tasks": {"removed": number(80)}}}}
+        about = {"model": {"name": name, "sha256": name}, "protocol": {}}
+        write_json(tmp_path / name / "evaluation.json", about)
+        write_json(tmp_path / name / "scores.json", {**about, **scores})
+    found = compare_models(tmp_path / "one", tmp_path / "other", str(suite))
+    assert found.entries == [{"name": "removed", "why": "suite mine no longer has it"}]

@@ -61,7 +61,8 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
             raise InputError(_without(loaded.name, folder, scores["suites"]))
     tasks_a, tasks_b = (scores["suites"][loaded.name]["tasks"] for scores in stored)
     differences: dict[str, Difference] = {}
-    reasons: dict[str, str] = {}
+    # A stored score may belong to a task that has since been removed from the suite.
+    reasons = dict.fromkeys(tasks_a, f"suite {loaded.name} no longer has it")
     for task in loaded.tasks.values():
         for name in task.numbers:
             if any("seeds" not in scores.get(name, {}) for scores in (tasks_a, tasks_b)):
