@@ -24,7 +24,7 @@ class Protocol(Section):
     batch: Size = 16
     lr: PositiveFloat = 4e-5
     lr_width: Size | None = None
-    """The width that `lr` is meant for; narrower models get it in inverse proportion."""
+    """The width that `lr` is meant for; it is raised for narrower models, in inverse proportion."""
     beta1: Beta = 0.9
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-6

@@ -15,7 +15,7 @@ class ModelConfig(Section):
 
     layers: Annotated[int, Field(gt=0, le=1000)] = 16
     passes: Annotated[int, Field(gt=0, le=100)] = 1
-    """How often a token goes through the layers, in turn, with the same weights each time."""
+    """How many times a token goes through the whole stack of layers, with the same weights."""
     width: Size = 768
     head_dim: Size = 64
     ffn_ratio: Annotated[float, Field(gt=0.0, le=1024.0)] = 4.0
@@ -40,30 +40,30 @@ class ModelConfig(Section):
     """Whether a dense layer, an activation and a norm come before the decoder."""
     decoder_bias: bool = False
     decoder_bias_start: Literal["zero", "log-frequency"] = "zero"
-    """Where the decoder's biases begin: at 0, or at the logarithm of each token's share of the
-    corpus, so that an untrained model predicts frequencies."""
+    """Initial biases of the decoder: 0, or the logarithm of each token's share of the corpus, so
+    that an untrained model predicts frequencies."""
     attention_start: Literal["random", "neighbours"] = "random"
-    """Where attention begins: with biases of queries and keys at 0, or with biases that make each
-    head look at one of the neighbouring tokens."""
+    """Initial biases of queries and keys: 0, or values that make each head look at one of the
+    neighbouring tokens."""
     embedding_start: Literal["random", "cooccurrence"] = "random"
-    """Where token embeddings begin: at random numbers, or at co-occurrence vectors, which are
-    similar for tokens with similar neighbours. Computing these is charged to the budget."""
+    """Initial token embeddings: random numbers, or co-occurrence vectors, which are similar for
+    tokens with similar neighbours. Computing these is charged to the budget."""
     qk_norm: Literal["none", "rms"] = "none"
     """Whether each head's queries and keys are brought to a root mean square of 1."""
     value_embeddings: bool = False
     """Whether a second table of token embeddings is added to the values of every other layer."""
     residual_scalars: bool = False
-    """Whether each layer begins with a x + b x0, where x0 is what the first layer is given, and a
-    and b are learned; they begin at 1 and 0."""
+    """Whether each layer's input x becomes a x + b x0, where x0 is the input of the first layer,
+    and a and b are learned, starting at 1 and 0."""
     logit_cap: PositiveFloat | None = None
     """Bound c of the decoder's logits, which become c tanh(logits / c); null leaves them alone."""
     dropout: OpenFraction = 0.0
     """Dropout in pretraining. Fine-tuning has its own, `finetune.dropout`."""
     ffn_dropout: Literal["residual", "hidden"] = "residual"
-    """Where the feed-forward block drops: its output (BERT) or its hidden layer (ModernBERT)."""
+    """Where the feed-forward block has dropout: its output (BERT) or hidden layer (ModernBERT)."""
     init_std: PositiveFloat = 0.02
     embedding_std: PositiveFloat | None = None
-    """Root mean square of the token embeddings at the start; null takes `init_std`."""
+    """Initial root mean square of the token embeddings; null takes `init_std`."""
     matrix_start: Literal["normal", "small", "megatron", "wang", "orthogonal"] = "normal"
     """Initialisation of the layers' matrices: normal with `init_std`, scaled by a rule of width and
     depth, or orthogonal (`crammed.model.matrices`). Embeddings keep `init_std`."""

@@ -49,7 +49,7 @@ class AdamWConfig(Moments):
 
 
 class AdamConfig(Moments):
-    """Adam (Kingma and Ba 2015), which adds the weight decay to the gradient, as BERT's did."""
+    """Adam (Kingma and Ba 2015), which adds the weight decay to the gradient."""
 
     name: Literal["adam"] = "adam"
 

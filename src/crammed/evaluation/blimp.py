@@ -81,7 +81,7 @@ def _read(file: Path) -> Iterator[Pair]:
             if not all(isinstance(value, str) for value in values):
                 raise InputError(f"{place}: {', '.join(_COLUMNS)} must hold text")
             good, bad, paradigm, phenomenon, field = values
-            # The official data spells one of its fields both ways.
+            # The official data spells one of its fields with a slash and with an underscore.
             yield Pair(good, bad, paradigm, phenomenon, field.replace("/", "_"))
 
 

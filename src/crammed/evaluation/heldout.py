@@ -34,8 +34,8 @@ def heldout_score(
         `document_loss` return, and ``by_position@0.15``, the list from `loss_by_position`.
 
     Raises:
-        InputError: the file is not in that format, or the encoder cannot take rows of this length
-            or has no masked-language-model head, mask token or separator token.
+        InputError: the file is not in that format or is shorter than one row, or the encoder cannot
+            take rows of this length or has no masked-language-model head, mask token or separator.
     """
     length = min(_LENGTH, backbone.max_length) if length is None else length
     check_length(length, backbone)

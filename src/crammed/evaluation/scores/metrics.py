@@ -2,8 +2,8 @@
 
 Every metric except the rank correlation is a function of sums over rows. A resample is therefore
 described by how often it drew each unit (a row, or a group of rows), and thousands of resamples
-are quick to compute; the score itself is the case in which every unit was drawn once. The two
-correlations are the exception: SciPy computes their scores.
+are quick to compute; the score itself is the case in which every unit was drawn once. Only for the
+two correlations, SciPy computes the score.
 
 A metric that is undefined for the actual rows raises an error; on a resample it is NaN. No number
 is ever substituted.
