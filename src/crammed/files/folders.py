@@ -72,7 +72,7 @@ def publish(folder: Path, path: Path) -> None:
 
 def _move_into_place(folder: Path, path: Path) -> None:
     """Rename a folder within its disk, once all of its content is on that disk."""
-    for each in (*folder.rglob("*"), folder):  # of a folder, the names in it
+    for each in (*folder.rglob("*"), folder):  # a folder's own content is the names in it
         if each.is_file() or each.is_dir():
             sync(each)
     if path.exists():

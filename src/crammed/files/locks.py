@@ -38,7 +38,7 @@ class FolderLock:
             raise InputError(
                 f"{shown or folder} is in use by another process: wait for it"
             ) from error
-        except OSError as error:  # for one, the file system has no locks
+        except OSError as error:  # as on file systems without locks
             self.release()
             raise InputError(f"{shown or folder} cannot be locked: {error.strerror}") from error
 
