@@ -1,5 +1,5 @@
-# `make demo` runs the main job, `make test` passes the tests, `make test-all` the longer ones, too.
-# Each makes the virtual environments that it needs, with the versions of a constraints file.
+# `make demo` runs the main job, `make test` the tests, `make test-all` also the longer ones.
+# Each creates the virtual environments that it needs, with the versions of a constraints file.
 
 PYTHON ?= python3
 CODE = src tests tools benchmarks
@@ -15,7 +15,7 @@ test: .venv-test/.installed
 	.venv-test/bin/mypy
 	.venv-test/bin/pytest -n auto --dist worksteal
 
-# What it finds is written to records/test-all/output.txt, to be committed.
+# The results are written to records/test-all/output.txt, which is committed.
 test-all: .venv-test/.installed .venv-oldest/.installed .venv-newest/.installed
 	.venv-test/bin/python tools/test_all.py
 
@@ -35,7 +35,7 @@ comma := ,
 EVERYTHING = .[hf$(comma)data$(comma)dedup$(comma)ray$(comma)unigram$(comma)dev]
 LIBRARIES = .[hf$(comma)unigram$(comma)test$(comma)exports]
 
-# pip would compile on one core; `compileall` uses all, and fails on files that are no Python yet.
+# pip would compile on one core; `compileall` uses all. Packages' templates may fail, harmlessly.
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --no-compile
 
 define environment

@@ -1,4 +1,4 @@
-"""Train one recipe with one seed and one budget, and measure the model in every way, in one go.
+"""Train one recipe with one seed and one budget, and evaluate the model, all in one command.
 
     python benchmarks/budget_run.py RECIPE [key.path=value ...] --budget sprint --seed 0 --out DIR
         (--text PATH [--text PATH ...] [--tokenizer FILE] | --corpus DIR)
@@ -12,7 +12,7 @@ stage's seconds, energy and memory, and with the losses over time; the run itsel
 same command continues where it stopped.
 
 With --detach the work is done in a separate process, which outlives this command and writes to
-DIR/log.txt. --wait shows its output for the given time. The same command again shows what follows,
+DIR/log.txt. --wait shows its output for the given time. Repeating the command shows what follows,
 or restarts the process if it has died. Exit code 75 means that there is more to come.
 """
 
@@ -115,7 +115,7 @@ def _prepare(words: list[str], text: list[Path], tokenizer: Path | None, corpus:
 
 
 class Result:
-    """The file of results; a stage that is in it is not repeated."""
+    """The results file; a stage that is recorded there is not repeated."""
 
     def __init__(self, out: Path, words: list[str], budget: Budget, seed: int) -> None:
         self.out = out
@@ -143,8 +143,8 @@ class Result:
     def stage(self, name: str, command: Sequence[str]) -> None:
         """Run ``crammed`` with this command, and keep what it prints and what it cost.
 
-        A stage that was killed continues where it was: `begun` counts how often it was started, and
-        its seconds and joules are those of the last time.
+        A stage that was killed continues where it stopped: `begun` counts how often it was started,
+        and its seconds and joules are those of the last attempt.
         """
         if name in self._values["stages"]:
             return
@@ -176,7 +176,7 @@ class Result:
 
 
 def _own_compiler_cache(out: Path) -> dict[str, str]:
-    """A cache for this run alone, so that it pays for compiling whatever ran here before."""
+    """A compiler cache of its own, so that the run pays for compiling, whatever ran here before."""
     cache = (out / "compiled").absolute()
     return {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
 

@@ -1,12 +1,12 @@
-"""What training would reach on cards that are not here: a count, nothing is measured.
+"""The training speed of cards that are not here: counted, not measured.
 
     python benchmarks/cards.py [RECIPE] [key.path=value ...] [--card "RTX 4090"] ...
         [--out RESULT.json]
 
-For each card (all that are known, unless some are named) the memory that a microbatch allocates at
-most, how many rows that is, and the tokens of a day, as `crammed plan --device` counts them; and
-the tokens of a day that were published of the paper's own program, if any. A card that cannot train
-the recipe is listed with the reason.
+For each card (all known ones, unless some are named): the most memory that a microbatch allocates,
+how many rows it has, and the tokens per day, as `crammed plan --device` counts them; and the tokens
+per day that were published for the paper's own program, if any. A card that cannot train the recipe
+is listed with the reason.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What it costs to write a checkpoint that survives, and to check one when it is read.
+"""The cost of writing a checkpoint that survives a power loss, and of checking it when it is read.
 
     python benchmarks/checkpoint.py [RECIPE] [key.path=value ...] [--rounds 5] [--folder DIR]
         [--out RESULT.json]
 
-A real model and its optimizer are saved and restored as in training, into a folder on the disk to
-be measured. Inside the real calls it is timed how long it takes to sync files to the disk, to hash
-them and to look for values that are not finite.
+A real model and its optimizer are saved and restored as in training, in a folder on the disk to be
+measured. Within the real calls, these parts are timed separately: syncing files to the disk,
+hashing them, comparing hashes, and looking for values that are not finite.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from crammed.training import checkpoint
 from crammed.training.agenda import Agenda
 
 PARTS = {
-    # The name in the result, and the function whose time it is.
+    # The name in the result, and the function that is timed.
     "sync": (os, "fsync"),
     "hash": (checkpoint, "write_hashes"),
     "finite": (checkpoint, "all_finite"),
@@ -48,7 +48,7 @@ def main(
     config = config_of(words)
     device = choose_device(config.compute)
     training = Training(config, device, rows=1)
-    training.update(0)  # an optimizer has no state before
+    training.update(0)  # before this, the optimizer has no state
     ledger = Ledger(())
     agenda = Agenda(config.train, ledger, lambda seconds: True)
     spent: dict[str, list[float]] = defaultdict(list)
@@ -77,7 +77,7 @@ def main(
 
 @contextmanager
 def _parts() -> Iterator[dict[str, float]]:
-    """Seconds spent in each of `PARTS` while the context lasts; those that were called."""
+    """Seconds spent in each of `PARTS` within the context; only the parts that were called."""
     spent: dict[str, float] = {}
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: recipes from words, random rows, real updates, summaries, energy."""
+"""What the benchmarks share: parsing recipes, random rows, real updates, summaries, energy."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 def recipe_of(words: Sequence[str] | None, default: str = "crammed") -> tuple[str, list[str]]:
-    """The recipe and the overrides among the words of a command line; the last one for a key wins.
+    """Split command-line words into a recipe and overrides; the last override of a key wins.
 
     Raises:
-        InputError: there is more than one recipe.
+        InputError: more than one recipe is named.
     """
     names = [word for word in words or [] if "=" not in word]
     if len(names) > 1:
@@ -55,7 +55,7 @@ def config_of(words: Sequence[str] | None, default: str = "crammed") -> RunConfi
 
 
 def options_of(config: RunConfig, kind: type[Options]) -> Options:
-    """The options of one optimizer, with the recipe's values where its own optimizer has them."""
+    """The options of one optimizer, with the recipe's values for those its own optimizer shares."""
     name = kind.model_fields["name"].default
     options = with_values(config, {"optim.name": name}).optim
     assert isinstance(options, kind)
@@ -81,6 +81,21 @@ def random_rows(config: RunConfig, rows: int, number: int = 0) -> torch.Tensor:
     draw = torch.Generator().manual_seed(number)
     shape = (rows, config.data.row_length)
     return torch.randint(5, config.tokenizer.vocab_size, shape, generator=draw)
+
+
+def numbers_of(option: str, text: str, least: int = 1) -> list[int]:
+    """The whole numbers in the value of an option, such as ``64,128``.
+
+    Raises:
+        InputError: it is not a list of numbers, or one is below `least`.
+    """
+    try:
+        numbers = [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{option}: {text!r} is not a list of numbers such as 1,2") from error
+    if min(numbers) < least:
+        raise InputError(f"{option}: {min(numbers)} is too small: numbers begin at {least}")
+    return numbers
 
 
 class Training:
@@ -140,8 +155,8 @@ def run(main: Callable[..., None]) -> None:
 
 
 def run_app(app: typer.Typer) -> None:
-    """The same for several commands."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what it started ends, too
+    """Like `run`, for an app with several commands."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that child processes end, too
     try:
         app()
     except CrammedError as error:
@@ -159,7 +174,7 @@ def finish(result: Json, out: Path | None) -> None:
 
 
 def joules() -> float | None:
-    """Joules that the first GPU has used since its driver was loaded; None if it does not say."""
+    """Joules that the first GPU has used since its driver was loaded; None if unknown."""
     gpu = _first_gpu()
     used = ctypes.c_ulonglong()
     if gpu is None or gpu[0].nvmlDeviceGetTotalEnergyConsumption(gpu[1], ctypes.byref(used)):
@@ -187,7 +202,7 @@ def device_memory() -> int | None:
 
 @cache
 def _first_gpu() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
-    """NVIDIA's management library, which comes with the driver, and a handle of the first GPU."""
+    """NVIDIA's management library, which comes with the driver, and a handle to the first GPU."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

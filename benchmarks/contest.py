@@ -1,10 +1,10 @@
-"""Contests on a CPU: runs of equal time on equally many cores, judged alike.
+"""Contests on a CPU: runs with equal time and equally many cores, all judged in the same way.
 
-A contest is one JSON file of runs. It has one lane or more; a lane is a set of cores, and its runs
-follow one another. Each run trains in a process of its own, pinned to the cores of its lane and
-with a cold compiler cache, and is then judged by other processes. The file is written after every
-step, so a contest that was stopped goes on with the first step that is missing; a training that was
-stopped begins again, because what it spends must be one piece.
+A contest is one JSON file of runs. It has one or more lanes; a lane is a set of cores, on which
+runs follow one another. Each run trains in a process of its own, pinned to the cores of its lane
+and with a cold compiler cache, and is then judged by other processes. The file is written after
+every step, so a contest that was stopped continues with the first missing step; a training run that
+was stopped starts again, because its time must not be interrupted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lanes import Processes, in_lanes, separate
 
 HERE = Path(__file__).resolve().parent
 BETWEEN = 60.0
-"""Seconds that a run is taken to need besides training and judging, until one has been seen."""
+"""Seconds that a run is assumed to need besides training and judging, until one has finished."""
 KEPT = (
     "charged_seconds",
     "accounts",
@@ -53,13 +53,13 @@ KEPT = (
 
 @dataclass(frozen=True)
 class Contestant:
-    """One of those who train.
+    """One who trains: our recipe or the peer, with its settings.
 
     Attributes:
-        seconds: time to train.
+        seconds: training time.
         settings: ``{"words": [recipe, overrides]}`` of ours, or the peer's options.
         judges: names of the judges (see `Contest`), in order.
-        wait_for: gives settings that depend on runs of the contest before it.
+        wait_for: returns settings that depend on earlier runs of the contest.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Contestant:
     wait_for: Callable[[], Json] | None = None
 
     def decided(self) -> Json:
-        """Its settings, once they can be known."""
+        """Its settings; those of `wait_for` only once the runs they depend on have finished."""
         return self.wait_for() if self.wait_for is not None else self.settings
 
 
@@ -82,10 +82,10 @@ class Contest:
     """The runs of one contest, and the file that keeps them.
 
     Args:
-        heldout: the text that the models are judged by.
+        heldout: the text that the models are judged on.
         lanes: the cores of each lane.
         judges: ``{name: words}``, commands of judges; ``MODEL`` stands for the model's folder.
-        nominal: seconds that each judge is taken to need before one has been seen.
+        nominal: seconds that each judge is assumed to need until one has finished.
 
     Raises:
         InputError: the file belongs to another corpus, text or machine, or is in use.
@@ -136,12 +136,12 @@ class Contest:
 
     @property
     def runs(self) -> list[Json]:
-        """What has been measured; a run is complete once all of its judges are in it."""
+        """The runs so far; a run is complete once it has the results of all its judges."""
         runs: list[Json] = self.values["runs"]
         return runs
 
     def find(self, name: str, seed: int = 0) -> Json:
-        """A run that has been trained; an empty one if it has not."""
+        """A run that has been trained, or an empty dictionary."""
         found = (each for each in self.runs if (each["name"], each["seed"]) == (name, seed))
         return next(found, {})
 
@@ -158,13 +158,13 @@ class Contest:
         )
 
     def go(self, plan: Plan) -> Iterator[Json]:
-        """Do what is missing; yields every run of the plan, complete, as each lane gets there.
+        """Do what is missing, and yield every run of the plan as soon as it is complete.
 
         What `Contestant.wait_for` needs must have been in an earlier plan.
 
         Raises:
             InputError: a run in the file was made with other settings.
-            CrammedError: a training or a judge failed.
+            CrammedError: training or a judge failed.
         """
         missing = sum(not self._complete(*each) for each in plan)
         turns = in_lanes(self.lanes, plan, self._turn, self._processes.stop)
@@ -265,7 +265,7 @@ class Contest:
         return shown.replace(sys.executable, "python").replace(f"{HERE}/", "benchmarks/")
 
     def _call(self, words: Sequence[str], name: str, cores: int) -> Json:
-        """Run a command on this thread's cores; the JSON object that it prints last."""
+        """Run a command on this thread's cores, and return the JSON object that it prints last."""
         log, cache = self._out / "logs" / f"{name}.txt", self._out / "models" / f"{name}.compiled"
         log.parent.mkdir(exist_ok=True)
         shutil.rmtree(cache, ignore_errors=True)
@@ -281,13 +281,13 @@ class Contest:
         if code:
             said = log.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
             raise CrammedError(
-                f"{name} ended with exit code {code}: {''.join(said)} (all of it: {log}); "
+                f"{name} ended with exit code {code}: {''.join(said)} (full output: {log}); "
                 "the same command tries again"
             )
         try:
             result: Json = json.loads(printed.splitlines()[-1])
         except (IndexError, ValueError) as error:
-            raise CrammedError(f"{name} printed no result: {log} may say why") from error
+            raise CrammedError(f"{name} printed no result; {log} may say why") from error
         return result
 
 
@@ -308,7 +308,7 @@ def _peer_command(
 
 
 def _shape(folder: Path) -> Json:
-    """What our recipe has become."""
+    """The size, batch, optimizer and masking that our recipe chose."""
     config = read_config(folder)
     return {
         "layers": config.model.layers,
@@ -321,7 +321,7 @@ def _shape(folder: Path) -> Json:
 
 
 def _scores(printed: Json) -> Json:
-    """What a judge found, without where the model lay."""
+    """What a judge found, without the path of the model."""
     if "suites" not in printed:
         return printed
     suites: Json = printed["suites"]
@@ -329,7 +329,7 @@ def _scores(printed: Json) -> Json:
 
 
 def mean_loss(run: Json) -> float:
-    """What contestants are ordered by: the mean of the losses at both mask rates."""
+    """The mean of the losses at both mask rates, by which contestants are ordered."""
     heldout = run["heldout"]
     return float(heldout["loss@0.15"] + heldout["loss@0.25"]) / 2
 

@@ -1,11 +1,11 @@
-"""How often the 95 % interval of a comparison holds the true difference, by simulation.
+"""How often the 95 % interval of a comparison contains the true difference, by simulation.
 
     python benchmarks/coverage.py [--simulations 1000] [--rows 400] [--out RESULT.json]
 
-Two models that are equally good are fine-tuned with some seeds each and scored on the same rows.
-Whether a seed is right in a row depends on the row, on the seed and on chance. The true difference
-between the models, over all rows and seeds, is 0. ``deviation`` of a case is how far seeds lie
-apart, in percentage points of the score: its standard deviation over seeds in the same rows.
+Two equally good models are fine-tuned with several seeds each and scored on the same rows. Whether
+a seed gets a row right depends on the row, on the seed and on chance. The true difference between
+the models, over all rows and seeds, is 0. ``deviation`` is the spread of the seeds of a case, in
+percentage points: the standard deviation of their scores on the same rows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from crammed.runs.environment import environment
 from crammed.tasks.rows import Rows
 
 MEAN = 0.5
-"""What a row's difficulty, a seed's skill and chance are added to; right if the sum is above 0."""
+"""A row is right if this, its own term, the seed's skill and chance add up to more than 0."""
 ROW, CHANCE = 0.7, 0.7
 SEED = (0.0, 0.08, 0.16, 0.3)
-"""Standard deviations of the skill of seeds, for a case each."""
+"""Standard deviations of the seeds' skill, one for each case."""
 SEEDS = (1, 2, 3, 5, 8)
 
 
@@ -48,7 +48,7 @@ def main(
 
 
 def _case(spread: float, seeds: int, simulations: int, count: int) -> Json:
-    """How many intervals hold 0 if each model has so many seeds, whose skill differs so much."""
+    """The share of intervals that contain 0, with this many seeds per model and this spread."""
     truth = np.random.default_rng(0).integers(2, size=count)
     rows = Rows([("",)] * count, truth.astype(np.float32))
     held, deviations = 0, []

@@ -8,20 +8,20 @@
         --blimp FILE --glue DIR [--ours ...] [--seeds 1]
 
 `sweep` gives the peer (peer.py) two minutes for each of twelve points LAYERSxWIDTH:RATE:ROWS, nine
-of our shape and three of 4 x 256, unless points are named; the best point of each shape stands for
-it from then on. `ten-minutes` measures ours, ours with a fifth of the time (a run with a schedule
+of our shape and three of 4 x 256, unless points are named; from then on, each shape uses its best
+point. `ten-minutes` measures ours, ours with a fifth of the time (a run with a schedule
 of its own), and the peer in each shape of the sweep, or in those that are named, with 15 % and 25 %
 masks. `hour` measures ours, the best peer of `ten-minutes`, and `crammed-2022` in our size with the
 best of several rates, which are tried for ten minutes each.
 
 Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
 docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one
-corpus and on equally many cores, in turn: seed 0 of everyone, then seed 1. With --cores given
+corpus, in turn and on the same number of cores: seed 0 of everyone, then seed 1. With --cores given
 twice, such as --cores 0,1 --cores 2,3, two train side by side. All are judged by
-heldout_masked_lm.py, and in `hour` by `crammed evaluate` on their Hugging Face folders.
+heldout_masked_lm.py, and in `hour` also by `crammed evaluate` on their Hugging Face folders.
 
-Results are written to DIR/CLASS.json after every step; the same command continues with what is
-missing. --dry-run only prints what that would cost.
+Results are written to DIR/sweep.json, DIR/ten-minutes.json or DIR/hour.json after every step;
+repeating a command continues with what is missing. --dry-run only prints what that would cost.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _contest(
 
 
 def _points(shape: str) -> list[str]:
-    """Rates and batches of our shape, and fewer of the other."""
+    """The points to sweep: nine of our shape and three of the other."""
     points = [f"{shape}:{rate}:{rows}" for rows in (8, 16, 32) for rate in ("1e-3", "2e-3", "4e-3")]
     points += [f"{OTHER_SHAPE}:{rate}:16" for rate in ("5e-4", "1e-3", "2e-3")]
     return list(dict.fromkeys(points))
@@ -221,7 +221,7 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise InputError(f"--ours: {text!r} are no words of a shell: {error}") from error
+        raise InputError(f"--ours: cannot split {text!r} as a shell would: {error}") from error
 
 
 def _rates(text: str) -> list[float]:
@@ -229,7 +229,7 @@ def _rates(text: str) -> list[float]:
     try:
         rates = [float(each) for each in text.split(",")]
     except ValueError as error:
-        raise InputError(f"--rates: {text!r} is no list of numbers, such as 1e-3,2e-3") from error
+        raise InputError(f"--rates: {text!r} is not a list such as 1e-3,2e-3") from error
     return list(dict.fromkeys(rates))
 
 
@@ -256,7 +256,7 @@ def _shape(settings: Json) -> str:
 
 
 def _best_peer(runs: list[Json]) -> Json:
-    """A run of the peer whose mean over seeds is the best."""
+    """A run of the peer variant with the best mean over seeds."""
     peers = [run for run in runs if run["maker"] == "peer"]
     losses: dict[str, list[float]] = {}
     for run in peers:
@@ -268,7 +268,7 @@ def _best_peer(runs: list[Json]) -> Json:
 
 
 def _paper(contest: Contest, rate: float) -> Json:
-    """`crammed-2022` with the size and the batch of our run, and this rate."""
+    """`crammed-2022` with the size and batch of our run, and this learning rate."""
     ours = contest.find(OURS)["train"]
     shape = [f"model.{key}={ours[key]}" for key in ("layers", "width", "head_dim")]
     batch = [f"batch.rows={ours['batch']}", "batch.ramp=0.0"]

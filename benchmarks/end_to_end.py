@@ -3,10 +3,10 @@
     python benchmarks/end_to_end.py [RECIPE] [key.path=value ...] --data PATH [--data PATH ...]
         [--budget 60s] [--out RESULT.json]
 
-This times one `crammed run` without tasks, as a person types it. The wall time is split into the
-accounts of training and what surrounds them, and the parts add up to the whole:
+This times one `crammed run` without tasks, as a user types it. The wall time is split into the
+accounts of training and what surrounds them; the parts add up to the whole:
 
-start       until the first stage begins: the interpreter, imports, parsing the command
+start       outside the stages: the interpreter, imports, parsing the command, exiting
 prepare     from text to a corpus
 setup, compile, data_wait, step, checkpoint, log, evaluate, lost    accounts (docs/rules.md)
 heldout     saving the trained model and measuring its held-out loss

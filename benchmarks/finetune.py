@@ -1,12 +1,12 @@
-"""How long fine-tuning takes, compared with a plain loop on the same device; do scores agree?
+"""How long fine-tuning takes and what it scores, compared with a plain loop on the same device.
 
     python benchmarks/finetune.py MODEL_DIR --data GLUE_DIR [--tasks rte,mrpc,cola] [--seeds 1]
         [--limit 1000] [--plain SCRIPT] [--plain-steps 300] [--out RESULT.json]
 
-Ours is timed as the command that a person types, loading included, without the untrained model.
+Ours is timed as the command that a user types, loading included, without the untrained model.
 The plain loop is one process for each task and seed (plain_finetune.py, or any script with the same
-arguments). With --plain-steps it stops after that many updates of each task, and its time is scaled
-to all updates of all seeds, for when a GPU is available only for a short time.
+arguments). With --plain-steps, for when there is little GPU time, it stops after that many updates
+of each task, and its time is scaled to all updates of all seeds.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main(
 
 
 def _cut(source: Path, target: Path, limit: int) -> int:
-    """Copy a task with its first training rows; returns how many."""
+    """Copy a task with its first training rows, and return how many there are."""
     target.mkdir(parents=True)
     (target / "validation.jsonl.gz").write_bytes((source / "validation.jsonl.gz").read_bytes())
     with gzip.open(source / "train.jsonl.gz", "rt", encoding="utf-8") as lines:

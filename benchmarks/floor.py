@@ -5,10 +5,10 @@
 
 Every matrix product of forward and backward is timed by itself in the run's number format, with the
 memory layout of training, and in fp8 if the device has it (with operands as the hardware needs
-them; casting and transposing are not counted). So is attention, which in short rows is bound by the
-bytes that it moves, not by its FLOPs: both rates are reported. The elementwise parts take at least
-their bytes divided by the bandwidth of a copy. The optimizer is not counted, because its share
-depends on the batch. Weights are random.
+them; casting and transposing are not counted). Attention is timed in the same way. In short rows it
+is bound by memory bandwidth rather than FLOPs, so both rates are reported. The elementwise parts
+take at least their bytes divided by the bandwidth of a copy. The optimizer is not counted, because
+its share depends on the batch. Weights are random.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _sum(
 
 
 def _operands(product: Product, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Both factors, laid out as autograd lays out those of a linear layer."""
+    """Both factors, laid out as in a linear layer under autograd."""
     m, n, k = product.m, product.n, product.k
 
     def drawn(*shape: int) -> Tensor:
@@ -222,10 +222,10 @@ def _attention(
     device: torch.device,
     repeats: int,
 ) -> dict[str, Any]:
-    """Attention of all layers, forward and backward, on the product's output as it is laid out.
+    """Time the attention of all layers, forward and backward, in the layout of the qkv product.
 
-    Backward ends with the gradients of queries, keys and values in one tensor, as the product needs
-    them.
+    Backward ends with the gradients of queries, keys and values in one tensor, as that product
+    needs them.
     """
     shape = (rows, length, 3 * config.width)
     size = rows * length * 3 * config.width * dtype.itemsize
@@ -254,7 +254,7 @@ def _attention(
 
 
 def _table(result: dict[str, Any]) -> str:
-    """The result as text for people."""
+    """The result as readable text."""
     lines = [f"{'product':<36}{'times':>6}{'ms':>10}{'TFLOP/s':>9}{'fp8 ms':>10}"]
     for each in result["products"]:
         what = f"{each['name']}, {each['kind']}"

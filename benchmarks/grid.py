@@ -1,19 +1,19 @@
-"""Runs over several corpora, sizes and lengths, as many at a time as there are lanes of cores.
+"""Runs over several corpora, sizes and lengths, one at a time in each lane of cores.
 
     python benchmarks/grid.py GRID.yaml NAME=CORPUS [NAME=CORPUS ...] --out DIR --cores 0 --cores 1
 
 A study compares arms on one corpus at one budget. A grid asks how a choice depends on both. Its
-file is a list, most urgent first:
+file is a list, in the order to run:
 
-    - corpora: [1M, 3M]                 # names, which the command gives folders
-      epochs: [1, 4, 16]                # each corpus is read so often; or tokens: [2.4e6]
+    - corpora: [1M, 3M]                 # names; the command line gives their folders
+      epochs: [1, 4, 16]                # how often each corpus is read; or tokens: [2.4e6]
       words: [[crammed, model.layers=2, model.width=64], [crammed, model.layers=2, model.width=128]]
-      variant: default                  # what the words stand for
+      variant: default                  # a name for what the words change
       seeds: [0, 1]
 
-Every combination is `crammed pretrain` in a process of its own, which does not end early
-(`budget.most_epochs` is null unless the words set it). DIR/runs.json is written after each
-run, and the same command continues with what is missing; --dry-run only lists it.
+Each combination is one `crammed pretrain` process, which does not end early (`budget.most_epochs`
+is null unless the words set it). DIR/runs.json is written after each run; repeating the command
+continues with what is missing, and --dry-run only lists that.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from lanes import Processes, core_numbers, in_lanes, separate
 KEPT = ("tokens", "updates", "epochs", "parameters", "charged_seconds", "device", "heldout")
 """What is kept of a run's summary."""
 _LONGEST = 120
-"""Characters of a name for people in the name of a folder."""
+"""Characters of a readable name that the name of a folder may take."""
 
 
 class Entry(Section):
@@ -75,7 +75,7 @@ class Point:
 
     @property
     def asked(self) -> Json:
-        """What tells it from the others in the file."""
+        """What identifies it in the file."""
         return {
             "corpus": self.corpus,
             "asked_tokens": self.tokens,
@@ -113,7 +113,7 @@ def main(
 
 
 class Runs:
-    """What has been measured, and the file that keeps it."""
+    """The finished runs, and the file that keeps them."""
 
     def __init__(self, out: Path, corpora: dict[str, Corpus]) -> None:
         self.out, self._corpora = out, corpora
@@ -135,7 +135,7 @@ class Runs:
         return any(all(each.get(key) == v for key, v in asked) for each in self._values["runs"])
 
     def train(self, point: Point, lane: Sequence[int]) -> Json:
-        """Train one on these cores, and keep what it gives."""
+        """Train one on these cores, and keep its result."""
         folder = self.out / "runs" / _folder(point)
         corpus = self._corpora[point.corpus]
         words = [sys.executable, "-m", "crammed", "pretrain", *point.words]
@@ -149,7 +149,7 @@ class Runs:
         with log.open("w") as errors:
             code, _ = self._processes.run(words, env, errors)
         if code:
-            raise CrammedError(f"{' '.join(words)} ended with exit code {code}: {log} says why")
+            raise CrammedError(f"{' '.join(words)} ended with exit code {code}; {log} says why")
         summary = read_json(folder / "summary.json") or {}
         model = read_config(folder).model
         result = {
@@ -186,7 +186,7 @@ def _points(grid: Path, corpora: dict[str, Corpus]) -> Iterator[Point]:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {grid}: {error}") from error
     if not isinstance(listed, list):
-        raise InputError(f"{grid} is no list of entries with {', '.join(Entry.model_fields)}")
+        raise InputError(f"{grid} is not a list of entries with {', '.join(Entry.model_fields)}")
     for number, each in enumerate(listed, 1):
         entry = validated(Entry, each, f"{grid}, entry {number}")
         for seed, name in itertools.product(entry.seeds, entry.corpora):
@@ -199,7 +199,7 @@ def _points(grid: Path, corpora: dict[str, Corpus]) -> Iterator[Point]:
                 yield Point(name, round(budget.limit), tuple(words), entry.variant, seed)
         if not (entry.seeds and entry.corpora and entry.words and entry.epochs + entry.tokens):
             raise InputError(
-                f"{grid}, entry {number} makes no run: give it corpora, words, seeds, and epochs "
+                f"{grid}, entry {number} defines no run: give it corpora, words, seeds, and epochs "
                 "or tokens"
             )
 
@@ -211,13 +211,13 @@ def _described(corpus: Corpus) -> Json:
 
 
 def _name(point: Point) -> str:
-    """A name for people, which other words may have, too."""
+    """A readable name, which need not be unique."""
     words = "-".join(word.partition("=")[2] or word for word in point.words)
     return f"{point.corpus}-{point.tokens}-{words}-{point.seed}"
 
 
 def _folder(point: Point) -> str:
-    """The name of the run's folder, which no other run has."""
+    """The name of the run's folder, which is unique."""
     shown = re.sub(r"[^\w.+-]+", "-", _name(point)).lstrip(".")[:_LONGEST]
     return f"{shown}-{json_hash(point.asked)[:8]}"
 
@@ -236,5 +236,4 @@ def _named(word: str) -> tuple[str, Path]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what it started ends, too
     run(main)

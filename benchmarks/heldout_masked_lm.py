@@ -3,11 +3,12 @@
     python benchmarks/heldout_masked_lm.py MODEL_DIR --data HELDOUT.jsonl.gz [--rows 2000]
         [--length 128] [--trust-remote-code]
 
-One judge for models of different makers. Documents (JSON lines with a field ``text``) are tokenized
-by the model's own tokenizer, 20,000 characters at a time, and follow each other with [SEP] after
-each. The stream is cut into rows; rows and masks are drawn with fixed seeds. In each row exactly
-round(rate * length) tokens become [MASK], at 15 % and at 25 %. It prints one JSON object: the
-loss in nats per masked token, and in bits per character, which is fair to other vocabularies.
+One judge for models from different sources. Documents (JSON lines with a field ``text``) are
+tokenized by the model's own tokenizer, 20,000 characters at a time, and concatenated, each followed
+by [SEP]. The stream is cut into rows; rows and masks are drawn with fixed seeds. In each row
+exactly round(rate * length) tokens become [MASK], at 15 % and at 25 %. It prints one JSON object:
+the loss in nats per masked token, and in bits per character, which can be compared between
+vocabularies.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def main(
     net = AutoModelForMaskedLM.from_pretrained(model, **known).eval()
     stream, characters = _stream(tokenizer, data)
     table = _rows(stream, length, rows)
+    if not len(table):
+        raise SystemExit(f"error: {data} is shorter than a row of {length} tokens")
     per_character = len(stream) / characters
     result: dict[str, Any] = {"rows": len(table), "tokens_per_character": per_character}
     for rate in RATES:
@@ -54,7 +57,7 @@ def main(
 
 
 def _stream(tokenizer: Any, data: Path) -> tuple[list[int], int]:
-    """The ids of all documents, one after the other, and how many characters they are."""
+    """The ids of all documents, one after the other, and the total number of characters."""
     ids: list[int] = []
     characters = 0
     with gzip.open(data, "rt", encoding="utf-8") as lines:

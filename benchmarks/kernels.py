@@ -4,7 +4,7 @@
         [--compiled/--no-compiled] [--out RESULT.json]
 
 Without a GPU only the reference implementations run, on fewer tokens. GB/s counts only the bytes
-that have to move: every input is read once, and every output is written once.
+that must move: every input is read once, and every output is written once.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main(
     compiled: Annotated[bool, typer.Option(help="Time the compiled references, too.")] = True,
     out: Path | None = None,
 ) -> None:
-    # Both are refused on a GPU without a C compiler.
+    # On a GPU, both are refused if the machine has no C compiler.
     asked: Literal["on", "auto"] = "on" if compiled else "auto"
     chosen = choose_device(ComputeConfig(compile=asked, kernels="triton"))
     device = chosen.torch

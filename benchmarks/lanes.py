@@ -1,4 +1,4 @@
-"""Cores of a CPU for processes that run side by side, and the processes."""
+"""Runs processes side by side, each lane on CPU cores of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import IO, TypeVar
 
+from common import numbers_of
 from crammed.errors import InputError, Interrupted
 
 Item = TypeVar("Item")
@@ -23,14 +24,11 @@ def core_numbers(text: str) -> list[int]:
     Raises:
         InputError: it is not a list of numbers.
     """
-    try:
-        return [int(each) for each in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"--cores: {text!r} is no list of numbers, such as 0,1") from error
+    return numbers_of("--cores", text, least=0)
 
 
 def separate(lanes: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Lanes that do not disturb each other.
+    """Check that lanes do not share cores, and sort the cores of each.
 
     Raises:
         InputError: there is no such core, lanes share one, or they differ in size.
@@ -44,7 +42,7 @@ def separate(lanes: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def available(cores: Sequence[int]) -> list[int]:
-    """These cores, in order.
+    """These cores, each once, in ascending order.
 
     Raises:
         InputError: there is no such core, or no core is named.
@@ -56,7 +54,7 @@ def available(cores: Sequence[int]) -> list[int]:
 
 
 def pinned(cores: Sequence[int]) -> list[int]:
-    """Keep this thread, and all that it starts, on these cores.
+    """Keep this thread, and everything that it starts, on these cores; returns them.
 
     Raises:
         InputError: there is no such core, or no core is named.
@@ -73,14 +71,14 @@ def in_lanes(
     work: Callable[[Item, Sequence[int]], Result],
     stop: Callable[[], None],
 ) -> Iterator[tuple[Item, Result]]:
-    """Do some work with each item, one at a time in every lane, and yield what it gives.
+    """Call `work` for each item, one at a time in every lane, and yield items with their results.
 
     Args:
-        work: is given an item and the cores that its thread is pinned to.
-        stop: ends what all lanes are doing, which happens if one fails.
+        work: takes an item and the cores that its thread is pinned to.
+        stop: ends the work of all lanes; called when one fails.
 
     Raises:
-        Interrupted: by Ctrl-C; otherwise what the work raises.
+        Interrupted: Ctrl-C was pressed; any exception of `work` is raised again.
     """
     free: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
     for lane in lanes:
@@ -106,7 +104,7 @@ def in_lanes(
 
 
 class Processes:
-    """Processes that several threads start and wait for, and that can be ended together."""
+    """Processes that several threads start and wait for, and that can all be stopped at once."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
@@ -127,7 +125,7 @@ class Processes:
         return process.returncode, printed
 
     def stop(self, by: signal.Signals = signal.SIGKILL) -> None:
-        """End what is running, and whatever is started from now on."""
+        """Send running processes this signal, and kill any that are started later."""
         self._stopped.set()
         for process in tuple(self._running):
             process.send_signal(by)

@@ -3,9 +3,10 @@
     python benchmarks/lengths.py [RECIPE] [key.path=value ...] [--lengths 128,512,2048,8192]
         [--tokens 16384] [--rounds 3] [--out RESULT.json]
 
-Every length is measured with attention to the whole row and within documents, whose cost does not
-depend on where documents end. All take turns in one process. Peak memory is that of another process
-that does two updates and nothing else: everything it holds, or what it allocates on a GPU.
+Every length is measured with attention to the whole row and with attention within documents; the
+cost of the latter does not depend on where documents end. All take turns in one process. Peak
+memory is that of a separate process that only does two updates: all that it holds, or what it
+allocates on a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Annotated
 import torch
 import typer
 
-from common import Training, config_of, described, finish, run, seconds_of, summary
+from common import Training, config_of, described, finish, numbers_of, run, seconds_of, summary
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
@@ -39,9 +40,9 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Updates of each.")] = 3,
     out: Path | None = None,
 ) -> None:
-    cases = [(length, each) for length in map(int, lengths.split(",")) for each in ATTENTIONS]
+    cases = [(n, each) for n in numbers_of("--lengths", lengths) for each in ATTENTIONS]
     if wrong := [length for length, _ in cases if tokens % length]:
-        raise InputError(f"--tokens {tokens} is no multiple of a row of {wrong[0]}")
+        raise InputError(f"--tokens {tokens} is not a multiple of the row length {wrong[0]}")
     first = _config(words, cases[0])
     device = choose_device(first.compute)
     result = described("lengths", first, words, device) | {"tokens": tokens, "rounds": rounds}
@@ -86,18 +87,18 @@ def _alone(words: list[str] | None, case: Case, tokens: int) -> int:
 
 
 def _peak_memory(words: list[str] | None, case: Case, tokens: int) -> int:
-    """Bytes that this process holds at most in two updates; on a GPU, those allocated there."""
+    """The most bytes that this process holds in two updates; on a GPU, those allocated there."""
     config = _config(words, case)
     device = choose_device(config.compute)
     training = Training(config, device, tokens // case[0])
     if device.torch.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device.torch)  # without what fitting the memory took
+        torch.cuda.reset_peak_memory_stats(device.torch)  # leave out what fitting the memory took
     for number in range(2):
         training.update(number)
     device.synchronize()
     if device.torch.type == "cuda":
         return torch.cuda.max_memory_allocated(device.torch)
-    # What getrusage gives begins with the peak of the process that started this one.
+    # getrusage's figure would include the peak of the process that started this one.
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 

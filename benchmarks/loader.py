@@ -19,7 +19,17 @@ from typing import Annotated
 import torch
 import typer
 
-from common import SPECIALS, Json, Training, config_of, described, finish, random_rows, run
+from common import (
+    SPECIALS,
+    Json,
+    Training,
+    config_of,
+    described,
+    finish,
+    numbers_of,
+    random_rows,
+    run,
+)
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.data.masking import Masker, predicted_positions
@@ -33,6 +43,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="How long to time each.")] = 2.0,
     out: Path | None = None,
 ) -> None:
+    counts = numbers_of("--rows", rows)
     opened = Corpus(corpus)
     own = [f"data.row_length={opened.row_length}", f"tokenizer.vocab_size={opened.vocab_size}"]
     config = config_of([*(words or []), *own])
@@ -41,7 +52,7 @@ def main(
     result = described("loader", config, words, device)
     result |= {"corpus_rows": opened.rows, "shuffle_seconds": _shuffle(stream, opened.rows)}
     result["read"] = {}
-    for count in map(int, rows.split(",")):
+    for count in counts:
         rate = _rate(_reading(stream, count), count, seconds, device)
         result["read"][str(count)] = _both(rate, opened.row_length)
     training = Training(config, device)
@@ -58,7 +69,7 @@ def main(
 
 
 def _rate(do: Callable[[], object], rows: int, seconds: float, device: Device) -> float:
-    """Rows per second when this is repeated; the first repetition does not count."""
+    """Rows per second when `do` is repeated; the first call does not count."""
     do()
     device.synchronize()
     began, done = time.perf_counter(), 0

@@ -1,12 +1,12 @@
-"""How long one optimizer update takes at a recipe's shape, for several ways to compute it.
+"""How long one optimizer update takes at a recipe's shape, in several implementations.
 
     python benchmarks/optimizer.py [RECIPE] [key.path=value ...] [--updates 5] [--out RESULT.json]
 
-AdamW runs fused, on several tensors at a time (foreach), and on one after the other. Muon runs as
-in recipes (all matrices of one shape form a batch, but for large ones on a CPU), one parameter at a
-time, and as torch.optim.Muon if PyTorch has it, each with AdamW for the others. All take turns.
-Clipping is timed, too, and so are the gradients of an update of the recipe's rows (one microbatch,
-times the number of microbatches), so that shares of an update can be given.
+AdamW runs fused, on several tensors at a time (foreach), and on one tensor after the other. Muon
+runs as in recipes (all matrices of one shape form a batch, except large ones on a CPU), one
+parameter at a time, and as torch.optim.Muon if PyTorch has it, each with AdamW for the remaining
+parameters. All take turns. Clipping and the gradients of a whole update of the recipe (one
+microbatch, times the number of microbatches) are timed as well, to give shares of an update.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main(
 
 
 def _shared(values: Json, gradients: float) -> Json:
-    """The times, and the share of an update that they make up."""
+    """The times, and their share of an update."""
     return {**values, "share_of_update": values["seconds"] / (gradients + values["seconds"])}
 
 
@@ -107,7 +107,7 @@ def _ways(model: nn.Module, config: RunConfig) -> dict[str, Callable[[], object]
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """A model with the same weights and gradients in tensors of its own."""
+    """A copy of the model with weights and gradients of its own."""
     copied = copy.deepcopy(model)
     for theirs, own in zip(model.parameters(), copied.parameters(), strict=True):
         own.grad = None if theirs.grad is None else theirs.grad.clone()
@@ -115,7 +115,7 @@ def _copy(model: nn.Module) -> nn.Module:
 
 
 def _split(model: nn.Module, optim: MuonConfig) -> tuple[list[Tensor], list[Json]]:
-    """In recipes with Muon: the parameters that AdamW updates, and Muon's groups."""
+    """The parameters that AdamW updates in recipes with Muon, and Muon's groups."""
     groups = build_optimizer(model, optim).param_groups
     rest = [p for group in groups if "parts" not in group for p in group["params"]]
     return rest, [group for group in groups if "parts" in group]

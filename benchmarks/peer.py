@@ -1,9 +1,9 @@
-"""The obvious alternative: a ModernBERT that Hugging Face's Trainer trains for a given time.
+"""The obvious alternative: a ModernBERT, trained by Hugging Face's Trainer for a given time.
 
     python benchmarks/peer.py CORPUS --out DIR --seconds 600 [--layers 4] [--width 128]
         [--rate 2e-3] [--batch 32] [--masks 0.25] [--warmup 0.06] [--seed 0] [--bf16] [--compile]
 
-It reads the rows of a prepared corpus and writes a Hugging Face folder, and prints one JSON object.
+It reads the rows of a prepared corpus, writes a Hugging Face folder, and prints one JSON object.
 It needs `transformers` and `accelerate`. The settings are what a careful user would choose for rows
 of 128 tokens on this machine:
 
@@ -12,7 +12,7 @@ of 128 tokens on this machine:
 - rows tokenized beforehand, read and masked a batch at a time; an exact number of masks per row,
   80-10-10, never on a special token; only masked positions are decoded (`sparse_prediction`);
 - fused AdamW, gradients clipped at 1, a linear warm-up and a linear decay that follow the clock, so
-  that the rate reaches zero when the time is over, whatever else the machine does.
+  that the rate reaches zero when the time is over, however busy the machine is.
 
 The clock runs from the first batch to the last update. Imports, building the model and saving it
 are not charged, which is generous: the budget of `crammed pretrain` pays for compiling and logging.
@@ -135,7 +135,7 @@ class Clock(TrainerCallback):
         self.elapsed = 0.0
 
     def factor(self, _: int) -> float:
-        """What the learning rate is multiplied by now."""
+        """The factor of the learning rate now."""
         spent = min(1.0, self._now() / self._seconds)
         rising = (spent + 1e-3) / self._warmup if self._warmup else 1.0
         return min(rising, (1.0 - spent) / (1.0 - self._warmup))
@@ -177,7 +177,7 @@ class Rows(torch.utils.data.Dataset[Any]):
 
 
 class Masks:
-    """Makes a batch of rows [B, S] what the model is trained on."""
+    """Turns a batch of rows [B, S] into masked inputs and labels."""
 
     def __init__(self, vocab_size: int, specials: Specials, share: float) -> None:
         self._vocab_size, self._mask, self._share = vocab_size, specials.mask, share

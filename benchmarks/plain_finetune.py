@@ -4,7 +4,7 @@
 
 The paper's protocol as anyone would write it with transformers: rows are tokenized when they are
 needed, batches are padded to their longest row, and AdamW is PyTorch's. It prints one JSON object.
-With --steps it stops after that many updates and gives only their time.
+With --steps it stops after that many updates and reports only their time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main(
     total = EPOCHS * (len(rows) // BATCH)
     optimizer = optimizer_of(net)
     net.train()
-    if device == "cuda":  # what happens once in a process happens before our clock, too
+    if device == "cuda":  # our clock excludes one-off costs of a process, too
         forward(rows[:BATCH])[0].sum().backward()
         optimizer.zero_grad()
         torch.cuda.synchronize()

@@ -3,8 +3,8 @@
     python benchmarks/plan_accuracy.py [RECIPE] [key.path=value ...] --corpus DIR
         [--budgets 30s,60s] [--seconds 20] [--out RESULT.json]
 
-For every budget this plans, then trains, each as a person types it, and compares the tokens.
-`within` says whether the tokens read are in the range that the plan gave.
+For every budget this plans, then trains, each as a user types it, and compares the tokens. `within`
+says whether the tokens read are in the range that the plan gave.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(
 
 
 def _crammed(*command: str) -> Json:
-    """The JSON that a verb prints."""
+    """The JSON that a command prints."""
     whole = [sys.executable, "-m", "crammed", *command, "--json"]
     done = subprocess.run(whole, stdout=subprocess.PIPE, check=True)
     values: Json = json.loads(done.stdout)

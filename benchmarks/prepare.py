@@ -2,13 +2,13 @@
 
     python benchmarks/prepare.py DATA --small FILE [--identity] [--out RESULT.json]
 
-The pipeline is fixed: read, normalize Unicode, remove exact duplicates, WordPiece with 32,768
-pieces, tokenize, pack, one stored order, hashes; the tokenizer is trained in one run and given in
-another. Near-duplicates and quality rules are timed separately. For comparison the `tokenizers`
-library encodes a part of the same text; with --identity all of it, and every id is compared.
+The pipeline is fixed: read, normalize Unicode, remove exact duplicates, train WordPiece with 32,768
+pieces, tokenize, pack, store one order, hash; a second run is given the tokenizer of the first.
+Near-duplicates and quality rules are timed separately. For comparison the `tokenizers` library
+encodes part of the same text; with --identity it encodes all of it, and every id is compared.
 
 Rates are MB of UTF-8 text (before cleaning) per second. Memory is the largest sum of the processes'
-proportional set sizes, sampled five times a second, which works only on Linux.
+proportional set sizes, sampled five times a second; this works only on Linux.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dic
 
 
 def _plain(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
-    """The rate of the library with its own threads, on the beginning of every part."""
+    """The rate of the library with its own threads, on the first documents of every part."""
     parts = [part for source in open_sources(_config(data).data) for part in source.parts]
     share = PLAIN_CHARACTERS // len(parts)
     texts = [t for part in parts for t in next(cut_into_shards(part.documents(), share))]

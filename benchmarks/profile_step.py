@@ -1,10 +1,10 @@
-"""In which kernels an update of pretraining spends its time.
+"""Which kernels take the time of a pretraining update.
 
     python benchmarks/profile_step.py [RECIPE] [key.path=value ...] [--updates 3] [--top 40]
         [--out RESULT.json]
 
-Forward and backward of one microbatch and the update after it are profiled separately: everything
-in the update belongs to the optimizer. The other kernels are sorted into groups by name. On a CPU,
+Forward and backward of one microbatch and the optimizer step after it are profiled separately: all
+kernels of the step belong to the optimizer. The others are sorted into groups by name. On a CPU,
 operators take the place of kernels. `idle_seconds` is the time, measured without the profiler, in
 which no kernel ran.
 """
@@ -28,7 +28,7 @@ from crammed.machine.device import Device, choose_device
 WARM = 3
 GROUPS = (
     # The first match counts. Names of attention kernels contain words of products as well, and the
-    # compiler names a kernel after all operators in it, even those that it only feeds.
+    # compiler names a kernel after all its operators, even those that it only feeds.
     ("attention", r"^(?!triton_).*(flash|fmha|attention|sdpa|mha_)"),
     ("loss", r"softmax|nll_loss|cross_entropy|^aten::(amax|exp_)$"),
     (
@@ -78,7 +78,7 @@ def main(
 
 
 def group_of(kernel: str) -> str:
-    """The group of a kernel of forward and backward, by its name."""
+    """The group that the name of a forward or backward kernel puts it into."""
     found = (group for group, words in GROUPS if re.search(words, kernel, re.IGNORECASE))
     return next(found, "other")
 
@@ -87,7 +87,7 @@ def _kernels(device: Device, do: Callable[[], object], group: str | None) -> lis
     """The kernels that a call launches: name, group, seconds and launches of each.
 
     Args:
-        group: of all kernels; None finds it by their names.
+        group: the group of all kernels; None finds each one's by its name.
 
     Raises:
         InputError: the profiler is not allowed to observe the GPU.
@@ -128,7 +128,7 @@ def _seconds(event: Any, on_gpu: bool) -> float:
 
 
 def _together(kernels: list[Json], updates: int) -> list[Json]:
-    """Kernels of the same name and group added up, per update, the longest first."""
+    """Kernels summed by name and group, per update, the longest first."""
     total: dict[tuple[str, str], Json] = {}
     for kernel in kernels:
         key = (kernel["group"], kernel["kernel"])

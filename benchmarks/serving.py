@@ -1,10 +1,10 @@
-"""What it costs to use an encoder on a CPU: latency, throughput and size of Hugging Face folders.
+"""What serving an encoder on a CPU costs: latency, throughput and size of Hugging Face folders.
 
     python benchmarks/serving.py NAME=MODEL_DIR [NAME=MODEL_DIR ...] --cores 0,1
         [--lengths 64,128] [--threads 1,2] [--rounds 9] [--out RESULT.json]
 
 Encoders are loaded by `transformers` without their heads, in float32, and read random tokens: one
-sentence at a time (latency) and 32 (throughput). Tokenizing is not timed. The models take turns in
+sentence at a time (latency) or 32 (throughput). Tokenizing is not timed. The models take turns in
 one process; each figure is the median of the rounds.
 """
 
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from common import Json, finish, run, seconds_of, summary
+from common import Json, finish, numbers_of, run, seconds_of, summary
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
 from crammed.machine.device import Device, choose_device
@@ -28,7 +28,7 @@ from lanes import core_numbers, pinned
 
 BATCHES = (1, 32)
 LEAST_SECONDS = 0.2
-"""One timing repeats what is timed for at least this long."""
+"""One timing repeats a call for about this long."""
 
 
 def main(
@@ -39,9 +39,13 @@ def main(
     rounds: int = 9,
     out: Path | None = None,
 ) -> None:
+    folders = dict(_named(word) for word in models)
+    if len(folders) < len(models):
+        raise InputError("two models have the same name: give each a name of its own")
+    each_length = numbers_of("--lengths", lengths)
+    each_threads = numbers_of("--threads", threads)
     used = pinned(core_numbers(cores))
     device = choose_device(ComputeConfig(device="cpu", threads=len(used)))
-    folders = dict(_named(word) for word in models)
     loaded = {name: _load(folder) for name, folder in folders.items()}
     result: Json = {
         "name": "serving",
@@ -56,9 +60,9 @@ def main(
             for name, model in loaded.items()
         },
     }
-    for count in _numbers(threads):
+    for count in each_threads:
         torch.set_num_threads(count)
-        for length in _numbers(lengths):
+        for length in each_length:
             for batch in BATCHES:
                 about = {"threads": count, "length": length, "batch": batch}
                 for name, times in _times(loaded, device, length, batch, rounds).items():
@@ -71,10 +75,6 @@ def _named(word: str) -> tuple[str, Path]:
     if not (Path(folder) / "config.json").is_file():
         raise InputError(f"{word!r}: name a model and its folder, as NAME=MODEL_DIR")
     return name, Path(folder)
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(each) for each in text.split(",")]
 
 
 def _load(folder: Path) -> Any:

@@ -4,16 +4,16 @@
         [--variant "key.path=value ..."] ... [--beside/--no-beside] [--out RESULT.json]
 
 Ours is a whole update as in training: masks, forward and backward in microbatches, clipping,
-optimizer. Every --variant is the same with other values. The plain loops have as many masks and
-PyTorch's AdamW. Two train transformers' BertForMaskedLM, in the recipe's shape but with BERT's own
-layers, whose feed-forward has no gate: in the paper's shape that makes the products of a layer a
-fifth larger. One decodes every position, the other only masked ones. The third trains the recipe's
-own layers. They are compiled if ours is, and use autocast in 16-bit formats.
+optimizer. Each --variant is ours with other values. The plain loops use the same number of masks
+and PyTorch's AdamW. Two train transformers' BertForMaskedLM, in the recipe's shape but with BERT's
+own layers, whose feed-forward has no gate: in the paper's shape that makes the products of a layer
+a fifth larger. One decodes every position, the other only masked ones. The third trains the
+recipe's own layers. They are compiled if ours is, and use autocast in 16-bit formats.
 
 Each loop takes a turn as soon as it is built, ours first, and RESULT.json is written with `rounds`
-0, so that whatever stops the rest leaves a result. Then these turns are forgotten. In each round
-all take turns with several updates in a row, so that a machine that slows down slows all of them
-down, and a GPU's host can run ahead as in training.
+0, so that an interruption still leaves a result. These turns are then discarded. In each round all
+loops take turns with several updates in a row, so that a machine that slows down affects them all,
+and a GPU's host can run ahead as in training.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from crammed.training.build import new_model
 
 WARM = 2
 MOST_SHAPES = 256
-"""Shapes of one function that the compiler keeps; every variant has its own."""
+"""The most shapes of one function that the compiler keeps; every variant needs its own."""
 
 Loop = Callable[[int], object]
 Logits = Callable[[Tensor, Tensor | None], Tensor]
-"""From ids [B, S], and positions [B, N] or None for every one."""
+"""Takes ids [B, S], and positions [B, N] or None for all positions."""
 
 
 def main(
@@ -67,7 +67,7 @@ def main(
     updates: Annotated[int, typer.Option(min=1, help="Updates in a row.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Turns for each.")] = 5,
     variant: Annotated[
-        list[str] | None, typer.Option(help="Time the same with these values; may be repeated.")
+        list[str] | None, typer.Option(help="Also time ours with these values; may be repeated.")
     ] = None,
     beside: Annotated[bool, typer.Option(help="Time the plain loops, too.")] = True,
     out: Path | None = None,
@@ -80,7 +80,7 @@ def main(
     failed: dict[str, str] = {}
 
     def keep(rounds: int) -> None:
-        """Write the results so far, which survive if time runs out."""
+        """Write the results so far, so that they survive if time runs out."""
         timed = {loop.name: loop.result(rows, loops[0]) for loop in loops}
         result.update(rounds=rounds, loops=timed, failed=failed)
         if out is not None:
@@ -146,7 +146,7 @@ class _Timed:
         self._joules: list[float | None] = []
         self._peak = 0
         if device.torch.type == "cuda":
-            torch.cuda.empty_cache()  # memory that other loops held for a while can be used
+            torch.cuda.empty_cache()  # returns what other loops held for a while
         before = self._allocated()
         began = time.perf_counter()
         if plain is None:
@@ -186,12 +186,12 @@ class _Timed:
             self._peak = max(self._peak, most)
 
     def forget(self) -> None:
-        """Count only turns from now on."""
+        """Discard the turns so far."""
         self._seconds.clear()
         self._joules.clear()
 
     def result(self, rows: int, ours: _Timed) -> Json:
-        """The results; `times_ours` compares turn by turn, so the device's pace does not matter."""
+        """The results; `times_ours` compares turn by turn, so that changes of pace cancel out."""
         config, device, length = self._config, self._device, self._config.data.row_length
         values: Json = summary(self._seconds)
         turns = zip(self._seconds, ours._seconds, strict=True)
@@ -292,7 +292,7 @@ PLAIN: dict[str, tuple[Callable[[RunConfig], tuple[nn.Module, Logits]], bool]] =
     "plain, masked positions": (_bert, True),
     "plain, our layers, masked positions": (_our_layers, True),
 }
-"""What makes the model of a plain loop, and whether it decodes masked positions alone."""
+"""What makes the model of a plain loop, and whether it decodes only masked positions."""
 
 
 if __name__ == "__main__":

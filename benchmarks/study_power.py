@@ -1,19 +1,18 @@
-"""How often a study finds a difference where there is none, and how often one that is there.
+"""How often a study finds a difference where there is none, and how often it finds a real one.
 
     python benchmarks/study_power.py [--studies 2000] [--arms 12] [--out RESULT.json]
 
-Studies are simulated with the residuals of those in ``records/``: what the held-out losses of an
-arm's seeds differ by from their mean, in units of the deviation pooled over that study's arms.
-Where arms vary ``alike``, residuals of all recorded arms are drawn; where they are ``unequal``,
-each arm also takes the deviation of one recorded arm.
+Studies are simulated with the residuals of those in ``records/``: the differences of the held-out
+losses of an arm's seeds from their mean, in units of the deviation pooled over that study's arms.
+Residuals are drawn from all recorded arms; in ``unequal`` cases each arm is also scaled by the
+deviation of one recorded arm. ``deviations`` are the least, the median and the greatest of these.
 
 For each number of seeds, ``family_wise`` is the share of studies of equal arms that find any
-difference, and ``uncorrected`` what it would be without a correction. ``deviations`` are the least,
-the middle and the greatest of the recorded arms. ``power`` is the share of
-studies that find the one arm that is worse by `SHIFT` pooled deviations. ``covered`` is the share
-of studies, with three in ten arms worse, whose intervals all hold the true differences. ``plain``
-and ``pooled`` are what is not used: Welch's test, where each arm has the variance of its own seeds,
-and one variance for all arms.
+difference, and ``uncorrected`` is the same without a correction. ``power`` is the share of studies
+that find the one arm that is worse by `SHIFT` pooled deviations. ``covered`` is the share of
+studies, with three in ten arms worse, whose intervals all contain the true differences. ``plain``
+and ``pooled`` are tests that are not used elsewhere: Welch's test, where each arm has the variance
+of its own seeds, and one variance for all arms.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ RECORDS = Path(__file__).resolve().parents[1] / "records"
 SEEDS = (3, 5)
 SHIFT = 4.0
 OTHERS = {"plain": 0.0, "pooled": 1e6}
-"""Other tests, by the degrees of freedom that the pooled variance adds to each arm's."""
+"""Other tests, and the degrees of freedom that the pooled variance adds to each arm's."""
 Values = NDArray[np.float64]
 
 
@@ -88,9 +87,9 @@ def recorded() -> tuple[Values, Values]:
 
 
 def _case(values: Values) -> Json:
-    """What studies with these losses find, [studies, arms, seeds]; the first arm is the baseline.
+    """What studies with these losses [studies, arms, seeds] find; the first arm is the baseline.
 
-    All arms are equal; the differences that others shall have are added here.
+    In `values` all arms are equal; shifts are added here.
     """
     equal = list(_compared(values))
     one, several = np.zeros((2, values.shape[1], 1))
@@ -108,7 +107,7 @@ def _case(values: Values) -> Json:
 
 
 def _compared(values: Values) -> Iterator[list[dict[str, Any]]]:
-    """What `compare_arms` says about each arm but the baseline, study by study."""
+    """What `compare_arms` says about each arm except the baseline, study by study."""
     for study in values:
         arms = {str(n): _arm(losses) for n, losses in enumerate(study.tolist())}
         rows = compare_arms({"baseline": "0", "arms": arms}, RATES[:1])
@@ -122,7 +121,7 @@ def _arm(losses: list[float]) -> Json:
 
 
 def _other(values: Values, one: Values, weight: float) -> Json:
-    """Errors and power of a t-test to whose variances the pooled one adds so much freedom."""
+    """Errors and power of a t-test; `weight` is the degrees of freedom of the pooled variance."""
     return {
         "family_wise": _share(any(map(_below, p)) for p in _tested(values, weight)),
         "power": _share(_below(p[0]) for p in _tested(values + one, weight)),

@@ -18,10 +18,10 @@ _BATCH_SECONDS = 2e-3
 def median_seconds(
     calls: Sequence[Callable[[], object]], device: torch.device, repeats: int
 ) -> float:
-    """Median time of a call. The calls take turns, so that their operands leave the cache.
+    """Median seconds of a call. The calls take turns, so that their operands leave the cache.
 
-    On a GPU the device's own events are the clock, around enough calls in a row to hide the time it
-    takes to launch them.
+    On a GPU the device's own events are the clock, around enough calls in a row to hide the time of
+    launching them.
     """
     turns = itertools.cycle(calls)
     for _ in range(max(WARM, len(calls))):

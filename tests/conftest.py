@@ -1,4 +1,4 @@
-"""Small data that the tests make; one thread per process, so that xdist has the cores."""
+"""Fixtures of small data. Each process has one thread, which leaves the other cores to xdist."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from support.text import documents, tiny, write_jsonl
 
 torch.set_num_threads(1)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, commands would ignore it
-# How long an example takes says how busy the machine is, and nothing about the code.
+# The time of an example depends on how busy the machine is, not on the code.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start one server for all processes of xdist, while they collect the tests."""
+    """Start one server for all processes of xdist while they collect the tests."""
     if command.FORKS and config.getoption("numprocesses", None):
         command.start_server()
 
@@ -51,7 +51,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_core() -> Iterator[None]:
-    """Start data workers, whose imports take seconds, only where a test asks for them."""
+    """Start no data workers, whose imports take seconds, unless a test asks for them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("crammed.machine.engine.cores", lambda: 1)
         yield
@@ -76,7 +76,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Corpus:
 
 @pytest.fixture
 def make_corpus(tmp_path: Path) -> Callable[..., Corpus]:
-    """A corpus from documents, with overrides of the tiny configuration."""
+    """Prepares a corpus from documents, with overrides of the tiny configuration."""
 
     def make(texts: list[str], *overrides: str) -> Corpus:
         source = write_jsonl(tmp_path / "source.jsonl", texts)

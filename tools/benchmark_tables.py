@@ -25,7 +25,7 @@ PREPARED = {
     "and Gopher's rules": "the same, with Gopher's rules",
     "and C4's rules": "the same, with C4's rules",
 }
-"""What pages call the runs of the benchmark of preparing."""
+"""The names that pages give to the runs of the preparation benchmark."""
 
 
 def _benchmark(name: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def finetune_table(names: list[str]) -> str:
     """Scores and times of fine-tuning, compared with a plain loop.
 
     Args:
-        names: the benchmark, then files with more seeds of single tasks of it.
+        names: the benchmark, then files with more seeds of some of its tasks.
     """
     benchmark, *more = map(_benchmark, names)
     longer = {each["task"]: each for each in more}
@@ -114,8 +114,8 @@ def finetune_table(names: list[str]) -> str:
         "Intervals are Welch's, over seeds.",
     ]
     words += [
-        f"Of {task}, the first {benchmark['seeds']} seeds on each side are the ones that were "
-        f"timed; the others were run later, to see whether a difference between those was chance "
+        f"For {task}, the first {benchmark['seeds']} seeds on each side are the ones that were "
+        f"timed; the others were run later, to see whether their difference was chance "
         f"(`benchmarks/results/{name}`)."
         for task, name in zip(longer, names[1:], strict=True)
     ]
@@ -131,7 +131,7 @@ def _welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
 
 
 def coverage_table(names: list[str]) -> str:
-    """How often intervals of comparisons hold the true difference, by spread and seeds."""
+    """How often intervals of comparisons contain the true difference, by spread and seeds."""
     (name,) = names
     benchmark = _benchmark(name)
     cases: dict[float, dict[int, Any]] = {}
@@ -161,7 +161,7 @@ def power_table(names: list[str]) -> str:
     result = read_json(layout.BENCHMARKS / name)
     if result is None:
         return NOT_YET
-    head = "| arms vary | seeds | finds one of none | uncorrected | finds the one that is there |"
+    head = "| arms vary | seeds | any false positive | without correction | worse arm found |"
     lines = [head, "|---|---|---|---|---|"]
     for case in sorted(result["cases"], key=lambda case: bool(case["unequal"])):
         shares = (f"{100 * case[key]:.1f} %" for key in ("family_wise", "uncorrected", "power"))
@@ -271,7 +271,7 @@ def profile_table(names: list[str]) -> str:
 
 
 def optimizer_table(names: list[str]) -> str:
-    """Methods of computing one optimizer update."""
+    """Ways to compute one optimizer update, and their times."""
     results = there(names)
     rows = [
         f"| {_shape(result)} | {name} | {1000 * way['seconds']:.2f} ms | "
@@ -294,7 +294,7 @@ def loader_table(names: list[str]) -> str:
 
 
 def checkpoint_table(names: list[str]) -> str:
-    """What saving and reading a checkpoint takes, and the share of a run that this is."""
+    """The time of saving and reading a checkpoint, and its share of a run."""
     results, rows = there(names), []
     for result in results:
         for name, entry in result["seconds"].items():

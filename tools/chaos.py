@@ -1,15 +1,15 @@
-"""Strike every stage with every fault, and see that it gives the same result all the same.
+"""Inject every fault into every stage, and check that the result is the same as without it.
 
     python tools/chaos.py --seed 1 --tries 40          # 40 tries in each cell of fault x stage
     python tools/chaos.py --seed 1 --minutes 5         # as many as fit, over all cells
     python tools/chaos.py --stage prepare --fault kill --tries 10
-    python tools/chaos.py --seed 1 --only 17           # one try again, as it was
-    python tools/chaos.py --plant sync                 # with a safeguard taken out of the code
+    python tools/chaos.py --seed 1 --only 17           # repeat one try exactly
+    python tools/chaos.py --plant sync                 # with a safeguard removed from the code
 
-A try makes a small world, lets a fault strike a command in it, and types the same command again.
-It holds if the result is that of a command that nothing disturbed, or if one clear line names what
-is damaged and what it says to do gives that result; and if nothing that was finished is lost or
-done twice. `campaign/` has the stages, the faults and the judge.
+A try makes a small world, lets a fault strike a command in it, and types the same command again. It
+holds if the result is that of an undisturbed command, or if one clear line names what is damaged
+and following its advice gives that result; and if nothing finished is lost or done twice.
+`campaign/` has the stages, the faults and the judge.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Cell = tuple[Stage, Fault]
 _SIZE = len(STAGES) * len(FAULTS)
 _NUMBERS = {name: n for n, name in enumerate((s, f) for s in STAGES for f in FAULTS)}
 _MOST_TURNS = 3
-"""Times as many tries as asked for, after which a cell is left with fewer."""
+"""A cell gives up after this many times the tries asked for, even if too few faults struck."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -51,13 +51,13 @@ def main(
     tries: Annotated[
         int | None, typer.Option(min=1, help="Tries in each cell (default: 1, or as time allows).")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes.")] = None,
     stage: Annotated[list[str] | None, typer.Option(help="Only these stages.")] = None,
     fault: Annotated[list[str] | None, typer.Option(help="Only these faults.")] = None,
     only: Annotated[int | None, typer.Option(help="Only the try with this number.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Tries at a time.")] = 1,
     plant: Annotated[
-        str | None, typer.Option(help=f"Take a safeguard away: {', '.join(PLANTS)}.")
+        str | None, typer.Option(help=f"Remove a safeguard: {', '.join(PLANTS)}.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for tries.jsonl and table.md.")] = None,
     first: Annotated[bool, typer.Option("--first", help="Stop at the first failure.")] = False,
@@ -65,7 +65,7 @@ def main(
         bool, typer.Option("--keep", help="Keep the worlds of tries that failed.")
     ] = False,
 ) -> None:
-    """Strike stages with faults; the exit code is 1 if a try did not hold."""
+    """Inject faults into stages; the exit code is 1 if a try did not hold."""
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     cells, done = _cells(stage, fault), list[Try]()
     if only is not None:
@@ -74,7 +74,7 @@ def main(
         tries = tries or 1
     if plant is not None and plant not in PLANTS:
         raise typer.BadParameter(f"choose from {', '.join(PLANTS)}", param_hint="--plant")
-    # Power losses are simulated, so that nothing needs a real disk.
+    # Power losses are simulated, so no real disk is needed.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=memory))
     try:
@@ -98,7 +98,7 @@ def main(
 
 
 def _cells(stages: list[str] | None, faults: list[str] | None) -> list[Cell]:
-    """The cells that are asked for and apply."""
+    """The cells that were asked for and where the fault applies."""
     for kind, given, known in (("stage", stages, STAGES), ("fault", faults, FAULTS)):
         if unknown := set(given or ()) - known.keys():
             raise typer.BadParameter(
@@ -122,9 +122,9 @@ def _only(cells: list[Cell], number: int) -> Cell:
 
 
 def _numbered(cells: list[Cell], tries: int | None, done: list[Try]) -> Iterator[tuple[int, Cell]]:
-    """A try in every cell, over and over; then in those whose fault has struck too rarely.
+    """A try in every cell, over and over; after `tries` turns, only where too few faults struck.
 
-    The number of a try says its turn and its cell, whatever ``--stage`` and ``--fault`` leave.
+    The number of a try encodes its turn and its cell, whatever ``--stage`` and ``--fault`` select.
     """
     for turn in count():
         struck = Counter((each.stage, each.fault) for each in done if each.hit)
@@ -146,12 +146,12 @@ def _run_all(
     out: Path | None,
     done: list[Try],
 ) -> None:
-    """Do the tries, `jobs` at a time, and say how it stands.
+    """Do the tries, `jobs` at a time, and report progress.
 
     Args:
         total: how many there are at least; None if time decides.
         first: stop at the first that fails.
-        done: gets the tries that are finished.
+        done: finished tries are appended to it.
     """
     began = time.monotonic()
     until = began + 60 * minutes if minutes is not None else float("inf")
@@ -183,7 +183,7 @@ def _run_all(
 
 
 def _show(tried: Try, done: list[Try], total: int | None, began: float, until: float) -> None:
-    """One line for a try that failed, and one now and then with the time left."""
+    """Print a line for a try that failed, and every 50 tries one with the time left."""
     if tried.verdict != "held":
         typer.echo(
             f"{tried.verdict:<11} try {tried.number}, {tried.stage}, {tried.fault}: {tried.how}",

@@ -1,4 +1,4 @@
-"""Tables of what was counted, not measured: cards that are not here, steps on paper."""
+"""Tables of counts that were not measured: cards that are not here, steps on paper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from layout import row_of, tabled, there
 
 
 def cards_table(names: list[str]) -> str:
-    """What a day of training reaches on each card, by count."""
+    """The counted tokens of a day of training on each card."""
     results, rows = there(names), []
     for result in results:
         for name, card in result["cards"].items():
@@ -27,7 +27,7 @@ def cards_table(names: list[str]) -> str:
             )
             rows.append(row_of(*cells))
     head = (
-        "| card | memory | format | taken, at most | rows at a time | tokens a day, counted "
+        "| card | memory | format | used at most | rows at a time | tokens a day, counted "
         "| published, by the paper's program |"
     )
     return tabled(head, rows, results)
@@ -58,7 +58,7 @@ def paper_table(names: list[str]) -> str:
 
 
 def paper_compiling_table(names: list[str]) -> str:
-    """What compiling takes, and what it makes of one more microbatch."""
+    """How long compiling takes, and what one more microbatch then launches and moves."""
     results, rows = there(names), []
     for result in results:
         for name, loop in result["loops"].items():

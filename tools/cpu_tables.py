@@ -1,7 +1,7 @@
 """Tables of the records on a CPU, from the files that ``benchmarks/cpu_records.py`` writes.
 
-Each function takes the name of a record, a folder of ``records/``, and returns Markdown. What has
-not been measured yet is no error, and the table says so.
+Each function takes the name of a record, a folder of ``records/``, and returns Markdown. If nothing
+has been measured yet, that is no error: the table says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Run = dict[str, Any]
 
 
 def contest_table(names: list[str]) -> str:
-    """Who trained for ten minutes, ordered by loss, and how ours did with a fifth of the time."""
+    """The contestants by loss, and how ours does in a fifth of the time."""
     runs = _runs(names, "ten-minutes")
     peers = [run for run in runs if run["maker"] == "peer"]
     if not runs or not peers:
@@ -71,7 +71,7 @@ def sweep_table(names: list[str]) -> str:
 
 
 def hour_table(names: list[str]) -> str:
-    """Held-out loss, BLiMP and fine-tuning of those who trained for an hour."""
+    """Held-out loss, BLiMP and fine-tuning scores after an hour of training."""
     runs = _runs(names, "hour")
     if not runs:
         return NOT_YET
@@ -96,11 +96,12 @@ def hour_table(names: list[str]) -> str:
 
 
 def _tried(trials: list[Run]) -> list[str]:
-    """What the trials of learning rates came to."""
+    """The results of the learning rate trials."""
     if not trials:
         return []
     losses = ", ".join(f"{run['name']}: {run['heldout'][RATES[0]]:.3f}" for run in trials)
-    return [f"Trials of {_minutes(trials[0])} minutes before, loss at 15 % masking: {losses}."]
+    minutes = _minutes(trials[0])
+    return [f"Losses at 15 % masking in earlier trials of {minutes} minutes: {losses}."]
 
 
 def serving_table(names: list[str]) -> str:
@@ -134,7 +135,7 @@ def _runs(names: list[str], contest: str) -> list[Run]:
 
 
 def _compared(runs: list[Run], base: str) -> dict[str, dict[str, Any]]:
-    """A row for every contestant, best first, compared with one of them."""
+    """A row for every contestant, best first, compared with the one named `base`."""
     arms: dict[str, Any] = {}
     for run in runs:
         losses = {rate: run["heldout"][rate] for rate in RATES}
@@ -144,7 +145,7 @@ def _compared(runs: list[Run], base: str) -> dict[str, dict[str, Any]]:
 
 
 def _against(runs: list[Run], rate: str, best: str) -> str:
-    """How ours with a fifth of the time compares with the best peer: one comparison by itself."""
+    """How ours with a fifth of the time compares with the best peer, as a single comparison."""
     two = [run for run in runs if run["name"] in (FIFTH, best)]
     rows = _compared(two, best)
     if FIFTH not in rows:
@@ -193,7 +194,7 @@ def _average(values: list[float], form: str = ".1f") -> str:
 
 
 def _cost(runs: list[Run]) -> str:
-    """What the runs cost, training and judging."""
+    """The cost of training and judging the runs."""
     judged = [run[judge]["wall_seconds"] for run in runs for judge in JUDGES if judge in run]
     seconds = sum(judged) + sum(run["wall_seconds"] for run in runs)
     return f"Training and judging took {seconds * runs[0]['cores'] / 3600:.1f} core-hours."

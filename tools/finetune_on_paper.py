@@ -3,11 +3,11 @@
     python tools/finetune_on_paper.py [RECIPE] [key.path=value ...] [--models 10] [--width 64] ...
         [--card H200] [--out RESULT.json]
 
-Counts one step of several models of a task (five seeds and their untrained twins are ten), in rows
-that are padded to so many tokens: as our engine captures it in one graph, and as the loop of
-benchmarks/plain_finetune.py does it for one model after the other. Both train the same ModernBERT.
-What is counted and what is not: tools/paper/__init__.py. It needs triton, g++, transformers and
-the build of PyTorch for CPUs; nothing is compiled.
+Counts one step of several models of a task (five seeds and their untrained twins make ten), in rows
+padded to each width: as our engine captures it in one graph, and as the loop of
+benchmarks/plain_finetune.py runs it for one model after the other. Both train the same ModernBERT.
+tools/paper/__init__.py says what is counted and what is not. It needs triton, g++, transformers and
+the CPU build of PyTorch; nothing is compiled.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PAPER = ["crammed", "model.layers=16", "model.width=768", "tokenizer.vocab_size=
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("words", nargs="*", default=PAPER)
-    parser.add_argument("--models", type=int, default=10, help="that train side by side")
-    parser.add_argument("--width", type=int, action="append", help="tokens of a row, padded")
-    parser.add_argument("--card", default="H200", help="whose rates the model of time takes")
+    parser.add_argument("--models", type=int, default=10, help="models that train side by side")
+    parser.add_argument("--width", type=int, action="append", help="tokens of a padded row")
+    parser.add_argument("--card", default="H200", help="the card whose rates the time model uses")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     noted = begin("fine-tuning on paper", "cudnn")

@@ -1,4 +1,4 @@
-"""What tables of results share: rows, what stands below them, and what is said without results."""
+"""What tables of results share: rows, the text below them, and the words for missing results."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ PAGE_WIDTH = 120
 
 
 def there(names: list[str]) -> list[dict[str, Any]]:
-    """The results among these files that exist already."""
+    """The results in those of these files that exist."""
     return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]
 
 
 def row_of(*cells: str) -> str:
     """A line of a table."""
     return f"| {' | '.join(cells)} |"
+
+
+def rule(head: str) -> str:
+    """The line below a table's first line."""
+    return "|".join(["", *["---"] * (head.count("|") - 1), ""])
 
 
 def wrapped(*sentences: str) -> str:
@@ -37,15 +42,14 @@ def source(results: list[dict[str, Any]]) -> str:
 
 
 def tabled(head: str, rows: list[str], results: list[dict[str, Any]], *words: str) -> str:
-    """A table, sentences about it if there are any, and where it comes from.
+    """A table, optional sentences about it, and its source.
 
     Args:
         head: its first line.
         rows: as `row_of` makes them.
-        results: behind it; where there are none yet, the table says so.
+        results: what it is made from; if there are none yet, the table says so.
     """
     if not results:
         return NOT_YET
-    rule = "|".join(["", *["---"] * (head.count("|") - 1), ""])
     below = wrapped(*words, source(results)) if words else source(results)
-    return "\n".join([head, rule, *rows, "", below]) + "\n"
+    return "\n".join([head, rule(head), *rows, "", below]) + "\n"

@@ -7,14 +7,18 @@
 A record is a folder. For each run it holds ``RUN.json`` (command, commit, hardware, configuration,
 corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page names
 the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
-``study: DATE-NAME`` shows a study, ``experiment: NAME`` the latest record of a built-in one, a
-folder ``records/DATE-study-NAME`` that gets its figures, and ``documents: DATE-NAME`` one whose
-runs were scored on documents by themselves (`study_tables`); ``positions: DATE-NAME`` runs by
-position in the row, and ``sizes: BUDGET ...`` what the default recipe becomes at some budgets;
-``contest: DATE-NAME``, ``sweep``, ``hour`` and ``serving`` show records on a CPU (`cpu_tables`),
-``epochs: DATE-NAME``, ``larger``, ``variants`` and ``minutes`` those about little text
-(`text_tables`);
-``prepare: FILE`` and the other keys of `MAKERS` show benchmark results (`benchmark_tables`).
+Other markers show other kinds of tables:
+
+- ``study: DATE-NAME`` a study; ``experiment: NAME`` the latest record of a built-in one, a folder
+  ``records/DATE-study-NAME``, which also gets its figures; ``documents: DATE-NAME`` a study whose
+  runs were scored on documents by themselves (`study_tables`);
+- ``positions: DATE-NAME`` runs by position in the row; ``sizes: BUDGET ...`` what the default
+  recipe becomes at some budgets;
+- ``contest: DATE-NAME``, ``sweep``, ``hour`` and ``serving`` records on a CPU (`cpu_tables`);
+- ``epochs: DATE-NAME``, ``larger``, ``variants``, ``minutes`` and ``gpu`` records about little text
+  (`text_tables`);
+- ``prepare: FILE`` and the other keys of `MAKERS` benchmark results (`benchmark_tables`) and counts
+  (`count_tables`).
 """
 
 from __future__ import annotations
@@ -110,7 +114,7 @@ def study(
 ) -> None:
     """Keep the finished study FOLDER in the folder RECORD.
 
-    Runs that ``crammed evaluate --suite heldout`` has scored keep what it found.
+    Scores from ``crammed evaluate --suite heldout`` are kept with their runs.
     """
     values = read_result(folder)
     if values is None:
@@ -275,6 +279,7 @@ MAKERS = {
     "larger": text_tables.larger_table,
     "variants": text_tables.variants_table,
     "minutes": text_tables.minutes_table,
+    "gpu": text_tables.gpu_table,
 }
 
 

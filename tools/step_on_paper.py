@@ -4,11 +4,11 @@
         [--card H200] [--attention cudnn] [--kernels 0] [--out RESULT.json]
     python tools/step_on_paper.py --check
 
-For each loop of benchmarks/step.py (ours, unless others are named; `all` is all of them): launches,
-bytes and FLOPs that one more microbatch takes, by part of the step, and a model of its seconds.
+For each loop of benchmarks/step.py (ours, unless others are named; `all` is all of them): the
+launches, bytes and FLOPs of one more microbatch, by part of the step, and a model of its seconds.
 `--kernels` lists the kernels that move most. `--check` counts a toy and compares it with a count by
-hand. What is counted and what is not: tools/paper/__init__.py. It needs triton, g++ and the build
-of PyTorch for CPUs, and takes a minute for 16 layers.
+hand. tools/paper/__init__.py says what is counted and what is not. It needs triton, g++ and the CPU
+build of PyTorch, and takes a minute for 16 layers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("words", nargs="*", default=["crammed-2022"])
     parser.add_argument("--loop", action="append", help="as in the results of benchmarks/step.py")
-    parser.add_argument("--rows", type=int, default=512, help="of a microbatch")
-    parser.add_argument("--card", default="H200", help="whose rates the model of time takes")
+    parser.add_argument("--rows", type=int, default=512, help="rows of a microbatch")
+    parser.add_argument("--card", default="H200", help="the card whose rates the time model uses")
     parser.add_argument("--attention", choices=("cudnn", "flash"), default="cudnn")
-    parser.add_argument("--kernels", type=int, default=0, help="list so many kernels of each loop")
-    parser.add_argument("--check", action="store_true", help="a toy, beside a count by hand")
+    parser.add_argument("--kernels", type=int, default=0, help="kernels to list for each loop")
+    parser.add_argument("--check", action="store_true", help="compare a toy with a count by hand")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     noted = begin("a step on paper", given.attention)

@@ -1,7 +1,7 @@
 """Figures of the studies in docs/experiments.md: each arm's difference from the baseline, as SVG.
 
-A figure is written without a library, so that the same record gives the same file everywhere, and
-`tools/records.py tables --check` can compare it. It follows light and dark pages by itself.
+Figures are written without a library, so that the same record gives the same file everywhere, and
+`tools/records.py tables --check` can compare it. Their colours follow light and dark pages.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from crammed.study.table import difference_text, measure_text
 Row = Mapping[str, Any]
 
 WIDTH, LEFT, RIGHT, ROW, TOP = 860, 280, 70, 20, 34
-"""In pixels: the figure, what names take, what numbers take, a row, what stands above the rows."""
+"""In pixels: the figure's width, the columns of names and of numbers, a row, the space on top."""
 FURTHEST = 3.0
-"""The axis ends at so many times a usual difference; what lies beyond ends in a triangle."""
+"""The axis ends at this many times a typical difference; a triangle marks what lies beyond."""
 STYLE = """
   text { font: 12px sans-serif; fill: #1f2933; } .soft { fill: #616e7c; }
   line { stroke: #cbd2d9; } .reach { stroke-width: 3; }
@@ -37,7 +37,7 @@ def differences_figure(study: Mapping[str, Any]) -> str:
     """The differences of all arms of a study with one budget, the best first, with intervals.
 
     Args:
-        study: as `crammed.study.budgets.by_budget` gives it.
+        study: as `crammed.study.budgets.by_budget` returns it.
     """
     measure = main_measure(study)
     rows = [row for row in compare_arms(study, (measure,)) if measure in row]
@@ -69,7 +69,7 @@ def differences_figure(study: Mapping[str, Any]) -> str:
 
 
 def _limit(sizes: Sequence[float], visible: float) -> float:
-    """The largest difference on the axis, so that a few large ones do not hide the rest.
+    """The end of the axis, chosen so that a few large differences do not hide the rest.
 
     Args:
         visible: the smallest difference that the study could have seen.

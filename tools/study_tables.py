@@ -1,4 +1,4 @@
-"""The tables and figures of studies: arms by what they were compared by, and what can be told."""
+"""Tables and figures of studies: arms by what they were compared by, and the conclusions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _latest(name: str) -> Path | None:
 
 
 def _parts(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The budgets of a study with which anything has finished, by label."""
+    """The budgets of a study for which any run has finished, by label."""
     return {
         label: part | {"budget": str(Budget.parse(part["budget"]))}
         for label, part in by_budget(values).items()
@@ -83,7 +83,7 @@ def _figure(label: str) -> str:
 
 
 def figures() -> Iterator[tuple[Path, str]]:
-    """The figures of the page of experiments, and what they hold."""
+    """The files of the figures in docs/experiments.md, and their contents."""
     for name in study_names():
         if (record := _latest(name)) is not None:
             for label, part in _parts(_study_of([record.name])).items():
@@ -91,7 +91,7 @@ def figures() -> Iterator[tuple[Path, str]]:
 
 
 def _verdicts(part: dict[str, Any]) -> str:
-    """What can be told from the baseline, in a sentence."""
+    """Which arms differ from the baseline, in words."""
     main = main_measure(part)
     rows = [row for row in compare_arms(part, (main,)) if main in row]
     if decidable(part) is False:
@@ -154,7 +154,7 @@ def _arms_table(values: dict[str, Any]) -> str:
 
 
 def _found(study: dict[str, Any], one: dict[str, Any]) -> tuple[str, str]:
-    """A difference with its interval, and its p-value, where the budget can decide at all."""
+    """A difference with its interval, and its p-value, if the budget can decide anything."""
     difference, interval = difference_text(one), interval_text(one)
     if decidable(study) is False or not interval:
         return difference, ""
@@ -162,7 +162,7 @@ def _found(study: dict[str, Any], one: dict[str, Any]) -> tuple[str, str]:
 
 
 def _below(study: dict[str, Any], measure: str) -> str:
-    """What the table can show, and how the study was made."""
+    """How small a difference the table can show, and how the study was made."""
     made = study["environment"]
     words = [
         sensitivity_text(study, measure),

@@ -1,13 +1,13 @@
-"""Run all tests there are and write what they found to records/test-all/output.txt.
+"""Run every test there is, and write the results to records/test-all/output.txt.
 
     make test-all
-    python tools/test_all.py "long tests"     # these steps again; the others' results stay
+    python tools/test_all.py "long tests"     # repeats these steps; the others' results stay
 
 The steps are `make test`, the tests marked `long`, ten minutes of faults of all kinds (`chaos.py`),
-the tests of commands with a fresh interpreter for each command, and the tests of whatever depends
-most on libraries, with the oldest and with the newest libraries that pyproject.toml allows; there,
-exported models also go through the Trainer, sentence-transformers and ONNX. All steps run, even if
-one fails.
+the tests of commands with a fresh interpreter for each command, and the tests of the code that
+depends most on libraries, with the oldest and the newest libraries that pyproject.toml allows;
+there, exported models also go through the Trainer, sentence-transformers and ONNX. All steps run,
+even if one fails.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Step:
 
 
 def steps() -> Iterator[Step]:
-    """All that `make test-all` does, once the environments are there."""
+    """All steps of `make test-all` once the environments exist."""
     test, oldest, newest = (f".venv-{name}/bin/python" for name in ("test", "oldest", "newest"))
     fresh = {"CRAMMED_TESTS_FORK": "0"}
     yield Step("make test", ["make", "test"])
@@ -67,7 +67,7 @@ def steps() -> Iterator[Step]:
 
 
 def run(step: Step) -> str:
-    """Run a step, showing what it prints; the verdict, the command and its last word."""
+    """Run a step, showing its output; returns the verdict, the command and the summary line."""
     began, last = time.monotonic(), ""
     shown = " ".join((*(f"{k}={v}" for k, v in step.environment.items()), *step.command))
     print(f"\n=== {step.name}: {shown}", flush=True)
@@ -92,7 +92,9 @@ def run(step: Step) -> str:
 
 
 def versions(python: str) -> str:
-    """Versions of what an environment has, of what the package needs."""
+    """Versions of the packages in `SHOWN` that an environment has, if it has been made."""
+    if not (ROOT / python).exists():
+        return "not made"
     code = f"for name in {SHOWN}: print(name, metadata.version(name), end='  ')"
     code = f"from importlib import metadata\n{code}"
     done = subprocess.run(
@@ -102,7 +104,7 @@ def versions(python: str) -> str:
 
 
 def commit() -> str:
-    """The commit that is tested, and whether something differs from it."""
+    """The commit that is tested, and whether the working tree differs from it."""
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", ":!records/test-all"])
@@ -110,14 +112,15 @@ def commit() -> str:
 
 
 def before() -> dict[str, str]:
-    """What the steps found the last time they were run, by their names."""
+    """The results of earlier runs of the steps, by their names."""
     text = OUTPUT.read_text("utf-8") if OUTPUT.exists() else ""
     return {words.partition(": ")[0]: words + "\n" for words in text.split("\n\n")[1:]}
 
 
 def main(names: list[str]) -> None:
     if unknown := set(names) - {step.name for step in steps()}:
-        sys.exit(f"no step {', '.join(unknown)}: {', '.join(step.name for step in steps())}")
+        known = ", ".join(step.name for step in steps())
+        sys.exit(f"error: no step {', '.join(sorted(unknown))}: choose from {known}")
     found = before() if names else {}
     for step in steps():
         if not names or step.name in names:

@@ -1,7 +1,7 @@
 """Tables about little text, from the file that ``benchmarks/grid.py`` writes.
 
 Each function takes the name of a record, a folder of ``records/`` with a ``runs.json``, and returns
-Markdown. What has not been measured yet is no error, and the table says so.
+Markdown. If nothing has been measured yet, that is no error: the table says so.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ from crammed.rules.recipe import ask
 from crammed.rules.sizing import expected_tokens, flops_per_token
 from crammed.study.statistics import RATES, compare_arms
 from crammed.study.table import difference_text, interval_text, mean_text
-from layout import NOT_YET, tabled
+from layout import NOT_YET, row_of, rule, tabled, wrapped
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 DEFAULT = "default"
-"""The variant that is the default recipe, but for its size."""
+"""The variant that is the default recipe, except for its size."""
 MINUTES = (1, 2, 5, 10, 30, 60)
 MORE_TEXT = 100e6
 """Characters of a text that the rule is asked about besides those that were measured."""
-GPU = "H100"
+GPU, GPU_MINUTES, MOST_TEXT = "H100", (1, 10, 60), 1e9
+"""A card that was not measured, its budgets, and the characters of one more text for it."""
 NEARLY = 1.02
-"""A run may read this many times the tokens of the longest one measured, for its last update."""
+"""A run may read this many times the tokens of the longest measured one, because of its last
+update."""
 
 Run = dict[str, Any]
 Shape = tuple[int, int]
@@ -45,7 +47,7 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class Text:
-    """A text that runs were trained on, or might be: its length."""
+    """The length of a text that runs were, or might be, trained on."""
 
     tokens: int
     characters: float
@@ -63,7 +65,7 @@ class Grid:
 
     @classmethod
     def read(cls, names: list[str]) -> Grid:
-        """The grid of the one record that a page names; an empty one if it has no runs yet."""
+        """The grid of the only record in `names`; an empty one if it has no runs yet."""
         (name,) = names
         values = read_json(RECORDS / name / "runs.json") or {"corpora": {}, "runs": []}
         there = {run["text_tokens"] for run in values["runs"]}
@@ -75,7 +77,7 @@ class Grid:
         return cls([texts[tokens] for tokens in sorted(texts)], values["runs"])
 
     def of(self, text: Text | None = None, shape: Shape | None = None) -> list[Run]:
-        """The runs of the default variant on a text, of a size."""
+        """The runs of the default variant, on one text and in one size if these are given."""
         return [
             run
             for run in self.runs
@@ -86,7 +88,7 @@ class Grid:
 
     @property
     def speeds(self) -> dict[Shape, float]:
-        """The tokens per second of the fastest run of each size, which was disturbed least."""
+        """The tokens per second of each size, from its fastest run: that was disturbed least."""
         found: dict[Shape, float] = {}
         for run in self.of():
             speed = run["tokens"] / run["charged_seconds"]
@@ -119,7 +121,7 @@ def epochs_table(names: list[str]) -> str:
 
 
 def larger_table(names: list[str]) -> str:
-    """Each size beside the next smaller one after the same time, by tokens per parameter."""
+    """Each size compared with the next smaller one after the same time, by tokens per parameter."""
     grid = Grid.read(names)
     shapes, speeds, found = sorted({_shape(run) for run in grid.of()}, key=_weight), grid.speeds, []
     for text, (small, large) in itertools.product(grid.texts, itertools.pairwise(shapes)):
@@ -150,7 +152,7 @@ def _of_shape(shape: Shape) -> ModelConfig:
 
 
 def variants_table(names: list[str]) -> str:
-    """What other variants change, on the texts and in the sizes and lengths where they were run."""
+    """Other variants compared with the default, for each text, size and length they were run in."""
     grid = Grid.read(names)
     cells: dict[tuple[int, Shape, str], list[Run]] = {}
     for run in grid.runs:
@@ -173,35 +175,74 @@ def variants_table(names: list[str]) -> str:
 
 
 def minutes_table(names: list[str]) -> str:
-    """What the default recipe makes of a text and some minutes, and the loss to expect."""
+    """What the default recipe does with each text in some minutes, and the loss to expect."""
     grid = Grid.read(names)
     runs = grid.of()
     if not runs:
         return NOT_YET
-    longest = grid.texts[-1]
-    more = Text(round(longest.tokens * MORE_TEXT / longest.characters), MORE_TEXT)
-    texts = [*grid.texts, *([more] if more.tokens > longest.tokens else [])]
-    rows = [f"| {' | '.join(_foreseen(grid, text, n))} |" for text in texts for n in MINUTES]
+    texts = _texts(grid, MORE_TEXT)
+    rows = [row_of(*_foreseen(grid, text, n)) for text in texts for n in MINUTES]
     head = (
         "| text | minutes | layers x width | tokens read | readings | ends after "
-        f"| held-out loss to expect | the same on an {GPU} (a count) |"
+        "| held-out loss to expect |"
     )
     cores = runs[0]["cores"]
     words = (
         f"Minutes are those of {cores} core{'s' if cores > 1 else ''} of the machine below, at the "
-        "speed measured there for the size; losses are at 15 % masking.",
-        f"The {GPU} has not been measured: its seconds are the FLOPs of the tokens at half of its "
-        "peak, which models as small as these do not come near.",
+        "speed measured there for the size; losses are at 15 % masking."
     )
-    return tabled(head, rows, runs, *words)
+    return tabled(head, rows, runs, words)
+
+
+def gpu_table(names: list[str]) -> str:
+    """What a GPU would make of each text that is too short for one of its budgets: a count."""
+    grid, rows = Grid.read(names), []
+    for text in _texts(grid, MORE_TEXT, MOST_TEXT):
+        ends: dict[tuple[str, ...], list[str]] = {}
+        for minutes in GPU_MINUTES:
+            if (cells := _on_gpu(text, minutes)) is not None:
+                ends.setdefault(cells, []).append(str(minutes))
+        rows += [row_of(str(text), ", ".join(each), *cells) for cells, each in ends.items()]
+    head = "| text | minutes | layers x width | tokens read | readings | ends after |"
+    words = (
+        f"Counted, not measured: the FLOPs of the tokens at half of the peak of an {GPU}. Models "
+        "this small do not come near that, so runs take longer, and where they need more than the "
+        "budget, they read less. Budgets that a text outlasts are left out.",
+    )
+    if not rows:
+        return NOT_YET
+    return "\n".join([head, rule(head), *rows, "", wrapped(*words)]) + "\n"
+
+
+def _on_gpu(text: Text, minutes: int) -> tuple[str, ...] | None:
+    """What the rule chooses for a budget of the GPU that the text ends; None if it does not."""
+    speed = SHARE_OF_PEAK * (known_peak(GPU) or math.nan)
+    asked = ask("crammed", [], {"budget": {"limit": f"{minutes}m"}})
+    rows = text.tokens / asked.config.data.row_length
+    config = asked.nominally(rows, speed)
+    paid, read = expected_tokens(config, speed), expected_tokens(config, speed, rows)
+    if read >= paid:
+        return None
+    seconds = read * flops_per_token(config) / speed
+    ends = "under a second" if seconds < 1.0 else format_seconds(seconds)
+    return _size(shape_of(config)), quantity(read), _times(read / text.tokens), ends
+
+
+def _texts(grid: Grid, *more: float) -> list[Text]:
+    """The texts of a grid, and longer ones of the same kind with so many characters."""
+    if not grid.texts:
+        return []
+    longest = grid.texts[-1]
+    rate = longest.tokens / longest.characters
+    longer = [Text(round(rate * each), each) for each in more if each > longest.characters]
+    return [*grid.texts, *longer]
 
 
 def _foreseen(grid: Grid, text: Text, minutes: int) -> tuple[str, ...]:
-    """What the rule chooses for a text and a budget, and what comes of it."""
+    """The row of `minutes_table` for a text and a budget."""
     config, speed = _chosen(grid, text, minutes)
     rows, shape = text.tokens / config.data.row_length, shape_of(config)
     paid, read = expected_tokens(config, speed), expected_tokens(config, speed, rows)
-    seconds = read * flops_per_token(config) / (SHARE_OF_PEAK * (known_peak(GPU) or math.nan))
     return (
         str(text),
         str(minutes),
@@ -210,7 +251,6 @@ def _foreseen(grid: Grid, text: Text, minutes: int) -> tuple[str, ...]:
         _times(read / text.tokens),
         config.budget.limit.part(read / paid) if read < paid else "",
         _expected(_by_tokens(grid.of(text, shape)), read),
-        "under a second" if seconds < 1.0 else format_seconds(seconds),
     )
 
 
@@ -234,7 +274,7 @@ def _chosen(grid: Grid, text: Text, minutes: int) -> tuple[RunConfig, float]:
 
 
 def _expected(losses: dict[float, float], read: float) -> str:
-    """The loss after so many tokens, between those of runs of the same text and size."""
+    """The loss after `read` tokens, interpolated between runs of the same text and size."""
     if not losses:
         return "not measured"
     if read > NEARLY * max(losses):
@@ -245,7 +285,7 @@ def _expected(losses: dict[float, float], read: float) -> str:
 
 
 def _between(losses: dict[float, float], read: float) -> float:
-    """The loss after so many tokens, between those that were measured."""
+    """The loss after `read` tokens, interpolated between those measured, in the log of tokens."""
     tokens = sorted(losses)
     return float(np.interp(math.log(read), np.log(tokens), [losses[each] for each in tokens]))
 
@@ -275,7 +315,7 @@ def _means(runs: list[Run]) -> dict[str, float]:
 
 
 def _best_bold(means: dict[Shape, dict[str, float]], shape: Shape, epochs: str) -> str:
-    """The loss of a size, in bold if no other has a lower one there."""
+    """The loss of a size, in bold if no other size is better there."""
     others = [each[epochs] for each in means.values() if epochs in each]
     if epochs not in means[shape]:
         return "not run"
@@ -309,7 +349,7 @@ def _epochs(run: Run) -> str:
 
 
 def _times(epochs: float) -> str:
-    """A number of readings, rounded, as a run ends before the update that does not fit."""
+    """A number of readings; rounded, because a run ends before the update that does not fit."""
     return f"{epochs:.2g}" if epochs < 99.5 else f"{epochs:.0f}"
 
 
@@ -322,7 +362,7 @@ def _shape(run: Run) -> Shape:
 
 
 def _weight(shape: Shape) -> int:
-    """What sizes are ordered by: about their number of parameters."""
+    """The order of sizes: roughly their number of parameters."""
     return shape[0] * shape[1] ** 2
 
 

@@ -1,11 +1,11 @@
-# Begins a call on a GPU machine, whatever calls were before: source it in the repository's root.
+# Begins a call on a GPU machine, the first or a later one: source it in the repository's root.
 #
-#   KEEP   a folder that outlives the call (/tmp/keep unless it is set); the call goes on there
-#   OUT    what comes back when the call ends
+#   KEEP   a folder that outlives the call (/tmp/keep unless it is set); the call continues there
+#   OUT    the folder that comes back when the call ends
 #   BENCH  the benchmarks of the commit that carry/commit names
 #
-# It takes in what was sent in carry/ (README.md says what). Each commit has its own copy of the
-# code, so that a run that outlives a call goes on with the code it began with.
+# It unpacks what was sent in carry/ (README.md says what). Each commit has its own copy of the
+# code, so that a run that outlives a call continues with the code it began with.
 export KEEP=${KEEP:-/tmp/keep} PYTHONUNBUFFERED=1
 OUT=$(realpath "$OUT") && CRAMMED_COMMIT=$(cat carry/commit) || exit
 export OUT CRAMMED_COMMIT BENCH=$KEEP/code-$CRAMMED_COMMIT/benchmarks

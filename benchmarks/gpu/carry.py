@@ -24,7 +24,7 @@ WAITING = ".parts"
 
 
 def split(files: Sequence[Path], to: Path, part_mib: float, trip_mib: float) -> int:
-    """Cut the files and distribute the parts over trips, the largest first; returns the number."""
+    """Cut the files, and distribute the parts over trips, largest first; returns how many trips."""
     part_bytes, trip_bytes = int(part_mib * MIB), int(trip_mib * MIB)
     if not 0 < part_bytes <= trip_bytes:
         raise SystemExit("--part-mib must be above 0 and at most --trip-mib")
@@ -56,7 +56,7 @@ def split(files: Sequence[Path], to: Path, part_mib: float, trip_mib: float) -> 
 
 
 def _cut(file: Path, into: Path, part_bytes: int) -> dict[str, Any]:
-    """Write the parts of a file, each named after its hash; returns a description of the file."""
+    """Write the parts of a file, each named after its hash; returns its entry in the manifest."""
     parts, whole = [], hashlib.sha256()
     with file.open("rb") as content:
         while part := content.read(part_bytes):
@@ -73,7 +73,7 @@ def _sha256(file: Path) -> str:
 
 
 def join(trip: Path, to: Path) -> list[str]:
-    """Take in a trip's parts, and join the files that are complete; returns the others' names."""
+    """Store a trip's parts, and join the files that are complete; returns the others' names."""
     try:
         manifest = json.loads((trip / MANIFEST).read_text("utf-8"))
     except OSError:
@@ -116,7 +116,7 @@ def main() -> None:
     cutting.add_argument("files", nargs="+", type=Path)
     cutting.add_argument("--part-mib", type=float, default=20.0)
     cutting.add_argument("--trip-mib", type=float, default=60.0)
-    joining = verbs.add_parser("join", help="take in a trip, and join what is complete")
+    joining = verbs.add_parser("join", help="store a trip, and join the files that are complete")
     joining.add_argument("trip", type=Path)
     for each in (cutting, joining):
         each.add_argument("--to", type=Path, required=True)

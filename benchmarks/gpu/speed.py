@@ -1,14 +1,14 @@
-"""Measures everything about the speed of pretraining on one GPU, in one command.
+"""Runs all benchmarks of pretraining speed on one GPU, in one command.
 
     python benchmarks/gpu/speed.py --out DIR [--variant "key.path=value ..."] ...
         [--shape crammed-2022 ...] [--tokens 1048576] [--minutes 9] [--set key.path=value] ...
 
 For four shapes (the paper's at lengths 128 and 512, BERT-base, 250 million parameters) it times
-updates with the recipe's own settings and with every variant in turn, the floor, and the kernels of
-one microbatch; and for the first shape the optimizers. Each benchmark is a separate process that
-writes DIR/NAME.json when it is done, so the same command continues where it stopped, and repeats
-what failed. With --minutes, nothing starts that would probably (by the longest loop so far) end
-later; exit code 75 means that there is more to do.
+updates with the recipe's own settings and with every variant, the floor, and the kernels of one
+microbatch; for the first shape, it also times the optimizers. Each benchmark is a separate process
+that writes DIR/NAME.json when it is done, so repeating the command continues where it stopped, and
+retries what failed. With --minutes, nothing is started that would probably end later, judging by
+the longest loop so far; exit code 75 means that there is more to do.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(
             continue
         ends = time.monotonic() - began + longest * loops[name]
         if minutes is not None and ends > 60 * minutes:
-            print(f"{name} waits for the next call of this command", flush=True)
+            print(f"{name} is left for the next call of this command", flush=True)
             raise SystemExit(MORE)
         print(f"{name}  {' '.join(command)}", flush=True)
         at = time.monotonic()
@@ -82,7 +82,7 @@ def _jobs(
     updates: int,
     rounds: int,
 ) -> Jobs:
-    """Commands by name of their result, the most informative first."""
+    """Commands by the name of their result, the most informative first."""
     steps: Jobs = {}
     rest: Jobs = {}
     for name in shapes:
@@ -107,7 +107,7 @@ def _jobs(
 
 
 def _do(command: list[str], result: Path) -> bool:
-    """Run a benchmark; its result appears complete, or else its output stays in a text file."""
+    """Run a benchmark: it leaves a complete result, or, if it fails, its output in a text file."""
     script, *words = command
     aside, log = result.with_suffix(".part"), result.with_suffix(".txt")
     whole = [sys.executable, str(BENCHMARKS / script), *words, "--out", str(aside)]

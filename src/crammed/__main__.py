@@ -1,4 +1,4 @@
-"""The entry of ``crammed`` and ``python -m crammed``: ready for signals before all imports."""
+"""Entry point of ``crammed`` and ``python -m crammed``: handles signals before heavy imports."""
 
 import signal
 

@@ -1,11 +1,11 @@
 """The budget is the clock of a run.
 
-`Budget` says what a run may spend, and `Limits` what else ends it. They turn what the run has spent
-and read into u in [0, 1], the progress that every schedule is a function of. `Ledger` books every
-second into exactly one account, and `Pace` predicts how long the next update takes.
+`Budget` is what a run may spend; `Limits` adds how much text it may read. They turn what the run
+has spent and read into progress u in [0, 1], which every schedule is a function of. `Ledger` books
+every second to exactly one account, and `Pace` predicts how long the next update takes.
 
-A budget of time is charged for the accounts that its rule names, and for work that a crash
-destroyed. A budget of tokens, updates or FLOPs counts the work that was kept, so such a run is
+A time budget is charged for the accounts that the configuration names and for work lost in a
+crash. A budget of tokens, updates or FLOPs counts only work that was kept, so such a run is
 deterministic.
 """
 
@@ -55,11 +55,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend, parsed once where it enters the program.
+    """What a run may spend, parsed once on entry to the program.
 
     Attributes:
-        limit: seconds, tokens, updates or training FLOPs, as `kind` says.
-        text: the budget as it was typed, which is what a configuration saves.
+        limit: seconds, tokens, updates or training FLOPs, depending on `kind`.
+        text: the budget as typed; configurations save this.
     """
 
     kind: BudgetKind
@@ -71,8 +71,8 @@ class Budget:
         """Read ``24h``, ``90m``, ``1h30m``, ``2e9tok``, ``500updates`` or ``1e18flop``.
 
         Raises:
-            InputError: the text does not have this form, or is not above zero, or more than any
-                machine could spend.
+            InputError: the text does not have this form, or the budget is not positive or is more
+                than any machine could spend.
         """
         typed = text.strip()
         number = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
@@ -92,10 +92,10 @@ class Budget:
         return budget
 
     def times(self, factor: float) -> Budget:
-        """A budget that many times as large, rounded to whole updates where it is one of updates.
+        """This budget times `factor`; a budget of updates is rounded to whole updates.
 
         Raises:
-            InputError: nothing is left, or more than any machine could spend.
+            InputError: the result is zero, or more than any machine could spend.
         """
         if factor == 1.0:
             return self
@@ -104,13 +104,13 @@ class Budget:
         return Budget.parse(f"{limit:.9g}{unit}")
 
     def spent(self, work: Work, charged_seconds: float) -> float:
-        """What counts against the limit, in the budget's own unit."""
+        """What has been spent of the limit, in the budget's own unit."""
         if self.kind == "time":
             return charged_seconds
         return float(getattr(work, self.kind))
 
     def share(self, work: Work, charged_seconds: float) -> float:
-        """The share of the budget that is spent."""
+        """The share of the budget that has been spent."""
         return self.spent(work, charged_seconds) / self.limit
 
     def part(self, share: float) -> str:
@@ -130,26 +130,26 @@ class Budget:
 
 @dataclass(frozen=True)
 class Limits:
-    """What ends a run, whichever comes first: its budget, or how often it may read its text.
+    """What ends a run: its budget or its limit on reading the text, whichever comes first.
 
     Attributes:
-        most_tokens: how many tokens it may read.
+        most_tokens: how many tokens the run may read.
     """
 
     budget: Budget
     most_tokens: float = math.inf
 
     def progress(self, work: Work, charged_seconds: float) -> float:
-        """Progress u: the share of the limit that is nearer."""
+        """Progress u: the share used of whichever limit is nearer."""
         return max(self.budget.share(work, charged_seconds), work.tokens / self.most_tokens)
 
 
 class Ledger:
-    """Books every second since it was made into one account; contexts nest, and the innermost pays.
+    """Books every second since its creation to one account: that of the innermost open context.
 
     Args:
-        charge: the accounts that count against a budget of time.
-        clock: returns seconds and never goes backwards; tests and forecasts bring their own.
+        charge: the accounts that count against a time budget.
+        clock: returns seconds and never goes backwards; tests and forecasts supply their own.
     """
 
     def __init__(self, charge: Iterable[Account], clock: Clock = time.monotonic) -> None:
@@ -176,12 +176,12 @@ class Ledger:
             self._open.pop()
 
     def charged(self) -> float:
-        """Seconds that count against a budget of time, up to now."""
+        """Seconds so far that count against a time budget."""
         self._book()
         return sum(self.seconds[name] for name in ACCOUNTS if name in self.charge)
 
     def wall(self) -> float:
-        """All seconds in the ledger, up to now, charged or not."""
+        """All seconds so far, charged or not."""
         self._book()
         return sum(self.seconds.values())
 
@@ -191,17 +191,17 @@ class Ledger:
         return {name: self.seconds[name] for name in ACCOUNTS}
 
     def restore(self, saved: Mapping[str, float], lost: float = 0.0) -> None:
-        """Add saved accounts; `lost` is the number of seconds of work that a crash destroyed."""
+        """Add saved accounts; `lost` is the number of seconds of work lost in a crash."""
         self._book()
         for name in ACCOUNTS:
             self.seconds[name] += saved.get(name, 0.0)
         self.seconds["lost"] += max(0.0, lost)
 
     def lose(self, kept: Mapping[str, float]) -> float:
-        """Move the charged seconds since an earlier `state` to the account ``lost``.
+        """Move the seconds charged since the earlier state `kept` to the account ``lost``.
 
         Returns:
-            how many seconds that is.
+            the number of seconds moved.
         """
         self._book()
         before = sum(self.seconds.values())
@@ -213,27 +213,27 @@ class Ledger:
 
 
 class Pace:
-    """Predicts how long an update takes from the seconds per row of the last sixteen."""
+    """Predicts how long an update takes, from the seconds per row of the last sixteen updates."""
 
     def __init__(self) -> None:
         self._seconds_per_row: deque[float] = deque(maxlen=16)
 
     def record(self, seconds: float, rows: int) -> None:
-        """Learn from an update of so many rows."""
+        """Learn from an update of `rows` rows that took `seconds`."""
         self._seconds_per_row.append(seconds / rows)
 
     def typical(self, rows: int) -> float:
-        """Seconds by the median, which schedules plan with; 0 before the first update."""
+        """Seconds for `rows` at the median pace, used by schedules; 0 before the first update."""
         return rows * statistics.median(self._seconds_per_row) if self._seconds_per_row else 0.0
 
     def pessimistic(self, rows: int) -> float:
-        """Seconds by the slowest, which decides whether one more fits; 0 before the first."""
+        """Seconds at the slowest pace, which decides whether one more fits; 0 before the first."""
         return rows * max(self._seconds_per_row, default=0.0)
 
 
 def format_seconds(seconds: float) -> str:
     """``93784.0`` becomes ``26h 3m``; two units at most."""
-    if seconds < 59.5:  # which is rounded to a minute
+    if seconds < 59.5:  # from here on it rounds to a minute
         return (
             f"{seconds:.0f}s" if seconds >= 9.95 or seconds == int(seconds) else f"{seconds:.1f}s"
         )

@@ -26,14 +26,14 @@ TINY = (
     "batch.ramp=0.0",
     "budget.most_epochs=null",
 )
-"""Overrides that shrink any recipe until a run takes seconds on a CPU, on text of any length."""
+"""Overrides that shrink any recipe to a run of seconds on a CPU, with text of any length."""
 
 
 def examine(progress: Progress) -> dict[str, Any]:
-    """Describe this machine, and run the self-test.
+    """Describe this machine and run the self-test.
 
     Returns:
-        descriptions by topic.
+        what was found, by topic.
 
     Raises:
         CrammedError: the self-test failed.
@@ -63,7 +63,7 @@ def examine(progress: Progress) -> dict[str, Any]:
 
 
 def _self_test(folder: Path) -> dict[str, Any]:
-    """Run everything on a small generated text; returns the result of the run."""
+    """Run everything on a small generated text; return the result of the run."""
     text = folder / "text.txt"
     lines = (
         f"Line {n} says that {n * n} is the square of {n}, and nothing else." for n in range(999)

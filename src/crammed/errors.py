@@ -1,4 +1,4 @@
-"""Errors that are meant for the user, each with the exit code of the command line."""
+"""Errors meant for the user, each with its exit code."""
 
 
 class CrammedError(Exception):
@@ -14,7 +14,7 @@ class InputError(CrammedError):
 
 
 class RanksDiffer(InputError):
-    """The processes that train one model do not agree on what it is; all of them raise this."""
+    """The processes that train one model disagree about its setup; all of them raise this."""
 
 
 class PeerLost(CrammedError):
@@ -34,7 +34,7 @@ class Diverged(CrammedError):
 
 
 class TaskFailed(CrammedError):
-    """All has finished, but an evaluation task has no score, or a run of a study has no loss."""
+    """Everything finished, but an evaluation task has no score, or a study's run has no loss."""
 
     exit_code = 5
 

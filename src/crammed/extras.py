@@ -1,4 +1,4 @@
-"""Optional libraries, which the extras of this package install."""
+"""Optional libraries, which this package's extras install."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def import_extra(library: str, extra: str, user: str, otherwise: str = "") -> An
 
     Args:
         user: what needs it, such as ``data.clean.near``.
-        otherwise: what to do instead of installing it, for the end of the message.
+        otherwise: what to do instead of installing it; ends the message.
 
     Raises:
-        InputError: it is not installed; the message says which extra installs it.
+        InputError: the library is not installed; the message names the extra that installs it.
     """
     try:
         return import_module(library)

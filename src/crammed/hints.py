@@ -1,4 +1,4 @@
-"""What a person who mistyped a name may have meant."""
+"""Suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """``did you mean crammed-2022? `` where one of the known names is close, or an empty string.
+    """``did you mean crammed-2022? `` if a known name is close, otherwise an empty string.
 
     Args:
         prefix: put before the suggestion, such as ``hub:``.

@@ -1,4 +1,4 @@
-"""Keyed randomness: every random draw is decided by its key (seed, purpose, index) alone."""
+"""Keyed randomness: every random draw depends only on its key (seed, purpose, index)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def key(seed: int, purpose: str, index: int = 0) -> int:
 
 
 def uniform(text: str, digest_size: int = 8) -> float:
-    """A uniform number from 0 to 1 that depends on the text alone, on every machine.
+    """A uniform number from 0 to 1 that depends only on the text, the same on every machine.
 
     Args:
         digest_size: bytes of the BLAKE2b digest that is read as a fraction.

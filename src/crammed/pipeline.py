@@ -1,4 +1,4 @@
-"""The stages of a run, one after the other; a stage whose result exists already is skipped."""
+"""The stages of a run, in order; a stage whose result already exists is skipped."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ MADE_HERE = "docs"
 
 @dataclass(frozen=True)
 class _Tasks:
-    """Some tasks of a suite, and the folder of their data."""
+    """Some tasks of a suite, and the folder with their data."""
 
     suite: Suite
     names: list[str]
@@ -76,18 +76,18 @@ def run_everything(
     """Turn text and a budget into a trained, evaluated and exported encoder, and a report.
 
     Args:
-        asked: what it leaves open is chosen once the amount of text is known, which is before the
-            tokenizer is trained.
+        asked: what to run; values it leaves open are chosen once the amount of text is known,
+            before the tokenizer is trained.
         out: the run directory.
         corpus_dir: a prepared corpus; None prepares ``data.sources`` in the run directory.
         glue: folder of GLUE tasks; None if ``finetune.tasks`` names none of them.
 
     Returns:
-        the result as ``--json`` prints it.
+        the result as printed by ``--json``.
 
     Raises:
         InputError: wrong input; a run directory that this call created is removed again.
-        TaskFailed: everything is finished, but a task has no score.
+        TaskFailed: everything finished, but a task has no score.
     """
     from crammed.report.page import write_report
 
@@ -119,9 +119,9 @@ def run_everything(
 def _opened(
     asked: Asked, out: Path, corpus_dir: Path | None, progress: Progress
 ) -> tuple[RunDir, Callable[[float], TokenizerConfig] | None]:
-    """The run directory, and what decides about the run once its text is cleaned.
+    """The run directory, and a function that settles open values once the text is cleaned.
 
-    That is None where all is decided: nothing is open, or there is a corpus.
+    The function is None if nothing is left to settle: nothing is open, or the corpus exists.
     """
     before, own = chosen_before(out, asked), out / "corpus"
     if corpus_dir is None and (own / "manifest.json").exists():
@@ -129,7 +129,7 @@ def _opened(
     text = Corpus(corpus_dir) if corpus_dir is not None else None
     asked = asked.of_corpus(text.vocab_size if text is not None else None)
     rough = before.config if before is not None else asked.nominally(text.rows if text else None)
-    measure = measuring(device_of(rough), progress)  # a device that is wrong ends the run here
+    measure = measuring(device_of(rough), progress)  # a wrong device ends the run here
     if text is not None or not asked.open:
         chosen = settled(asked, out, text.rows if text is not None else None, measure)
         return RunDir.open(out, chosen.config, chosen.choice), None
@@ -144,7 +144,7 @@ def _opened(
 
 
 def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
-    """The GLUE tasks among these names, whose data has to exist.
+    """The GLUE tasks among these names; their data must exist.
 
     Raises:
         InputError: a task is unknown or has no data.
@@ -168,7 +168,7 @@ def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
 def _corpus_of(
     run: RunDir, progress: Progress, choose: Callable[[float], TokenizerConfig] | None = None
 ) -> Corpus:
-    """The run's own corpus, prepared if need be.
+    """The run's own corpus, prepared if necessary.
 
     Raises:
         InputError: the text is unsuitable, or has changed since the corpus was prepared.
@@ -187,7 +187,7 @@ def _corpus_of(
 
 
 def _generated_tasks(run: RunDir) -> list[_Tasks]:
-    """The demonstration tasks among the run's, generated from this machine's documentation."""
+    """The run's demonstration tasks, generated from the documentation on this machine."""
     suite = load_suite(MADE_HERE)
     names = [name for name in run.config.finetune.tasks if name in suite.tasks]
     if not names:
@@ -210,10 +210,10 @@ def _stage(run: RunDir, name: str) -> Iterator[None]:
 def train_and_export(
     run: RunDir, corpus: Corpus, device: Device, progress: Progress, group: Group | None = None
 ) -> dict[str, Any]:
-    """Pretrain, measure held-out loss, export, and write the summary; skipped if it exists.
+    """Pretrain, measure held-out loss, export and write the summary; skipped if there is one.
 
     Args:
-        group: other processes that take part in training.
+        group: the processes that train together, if there are several.
 
     Returns:
         the contents of ``summary.json``.
@@ -224,7 +224,7 @@ def train_and_export(
     summary = run.summary()
     if summary is not None:
         check_trained(run.path)
-        shutil.rmtree(run.checkpoints, ignore_errors=True)  # a process may have ended just before
+        shutil.rmtree(run.checkpoints, ignore_errors=True)  # if a process ended just before this
         progress.line(f"pretraining  finished earlier, see {run.path}")
         return summary
     config = run.config
@@ -232,8 +232,8 @@ def train_and_export(
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
     verify_once(corpus, progress)
     announce(config, run.choice, corpus, device, progress)
-    # Everything below follows from the last checkpoint, which is kept until all of it is written.
-    counters = counters_of(device.torch) if group is None else []  # which are one process's alone
+    # What follows can be redone from the last checkpoint, which is kept until all is written.
+    counters = counters_of(device.torch) if group is None else []  # they cover one process
     with metering(counters, run.last_joules()) as run.energy:
         trained = pretrain(config, corpus, run, device, progress, group=group)
     early, epochs = _early_end(config, corpus, trained), trained.work.rows / corpus.rows
@@ -251,12 +251,12 @@ def train_and_export(
     summary["fill_mask"] = fill_mask_examples(final, corpus.heldout, device)
     summary["export"] = _export(run, final, summary, progress)
     write_json(run.path / "summary.json", summary)
-    shutil.rmtree(run.checkpoints, ignore_errors=True)  # there is nothing left to resume
+    shutil.rmtree(run.checkpoints, ignore_errors=True)  # nothing is left to resume
     return summary
 
 
 def _early_end(config: RunConfig, corpus: Corpus, trained: Trained) -> EarlyEnd | None:
-    """How the length of the corpus ended the run; None if its budget did."""
+    """How the end of the text ended the run; None if its budget did."""
     work = trained.work
     if not text_is_read(config, corpus.rows, work.tokens):
         return None
@@ -268,10 +268,10 @@ def _early_end(config: RunConfig, corpus: Corpus, trained: Trained) -> EarlyEnd 
 def _measure_heldout(
     run: RunDir, corpus: Corpus, device: Device, trained: Trained, progress: Progress
 ) -> dict[str, float]:
-    """The trained model's loss on held-out text, which the run's events get, too.
+    """The trained model's loss on held-out text, also recorded as an event of the run.
 
     Raises:
-        Diverged: it is not finite.
+        Diverged: the loss is not finite.
     """
     data, work = run.config.data, trained.work
     with progress.task("held-out loss") as task:
@@ -292,9 +292,9 @@ def _measure_heldout(
 def _export(
     run: RunDir, final: TrainedModel, summary: dict[str, Any], progress: Progress
 ) -> dict[str, Any]:
-    """Export the trained model; returns what the summary says about that."""
+    """Export the trained model; return the export's entry in the summary."""
     with progress.task("export") as task:
-        shutil.rmtree(run.export, ignore_errors=True)  # a process may have ended halfway
+        shutil.rmtree(run.export, ignore_errors=True)  # from a process that ended halfway
         exported = export(final, run.export, "auto", summary)
         task.update(1, f"{exported.format}; {logits_text(exported.difference)}")
     return {
@@ -307,7 +307,7 @@ def _export(
 def _summary(
     run: RunDir, corpus: Corpus, device: Device, trained: Trained, heldout: dict[str, float]
 ) -> dict[str, Any]:
-    """What ``summary.json`` says about training, the corpus and the held-out loss."""
+    """The part of ``summary.json`` about training, the corpus and the held-out loss."""
     config, work = run.config, trained.work
     computing = sum(trained.accounts[name] for name in TRAINING)
     return {
@@ -344,14 +344,14 @@ def _summary(
 
 
 def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
-    """Of all that decides the rows of held-out loss: only equal ones can be compared."""
+    """A hash of all that decides the held-out rows: losses compare only where it is equal."""
     files = corpus.manifest["files"]
     hashes = [files[name]["sha256"] for name in ("heldout.jsonl.gz", "tokenizer.json")]
     return json_hash([*hashes, config.data.heldout_rows, config.data.row_length])
 
 
 def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress) -> None:
-    """Fine-tune the run's model on its tasks, and keep the scores in the run directory."""
+    """Fine-tune the run's model on its tasks and keep the scores in the run directory."""
     if not tasks:
         return
     protocol = run.config.finetune.at_width(run.config.model.width)
@@ -370,7 +370,7 @@ def raise_for_failed_tasks(suites: Mapping[str, Any]) -> None:
     """Raise `TaskFailed` if a task of a suite has no score.
 
     Args:
-        suites: scores as JSON by name of the suite.
+        suites: scores as JSON, by name of the suite.
     """
     reasons = [
         f"{name}: {entry['failed']}"

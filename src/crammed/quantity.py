@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers formatted for people."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ def quantity(value: float | None, unit: str = "") -> str:
     """Three significant digits and an SI prefix: ``1234567`` gives ``1.23 M``."""
     if value is None:
         return "unknown"
+    value = float(f"{value:.3g}")  # before the prefix is chosen, so that 999,999 is 1 M
     for factor, letter in (
         (1e18, "E"),
         (1e15, "P"),
@@ -21,22 +22,22 @@ def quantity(value: float | None, unit: str = "") -> str:
 
 
 def flops_text(value: float) -> str:
-    """A number of FLOPs with the unit in which it is short: ``12.3 TFLOP``, ``1.5 exaFLOP``."""
+    """A number of FLOPs with a unit that keeps it short: ``12.3 TFLOP``, ``1.5 exaFLOP``."""
     return quantity(value, "FLOP").replace("EFLOP", "exaFLOP")
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun, which takes an s unless there is one: ``1 task``, ``1,234 tasks``."""
+    """A count and its noun, in the plural unless it is 1: ``1 task``, ``1,234 tasks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def progress_rate(done: int, unit: str, seconds: float) -> str:
-    """What is done so far, and how fast: ``1,234,567 characters, 2.3 M per second``."""
+    """Progress so far and its speed: ``1,234,567 characters, 2.3 M per second``."""
     return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"
 
 
 def logits_text(difference: float | None) -> str:
-    """How an export's logits in transformers compare with ours, by their largest difference."""
+    """How an export's logits in transformers compare with ours, given the largest difference."""
     if difference is None:
         return "not checked, because transformers is not installed"
     apart = f" to within {difference:.1e}" if difference else ""

@@ -1,9 +1,9 @@
-"""Curves: pure functions of progress u in [0, 1].
+"""Schedules: pure functions of progress u in [0, 1].
 
-Each learning-rate shape is a frozen model that holds only the parameters it has; calling it with u
-gives a factor of the peak value. Every curve keeps its end value beyond u = 1, and none is ever
-negative. Formulas: Geiping and Goldstein 2022, section 4.3, with the public code's warm-up and
-cool-down, restated as fractions of the budget.
+Each learning-rate shape is a frozen model with its own parameters; calling it with u gives a factor
+of the peak value. Curves keep their end value beyond u = 1 and are never negative. Formulas:
+Geiping and Goldstein 2022, section 4.3, with the warm-up and cool-down of the public code, restated
+as fractions of the budget.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ C = TypeVar("C", bound="Curve")
 
 
 class Curve(BaseModel):
-    """Base of the shapes. A subclass defines `body`."""
+    """Base class of the shapes. Subclasses define `body`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
 
     def __call__(self, u: float) -> float:
         """The factor at progress u; any real number is allowed."""
-        # Rounding may take a value that should be 0 below it.
+        # Rounding may make a value that should be 0 slightly negative.
         return max(0.0, self.value(min(1.0, max(0.0, u))))
 
     def value(self, u: float) -> float:
@@ -35,7 +35,7 @@ class Curve(BaseModel):
         return self.body(u)
 
     def body(self, u: float) -> float:
-        """The factor at u in [0, 1], between warm-up and cool-down."""
+        """The factor at u in [0, 1], without warm-up or cool-down."""
         raise NotImplementedError
 
 
@@ -48,7 +48,7 @@ class _WarmedUp(Curve):
         return u / self.warmup if u < self.warmup else super().value(u)
 
     def after(self, u: float) -> float:
-        """Progress through what follows the warm-up, 0 to 1."""
+        """Progress since the end of the warm-up, 0 to 1."""
         return (u - self.warmup) / (1.0 - self.warmup)
 
 
@@ -87,9 +87,9 @@ def _triangles(u: float, cycles: int) -> float:
 
 
 class Triangle(Curve):
-    """From `start` linearly up to 1, then linearly to 0 over the last `falling` share.
+    """Linear from `start` up to 1, then linear to 0 over the last `falling` share.
 
-    With start 0.25 and falling 0.25 this is the final schedule of the paper ("triangle2").
+    With start 0.25 and falling 0.25, this is the paper's final schedule ("triangle2").
     """
 
     shape: Literal["triangle"] = "triangle"
@@ -102,7 +102,7 @@ class Triangle(Curve):
 
 
 class OneCycle(Curve):
-    """Linearly up to 1 at half of the budget, then linearly to 0: `MultiCycle` with one cycle."""
+    """Linear up to 1 at half the budget, then linear to 0: `MultiCycle` with one cycle."""
 
     shape: Literal["one-cycle"] = "one-cycle"
 
@@ -121,7 +121,7 @@ class MultiCycle(Curve):
 
 
 class LinearDecay(_WarmedUp):
-    """Warm-up, then linearly from 1 to `end`."""
+    """Warm-up, then linear from 1 to `end`."""
 
     shape: Literal["linear"] = "linear"
     end: Fraction = 0.0
@@ -159,7 +159,7 @@ class Cosine(_WarmedUp):
 
 
 class CosineAnnealing(_WarmedUp):
-    """Warm-up, then `cycles` half cosines, each starting again at 1; the last one ends at 0."""
+    """Warm-up, then `cycles` half cosines, each restarting at 1; the last one ends at 0."""
 
     shape: Literal["cosine-annealing"] = "cosine-annealing"
     cycles: Annotated[int, Field(ge=1, le=2**20)] = 4
@@ -169,7 +169,7 @@ class CosineAnnealing(_WarmedUp):
 
 
 class InverseCosine(_CooledDown):
-    """Half a cosine upwards from 0 to 1, with a linear cool-down."""
+    """Half a cosine up from 0 to 1, with a linear cool-down."""
 
     shape: Literal["inverse-cosine"] = "inverse-cosine"
 
@@ -178,7 +178,7 @@ class InverseCosine(_CooledDown):
 
 
 class Ramp(_CooledDown):
-    """Linearly up for the whole budget, with a linear cool-down."""
+    """Linear rise over the whole budget, with a linear cool-down."""
 
     shape: Literal["ramp"] = "ramp"
 
@@ -187,7 +187,7 @@ class Ramp(_CooledDown):
 
 
 class InverseSqrt(_WarmedUp, _CooledDown):
-    """Warm-up (required), then 1 / sqrt(u), scaled to 1 where the warm-up ends; cool-down."""
+    """Warm-up (required), then 1 / sqrt(u), scaled to 1 at the end of the warm-up; cool-down."""
 
     shape: Literal["inverse-sqrt"] = "inverse-sqrt"
     warmup: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.06
@@ -206,7 +206,7 @@ class Constant(_WarmedUp, _CooledDown):
 
 
 class Dive(_WarmedUp):
-    """Warm-up, constant, then linearly to 0 over the last `falling` share (trapezoid, WSD)."""
+    """Warm-up, constant, then linear to 0 over the last `falling` share (trapezoid, WSD)."""
 
     shape: Literal["dive"] = "dive"
     falling: PositiveFraction = 0.5
@@ -216,14 +216,14 @@ class Dive(_WarmedUp):
 
 
 class DiveSlow(Dive):
-    """`Dive` that falls over the last three quarters."""
+    """`Dive` that decays over the last three quarters."""
 
     shape: Literal["dive-slow"] = "dive-slow"  # type: ignore[assignment]
     falling: PositiveFraction = 0.75
 
 
 class DiveFast(Dive):
-    """`Dive` that falls over the last quarter."""
+    """`Dive` that decays over the last quarter."""
 
     shape: Literal["dive-fast"] = "dive-fast"  # type: ignore[assignment]
     falling: PositiveFraction = 0.25
@@ -250,10 +250,10 @@ Schedule = Annotated[
 
 
 def batch_rows(u: float, rows: int, ramp: float, quantum: int) -> int:
-    """Rows of one update: from one quantum up to `rows`, reached at u = `ramp`, in whole quanta.
+    """Rows of one update: grows from one quantum to `rows` at u = `ramp`, in whole quanta.
 
-    This is the linear ramp of Geiping and Goldstein 2022, section 4.3, where a constant of the
-    recipe takes the place of the device's microbatch. With `ramp` 0 it is `rows` from the start.
+    This is the linear ramp of Geiping and Goldstein 2022, section 4.3, with a constant of the
+    recipe in place of the device's microbatch. With `ramp` 0 it is `rows` from the start.
     """
     if ramp == 0.0:
         return rows
@@ -262,10 +262,10 @@ def batch_rows(u: float, rows: int, ramp: float, quantum: int) -> int:
 
 
 def mask_rate(u: float, start: float, end: float, stages: int) -> float:
-    """Share of positions to predict: `stages` equal steps from `start` to `end`.
+    """Share of positions to predict, in `stages` equal steps from `start` to `end`.
 
-    Steps rather than a line, because each distinct number of masked positions is a new static
-    shape to compile. With one stage the rate is `start` throughout.
+    It changes in steps because each distinct number of masked positions is another static shape to
+    compile. With one stage the rate is `start` throughout.
     """
     if stages == 1:
         return start

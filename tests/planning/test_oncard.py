@@ -195,7 +195,7 @@ def test_a_plan_for_a_card_says_that_it_is_a_count(capsys: pytest.CaptureFixture
     for as_json in (False, True):
         planning.plan(["crammed-2022"], None, hour, as_json=as_json, device="A6000")
     said, _, values = capsys.readouterr().out.partition("{")
-    assert "RTX A6000: a count" in said
+    assert "RTX A6000: an estimate from counted FLOPs" in said
     assert "8.92 G tokens a day by the paper's program" in said
     assert re.search(r"of 48 GiB, (256|512) rows at a time", said)
     plan = json.loads("{" + values)

@@ -62,7 +62,7 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
         "Where the time went",
         "RoBERTa-base",
         "Filling gaps",
-        ">held-out, 15 % masked, on the way<",
+        ">held-out, 15 % masked, during training<",
         ">held-out, 25 % masked, at the end<",
         "Large marks are the result: the held-out loss of the trained model",
         "Small marks were measured during training",
@@ -269,7 +269,14 @@ def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1234567.0, "1.23 M"), (999.0, "999"), (0.25, "0.25"), (3e18, "3 E"), (None, "unknown")],
+    [
+        (1234567.0, "1.23 M"),
+        (999.0, "999"),
+        (999_999.0, "1 M"),
+        (0.25, "0.25"),
+        (3e18, "3 E"),
+        (None, "unknown"),
+    ],
 )
 def test_quantity(value: float | None, text: str) -> None:
     assert quantity(value) == text
@@ -309,7 +316,7 @@ def test_the_loss_after_training_is_a_mark_of_its_own() -> None:
     with_few, alone = (
         loss_figure([{**run, "on_the_way": points}]) for points in ([point, point], [])
     )
-    assert "masked, on the way" in with_few
-    assert "masked, on the way" not in alone
+    assert "masked, during training" in with_few
+    assert "masked, during training" not in alone
     for figure in (with_few, alone):
         assert figure.count("masked, at the end") == 2

@@ -66,7 +66,7 @@ def test_a_study_without_its_runs_has_all_but_curves_and_links(tmp_path: Path) -
     assert "<code>optim.lr=1e-3</code>" in text
     assert '<code class="gone">model.layers=2</code>' in text
     assert "1m 30s" in text
-    assert "on the way" not in text
+    assert "Held-out loss during training" not in text
     assert not re.findall(r'(?:src|href)="', text)
 
 
@@ -83,7 +83,7 @@ def test_a_single_seed_has_no_intervals_to_explain(tmp_path: Path) -> None:
         entry["runs"] = {"0": entry["runs"]["0"]}
     single = page(tmp_path / "single", values)
     assert "cannot show a difference: give --seeds 5.</p>" in single
-    for words in ("The shaded part is smaller", "Intervals hold for all arms"):
+    for words in ("Differences in the shaded part are smaller", "Intervals hold for all arms"):
         assert words in several
         assert words not in single
 
@@ -109,7 +109,7 @@ def test_what_runs_cost_is_shown_where_it_is_known(tmp_path: Path) -> None:
     assert "20 TFLOP" in text
     assert "1.5 GB" in text
     assert "3.6 MJ" in text
-    assert "Energy is what the device used" in text
+    assert "Energy is all that the device used" in text
 
 
 def with_runs(folder: Path) -> dict[str, Any]:
@@ -133,6 +133,7 @@ def with_runs(folder: Path) -> dict[str, Any]:
 
 def test_runs_that_are_there_have_curves_and_links(tmp_path: Path) -> None:
     text = page(tmp_path / "mine", with_runs(tmp_path / "mine"))
+    assert "Held-out loss during training" in text
     assert text.count("<svg viewBox=") == 3  # a key for each arm; one run of old has its log
     assert "tokens read" in text
     assert "charged time, seconds" in text

@@ -76,9 +76,15 @@ def masking(tmp_path: Path, corpus: Corpus, budget: str = "1e10flop", **options:
     every(tmp_path, Budget.parse(budget), "masking", **{**given, **options})
 
 
-def write_runs(tmp_path: Path, arms: Any) -> None:
+def write_runs(tmp_path: Path, arms: Any, **result: Any) -> None:
+    """The folder of a study with these runs, those that failed without a result."""
+    out = tmp_path / "out"
     entries = {arm: {"words": ["crammed"], "runs": runs} for arm, runs in arms.items()}
-    write_json(tmp_path / "out" / "study.json", {"budgets": {}, "arms": entries})
+    write_json(out / "study.json", {"budgets": {}, "arms": entries, **result})
+    for arm, runs in arms.items():
+        for seed, run in runs.items():
+            if "failed" not in run:
+                write_json(out / f"{arm}-{seed}" / "summary.json", {})
 
 
 def test_what_has_finished_costs_nothing(
@@ -125,6 +131,24 @@ def test_starting_held_out_loss_and_judging_are_part_of_the_cost(
     assert (cost["left"], cost["uncounted"]) == (15, [])
     # 12 runs of other arms, the second seeds of two, and one that is only to be judged.
     assert cost["seconds"] == pytest.approx(12 * (10.0 + 5.0) + 2 * (12.0 + 5.0) + 15 * 7.0)
+
+
+def test_a_dry_run_counts_what_a_call_would_do(tmp_path: Path, corpus: Corpus, capsys: Any) -> None:
+    """Runs whose folders are gone train again, and all are judged again by data that changed."""
+    pairs = write_jsonl(tmp_path / "pairs.jsonl", [])
+
+    def left() -> int:
+        masking(tmp_path, corpus, judges="blimp", blimp=pairs)
+        return int(json.loads(capsys.readouterr().out)["masking"]["left"])
+
+    run = {"loss@0.15": 4.0, "tokens": 10, "seconds": 10.0, "scores": {"blimp": 60.0}}
+    arms = {"masks-25": {"0": run, "1": run}}
+    write_runs(tmp_path, arms)
+    assert left() == 14
+    (tmp_path / "out" / "masks-25-1" / "summary.json").unlink()
+    assert left() == 15
+    write_runs(tmp_path, arms, judges={"blimp": "of other data"})
+    assert left() == 16
 
 
 def test_each_size_and_optimizer_is_measured_once(
@@ -235,7 +259,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 FAULTS = (
-    r"refused were masking \(arm masks-15: no memory\); 1 of 11 runs failed: batch: a, seed 0; the"
+    r"masking was refused \(arm masks-15: no memory\); 1 of 11 runs failed: batch: a, seed 0; the"
 )
 
 

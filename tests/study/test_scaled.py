@@ -166,7 +166,7 @@ def test_a_width_brings_what_is_in_proportion_to_it() -> None:
         ("model.gated*=2", r"arm x: model\.gated\*=2: there is no number to multiply"),
         ("optim.clips*=2", "there is no number to multiply"),
         ("nothing*=2", "there is no number to multiply"),
-        ("model.layers*=1e308", r"model\.layers\*=1e308: 2 times that is too much"),
+        ("model.layers*=1e308", r"model\.layers\*=1e308: 2 times that is too large"),
     ],
 )
 def test_a_factor_that_makes_no_sense_is_refused(
@@ -178,7 +178,7 @@ def test_a_factor_that_makes_no_sense_is_refused(
 
 def test_a_value_is_not_set_and_multiplied(tmp_path: Path, corpus: Corpus) -> None:
     both = ["batch.rows=4", "batch.rows*=2"]
-    with pytest.raises(InputError, match=r"arm x: batch\.rows\*=2: batch\.rows is set beside it"):
+    with pytest.raises(InputError, match=r"arm x: batch\.rows\*=2: batch\.rows is set as well"):
         loaded(tmp_path, corpus, arms={"plain": [], "x": both})
 
 

@@ -209,6 +209,16 @@ def test_what_has_not_finished_is_left_out() -> None:
     assert analyse({**study, "budgets": {}}) is None
 
 
+def test_an_arm_whose_name_ends_in_a_dot_has_a_figure() -> None:
+    study = made({"gated": 1.0}, 0.01)
+    arms = {arm.replace(".one", "."): runs for arm, runs in study["arms"].items() if "one" in arm}
+    study |= {"arms": arms, "baseline": "gated.@x1"}
+    figures = report.scaling(study, {"gated.": ("#000000", "none")})
+    assert figures is not None
+    assert figures["sizes"] is None
+    assert figures["laws"][0].startswith("gated.: loss ")
+
+
 def test_budgets_that_all_ended_with_the_text_have_no_law() -> None:
     study = made({"gated": 1.0, "bert": 1.02}, 0.003)
     for entry in study["arms"].values():

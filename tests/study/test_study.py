@@ -68,7 +68,7 @@ def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None
         ({"arms": {"plain": [], " ": []}}, "cannot name an arm"),
         ({"arms": {"plain": [], "x\x1b[2J": []}}, r"'x\\x1b\[2J' cannot name an arm"),
         ({"arms": {"plain": [], "ä" * 51: []}}, "cannot name an arm"),
-        ({"budgets": {"b@x1": 1}}, r"budgets\.b@x1: leave out @, which stands before"),
+        ({"budgets": {"b@x1": 1}}, r"budgets\.b@x1: leave out @, which separates"),
         ({"budgets": {"x1": 0}}, r"budgets\.x1: .*greater than 0"),
         ({"arms": {"plain": [], "x": ["seed=3"]}}, "arm x: seed: runs have the seeds 0, 1, 2"),
         ({"base": ["demo", "budget.limit=1h"]}, "arm plain: budget.limit: all arms have that of"),

@@ -1,7 +1,7 @@
 """Python commands as a user types them, each in a process of its own.
 
-On Linux a server that has imported the libraries forks them (`support.server`); elsewhere, and with
-``CRAMMED_TESTS_FORK=0``, the interpreter starts them, which takes seconds more for each.
+On Linux they are forked from a server that has imported the libraries (`support.server`).
+Elsewhere, and with ``CRAMMED_TESTS_FORK=0``, each starts a fresh interpreter, which takes seconds.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 _ADDRESS = "CRAMMED_TESTS_SERVER"
 _OPTIONS = {"stdin", "stdout", "stderr", "text", "cwd", "env", "start_new_session"}
 _READ_AT_START = ("PYTHONHASHSEED", "PYTHONPATH", "RAYON_NUM_THREADS", "TRITON_INTERPRET")
-"""Variables that are read once, at the start, so that a forked process would miss a change."""
+"""Variables that are read once at the start, so that a forked process would miss a change."""
 
 
 def crammed(
     *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
-    """``crammed`` with these words."""
+    """Run ``crammed`` with these words."""
     return python("-m", "crammed", *words, cwd=cwd, env=env)
 
 
 def python(
     *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
-    """``python`` with these words: ``-m MODULE``, ``-c CODE`` or a file, and its arguments.
+    """Run ``python`` with these words: ``-m MODULE``, ``-c CODE`` or a file, and its arguments.
 
     Args:
-        env: variables besides those of this process.
+        env: variables to set besides those of this process.
     """
     with started(*words, cwd=cwd, env=env) as process:
         out, error = process.communicate(timeout=PATIENCE)
@@ -53,18 +53,18 @@ def python(
 
 
 def prepared(first: str) -> list[str]:
-    """Words to type in place of ``-m crammed``, to have it execute a statement first."""
+    """Words in place of ``-m crammed`` that execute a statement first."""
     return ["-c", f"{first}\nfrom crammed.cli.app import main\nmain()"]
 
 
 def dying(at: str, call: int = 1, first: str = "", by: str = "SIGKILL") -> list[str]:
-    """Words to type in place of ``-m crammed``, to have it die as by ``kill -9`` at a call.
+    """Words in place of ``-m crammed`` that kill it, as by ``kill -9``, when a function is called.
 
     Args:
         at: the function that is called, ``module:name`` or ``module:class.name``.
         call: the number of the call that kills, counted from 1.
         first: a statement to execute first.
-        by: the signal that it sends itself.
+        by: the signal that the process sends itself.
     """
     module, _, path = at.partition(":")
     owner, _, name = f"sys.modules[{module!r}].{path}".rpartition(".")
@@ -91,10 +91,10 @@ def started(
     errors: Path | None = None,
     env: Mapping[str, str] = NOTHING,
 ) -> Iterator[subprocess.Popen[str]]:
-    """The same, while it runs; leaving the context kills it.
+    """Like `python`, as a context in which the process runs; leaving the context kills it.
 
     Args:
-        errors: a file for standard error, which can be read meanwhile.
+        errors: a file for standard error, which can be read while the process runs.
     """
     process = popen(
         [sys.executable, *map(str, words)],
@@ -113,7 +113,7 @@ def started(
 
 
 def wait_for(event: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
-    """Wait until something is true; the process that makes it true must not end before."""
+    """Wait until `event` is true; the process that makes it true must not end before that."""
     until = time.monotonic() + PATIENCE
     while not event():
         assert process is None or process.poll() is None, process.communicate()
@@ -122,7 +122,7 @@ def wait_for(event: Callable[[], object], process: subprocess.Popen[str] | None 
 
 
 def forking(real: Callable[..., Any]) -> Callable[..., Any]:
-    """``subprocess.Popen`` that has the server fork Python commands wherever possible."""
+    """A ``subprocess.Popen`` that lets the server fork Python commands wherever possible."""
 
     def start(command: Any, **options: Any) -> Any:
         given = options.get("env") or os.environ
@@ -189,7 +189,7 @@ class _Forked:
         return self.returncode
 
     def communicate(self, input: None = None, timeout: float | None = None) -> tuple[Any, Any]:
-        """Wait for its end; what it wrote to the pipes that were asked for."""
+        """Wait for its end; returns what it wrote to the pipes that were asked for."""
         assert input is None
         self.wait(timeout)
         return self._written(self._out), self._written(self._error)
@@ -235,7 +235,7 @@ class _Forked:
 
 
 def _kept(wanted: Any) -> IO[bytes] | None:
-    """A file in place of a pipe, since a file is never full."""
+    """A file in place of a pipe, because a file is never full."""
     return tempfile.TemporaryFile() if wanted == PIPE else None
 
 
@@ -257,7 +257,7 @@ def start_server() -> None:
         server = subprocess.Popen(
             [sys.executable, "-m", "support.server", str(listener.fileno())],
             pass_fds=[listener.fileno()],
-            stdin=PIPE,  # the server ends when this end of it is closed, at the latest with us
+            stdin=PIPE,  # the server ends when our end of the pipe is closed, at the latest with us
             cwd=Path(__file__).resolve().parents[1],
         )
     atexit.register(folder.cleanup)

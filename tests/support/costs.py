@@ -1,4 +1,4 @@
-"""Training that does nothing but take its time, by a clock that the test moves."""
+"""Training that does nothing except advance a clock by what it would cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def timed_config(*overrides: str, budget: str) -> RunConfig:
 
 
 def play_costs(patch: pytest.MonkeyPatch, clock: FakeClock, speed: Speed) -> None:
-    """Let training take the time of `speed` by this clock, and do nothing else."""
+    """Replace training by advancing this clock by the times of `speed`."""
 
     def gradients(step: TrainStep, rows: torch.Tensor, update: Update, first: int = 0) -> object:
         predicted = predicted_positions(update.mask_rate, rows.shape[1])

@@ -1,4 +1,4 @@
-"""Checks of pages."""
+"""Checks of HTML pages."""
 
 from __future__ import annotations
 

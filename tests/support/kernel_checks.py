@@ -1,7 +1,7 @@
-"""The Triton kernels against plain PyTorch in float64.
+"""Tests of the Triton kernels against plain PyTorch in float64.
 
-Where there is a GPU they run there, else in Triton's interpreter, which must be asked for before
-Triton is imported: so `test_kernels.py` runs this file in a process of its own.
+The kernels run on a GPU if there is one, and otherwise in Triton's interpreter, which must be
+enabled before Triton is imported. So `test_kernels.py` runs this file in a process of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 LARGEST_ERROR = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 ROUNDING = 3.0 if INTERPRETED else 1.5
-"""How much coarser than PyTorch a kernel may round: the interpreter truncates to bfloat16."""
+"""The most that a kernel's rounding error may be, relative to PyTorch's; the interpreter truncates
+to bfloat16."""
 BOTH = [torch.bfloat16, torch.float32]
 
 
@@ -59,7 +60,7 @@ def against_double(
     *inputs: Tensor,
     coarsest: torch.dtype,
 ) -> None:
-    """Outputs, and gradients of a random combination of them."""
+    """Compare outputs, and gradients of a random combination of them, with float64."""
     exact = [each.detach().double().requires_grad_(each.requires_grad) for each in inputs]
     outputs, expected = ours(*inputs), reference(*exact)
     slopes = [torch.randn_like(each) for each in outputs]
@@ -211,7 +212,7 @@ def loss_and_gradients(
 
 
 def error(gradients: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
-    """Relative, of all parameters together."""
+    """The relative error of the gradients of all parameters together."""
     ours, right = (torch.cat([each[n].flatten() for n in exact]) for each in (gradients, exact))
     return float((ours - right).norm() / right.norm())
 
@@ -230,7 +231,7 @@ def test_a_fused_model_learns_as_the_plain_one(fields: dict[str, Any], backend: 
     assert fast_gradients.keys() == gradients.keys()
     for name, gradient in gradients.items():
         assert error({name: fast_gradients[name]}, {name: gradient}) < 1e-3, name
-    # With 16-bit products both differ from float32, ours by as much as the plain model.
+    # With 16-bit products both models differ from float32; ours may hardly differ more.
     half_loss, half_gradients = loss_and_gradients(model, cross_entropy_reference, None, half=True)
     fast_loss, fast_gradients = loss_and_gradients(fast, cross_entropy, backend, half=True)
     assert (fast_loss - half_loss).abs() / loss < 0.01

@@ -1,4 +1,4 @@
-"""Reference metrics: scikit-learn's, and MultiRC's and CoNLL's by their definitions."""
+"""Reference metrics: scikit-learn's, and those of MultiRC and CoNLL by their definitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crammed.tasks.task import Metric
 def reference(metric: Metric, outputs: Any, rows: Rows, labels: Sequence[str]) -> float | None:
     """The metric as a fraction; None if it is undefined.
 
-    At least one row has a label; in group metrics, every row.
+    At least one row must have a label; for group metrics, every row.
     """
     if metric in ("pearson", "spearman"):
         correlate = stats.pearsonr if metric == "pearson" else stats.spearmanr

@@ -29,7 +29,7 @@ _SHAPE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attent
 
 
 def word_pieces(*, framed: bool = True) -> Tokenizer:
-    """As BERT's."""
+    """A small tokenizer of the kind that BERT has."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(vocab_size=150, special_tokens=list(SPECIALS))
@@ -44,7 +44,7 @@ def word_pieces(*, framed: bool = True) -> Tokenizer:
 
 
 def byte_pairs() -> Tokenizer:
-    """As RoBERTa's."""
+    """A small tokenizer of the kind that RoBERTa has."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -62,7 +62,7 @@ def byte_pairs() -> Tokenizer:
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer, **more: Any) -> None:
-    """The tokenizer as transformers saves it."""
+    """Save a tokenizer as transformers does."""
     from transformers import PreTrainedTokenizerFast
 
     parts = ("pad", "unk", "cls", "sep", "mask")
@@ -112,7 +112,9 @@ def configuration(family: str, vocab_size: int) -> Any:
 
 
 def save_model(folder: Path, family: str, kind: str = "AutoModelForMaskedLM") -> Path:
-    """A model of one of `FAMILIES` with weights far from their initial values, and a tokenizer."""
+    """Save a model of one of `FAMILIES`, with weights far from their initial values, and its
+    tokenizer.
+    """
     import transformers
 
     tokenizer = byte_pairs() if family == "roberta" else word_pieces()

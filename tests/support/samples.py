@@ -33,7 +33,7 @@ OF_A_SOURCE = ("name", "where", "weight", "max_characters")
 
 
 def opened(path: Path | str, **values: Any) -> Source:
-    """One source; `values` are keys of the source or of `data`."""
+    """Open one source; `values` are keys of the source or of `data`."""
     own = {key: value for key, value in values.items() if key in OF_A_SOURCE}
     rest = {key: value for key, value in values.items() if key not in OF_A_SOURCE}
     config = DataConfig.model_validate({"sources": [{"path": str(path), **own}], **rest})

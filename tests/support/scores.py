@@ -1,4 +1,4 @@
-"""Scores as evaluations keep them."""
+"""Scores as evaluations store them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Forks a process for every Python command that `support.command` asks for.
 
-Importing PyTorch, transformers and matplotlib takes a process far longer than what a test asks of
-it. This server has imported them. What it forks is a process like any other: with a process id,
-signals, environment, folder, output and exit code of its own.
+Importing PyTorch, transformers and matplotlib takes far longer than most tests. This server has
+imported them. The processes that it forks are like any others, with a process id, signals,
+environment, folder, output and exit code of their own.
 
 A request is one line of JSON, ``{"command": [...], "cwd": ..., "env": {...}, "session": ...}``, and
 comes with the descriptors of standard output and error. The server answers with the process id at
@@ -43,7 +43,7 @@ IMPORTED = (
 
 
 def serve(listener: socket.socket) -> dict[str, Any]:
-    """Fork until standard input ends; this returns only in the process of a command."""
+    """Fork for each request until standard input ends; returns only in the process of a command."""
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         with contextlib.suppress(ChildProcessError):
@@ -59,7 +59,7 @@ def serve(listener: socket.socket) -> dict[str, Any]:
 
 
 def _begin(asking: socket.socket) -> dict[str, Any]:
-    """Fork once more: into the command, and the process that waits for it."""
+    """Fork again, into the command and a process that waits for it."""
     line, descriptors, _, _ = socket.recv_fds(asking, 1 << 20, 2)
     while not line.endswith(b"\n"):
         line += asking.recv(1 << 20)
@@ -68,7 +68,7 @@ def _begin(asking: socket.socket) -> dict[str, Any]:
     if command:
         try:
             asking.sendall(f"{command}\n".encode())
-        except OSError:  # who asked is dead, and so nobody started this command
+        except OSError:  # the client is dead, so nobody waits for this command
             os.kill(command, signal.SIGKILL)
         _, status = os.waitpid(command, 0)
         with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def _begin(asking: socket.socket) -> dict[str, Any]:
 
 
 def become(request: dict[str, Any]) -> int:
-    """Run the command as the interpreter would; its exit code."""
+    """Run the command as the interpreter would; returns its exit code."""
     subprocess.Popen = forking(subprocess.Popen)  # type: ignore[misc,assignment]
     if request["session"]:
         os.setsid()
@@ -119,7 +119,7 @@ def _run(request: dict[str, Any]) -> None:
 
 
 def end(code: int) -> NoReturn:
-    """End as the interpreter does, but without the time it takes to clear all modules."""
+    """End as the interpreter does, but without spending time on clearing all modules."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

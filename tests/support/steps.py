@@ -1,4 +1,4 @@
-"""One update of a tiny model by itself, for tests of formats and of what is compiled."""
+"""Single updates of a tiny model, for tests of number formats and of compiling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def step_with(
 def after_gradients(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[TrainStep, Update, Tensor], Tensor]
 ) -> None:
-    """Let `change` see, and replace, the loss of every update once its gradients are there."""
+    """Call `change` after the gradients of every update; it returns the loss to use instead."""
     original = TrainStep.gradients
 
     def gradients(self: TrainStep, rows: Tensor, update: Update) -> Tensor:

@@ -1,4 +1,4 @@
-"""What stands in for the runs of studies."""
+"""A stand-in for the runs of studies."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ SUMMARY = {
     "charged_seconds": 2.0,
     "heldout": {"loss@0.15": 4.0, "loss@0.25": 5.0},
 }
-"""What a study reads of the summary of a run."""
+"""The part of a run's summary that a study reads."""

@@ -12,10 +12,10 @@ from support.text import documents
 
 
 def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:
-    """A GLUE task whose label says which of two words the first text has.
+    """Write a GLUE task whose label says which of two words the first text contains.
 
     Args:
-        columns: values that every row has instead.
+        columns: values to set in every row.
     """
     made = folder / name
     made.mkdir(parents=True)

@@ -39,7 +39,7 @@ def write_jsonl(path: Path, texts: list[str]) -> Path:
 
 
 MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]
-"""Overrides of a tiny model on a corpus that is there."""
+"""Overrides for a tiny model on an existing corpus."""
 
 
 def tiny(recipe: str = "crammed", *overrides: str, **fixed: Any) -> RunConfig:
@@ -49,7 +49,7 @@ def tiny(recipe: str = "crammed", *overrides: str, **fixed: Any) -> RunConfig:
 
 
 class FakeClock:
-    """A clock that a test moves; each reading may move it a little, too."""
+    """A clock that a test moves; each reading moves it by `tick`."""
 
     def __init__(self, tick: float = 0.0) -> None:
         self.now = 100.0

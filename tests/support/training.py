@@ -1,4 +1,4 @@
-"""A whole training of a tiny model, in this process."""
+"""A whole training run of a tiny model in this process."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def train(
     progress: Progress = SILENT,
     clock: Clock = time.monotonic,
 ) -> Trained:
-    """Train in the run directory `out`, or go on there."""
+    """Train in the run directory `out`, or resume there."""
     with RunDir.open(out, config) as run:
         return pretrain(config, corpus, run, device, progress, clock)

@@ -1,7 +1,7 @@
-"""Small models with every value that the configuration lets one choose.
+"""Small models with every value of every choice in the configuration.
 
-The values are read from the types of `ModelConfig`'s fields, so that a value that someone adds is
-tested by everything that goes over `VARIANTS`, and fails where a part of it was forgotten.
+The values are read from the types of `ModelConfig`'s fields, so every test over `VARIANTS` covers a
+new value, and fails if a part of it was forgotten.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ NUMBERS: list[dict[str, Any]] = [
     {"logit_cap": 4.0},
     {"passes": 2},
 ]
-"""Values of other fields that change what the model consists of."""
+"""Values of other fields that change the structure of the model."""
 
 
 def choices(section: type[BaseModel]) -> dict[str, tuple[Any, ...]]:
-    """The fields of a section that have a list of values, and the values."""
+    """The fields of a section that are choices, with their values."""
     found = {name: tuple(_values(field.annotation)) for name, field in section.model_fields.items()}
     return {name: values for name, values in found.items() if values}
 
@@ -78,7 +78,7 @@ CHOICES = choices(ModelConfig)
 
 
 def needed_beside(fields: dict[str, Any]) -> dict[str, Any]:
-    """What `COMPANIONS` say of these values."""
+    """The fields that `COMPANIONS` requires for these values."""
     needed: dict[str, Any] = {}
     for pair in fields.items():
         needed |= COMPANIONS.get(pair, {}) if isinstance(pair[1], str | int) else {}
@@ -86,7 +86,7 @@ def needed_beside(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def configuration(recipe: str = "crammed", **fields: Any) -> ModelConfig:
-    """The model of a tiny recipe with these values, and what they need beside them."""
+    """The model of a tiny recipe with these values, and the fields that they need."""
     base = tiny(recipe).model.model_dump()
     try:
         return ModelConfig.model_validate({**base, **needed_beside(fields), **fields})
@@ -99,14 +99,14 @@ EVERY_VALUE: list[dict[str, Any]] = [
         {name: value}
         for name, values in CHOICES.items()
         for value in values
-        if name != "matrix_start"  # what goes over these sets weights of its own
+        if name != "matrix_start"  # tests over these set their own weights
     ),
     *NUMBERS,
 ]
 
 
 def variants(recipe: str = "crammed", **fixed: Any) -> list[Any]:
-    """`EVERY_VALUE` as parameters of a test: configurations that differ in it from a recipe."""
+    """Parameters of a test: a recipe's configuration, and one for each of `EVERY_VALUE`."""
     named = {"plain": configuration(recipe, **fixed)}
     for fields in EVERY_VALUE:
         name = ",".join(f"{name}={value}" for name, value in fields.items())
@@ -146,7 +146,7 @@ def any_model(draw: st.DrawFn) -> ModelConfig:
 def random_model(
     config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> MaskedLM:
-    """Weights far from their initial values, so that every part matters."""
+    """A model with weights far from their initial values, so that every part matters."""
     model = MaskedLM(config, VOCAB)
     generator = torch.Generator().manual_seed(seed)
     initialise(model, 0.3, generator)

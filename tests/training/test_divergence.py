@@ -212,6 +212,9 @@ def test_rates_are_lowered_as_often_as_the_recipe_says(
     assert caught.value.exit_code == 4
     tries = [update.factor for update in poison.seen if update.number == 2]
     assert tries == pytest.approx([tries[0], tries[0] / 4, tries[0] / 16])
+    once = tiny("crammed", *EVERY, *lower, "train.divergence.times=1", budget={"limit": "9updates"})
+    with pytest.raises(Diverged, match=r"went back 1 time \("):
+        train(once, corpus, tmp_path / "once", cpu)
 
     poison.seen.clear()
     poison.harmless_below = 0.3  # the schedule's factors lie between 0.25 and 1

@@ -77,9 +77,8 @@ def test_a_run_begins_with_its_first_rows_and_says_so(
     seen, said = first_weights(monkeypatch), io.StringIO()
     config = asked("4updates")
     train(config, corpus, tmp_path / "run", cpu, Progress(said))
-    assert "embeddings  begin with what stands together in 1,024 tokens of text  (" in (
-        said.getvalue()
-    )
+    words = "embeddings  initialised from co-occurrence in 1,024 tokens of text  ("
+    assert words in said.getvalue()
     np.testing.assert_array_equal(noted[0], RowStream(corpus, 0, config.order).read(0, 4 * 8))
     before = dict(new_model(config, corpus.vocab_size, cpu.torch).named_parameters())
     table, random = seen[0].pop("encoder.tokens.weight"), before.pop("encoder.tokens.weight")

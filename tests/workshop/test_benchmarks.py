@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
+from crammed.errors import InputError
 from crammed.files.writing import read_json
 from support.command import python, wait_for
 from support.models import save_model
@@ -192,6 +194,37 @@ def test_step(tmp_path: Path) -> None:
     assert result["overrides"] == SMALL
     table, times = _table("step", result, tmp_path), loops[variant]["times_ours"]
     assert f"| {variant} | 5 | {loops[variant]['tokens_per_second']:,.0f} | {times:.2f} |" in table
+
+
+@pytest.mark.parametrize("text", ["", "long", "64,,128", "0"])
+def test_what_is_no_list_of_numbers_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    with pytest.raises(InputError, match=r"^--lengths: "):
+        importlib.import_module("lengths").main(lengths=text)
+    with pytest.raises(InputError, match=r"^--rows: "):
+        importlib.import_module("loader").main(Path("gone"), rows=text)
+    with pytest.raises(InputError, match=r"^--threads: "):
+        importlib.import_module("serving").main([], cores="0", threads=text)
+
+
+def test_held_out_text_without_a_row_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    judge, text = importlib.import_module("heldout_masked_lm"), tmp_path / "text.jsonl.gz"
+    text.write_bytes(gzip.compress(b'{"text": "two boats"}\n'))
+    with pytest.raises(SystemExit, match="is shorter than a row of 40 tokens"):
+        judge.main(str(save_model(tmp_path / "bert", "bert")), text, length=40)
+
+
+def test_two_models_of_one_name_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="two models have the same name"):
+        importlib.import_module("serving").main([f"a={tmp_path}"] * 2, cores="0")
 
 
 def test_lengths(tmp_path: Path) -> None:

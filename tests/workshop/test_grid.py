@@ -91,17 +91,17 @@ def test_a_run_that_fails_ends_the_grid_with_its_log(tmp_path: Path, corpus: Cor
     failed = python(*words, "--out", tmp_path / "out", "--cores", core)
     assert failed.returncode == 1
     (log,) = (tmp_path / "out" / "runs").glob("*.log")
-    assert f"ended with exit code 2: {log} says why" in failed.stderr
+    assert f"ended with exit code 2; {log} says why" in failed.stderr
     assert "optim.lr" in log.read_text()
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is no list of entries"),
+        ("", "is not a list of entries"),
         ("- {corpora: [b], words: [], variant: x, seeds: [0]}", "needs a corpus b: add b=DIR"),
         ("- {corpora: [a], words: [], variant: x, seed: [0]}", "entry 1: 2 faults"),
-        ("- {corpora: [a], words: [[]], variant: x, seeds: [0]}", "entry 1 makes no run"),
+        ("- {corpora: [a], words: [[]], variant: x, seeds: [0]}", "entry 1 defines no run"),
         ("- {corpora: [a], words: [[]], variant: x, seeds: [0], epochs: [.inf]}", "epochs.0"),
         ("- {corpora: [a], words: [[]], variant: x, seeds: [0], tokens: [0.2]}", "'0tok' leaves"),
         ("- {", "cannot read"),

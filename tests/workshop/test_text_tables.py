@@ -68,7 +68,7 @@ def rows(table: str) -> list[list[str]]:
 
 
 def test_nothing_measured_is_said(tables: ModuleType, tmp_path: Path) -> None:
-    makers = (tables.epochs_table, tables.variants_table, tables.minutes_table)
+    makers = (tables.epochs_table, tables.variants_table, tables.minutes_table, tables.gpu_table)
     assert {make(["gone"]) for make in makers} == {NOT_YET}
     assert {make(record(tmp_path)) for make in makers} == {NOT_YET}
     names = record(tmp_path, run(SHORT, SMALL, 4, 4.5))
@@ -151,7 +151,21 @@ def test_minutes_are_what_the_rule_makes_of_them_at_the_measured_speed(
     assert by[long, "1"][1:5] == ["1.5 M", "0.5", "", "5.00"]
     assert by[long, "5"][4] == "beyond what was measured"
     assert by[more, "1"][1:5] == ["1.5 M", "0.06", "", "not measured"]
-    assert {row[7] for row in cells[:6]} == {"under a second"}
+
+
+def test_a_gpu_is_shown_where_the_text_ends_its_runs(tables: ModuleType, tmp_path: Path) -> None:
+    most = load_config("crammed").budget.most_epochs
+    assert most is not None
+    names = record(tmp_path, run(SHORT, SMALL, 4, 5.0), run(LONG, SMALL, 4, 4.0))
+    short, long, more = rows(tables.gpu_table(names))  # a gigabyte of this outlasts an hour
+    always, read = "1, 10, 60", f"{most:g}"
+    quick = ["1.2 MB, 300 k tokens", always, "2 x 64", f"{0.3 * most:g} M", read, "under a second"]
+    assert short == quick
+    assert long[:3] == ["12 MB, 3 M tokens", always, "4 x 128"]
+    assert more[:3] == ["100 MB, 25 M tokens", always, "4 x 256"]
+    assert long[4] == more[4] == read
+    ends = [float(each[5].removesuffix("s")) for each in (long, more)]
+    assert 1.0 < ends[0] < 5.0 < ends[1] < 60.0
 
 
 def test_what_is_shorter_than_all_runs_has_no_loss(tables: ModuleType, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from campaign.stages import STAGES, UPDATES, Stage
 
 Plan = dict[str, Any]
 """What `inside` does to a process: ``kind``, ``process``, ``at`` an operation or ``after`` seconds,
-and what the kind needs beside them."""
+and whatever else the kind needs."""
 NOTHING: Plan = {"kind": "none"}
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 AT_A_TIME = 0.25
@@ -27,10 +27,10 @@ class Fault:
 
     Attributes:
         draw: makes a plan from a choice of operations.
-        damages: whether files are damaged between the two commands, instead.
+        damages: whether files are damaged between the two commands.
         loses_power: whether what was not synced is lost with the process.
-        only: names of the stages where it applies; None for all.
-        why: why it applies to no other stage.
+        only: names of the stages that it applies to; None for all.
+        why: why it does not apply to the others.
     """
 
     name: str
@@ -59,7 +59,7 @@ def _sometime(draw: random.Random, operations: Sequence[Operation]) -> Plan:
 
 
 def kill(draw: random.Random, operations: Sequence[Operation]) -> Plan:
-    """``kill -9`` at an operation, within it if it writes, or at a time."""
+    """``kill -9`` at an operation (in the middle of a write) or at a time."""
     return {"kind": "signal", "signal": "SIGKILL", **_sometime(draw, operations)}
 
 
@@ -86,7 +86,7 @@ def _failing(draw: random.Random, operations: Sequence[Operation]) -> Plan:
 
 
 def _clock(draw: random.Random, operations: Sequence[Operation]) -> Plan:
-    """The wall clock is set, or the machine sleeps and both clocks go on when it wakes."""
+    """The wall clock is set, or the machine sleeps and all clocks jump ahead when it wakes."""
     jump = draw.choice((1.0, 60.0, 3600.0, 1e6, 1e9)) * draw.choice((-1, 1))
     jumps = {"time": jump}
     if draw.random() < 0.5:

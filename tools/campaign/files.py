@@ -1,7 +1,7 @@
-"""The file layer of a process under test: every operation on its world is counted and noted.
+"""The file layer of a process under test, which counts and records all operations on its world.
 
-Python's own ways to change files are replaced, those that `open` gives included. What libraries
-write by themselves (safetensors, Arrow) is one operation, ``native``.
+It replaces Python's own functions that change files, and the files that `open` returns. A write by
+a library itself (safetensors, Arrow) is one operation, ``native``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BINARY_NAMES = {"r": "rb", "w": "wb", "a": "ab", "x": "xb"}
 
 
 class Layer:
-    """Counts the operations of this process on files below a folder, and notes them.
+    """Counts the operations of this process on files below a folder, and records them.
 
     Args:
         root: the world; files outside are left alone.
-        journal: file that gets a line for each operation.
-        kept: folder that gets what is removed or replaced, under the number of its operation.
+        journal: file to which a line is added for each operation.
+        kept: folder for files that are removed or replaced, named after their operations.
         process: number of this process.
-        strike: what happens before each operation.
+        strike: called before each operation.
     """
 
     def __init__(self, root: Path, journal: Path, kept: Path, process: int, strike: Strike) -> None:
@@ -47,7 +47,7 @@ class Layer:
         self._lock = threading.RLock()
 
     def below(self, path: Any, folder: int | None = None) -> str | None:
-        """The path relative to the world; None if it is not in there."""
+        """The path relative to the world; None if it is outside."""
         if isinstance(path, int):
             path = os.readlink(f"/proc/self/fd/{path}")
         elif folder is not None:
@@ -83,13 +83,13 @@ class Layer:
         self.remark("read", path)
 
     def keep(self, path: Any, folder: int | None = None) -> None:
-        """Keep what is about to be removed or replaced."""
+        """Keep a file that is about to be removed or replaced."""
         with contextlib.suppress(OSError):
             name = f"{self.process}-{self.number + 1}"
             os.link(path, self.kept / name, src_dir_fd=folder, follow_symlinks=False)
 
     def install(self) -> None:
-        """Replace the ways to change files in this process."""
+        """Replace the functions that change files in this process."""
         _install_folders(self)
         _install_opening(self)
         _install_native(self)
@@ -130,11 +130,11 @@ class _Raw(io.FileIO):
 
 
 class _Torn(Exception):
-    """Raised by a strike that kills within a write: half of the data reaches the file."""
+    """Raised by a strike that kills in the middle of a write: half of the data is written."""
 
 
 def torn() -> Exception:
-    """What a strike raises to kill within a write."""
+    """The exception that a strike raises to kill in the middle of a write."""
     return _Torn()
 
 
@@ -188,7 +188,7 @@ def _install_opening(layer: Layer) -> None:
 
 
 def _install_folders(layer: Layer) -> None:
-    """Replace what changes folders, and what has a file or folder reach the disk."""
+    """Replace the functions that change folders or sync files and folders to disk."""
 
     def renaming(real: Callable[..., None]) -> Callable[..., None]:
         def rename(old: Any, new: Any, **where: Any) -> None:
@@ -236,7 +236,7 @@ def _install_folders(layer: Layer) -> None:
 
 
 def _install_native(layer: Layer) -> None:
-    """Replace what has libraries write files by themselves."""
+    """Replace the functions with which libraries write files themselves."""
     import pyarrow as pa
     import safetensors
     import safetensors.torch

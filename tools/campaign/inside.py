@@ -1,4 +1,4 @@
-"""Runs in the process under test: lays the file layer, arms the fault, and becomes ``crammed``."""
+"""Runs in the process under test: installs the file layer, arms the fault, and runs ``crammed``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from campaign.files import Layer, Strike, torn
 from campaign.plants import PLANTS
 
 _WRITING = ("create", "write", "native", "mkdir")
-"""Operations that need room on the disk."""
+"""Operations that need space on the disk."""
 _SIGNALS = {name: signal.Signals[name] for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")}
 PATIENCE = 8.0
-"""Seconds after which a process gives up one that hangs; half an hour would be too long here."""
+"""Seconds that a process waits for another that hangs, in place of half an hour."""
 LONGEST_DELAY = 1.0
-"""Seconds that a slow disk costs a process at most."""
+"""The most seconds that a slow disk costs a process."""
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     from crammed.machine import device
     from crammed.training import watchdog
 
-    device._measured_peak = lambda *_: 1e11  # takes as long as all the rest, and decides nothing
+    device._measured_peak = lambda *_: 1e11  # measuring takes as long as the rest, for no result
     watchdog.PATIENCE = PATIENCE
     if plan["plant"] is not None:
         PLANTS[plan["plant"]].put()
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _pass_on(plan: dict[str, Any]) -> None:
-    """Have the processes that this one starts, such as a study's, run with the plan, too."""
+    """Give the plan to the processes that this one starts, such as a study's."""
     real, started = subprocess.Popen, [0]
 
     def start(command: Any, *given: Any, **named: Any) -> Any:
@@ -68,13 +68,13 @@ def _pass_on(plan: dict[str, Any]) -> None:
 
 
 def code() -> str:
-    """What ``python -c`` executes to come here."""
+    """The code for ``python -c`` that calls `main`."""
     tools = str(Path(__file__).resolve().parents[1])
     return f"import sys; sys.path.insert(0, {tools!r}); from campaign.inside import main; main()"
 
 
 def _strike(fault: dict[str, Any], layer: Layer) -> Strike:
-    """What happens before each operation."""
+    """The function that `Layer` calls before each operation."""
     make = _AT_OPERATIONS.get(fault["kind"])
     return make(fault, layer) if make is not None and "at" in fault else lambda *_: None
 
@@ -107,7 +107,7 @@ def _full_disk(fault: dict[str, Any], layer: Layer) -> Strike:
 
 
 def _failing(fault: dict[str, Any], layer: Layer) -> Strike:
-    """One operation fails: a write, a sync, a rename; or the reading of a file."""
+    """One operation fails: a write, a sync, a rename; or reading a file."""
 
     def strike(kind: str, number: int, path: str) -> None:
         if number == fault["at"] and (kind == "read") == fault["reading"]:
@@ -131,7 +131,7 @@ def _slow(fault: dict[str, Any], layer: Layer) -> Strike:
 
 
 def _closing(fault: dict[str, Any], layer: Layer) -> Strike:
-    """The terminal goes: nobody reads what is printed any more."""
+    """The terminal is closed: nobody reads the output any more."""
 
     def strike(kind: str, number: int, path: str) -> None:
         if kind != "read" and number == fault["at"]:
@@ -166,7 +166,7 @@ _AT_OPERATIONS: dict[str, Callable[[dict[str, Any], Layer], Strike]] = {
 
 
 def _arm(fault: dict[str, Any], layer: Layer) -> None:
-    """Prepare the faults that strike at a time, at an update, or through a clock."""
+    """Prepare faults that strike at a time, at an update, or through a clock."""
     if fault["kind"] == "clock":
         _replace_clocks()
     if fault["kind"] == "poison":
@@ -192,7 +192,7 @@ def _end(which: signal.Signals, layer: Layer, _: object) -> None:
 
 
 def _at_update(number: int, act: Callable[[Any], object]) -> None:
-    """Have something happen to the step before the weights of an update are changed."""
+    """Call `act` with the step just before it changes the weights in an update."""
     from crammed.training.step import TrainStep
 
     real, done = TrainStep.apply, [0]
@@ -207,7 +207,7 @@ def _at_update(number: int, act: Callable[[Any], object]) -> None:
 
 
 def _poison(number: int, layer: Layer) -> None:
-    """Make one gradient not a number, as overflow and broken memory do."""
+    """Set one gradient to NaN, as overflow or broken memory would."""
 
     def act(step: Any) -> None:
         _struck(layer)
@@ -218,7 +218,7 @@ def _poison(number: int, layer: Layer) -> None:
 
 
 def _replace_clocks() -> None:
-    """Have every clock that the package reads be wrong from a moment on."""
+    """Replace every clock that the package reads, so that `_JUMPED` can make it wrong."""
 
     def wrong(name: str, real: Callable[[], float]) -> Callable[[], float]:
         return lambda: real() + _JUMPED.get(name, 0.0)

@@ -1,8 +1,8 @@
 """What a process did to its files, as one JSON line for each operation.
 
-The process under test writes it (`inside`), with one system call a line, so that nothing of it is
-lost when the process is killed. The campaign reads it to choose where a fault strikes, to see what
-was done twice, and to take back what a power loss would have taken back (`powerloss`).
+The process under test writes it (`inside`), one system call per line, so that no line is lost when
+the process is killed. The campaign reads it to choose where a fault strikes, to see what was done
+twice, and to undo what a power loss would have undone (`powerloss`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Operation:
             ``fault``.
         path: what was operated on, relative to the world.
         to: the new name, for ``rename``.
-        about: what a remark has beside that: the process id, inode, size and time of change.
+        about: further values: a process id, an inode and time of change, whether a file is new.
         seconds: since the process began.
     """
 

@@ -1,4 +1,4 @@
-"""Judges a try: the same result as undisturbed, or one clear line, and nothing finished lost."""
+"""Judges a try: the undisturbed result or one clear error line, and nothing finished is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VOLATILE = (
     *("seconds", "charged_seconds", "accounts", "tokens_per_second", "at", "memory_bytes"),
     *("environment", "peak_exaflop"),
 )
-"""Keys of JSON that say when and how fast something was done."""
+"""Keys of JSON whose values depend on when, where and how fast something was done."""
 _TIMES = re.compile(rb"[^,\n]* charged|[\d.]+ ?(s|min|h|d)\b|[\d.]+ [kM]?(tokens|characters)/s")
 _DATES = re.compile(rb"\d{4}-\d{2}-\d{2}[T ]?[\d:.]*(\+00:00| UTC)?")
 CODES = (0, 1, 2, 3, 4, 5, 75)
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def lines(self) -> list[str]:
-        """What it said was wrong."""
+        """Its error lines."""
         return [line for line in self.error.splitlines() if line.startswith("error: ")]
 
     def complaint(self, may_be_killed: bool = False, may_be_mute: bool = False) -> str | None:
@@ -48,7 +48,7 @@ class Outcome:
 
         Args:
             may_be_killed: whether a signal may have ended it.
-            may_be_mute: whether nobody could read its last line.
+            may_be_mute: whether its last line may have been lost, because nobody could read it.
         """
         if self.code is None:
             return "hangs"
@@ -65,7 +65,7 @@ class Outcome:
 
 
 def results(world: Path, stage: Stage) -> dict[str, str]:
-    """What the stage made: file -> hash of its content without times."""
+    """The results of a stage: file -> hash of its content without times."""
     found = {}
     for made in stage.makes:
         place = world / made
@@ -89,7 +89,7 @@ def _digest(file: Path) -> str:
 
 
 def _arrays(file: Path) -> bytes:
-    """The arrays of a file of `crammed.evaluation.finetuning.arrays`, and what describes them."""
+    """The arrays in a file of `crammed.evaluation.finetuning.arrays`, with their description."""
     loaded = load_arrays(file)
     if loaded is None:
         return b"damaged"
@@ -105,7 +105,7 @@ def _lasting(values: Any) -> Any:
 
 
 def difference(found: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
-    """The first file that is not as it would be without a fault; None if all are."""
+    """The first file that differs from the undisturbed result, and how; None if none does."""
     for name in sorted({*found, *wanted}):
         if name not in found:
             return f"{name} is missing"
@@ -137,11 +137,11 @@ def lost(before: Mapping[str, bytes], world: Path, damaged: str | None) -> str |
 
 
 def repeated(first: Sequence[str], journal: Sequence[Operation]) -> str | None:
-    """A piece of work that was finished when the fault struck, and was done again.
+    """A piece of work that was finished when the fault struck, but was done again.
 
     Args:
-        first: the files that said what was finished.
-        journal: of the command that came after.
+        first: the files that marked finished work after the first command.
+        journal: of the second command.
     """
     again = {each.to for each in journal if each.kind == "rename"}
     for name in first:
@@ -151,7 +151,7 @@ def repeated(first: Sequence[str], journal: Sequence[Operation]) -> str | None:
 
 
 def finished(stage: Stage, world: Path) -> list[str]:
-    """The files that say that a piece of work is finished."""
+    """The files that mark a finished piece of work."""
     return [
         str(file.relative_to(world))
         for pattern in stage.finished
@@ -161,10 +161,10 @@ def finished(stage: Stage, world: Path) -> list[str]:
 
 
 def newest_checkpoint(world: Path, but: str = "") -> int:
-    """Updates that the newest complete checkpoint holds; 0 if there is none.
+    """The number of updates in the newest complete checkpoint; 0 if there is none.
 
     Args:
-        but: a file that is damaged, whose checkpoint does not count.
+        but: a damaged file, whose checkpoint does not count.
     """
     found = [
         int(path.name.split("-")[1])

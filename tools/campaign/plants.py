@@ -1,6 +1,6 @@
-"""Faults planted in the code, to prove that the campaign finds them.
+"""Mutations of the code that prove that the campaign finds faults.
 
-Each takes one safeguard away, in the process under test alone.
+Each removes one safeguard, only in the process under test.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Plant:
-    """A safeguard to take away.
+    """The removal of a safeguard.
 
     Attributes:
         what: the safeguard.
-        put: takes it away.
+        put: removes it.
         stage: name of a stage that relies on it.
-        fault: name of a fault that it is there for.
+        fault: name of a fault that it protects from.
     """
 
     what: str
@@ -31,7 +31,7 @@ class Plant:
 
 
 def _replace(modules: tuple[str, ...], name: str, function: Callable[..., object]) -> None:
-    """Put a function in the place of another, which must be there."""
+    """Replace a function, which must exist, in some modules."""
     for module in map(importlib.import_module, modules):
         assert callable(getattr(module, name)), f"{module} has no {name} any more"
         setattr(module, name, function)

@@ -1,9 +1,9 @@
-"""What a power loss leaves of a world: what was synced, and a part of the rest.
+"""Simulates what a power loss leaves of a world: what was synced, and part of the rest.
 
-The process has been killed. Of the files that it wrote, those that were synced since are whole; of
-each other one nothing, a part, zeros or all has reached the disk. Operations on folders (new files,
-new names, removals) reach the disk in their order; those after the last one whose folder was synced
-are taken back from a drawn one on.
+The process has been killed. Of the files that it wrote, those that were synced after their last
+change are whole; of each other file nothing, a part, zeros or all has reached the disk. Operations
+on folders (new files, new names, removals) reach the disk in order; of those after the last one
+that was certainly synced, a drawn number at the end is undone.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def lose_power(
     kept: Path,
     draw: random.Random,
 ) -> None:
-    """Take from the world what had not reached the disk.
+    """Remove from the world what had not reached the disk.
 
     Args:
         journal: what the processes did since `before`.
-        before: the files whose content is on the disk from the beginning.
-        kept: folder with what was removed or replaced.
+        before: the files whose content was on the disk at the start.
+        kept: folder with the files that were removed or replaced.
     """
     synced = {(each.about["inode"], each.about["at"]) for each in journal if each.kind == "synced"}
     synced |= set(before.values())
@@ -70,7 +70,7 @@ def _lose_content(file: Path, draw: random.Random) -> None:
 
 
 def _on_disk(journal: Sequence[Operation], listed: Sequence[Operation]) -> int:
-    """How many of the operations on folders are on the disk for certain."""
+    """How many of the operations on folders have certainly reached the disk."""
     waiting: dict[str, int] = {}
     safe = done = 0
     places = {id(each): number for number, each in enumerate(listed, 1)}
@@ -80,7 +80,7 @@ def _on_disk(journal: Sequence[Operation], listed: Sequence[Operation]) -> int:
             for path in filter(None, (each.path, each.to)):
                 waiting[os.path.dirname(path)] = done
             if each.kind == "create":
-                waiting[each.path] = done  # a new file is there once it is synced itself
+                waiting[each.path] = done  # syncing a new file itself is enough
         elif each.kind == "synced" and each.path in waiting:
             safe = max(safe, waiting.pop(each.path))
     return safe

@@ -1,4 +1,4 @@
-"""Starts the commands of a try with the fault inside, and sees how they end."""
+"""Starts the commands of a try with the fault inside, and collects how they end."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from campaign.stages import Stage
 from support.command import popen
 
 PATIENCE = 60.0
-"""Seconds after which a command counts as hanging; none takes a tenth of it."""
+"""Seconds after which a command counts as hanging; none takes a tenth of that."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command with a fault inside.
+    """A command that has ended, with a fault inside.
 
     Attributes:
-        outcomes: one for each process that trains together.
+        outcomes: one for each process; several if they trained together.
         journal: what they did to their files.
-        kept: folder with what they removed or replaced.
+        kept: folder with the files that they removed or replaced.
     """
 
     outcomes: list[Outcome]
@@ -54,10 +54,10 @@ def run(
     plant: str | None = None,
     core: int | None = None,
 ) -> Ended:
-    """Type the stage's command in a world, and wait for its end.
+    """Run the stage's command in a world, and wait for its end.
 
     Args:
-        aside: new folder for the journal and for what was removed.
+        aside: new folder for the journal and for removed or replaced files.
         core: number of the core to run on.
     """
     kept = aside / "kept"
@@ -87,7 +87,7 @@ def run(
 
 
 def _group(size: int) -> dict[str, str]:
-    """What ``torchrun`` would set."""
+    """The environment variables that ``torchrun`` would set for all processes."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -95,7 +95,7 @@ def _group(size: int) -> dict[str, str]:
 
 
 def _outcomes(started: Sequence[Any], fault: Plan) -> list[Outcome]:
-    """How the processes ended; the last one waits for a stopped process no longer."""
+    """How the processes ended; a process that the fault stopped comes last, and is killed."""
     until = time.monotonic() + PATIENCE
     order = list(range(len(started)))
     if "stuck" in fault:
@@ -116,7 +116,7 @@ def _outcomes(started: Sequence[Any], fault: Plan) -> list[Outcome]:
 
 
 def _wait_for_orphans(journal: Path, killed: bool) -> None:
-    """Wait for what the processes started; what kills one of them kills all."""
+    """Wait for the processes that the command started; kill them if the fault was a kill."""
     pids = [each.about["pid"] for each in read_journal(journal) if each.kind == "begin"]
     until = time.monotonic() + PATIENCE
     for pid in pids:

@@ -1,7 +1,7 @@
-"""The stages that faults strike: a command, the world it is typed in, and what comes out of it.
+"""The stages that faults strike: a command, the world it runs in, and its results.
 
-A world is a folder with all that a stage needs: tiny text, a tiny corpus, a tiny run. Commands are
-typed inside it, with relative paths, so that its place decides nothing.
+A world is a folder with everything that a stage needs: tiny text, a tiny corpus, a tiny run.
+Commands run inside it, with relative paths, so that its location does not matter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STUDY = (
 )
 
 Where = Callable[[list[Operation]], slice]
-"""Which operations of an undisturbed journal a stage is about."""
+"""Selects the operations of an undisturbed journal that belong to a stage."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Stage:
     Attributes:
         words: of the command, without ``crammed``.
         needs: what the world holds before.
-        makes: what the command is for; the result is what these files and folders say.
-        finished: patterns of files that say that some work is finished and will not be repeated.
-        where: the part of the command that is meant; None for all of it.
+        makes: files and folders that are the result of the command.
+        finished: patterns of files that mark finished work, which must not be repeated.
+        where: the part of the command that the stage is; None for all of it.
         ranks: processes that train together.
     """
 
@@ -72,7 +72,7 @@ class Stage:
 
 
 def _first(journal: list[Operation], *names: str) -> int:
-    """The place of the first operation on a path with one of these in it."""
+    """The place of the first operation on a path that contains one of these names."""
     found = (n for n, each in enumerate(journal) if any(s in each.path + each.to for s in names))
     return next(found, len(journal))
 

@@ -11,9 +11,9 @@ from campaign.tries import Try
 
 
 def table(tries: Sequence[Try], cells: Sequence[tuple[Stage, Fault]]) -> str:
-    """Rows are stages and columns are faults; a cell says how many of its tries held.
+    """Rows are stages, columns are faults, and a cell says how many of its tries held.
 
-    Tries whose fault did not strike, as the command had ended before, are not counted.
+    Tries whose fault did not strike, because the command had already ended, are not counted.
     """
     stages = [stage for stage in STAGES if any(stage == one for one, _ in cells)]
     kinds = [fault for fault in FAULTS if any(fault == one for _, one in cells)]
@@ -40,6 +40,6 @@ def table(tries: Sequence[Try], cells: Sequence[tuple[Stage, Fault]]) -> str:
     lines += [
         "",
         f"{sum(verdicts.values())} tries: {words}. {resumed} of the faults struck a command that "
-        f"went on after a kill. {missed} more commands had ended before their fault struck.",
+        f"resumed after a kill. {missed} more commands ended before their fault could strike.",
     ]
     return "\n".join(lines)

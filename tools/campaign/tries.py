@@ -1,4 +1,4 @@
-"""One try: a world, a fault in the middle of a command, the same command again, a verdict."""
+"""A try: a world, a fault in the middle of a command, the same command again, a verdict."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from campaign.faults import DAMAGES, NOTHING, Fault, Plan
 from campaign.journal import Operation
 from campaign.oracle import Outcome
 from campaign.stages import BY_NAME as STAGES
-from campaign.stages import Stage, make_world, write_inputs
+from campaign.stages import UPDATES, Stage, make_world, write_inputs
 
 RESUMED = 0.35
-"""Share of tries whose fault strikes a command that goes on after a kill."""
+"""Share of tries whose fault strikes a command that resumes after a kill."""
 _USERS_OWN = ("text/", "tasks/", "study.yaml")
-"""What a user may change at any time, so that no hash of it is known."""
+"""What a user may change at any time, so that nothing has a hash of it."""
 _LOGS = ("metrics.jsonl", "events.jsonl", "env.json", "heartbeat.json", ".lock", "lock")
-"""Files that decide no result."""
+"""Files that do not affect results."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A stage without a fault.
+    """An undisturbed run of a stage.
 
     Attributes:
         results: file -> hash, see `oracle.results`.
         names: all files of the world afterwards.
-        journal: what it did.
+        journal: the operations on files.
     """
 
     results: dict[str, str]
@@ -46,12 +46,12 @@ class Try:
     """A try and its verdict.
 
     Attributes:
-        prior: what had stopped the command before; `NOTHING` if nothing had.
+        prior: the kill from which the disturbed command resumes; `NOTHING` if there was none.
         damage: what was done to a file between the two commands.
-        hit: whether the fault struck; otherwise the try says nothing.
+        hit: whether the fault struck; otherwise the try proves nothing.
         verdict: ``held`` or what went wrong: ``silent``, ``traceback``, ``lost``, ``unclear``,
             ``left behind`` or ``hangs``.
-        how: what was seen.
+        how: what happened, in words.
     """
 
     number: int
@@ -80,7 +80,7 @@ class Campaign:
     Args:
         folder: a new folder for all of it.
         seed: seed of all choices.
-        plant: name of a fault that is planted in the code.
+        plant: name of the safeguard to remove, see `plants`.
     """
 
     def __init__(self, folder: Path, seed: int, plant: str | None = None) -> None:
@@ -124,7 +124,7 @@ class Campaign:
         return found[0]
 
     def draw(self, number: int, stage: Stage, fault: Fault) -> Try:
-        """What the try with this number does; nothing but the seed and the number decides."""
+        """The try with this number in a cell; it depends on nothing but these and the seed."""
         draw = random.Random(f"{self.seed}/{number}/{stage.name}/{fault.name}")
         operations = stage.operations(self.baselines[stage.name].journal)
         plan, prior = fault.draw(draw, operations), NOTHING
@@ -135,7 +135,7 @@ class Campaign:
         return Try(number, stage.name, fault.name, plan, prior)
 
     def run(self, tried: Try, core: int = 0) -> Try:
-        """Do the try; its verdict is in it."""
+        """Do the try, and return it with its verdict."""
         began = time.monotonic()
         place = self.folder / f"try-{tried.number}"
         shutil.rmtree(place, ignore_errors=True)
@@ -165,7 +165,7 @@ def _at(place: Any) -> tuple[int, int]:
 
 
 class _Trial:
-    """The steps of a try, each of which raises `Failed` if something is not as it should be."""
+    """The steps of a try, each of which raises `Failed` if anything is wrong."""
 
     def __init__(self, campaign: Campaign, tried: Try, place: Path, core: int) -> None:
         self.campaign, self.tried, self.place, self.core = campaign, tried, place, core
@@ -177,7 +177,7 @@ class _Trial:
         self.commands = 0
 
     def judge(self) -> str:
-        """Do it all; what was seen, in a few words."""
+        """Run all steps; returns what happened, in a few words."""
         make_world(self.campaign.templates, self.stage, self.world)
         self.before = oracle.contents(self.world)
         if self.tried.prior != NOTHING:
@@ -234,7 +234,7 @@ class _Trial:
             raise Failed("unclear", f"it ends with {said}")
         codes = (0, 2, 4) if self.stage.ranks > 1 else (0, 4)  # 2: one process differs
         if plan["kind"] == "poison" and struck and ended.outcomes[0].code not in codes:
-            raise Failed("unclear", f"a loss that is no number: {_said(ended.outcomes[0])}")
+            raise Failed("unclear", f"a gradient is NaN: {_said(ended.outcomes[0])}")
         if plan.get("signal") in faults.SIGNALS or plan["kind"] == "closed":
             self._require_saved(ended)
 
@@ -247,22 +247,23 @@ class _Trial:
             raise Failed("traceback" if fault.startswith("traceback") else kind, fault)
 
     def _require_saved(self, ended: processes.Ended) -> None:
-        """A signal during training is answered with a checkpoint and the code 75."""
+        """Require that a signal during training ends it with a checkpoint and exit code 75."""
         if self.stage.name not in ("pretrain, updates", "two processes"):
             return
         if self.tried.plan["process"]:
-            return  # the leader answers for all
+            return  # the first process decides for all
         kinds = [(each.kind, each.path + each.to) for each in ended.journal]
         struck = next((n for n, (kind, _) in enumerate(kinds) if kind == "fault"), None)
         first = next((n for n, (_, path) in enumerate(kinds) if "metrics.jsonl" in path), None)
-        last = next((n for n, (_, path) in enumerate(kinds) if f"step-{6:08d}" in path), len(kinds))
+        end = f"step-{UPDATES:08d}"
+        last = next((n for n, (_, path) in enumerate(kinds) if end in path), len(kinds))
         if struck is None or first is None or not first < struck < last:
             return
         if ended.outcomes[0].code not in (75, 0):
             raise Failed("lost", f"stopped during training: {_said(ended.outcomes[0])}")
 
     def _require_kept(self, journal: list[Operation], done: int, over: bool) -> None:
-        """What the disturbed command finished is there."""
+        """Require that the checkpoints that the disturbed command finished are still there."""
         if self.fault.loses_power or self.fault.damages or over:
             return
         saved = [
@@ -278,9 +279,9 @@ class _Trial:
     # ---- damage
 
     def _damage(self) -> None:
-        """Damage a file that decides something.
+        """Damage a file that affects results.
 
-        Once a run is over, the command reads its result no more; other stages damage that.
+        Once a run is over, the command no longer reads its result; other stages damage that.
         """
         over = (self.world / "run" / "summary.json").exists() and "run" not in self.stage.needs
         spared = (*_USERS_OWN, "run/final/", "run/export/") if over else _USERS_OWN
@@ -297,7 +298,7 @@ class _Trial:
             self.tried.hit = False
             return
         sizes = [file.stat().st_size for file in files]
-        by_size = self.draw.random() < 0.5  # as chance would; otherwise small files get none
+        by_size = self.draw.random() < 0.5  # as on a real disk; otherwise every file alike
         (file,) = self.draw.choices(files, sizes if by_size else None)
         how, size = self.draw.choice(DAMAGES), file.stat().st_size
         at = self.draw.randrange(size)
@@ -337,7 +338,7 @@ class _Trial:
         return self._remedy(said)
 
     def _remedy(self, said: str) -> str:
-        """Do what the line says, after which the command must give the same result."""
+        """Follow the advice of the line, after which the command must give the same result."""
         damaged = self.tried.damage["file"]
         parts = [part for part in Path(damaged).parts if part not in ("run", "corpus")]
         if not any(part in said for part in (*parts, str(Path(damaged).parent))):
@@ -352,7 +353,7 @@ class _Trial:
         return f"one line, then {named}"
 
     def _do_as_told(self, said: str, damaged: str) -> str:
-        """Follow the advice of an error message; what was done."""
+        """Follow the advice of an error message; returns what was done."""
         top = Path(damaged).parts[0]
         if match := re.search(r"\b(?:delete|remove) (\S+?)[,;:.]?(?: |$)", said):
             target = self.world / match[1]
@@ -379,7 +380,7 @@ class _Trial:
 
 
 def _said(outcome: Outcome) -> str:
-    """The last thing that a command said, with the reasons that it refers to."""
+    """The last line of a command, with the reasons that it refers to."""
     lines = outcome.lines or outcome.error.strip().splitlines() or [""]
     said = f"exit code {outcome.code}, {lines[-1][:300]}"
     if "printed above" in said:

@@ -1,4 +1,4 @@
-"""What the kernels that the compiler generates read and write, noted while it writes their code."""
+"""What the compiler's kernels read and write, recorded while it generates their code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 READ, WRITTEN, ADDED = "read", "written", "added"
-"""What a kernel does with elements; what it adds to is read and written."""
+"""What a kernel does with elements; those that it adds to are both read and written."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Access:
     """One load or store in the code of a kernel.
 
     Attributes:
-        buffer: what is read or written, by the compiler's name for it.
+        buffer: the compiler's name for what is read or written.
         index: where in the buffer, as a formula; the same formula reaches the same elements.
-        elements: how many the formula reaches.
+        elements: how many elements the formula reaches.
         size: bytes per element.
         whole: elements of the buffer; None if there may be more accesses than elements.
     """
@@ -42,10 +42,9 @@ class Traffic:
 
 
 def traffic(accesses: Iterable[Access]) -> Traffic:
-    """Each element once: formulas add up, but to no more than the buffer has.
+    """Count each element once: formulas add up, but to no more than the buffer has.
 
-    Where the formula depends on other values (a gather, a scatter), as many elements count as there
-    are accesses.
+    Where the formula depends on loaded values (a gather, a scatter), every access counts.
     """
     moved: dict[str, int] = {READ: 0, WRITTEN: 0}
     for does in moved:
@@ -61,12 +60,12 @@ def traffic(accesses: Iterable[Access]) -> Traffic:
 
 
 KERNELS: dict[str, tuple[bool, Traffic]] = {}
-"""Of the kernel that was generated last under each name: whether it is of a backward pass, and what
-it moves."""
+"""For the last kernel generated under each name: whether it belongs to a backward pass, and what it
+moves."""
 
 
 def watch() -> None:
-    """Note the accesses of every kernel from now on, in `KERNELS`."""
+    """Record the accesses of every kernel from now on in `KERNELS`."""
     made: Any = importlib.import_module("torch._inductor.codegen.triton").TritonKernel
     graphs: Any = importlib.import_module("torch._inductor.virtualized").V
     load, store = made.load, made.store
@@ -130,7 +129,7 @@ def _numel(graph: Any, buffer: str) -> int | None:
 
 
 def _bounded(access: Access, whole: int | None) -> Access:
-    """With the size of its buffer, where that is a bound."""
+    """The access with the size of its buffer, where that is a bound."""
     if access.whole is None or whole is None:
         return access
     return replace(access, whole=whole)

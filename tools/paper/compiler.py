@@ -1,7 +1,7 @@
 """Stand-ins for what the compiler would load and run on a GPU.
 
-The kernels that it generates become objects that note that they were launched. Attention stays an
-operator, where a build for CPUs would take it apart.
+Its generated kernels become objects that record their launches. Attention stays one operator, which
+a CPU build would decompose.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from paper import accesses, gpu
 from paper.launches import Launch, Noted, Operators
 
 _KEPT: list[Any] = []
-"""What has to live as long as the process: registrations of operators."""
+"""Registrations of operators, which must live as long as the process."""
 
 
 class Kernel:
-    """What stands where the generated code expects a compiled kernel."""
+    """Stands in for a compiled kernel in the generated code."""
 
     def __init__(self, name: str, noted: Noted) -> None:
         backward, moved = accesses.KERNELS[name]
@@ -33,17 +33,17 @@ class Kernel:
         self._noted = noted
 
     def run(self, *args: object, **kwargs: object) -> None:
-        """A launch."""
+        """Record a launch."""
         self._noted.add(self._launch)
 
 
 def install(noted: Noted, attention: str) -> None:
-    """Make PyTorch compile for the GPU that is not there, once in a process.
+    """Make PyTorch compile for the GPU that is not there; call it once in a process.
 
     Args:
-        noted: is told of every launch.
-        attention: the backend that attention takes, ``cudnn`` or ``flash``. PyTorch 2.11 and later
-            take the first on an H200.
+        noted: records every launch.
+        attention: the backend of attention, ``cudnn`` or ``flash``. PyTorch 2.11 and later choose
+            the first on an H200.
     """
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
@@ -58,21 +58,21 @@ def install(noted: Noted, attention: str) -> None:
 
 @contextmanager
 def paper(noted: Noted) -> Iterator[None]:
-    """What is made inside is fake, and every operator that runs inside is noted."""
+    """Within this context, new tensors are fake, and every operator that runs is recorded."""
     with FakeTensorMode(allow_non_fake_inputs=True), Operators(noted):
         yield
 
 
 def _configure() -> None:
     functorch, inductor = _module("_functorch.config"), _module("_inductor.config")
-    inductor.force_disable_caches = True  # what comes from a cache was not watched
+    inductor.force_disable_caches = True  # cached kernels were not watched
     functorch.enable_autograd_cache = False
     inductor.size_asserts = inductor.alignment_asserts = False
     torch._dynamo.config.recompile_limit = 256
 
 
 def _replace_loading(noted: Noted) -> None:
-    """Where generated code loads kernels, and where it makes, reads and checks tensors."""
+    """Replace how generated code loads kernels, and how it makes, reads and checks tensors."""
 
     def load(self: Any, name: str, source: str, device_str: str = "cuda") -> Kernel:
         return Kernel(name, noted)
@@ -90,7 +90,7 @@ def _replace_loading(noted: Noted) -> None:
     ):
         if hasattr(module, "copy_misaligned_inputs"):
             module.copy_misaligned_inputs = lambda *args, **kwargs: ([], [])
-    # Both trace their patterns on tensors of the device.
+    # Both trace their patterns on tensors on the device.
     passes = _module("_inductor.fx_passes.fuse_attention"), _module("_inductor.fx_passes.pad_mm")
     for module, name in zip(passes, ("_get_sfdp_patterns", "_pad_mm_init"), strict=True):
         setattr(module, name, _with_fakes(getattr(module, name)))
@@ -129,7 +129,7 @@ def _keep_attention(kind: str) -> None:
             output = aten._scaled_dot_product_cudnn_attention(
                 *(query, key, value, attn_mask, True, dropout_p, is_causal, False), scale=scale
             )[0]
-        elif attn_mask is not None:  # which the flash kernel does not know
+        elif attn_mask is not None:  # which the flash kernel does not support
             output = aten._scaled_dot_product_efficient_attention(
                 *(query, key, value, attn_mask, True, dropout_p, is_causal), scale=scale
             )[0]
@@ -146,7 +146,7 @@ def _keep_attention(kind: str) -> None:
 
 
 def _make_constants_real() -> None:
-    """Constants that the compiler folds are computed, on the CPU."""
+    """Let constants that the compiler folds be computed on the CPU."""
 
     def empty(size: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         return torch.empty(size, dtype=dtype, device="cpu")
@@ -161,7 +161,7 @@ def _make_constants_real() -> None:
 
 
 def _tell_shapes() -> None:
-    """An operator without a rule for its shape would be computed, on the CPU: minutes each."""
+    """Give the fp8 product a shape rule; without one it would run on the CPU, for minutes."""
 
     def product(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
         return out

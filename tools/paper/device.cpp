@@ -1,4 +1,4 @@
-// A CUDA device for a build of PyTorch that has none. It does nothing; tensors on it are fake.
+// A CUDA device that does nothing, for a build of PyTorch without CUDA; tensors on it are fake.
 
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/FakeGuardImpl.h>

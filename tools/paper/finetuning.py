@@ -37,8 +37,8 @@ def counted(noted: Noted, words: list[str], models: int, widths: list[int], card
 
     Args:
         words: a recipe and overrides.
-        models: how many train side by side; the plain loop trains one after the other.
-        card: whose rates the model of time takes.
+        models: how many train side by side; the plain loop trains them one after the other.
+        card: the card whose rates the time model uses.
     """
     config, rates = config_of(words, "crammed"), card_called(card)
     if obstacles := modernbert_obstacles(config.model):
@@ -71,9 +71,9 @@ def counted(noted: Noted, words: list[str], models: int, widths: list[int], card
 
 
 def _ours(noted: Noted, config: RunConfig, width: int) -> tuple[int, list[Launch]]:
-    """What the host launches for one step of all models, and what the graph has for one of them.
+    """The host's launches for one step of all models, and the graph's launches for one of them.
 
-    The graph's branches are alike, so that one is counted.
+    The graph's branches are alike, so only one is counted.
     """
     protocol = Protocol()
     shape = config.model.model_copy(update={"dropout": protocol.dropout})
@@ -107,7 +107,7 @@ def _ours(noted: Noted, config: RunConfig, width: int) -> tuple[int, list[Launch
 
 
 def _split(rows: int, width: int) -> EncodedSplit:
-    """As many rows, all of them so long."""
+    """A split of this many rows, all of this width."""
     offsets = np.arange(0, (rows + 1) * width, width, dtype=np.int64)
     tokens = Tokenized(np.ones(rows * width, np.int32), offsets, None, None, 0)
     return EncodedSplit(tokens, np.zeros(rows, np.float32), 1, 0, torch.device("cuda"))
@@ -120,7 +120,7 @@ def _plain(noted: Noted, config: RunConfig, width: int) -> list[Launch]:
     values = modernbert_config(config.model, config.tokenizer.vocab_size)
     values |= {"num_labels": OUTPUTS, "pad_token_id": 0}
     drawing = patch.object(transformers.PreTrainedModel, "init_weights", lambda model: None)
-    with torch.device("cuda"), drawing:  # what it draws, it looks at
+    with torch.device("cuda"), drawing:  # drawing reads values
         model: nn.Module = transformers.ModernBertForSequenceClassification(
             transformers.ModernBertConfig(**values)
         ).train()
@@ -152,7 +152,7 @@ def _launches(launches: list[Launch]) -> int:
 
 
 def _described(launches: list[Launch], models: int, card: Card) -> Json:
-    """What so many models launch, each for itself, one after the other."""
+    """What this many models launch, one after the other."""
     found = sums(Counter(launches), card)
     total, between = sum(found.values(), Sum()), between_products(found)
     return {

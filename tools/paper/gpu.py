@@ -1,6 +1,6 @@
 """A GPU that does nothing, in a build of PyTorch for CPUs.
 
-`load` has to come before PyTorch is imported, and `pretend` before anything is compiled.
+Call `load` before PyTorch is imported, and `pretend` before anything is compiled.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 SOURCE = Path(__file__).with_name("device.cpp")
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "step-on-paper"
-"""Where the library is kept that is built from `SOURCE`, and what the compilers cache: a folder
-that nobody else can write to."""
+"""A folder that nobody else can write to, for the library built from `SOURCE` and the compilers'
+caches."""
 CAPABILITY = (9, 0)
 
 
 class Properties:
-    """Those of an H200 or H100, as far as the compiler asks."""
+    """The properties of an H200 or H100 that the compiler asks for."""
 
     name = "NVIDIA H200"
     major, minor = CAPABILITY
@@ -42,7 +42,7 @@ class Properties:
 
 
 def missing() -> str | None:
-    """What this machine lacks for a step on paper; None if it lacks nothing."""
+    """The first thing that this machine lacks for a step on paper; None if it lacks nothing."""
     if sys.platform != "linux":
         return "Linux"
     if shutil.which("g++") is None:
@@ -53,14 +53,14 @@ def missing() -> str | None:
 
 
 def load() -> None:
-    """Build the device if that has not been done yet, and load it beside PyTorch's libraries.
+    """Build the device if that has not been done yet, and load it after PyTorch's libraries.
 
     Raises:
-        RuntimeError: PyTorch was imported before.
+        RuntimeError: PyTorch has already been imported.
         subprocess.CalledProcessError: the compiler failed.
     """
     if "torch" in sys.modules:
-        raise RuntimeError("the GPU has to be there before PyTorch looks for it")
+        raise RuntimeError("the GPU must be loaded before PyTorch is imported")
     found = importlib.util.find_spec("torch")
     assert found is not None
     assert found.origin is not None
@@ -83,7 +83,7 @@ def load() -> None:
 
 
 def pretend() -> None:
-    """Let PyTorch's Python side find the device, too. What is imported here asks for it at once."""
+    """Make PyTorch's Python side see the device. The imports here ask for it at once."""
     import torch
 
     cuda: Any = importlib.import_module("torch.cuda")
@@ -116,8 +116,8 @@ def pretend() -> None:
 
 
 def _answer(holder: Any, answer: object, names: str) -> None:
-    """Replace functions by ones that only answer."""
-    for name in names.split():  # one each: the compiler knows functions by identity
+    """Replace functions by stubs that return a constant."""
+    for name in names.split():  # a stub each: the compiler knows functions by identity
         setattr(holder, name, lambda *args, **kwargs: answer)
 
 
@@ -132,7 +132,7 @@ class _Event:
 
 
 class _Driver:
-    """As much of Triton's driver as compiling asks for."""
+    """The part of Triton's driver that compiling uses."""
 
     @staticmethod
     def is_active() -> bool:

@@ -1,4 +1,4 @@
-"""What a step launches, noted while the compiler's code around its kernels runs on fake tensors."""
+"""The launches of a step, recorded while the code around kernels runs on fake tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from paper.gpu import Properties
 
 VIEWS = (
-    # Operators that launch nothing, although PyTorch does not call all of them views.
+    # Operators that launch nothing, although PyTorch does not count all of them as views.
     *("prim.", "profiler.", "aten.empty", "aten.new_empty", "aten.detach", "aten.alias"),
     *("aten.as_strided", "aten.view", "aten._unsafe_view", "aten.split", "aten.unbind"),
     *("aten.lift_fresh", "aten.set_", "aten.is_", "aten.sym_", "aten._local_scalar_dense"),
@@ -34,7 +34,7 @@ class Launch:
     """One call of a generated kernel, or of an operator that PyTorch computes itself.
 
     Attributes:
-        where: ``forward`` or ``backward`` of what was compiled, or ``operator``.
+        where: ``forward`` or ``backward`` for generated kernels, otherwise ``operator``.
         read, written: bytes.
         kernels: launches of the device in one call.
         flops: of products and attention; everything else counts as 0.
@@ -62,13 +62,13 @@ class Noted:
         self._launches: list[Launch] | None = None
 
     def add(self, launch: Launch) -> None:
-        """Note a launch, if anybody listens."""
+        """Record a launch, if anybody listens."""
         if self._launches is not None:
             self._launches.append(launch)
 
     @contextmanager
     def listening(self) -> Iterator[list[Launch]]:
-        """What is launched inside, as a list that grows."""
+        """Within this context, launches are added to the list that it yields."""
         launches: list[Launch] = []
         self._launches = launches
         try:
@@ -78,7 +78,7 @@ class Noted:
 
 
 class Operators(TorchDispatchMode):
-    """Notes every operator that runs outside of generated kernels."""
+    """Records every operator that runs outside generated kernels."""
 
     def __init__(self, noted: Noted) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -86,7 +86,7 @@ class Operators(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """The compiler runs operators, too, which no step launches."""
+        """True: operators that the compiler runs for itself are no launches of a step."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -98,7 +98,7 @@ class Operators(TorchDispatchMode):
 
 
 def launch_of(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
-    """What a call of an operator costs a device; None where it launches nothing."""
+    """The launch that a call of an operator causes; None if it launches nothing."""
     name = str(func).removesuffix(".default")
     inputs, outputs = _tensors((args, kwargs)), _tensors(result)
     if (
@@ -135,7 +135,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _product(name: str, args: Any, outputs: list[Tensor]) -> Launch:
-    """[m, k] x [k, n]; the sum that `addmm` begins with is read as well."""
+    """A product [m, k] x [k, n]; for `addmm`, the added tensor is read as well."""
     factors = [arg for arg in args if isinstance(arg, Tensor)]
     read = _bytes(factors)
     left, right = factors[1:3] if "addmm" in name else factors[:2]
@@ -148,7 +148,7 @@ def _product(name: str, args: Any, outputs: list[Tensor]) -> Launch:
 
 
 def _attention(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Launch:
-    """Two products of each head; backward makes five of them, of which FLOP counts take four."""
+    """Two products per head; backward computes five, of which FLOP counts include four."""
     backward = "backward" in name
     rows, heads, length, size = args[1 if backward else 0].shape
     flops = (8 if backward else 4) * rows * heads * length * length * size
@@ -157,16 +157,19 @@ def _attention(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]
 
 
 def _column_sums(args: Any) -> tuple[int, int]:
-    """Of `crammed::add_norm_backward`: each program writes its column sums, and a sum reads them.
+    """Bytes and kernels of `crammed::add_norm_backward`, for column sums that a later sum reads.
 
-    There are four programs for each multiprocessor, and float32 sums for weight and bias.
+    Each of four programs per multiprocessor writes float32 sums for weight and bias.
     """
     width, parts = args[2].shape[-1], 2 if args[6] else 1
     return 4 * Properties.multi_processor_count * width * 4 * parts, 1 + parts
 
 
 def _of_lists(args: Any) -> tuple[int, int]:
-    """Of sums of lists: tensors of one format share launches, of 64 tensors or 320 chunks each."""
+    """Bytes and kernels of sums of lists of tensors.
+
+    Tensors of one format share launches, each of at most 64 tensors and 320 chunks.
+    """
     totals, added = args[:2]
     if any(a.dtype != b.dtype for a, b in zip(totals, added, strict=True)):
         return 0, len(totals)
@@ -178,6 +181,6 @@ DECLARED: dict[str, Callable[[Any], tuple[int, int]]] = {
     "crammed.add_norm_backward": _column_sums,
     "aten._foreach_add_.List": _of_lists,
 }
-"""Of operators that PyTorch cannot look into: the bytes that they write and read again besides
-their inputs and outputs, and how many kernels one call launches. An operator of ours that is not
-here moves its inputs and outputs in one kernel."""
+"""For operators that PyTorch cannot look into: the bytes that they write and read again besides
+their inputs and outputs, and how many kernels one call launches. Any other operator of ours moves
+its inputs and outputs in one kernel."""

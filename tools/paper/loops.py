@@ -1,4 +1,4 @@
-"""The loops of training that are put on paper: ours, and plain ones, as the benchmark has them."""
+"""The training loops that are counted on paper: ours and the plain ones of the benchmark."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from crammed.config import RunConfig
 from crammed.machine.device import Device
 
 Update = Callable[[int], object]
-"""Runs an update of so many microbatches."""
+"""Runs an update of this many microbatches."""
 WHOLE = "ours, one graph"
-"""Ours, with every layer compiled for itself."""
+"""Ours, with the whole model compiled as one graph."""
 
 
 def loop_of(name: str, config: RunConfig) -> Update:
@@ -49,7 +49,7 @@ def loop_of(name: str, config: RunConfig) -> Update:
 
 
 class _Whole(Device):
-    """A device whose compiler is given whole models."""
+    """A device for which whole models are compiled, not regions."""
 
     @property
     def regional(self) -> bool:
@@ -62,7 +62,7 @@ def loops() -> Sequence[str]:
 
 
 def make_on_device() -> None:
-    """Models begin where they train: fake tensors cannot be moved in place, or pinned."""
+    """Make models on the device they train on: fake tensors cannot be moved in place or pinned."""
     build: Any = importlib.import_module("crammed.training.build")
     step: Any = importlib.import_module("crammed.training.step")
     benchmark: Any = importlib.import_module("step")

@@ -13,12 +13,12 @@ from paper import launches
 from paper.launches import Launch
 
 EIGHT_BITS = 1.68
-"""How many times as fast a product of the layers is in 8 bits as in 16: on one H200, 1,214 to 1,258
-TFLOP/s were seen where 16 bits reached 727 to 740."""
+"""How many times as fast a layer's product is in 8 bits as in 16: one H200 reached 1,214 to 1,258
+TFLOP/s where 16 bits reached 727 to 740."""
 PARTS = (
-    # The first match counts. The compiler names a kernel after the operators in it, in a region
-    # after what these consist of; the parts are those of `crammed.model.traffic`. Elementwise
-    # kernels have no norm in them, although some are named after the one before.
+    # The first match counts. The compiler names a kernel after its operators, or in a region after
+    # what these decompose into; the parts are those of `crammed.model.traffic`. Elementwise kernels
+    # contain no norm, although some are named after the one before.
     ("loss", r"softmax|nll_loss|cross_entropy"),
     ("embedding", r"embedding|index_put|_sin_|arange_cos"),
     ("head", r"(gather|scatter|new_zeros).*layer_norm|layer_norm.*(gather|scatter|new_zeros)"),
@@ -34,7 +34,7 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Sum:
-    """What launches of one part come to."""
+    """The totals of the launches of one part."""
 
     launches: int = 0
     read: int = 0
@@ -53,9 +53,9 @@ class Sum:
 
 
 def seconds(launch: Launch, card: Card) -> float:
-    """The larger of its FLOPs and its bytes at the rates of `crammed.planning.oncard`.
+    """Seconds for its FLOPs or its bytes, whichever take longer, but no less than launching takes.
 
-    Products of 8-bit numbers are `EIGHT_BITS` times as fast.
+    Rates are those of `crammed.planning.oncard`; 8-bit products are `EIGHT_BITS` times as fast.
     """
     return max(LAUNCH * launch.kernels, _busy(launch, card))
 
@@ -69,17 +69,16 @@ def _busy(launch: Launch, card: Card) -> float:
 
 
 def side_by_side(branch: Iterable[Launch], branches: int, card: Card) -> float:
-    """Seconds of several branches of a graph that run the same launches next to each other.
+    """Seconds of several branches of a graph that run the same launches side by side.
 
-    No branch is faster than alone, and together they do not keep the device busy for less than
-    their bytes and FLOPs do.
+    No branch is faster than alone, and all of them take at least the time of their bytes and FLOPs.
     """
     alone = sum(seconds(launch, card) for launch in branch)
     return max(alone, branches * sum(_busy(launch, card) for launch in branch))
 
 
 def part(launch: Launch) -> str:
-    """What a launch is for."""
+    """The part of the step that a launch belongs to."""
     if launch.flops:
         return "attention" if launches.ATTENTION in launch.name else "products"
     found = (name for name, words in PARTS if re.search(words, launch.name))
@@ -87,7 +86,7 @@ def part(launch: Launch) -> str:
 
 
 def sums(counted: Mapping[Launch, int], card: Card) -> dict[str, Sum]:
-    """What launches come to, by part, those that take longest first.
+    """The totals of launches by part, the longest first.
 
     Args:
         counted: how often each was launched.

@@ -1,4 +1,4 @@
-"""The count of a loop's step, as a result."""
+"""Counts the steps of training loops, as a result for ``benchmarks/results``."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def counted(
 
     Args:
         words: a recipe and overrides.
-        names: of loops; ``all`` is all of them.
-        rows: of a microbatch.
-        card: whose rates the model of time takes.
-        kernels: how many of each loop to list.
+        names: the loops; ``all`` is all of them.
+        rows: rows of a microbatch.
+        card: the card whose rates the time model uses.
+        kernels: how many kernels of each loop to list.
     """
     made = [*words, f"compute.microbatch_rows={rows}", "compute.device=cuda"]
     config, rates = config_of(made, "crammed-2022"), card_called(card)
@@ -89,7 +89,7 @@ def _counted(noted: Noted, name: str, config: RunConfig, card: Card, kernels: in
 
 
 def _of_microbatch(noted: Noted, update: Update) -> Counter[Launch]:
-    """What an update of two microbatches launches beyond one of one."""
+    """What an update of two microbatches launches beyond an update of one."""
     both = []
     for microbatches in (1, 2):
         update(microbatches)  # a loop may compile for each
@@ -100,7 +100,7 @@ def _of_microbatch(noted: Noted, update: Update) -> Counter[Launch]:
 
 
 def _listed(launched: Counter[Launch], count: int) -> list[Json]:
-    """The launches that move most, products and attention last of all."""
+    """The launches that move most; products and attention come last."""
     ordered = sorted(launched.items(), key=lambda item: (item[0].flops, -item[0].moved * item[1]))
     return [
         {

@@ -1,4 +1,4 @@
-"""How a tool begins to count: with a GPU that does nothing, before PyTorch is imported."""
+"""Prepares a tool for counting: loads a GPU that does nothing before PyTorch is imported."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def begin(what: str, attention: str) -> Noted:
-    """Note what is launched on the GPU from now on; ends the program if this machine cannot.
+    """Record all launches on the GPU from now on; ends the program if this machine cannot.
 
     Args:
-        what: is to be counted, for the error.
-        attention: whose kernels it has, ``cudnn`` or ``flash``.
+        what: what will be counted, for the error message.
+        attention: the backend of attention, ``cudnn`` or ``flash``.
     """
     if (missing := gpu.missing()) is not None:
         sys.exit(f"error: {what} needs {missing}")

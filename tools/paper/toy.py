@@ -1,4 +1,4 @@
-"""A norm and a GELU, forward and backward, beside what a hand counts."""
+"""A norm and a GELU, forward and backward, and their traffic as counted by hand."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def by_hand() -> list[tuple[int, int]]:
     return [
         # Forward: x, weight and bias; y and the statistics.
         (half + 2 * vector, half + statistics),
-        # Backward, first of all the norm once more, in float32: x, statistics, weight and bias.
+        # Backward recomputes the norm in float32: x, statistics, weight and bias.
         (half + statistics + 2 * vector, full),
-        # The slope of y, that norm, x, statistics and weight; the slope of x, and column sums.
+        # The gradient of y, that norm, x, statistics, weight; the gradient of x, and column sums.
         (half + full + half + statistics + vector, half + partial),
     ]
 
 
 def on_paper(noted: Noted) -> list[Launch]:
-    """The generated kernels of the same."""
+    """The launches of the generated kernels of the same step, counted."""
 
     def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.gelu(F.layer_norm(x.float(), (WIDTH,), weight, bias)).to(torch.bfloat16)

@@ -1,11 +1,12 @@
 """The command line. Its files, from the entry to what all verbs share:
 
 app        the program: its verbs, and how errors end it
-training   run, pretrain, plan
+training   run, pretrain
+planning   plan
 corpora    prepare, data show, data verify
 models     evaluate, report, export
 studies    study
-machine    recipes, doctor
+machine    recipes, runs, doctor
 options    options of several verbs, and the configuration that results from them
 output     results as lines for people or as JSON
 """

@@ -1,4 +1,4 @@
-"""The command line. Its verbs are thin; heavy imports wait until a verb needs them."""
+"""The program: its verbs, and how errors end it. Heavy imports wait until a verb needs them."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
     if importing(frame):
         leave()
     _Interrupt.raised = True
-    for each in stop_signals():  # cleaning up takes a moment; only another Ctrl-C cuts it short
+    for each in stop_signals():  # from now on, only another Ctrl-C cuts the cleaning up short
         signal.signal(each, signal.SIG_DFL if each == signal.SIGINT else signal.SIG_IGN)
     raise _Interrupt
 
 
 class _Output:
-    """Standard output, whose faults are errors for the user."""
+    """Standard output that reports its faults as errors for the user."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -86,7 +86,7 @@ class _Output:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        if text == "":  # with which the command-line library tries what a stream takes
+        if text == "":  # the command-line library tests with it what a stream accepts
             return 0
         with self._faults():
             return self._stream.write(text)
@@ -114,20 +114,20 @@ def _say(error: object) -> None:
 
 
 def _leave() -> None:
-    """From here on, a signal ends the process without another word: all is finished, or said."""
+    """Let signals end the process silently from here on: all is finished, or has been said."""
     for each in stop_signals():
         signal.signal(each, signal.SIG_DFL)
 
 
 def _open_closed_streams() -> None:
-    """Let standard streams that are closed lead nowhere."""
+    """Open standard streams that are closed on the null device."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 _GO_ON = ("run", "prepare", "pretrain", "evaluate", "study")
-"""Verbs that find what an earlier call of the same words has finished."""
+"""Verbs that continue from what an earlier call with the same words has finished."""
 
 
 def main() -> None:
@@ -152,7 +152,7 @@ def main() -> None:
     except CrammedError as error:
         _say(error)
         sys.exit(error.exit_code)
-    except OSError as error:  # the machine's fault, wherever it showed
+    except OSError as error:  # a fault of the machine, wherever it occurred
         from crammed.files.faults import failing
 
         _say(failing(error))
@@ -164,6 +164,6 @@ def main() -> None:
         sys.exit(InputError.exit_code)
     except BaseException as error:
         if isinstance(error, SystemExit) or not _Interrupt.raised:
-            raise  # libraries in C turn an interrupt into some error of their own
+            raise  # known by a flag: libraries in C turn an interrupt into errors of their own
         _say(f"{SAID}, and the same command continues from there" if verb in _GO_ON else SAID)
         sys.exit(Interrupted.exit_code)

@@ -68,7 +68,7 @@ def prepare(
 
 
 def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerConfig]:
-    """What chooses the vocabulary for a number of tokens: that of the model that suits them."""
+    """A function that chooses the tokenizer, by the model that suits a number of tokens."""
     from crammed.planning.settling import device_of, measuring
     from crammed.rules.choosing import choose, shape_of
 

@@ -1,4 +1,4 @@
-"""The verbs that inform: recipes, runs, doctor."""
+"""The verbs that show what there is: recipes, runs, doctor."""
 
 from __future__ import annotations
 
@@ -98,6 +98,6 @@ def doctor(as_json: JsonOption = False) -> None:
 
     with shown_progress() as progress:
         values = examine(progress)
-    labels = {"because": "chosen"}  # what precedes the reasons, for people
+    labels = {"because": "chosen"}  # the label of the reasons, for people
     lines = [(labels.get(key, key), plain(value)) for key, value in values.items()]
     print_result(values, as_json, lines)

@@ -40,7 +40,7 @@ CompareOption = Annotated[
 ]
 UntrainedOption = Annotated[
     bool,
-    typer.Option("--untrained/--no-untrained", help="Fine-tune the untrained model, too."),
+    typer.Option("--untrained/--no-untrained", help="Also fine-tune the untrained model."),
 ]
 SubmissionOption = Annotated[
     Path | None,

@@ -74,7 +74,7 @@ def configure(
     Args:
         words: a recipe and overrides.
         fixed: sections of the configuration that options decide.
-        fit: leave all that has a rule to the budget, unless `words` set it.
+        fit: let everything that has a rule follow from the budget, unless `words` set it.
         needs_data: refuse a configuration without any data.
         out: the folder to train in, if it was named.
 
@@ -115,10 +115,10 @@ def configure(
 
 
 def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> None:
-    """Refuse an override of what an option sets, too: one of the two would be ignored.
+    """Refuse an override of what an option also sets: one of the two would be ignored.
 
     Args:
-        key: what the option sets, and `given` whether it was used.
+        key: what the option sets; `given` says whether it was used.
 
     Raises:
         InputError: an override sets the key.
@@ -133,7 +133,7 @@ def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> No
 
 
 def show_former(progress: Progress, asked: Asked) -> None:
-    """Say when a run goes on with a recipe that has changed since it began."""
+    """Log that a run continues with a recipe that has changed since it began, if it does."""
     if asked.earlier:
         progress.line(
             f"recipe  continues with the recipe {asked.config.recipe} as it was in an earlier "
@@ -144,7 +144,7 @@ def show_former(progress: Progress, asked: Asked) -> None:
 def show_budget(
     progress: Progress, config: RunConfig, budget: Budget | None, words: list[str] | None
 ) -> None:
-    """Say which budget is used if neither the option nor an override gave one."""
+    """Log which budget is used if neither the option nor an override gave one."""
     if budget is None and not any(re.match(r"budget(\.limit)?=", word) for word in words or []):
         progress.line(
             f"budget  {config.budget.limit}, from recipe {config.recipe}; choose another with "
@@ -174,7 +174,7 @@ def absolute_source(name: str) -> str:
     """A path that is valid in any working directory; names that are not paths stay unchanged.
 
     Raises:
-        InputError: the name is empty, which would be all that lies in the working directory.
+        InputError: the name is empty; it would stand for the whole working directory.
     """
     from crammed.config import SourceConfig
 

@@ -15,7 +15,7 @@ def print_result(values: dict[str, Any], as_json: bool, lines: list[tuple[str, s
 
     Args:
         values: the result, which is printed as one JSON object if `as_json`.
-        lines: the same for people: labels, and one or more lines of text for each.
+        lines: the result for people: labels, with one or more lines of text each.
     """
     if as_json:
         typer.echo(json.dumps(values, allow_nan=False))

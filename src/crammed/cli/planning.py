@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from crammed.terminal.progress import Progress
 
 A_DAY = 86400.0
-"""Seconds, and the most to measure for."""
+"""Seconds of a day, which is also the longest time to measure for."""
 A_WHILE = 20.0
-"""Seconds to measure for, unless somebody says."""
+"""Seconds to measure for by default."""
 
 
 def plan(
@@ -93,13 +93,13 @@ def plan(
 
 @dataclass(frozen=True)
 class _Speeds:
-    """Where a plan knows speeds from.
+    """Where a plan gets speeds from.
 
     Attributes:
         measure: FLOP/s of a configuration.
         whole: the speeds of all parts of a run with a configuration.
         nominal: FLOP/s to begin with; None is the nominal speed of this machine.
-        card: for which speeds are counted; None where this device is measured.
+        card: the card for which speeds are counted; None if this device is measured.
     """
 
     measure: Measure
@@ -135,7 +135,7 @@ def _on(name: str) -> _Speeds:
 
 
 def _card_values(card: Card, tokens_per_second: float) -> dict[str, Any]:
-    """What a forecast for a card says of it."""
+    """What a forecast for a card says about the card."""
     published = None if card.published is None else A_DAY * card.published
     return {
         "name": card.name,
@@ -148,9 +148,9 @@ def _card_values(card: Card, tokens_per_second: float) -> dict[str, Any]:
 def _suited(
     asked: Asked, chosen: Chosen, corpus: Corpus | None, speeds: _Speeds
 ) -> tuple[Chosen | None, str]:
-    """The size that suits budget and text, and why the recipe's own is what it is.
+    """The recipe in the size that suits budget and text, and the reasons for the size it has.
 
-    The first is None if what is set suits none of the sizes to choose from.
+    The first is None if none of the sizes to choose from suits what is set.
     """
     from crammed.rules.choosing import SHAPE, choose, reasons
 
@@ -216,14 +216,14 @@ def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
-    """What has to be known of a forecast that nobody measured."""
+    """What to know about a forecast that is counted, not measured."""
     from crammed.quantity import quantity
 
     lines = [
         (
             "card",
-            f"{card['name']}: a count of FLOPs, bytes and memory at most, not a measurement "
-            "(docs/performance.md)",
+            f"{card['name']}: an estimate from counted FLOPs, bytes and memory; its speed is an "
+            "upper limit (docs/performance.md)",
         ),
         ("a day", f"{quantity(card['tokens_per_day'])} tokens, counted"),
     ]
@@ -235,10 +235,10 @@ def _card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _size_lines(sizes: list[dict[str, Any]], best: dict[str, Any], known: str) -> Iterator[str]:
-    """A table of sizes: the speed of some is known, the others' follows from their FLOPs.
+    """A table of sizes: the speed of some is known, that of the others follows from their FLOPs.
 
     Args:
-        known: how, in a word.
+        known: how it is known, in a word.
     """
     from crammed.quantity import quantity
 

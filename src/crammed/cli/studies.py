@@ -134,7 +134,7 @@ def _run_each(
 ) -> None:
     """Run studies one after the other, write their pages, and print what they found.
 
-    Of several, one that is refused does not keep the others from running.
+    If one of several is refused, the others still run.
 
     Raises:
         InputError: the only study is refused.
@@ -166,7 +166,7 @@ def _run_each(
 
 
 def _write_page(out: Path) -> Path:
-    """Write the page of a study, unless nothing has changed since it was written."""
+    """Write the page of a study, unless ``study.json`` has not changed since it was written."""
     from crammed.report.study import write_study_page
     from crammed.study.folder import RESULT
 
@@ -187,15 +187,12 @@ def _raise_for(
         named = ((f"{name}: " if several else "", of(result)) for name, result in results.items())
         return [f"{name}{fault}" for name, found in named for fault in found]
 
-    faults = []
-    if refused:
-        named = (f"{name} ({why})" for name, why in refused.items())
-        faults.append(f"refused were {'; '.join(named)}")
+    faults = [f"{name} was refused ({why})" for name, why in refused.items()]
     if failed := faulty(failed_runs):
         runs = sum(len(a["runs"]) for result in results.values() for a in result["arms"].values())
         faults.append(f"{len(failed)} of {counted(runs, 'run')} failed: {'; '.join(failed)}")
     if missing := faulty(missing_scores):
-        faults.append(f"{counted(len(missing), 'score')} could not be had: {'; '.join(missing)}")
+        faults.append(f"{counted(len(missing), 'score')} missing: {'; '.join(missing)}")
     if faults:
         raise TaskFailed(
             f"finished, but {'; '.join(faults)}; the reasons are printed above, and the same "
@@ -205,7 +202,7 @@ def _raise_for(
 
 @dataclass(frozen=True)
 class _Call:
-    """What was typed."""
+    """What was typed for one study."""
 
     name: str
     words: list[str]
@@ -218,7 +215,7 @@ class _Call:
 
 
 def _every(call: _Call) -> list[_Call]:
-    """The calls of all built-in studies, each in a folder of its own."""
+    """The call for each built-in study, in a folder of its own."""
     from crammed.study.arms import study_names
     from crammed.study.folder import name_in
 
@@ -241,7 +238,7 @@ def _judges(
 
 
 def _sharing(call: _Call, calls: Sequence[_Call]) -> _Call:
-    """The call with the corpus that another study has prepared, if no arm needs another."""
+    """The call with the corpus that another study has prepared, if all its arms read one corpus."""
     from crammed.study.preparing import FOLDER
 
     prepared = [each for each in calls if (each.out / FOLDER / "base" / "manifest.json").exists()]
@@ -265,9 +262,9 @@ def _has_corpora(call: _Call) -> bool:
 def _say_costs(
     calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, alone: bool, as_json: bool
 ) -> None:
-    """Say what studies cost: on standard output if that is all that was asked for.
+    """Print what studies cost, on standard output if that is all that was asked for.
 
-    Of several, one that is refused does not keep the others from being counted.
+    If one of several is refused, the others are still counted.
     """
     from crammed.study.timing import Timing
 
@@ -297,7 +294,7 @@ def _say_costs(
 
 
 def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
-    """What is left of a study, before anything is prepared."""
+    """The cost of what is left of a study, before anything is prepared."""
     from crammed.data.corpus import Corpus
     from crammed.study.arms import load_study, read_study, with_words
     from crammed.study.corpora import ArmCorpora, Corpora
@@ -316,7 +313,7 @@ def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
 
 
 def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str, Any]:
-    """Prepare what the study reads, check all of it, and run it."""
+    """Prepare the corpora of a study, check its arms, and run it."""
     from crammed.study.arms import left_out, load_study
     from crammed.study.folder import Chooser, began_earlier
     from crammed.study.places import threads_of
@@ -347,7 +344,7 @@ def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str,
 
 
 def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
-    """The corpus that was named, or those of the arms, once all arms have been found valid."""
+    """The corpus that was named, or those of the arms, prepared once all arms have been checked."""
     from crammed.data.corpus import Corpus
     from crammed.study.arms import load_study, read_study, with_words
     from crammed.study.checks import check_budgets
@@ -363,7 +360,7 @@ def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
 
 
 def _print_study(result: dict[str, Any], page: str) -> None:
-    """The comparison of the arms; below it what failed, and where the page is."""
+    """Print the comparison of the arms; below it, what failed, and where the page is."""
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show

@@ -128,7 +128,7 @@ def pretrain(
 def _lead(
     asked: Asked, corpus: Corpus, out: Path, device: Device, progress: Progress, group: Group | None
 ) -> dict[str, Any]:
-    """Settle what is trained, train it, and have the other processes follow; returns the result."""
+    """Settle what is trained, train it, and let the other processes follow; return the result."""
     from crammed.pipeline import result, train_and_export
     from crammed.planning.settling import measuring, settled, tell
     from crammed.runs.directory import RunDir
@@ -202,7 +202,7 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _lower_rates(result: dict[str, Any]) -> str | None:
-    """What to type in place of learning rates that were far too high; None if none was."""
+    """The learning rates to type in place of those that were far too high; None if none was."""
     from crammed.rules.rates import far_too_high
     from crammed.runs.directory import read_choice, read_config
 
@@ -212,7 +212,7 @@ def _lower_rates(result: dict[str, Any]) -> str | None:
 
 
 def _python() -> str:
-    """What to type for this interpreter: its name, if that is the one that the shell finds."""
+    """What to type for this interpreter: ``python`` if the shell finds it by that name."""
     found = shutil.which("python")
     if found is not None and Path(found).parent == Path(sys.executable).parent:
         return "python"

@@ -1,4 +1,5 @@
-"""Code for what torch.compile leaves slow, or what runs without it, beside plain PyTorch.
+"""Kernels for what torch.compile leaves slow or for updates that are not compiled.
 
-The Triton kernels run their references where they cannot run, so that callers need not ask.
+Each has a reference in plain PyTorch. Where Triton kernels cannot run, their references do, so
+callers need not check.
 """

@@ -1,8 +1,9 @@
 """Residual addition and LayerNorm (Ba et al. 2016) in one pass, and their backward in one pass.
 
-Backward of a norm reduces over rows for the input and over columns for the weight. Compiled from
-plain PyTorch, that reads the inputs twice. Here each of a fixed number of programs walks over its
-rows once, keeps its share of the column sums in registers, and writes that share at its end.
+The backward pass of a norm reduces along each row for the input and down each column for the
+weight. Compiled from plain PyTorch, it reads its inputs twice. Here each of a fixed number of
+programs goes over its rows once, accumulates its column sums in registers, and writes them at the
+end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from crammed.kernels.jit import jit, power_of_two, processors, runs_on, tl
 WIDEST = 8192
 """Widest row that fits into the registers of one program."""
 PROGRAMS = 4
-"""Programs of the backward kernel for each multiprocessor: enough to hide the memory's latency."""
+"""Programs of the backward kernel per multiprocessor: enough to hide memory latency."""
 
 
 def add_norm(
@@ -29,7 +30,7 @@ def add_norm(
 
     Args:
         x: the residual stream, [..., D].
-        branch: what is added to it, [..., D]; may have another format than the stream.
+        branch: what is added to it, [..., D]; its number format may differ from the stream's.
         weight: [D].
         bias: [D], or None.
 
@@ -38,7 +39,7 @@ def add_norm(
         stream stays in float32, while the norm goes to a matrix product.
 
     Raises:
-        InputError: shapes that do not fit together.
+        InputError: the shapes do not fit together.
     """
     if x.shape != branch.shape or weight.shape != x.shape[-1:]:
         raise InputError(
@@ -54,7 +55,7 @@ def add_norm(
 def add_norm_reference(
     x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """The same in plain PyTorch."""
+    """`add_norm` in plain PyTorch."""
     total = (x + branch).to(x.dtype)
     precise = torch.promote_types(x.dtype, torch.float32)
     bias = None if bias is None else bias.to(precise)
@@ -85,7 +86,7 @@ def _add_norm_forward_kernel(
     inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
     sums = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     sums += tl.load(branch + at, mask=inside, other=0.0).to(tl.float32)
-    # Backward sees the total as it is stored, so the norm must be that of the stored total.
+    # Backward reads the stored total, so the norm must be computed from that.
     stored = sums.to(total.dtype.element_ty)
     tl.store(total + at, stored, mask=inside)
     value = stored.to(tl.float32)
@@ -155,7 +156,7 @@ def _add_norm_backward_kernel(
 
 
 def _tile(width: int) -> tuple[int, int, int]:
-    """Columns and rows of one program's tile, and its warps: 8 to 16 elements a thread."""
+    """Columns and rows of one program's tile, and its warps: 8 to 16 elements per thread."""
     block = power_of_two(width)
     rows = max(1, 2048 // block)
     return block, min(rows, 16), min(16, max(4, block // 512))
@@ -225,8 +226,8 @@ def _add_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of stream, branch, weight and bias.
 
-    The branch's is empty where it is the stream's, the bias's where there is no bias: an operator
-    has as many outputs as its schema says, and none may be another's alias.
+    The branch's is empty if it equals the stream's, and the bias's if there is no bias: the schema
+    fixes the number of outputs, and none may alias another.
     """
     d_normed = d_normed.contiguous()
     d_total = None if d_total is None else d_total.contiguous()
@@ -290,7 +291,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(total, weight, mean, rstd)
     ctx.bias = bias is not None
     ctx.format = branch.dtype
-    ctx.set_materialize_grads(False)  # no zeros where only one of the outputs is used
+    ctx.set_materialize_grads(False)  # no zeros for an output that is not used
 
 
 def _backward(

@@ -1,10 +1,10 @@
-"""Cross-entropy of a large vocabulary, in float32 arithmetic on logits of any format.
+"""Cross-entropy over a large vocabulary, in float32 arithmetic on logits of any format.
 
-Forward reads the logits once (online softmax, Milakov and Gimelshein 2018) and keeps one number a
-row; backward reads them once more and writes their gradient. The gradient could be written over
-the logits in forward only by knowing then what it will be multiplied with (scaling it later costs
-the pass that was saved), and in backward only outside of torch.compile, which copies what a
-backward pass would change. So it is a tensor of its own; the logits are freed right after.
+Forward reads the logits once (online softmax, Milakov and Gimelshein 2018) and keeps one number per
+row; backward reads them once more and writes their gradient to a new tensor, after which the logits
+are freed. Forward could overwrite the logits with the gradient only if it knew the factor that
+backward will apply (scaling later costs the pass that was saved). Backward could do so only outside
+torch.compile, which copies what a backward pass would modify.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         logits: [N, V].
-        labels: [N] int64, from 0 to V - 1; a row with -100 counts for nothing.
+        labels: [N] int64, from 0 to V - 1; rows with -100 are ignored.
 
     Raises:
-        InputError: shapes that do not fit together.
+        InputError: the shapes do not fit together.
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise InputError(
@@ -45,7 +45,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def cross_entropy_reference(logits: Tensor, labels: Tensor) -> Tensor:
-    """The same in plain PyTorch."""
+    """`cross_entropy` in plain PyTorch."""
     precise = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(logits.to(precise), labels, reduction="sum")
 
@@ -104,7 +104,7 @@ def _cross_entropy_backward_kernel(
     schema="(Tensor logits, Tensor labels) -> (Tensor, Tensor)",
 )
 def _cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses and logarithms of the softmax's denominators, [N] float32."""
+    """Losses, and logarithms of the softmax denominators, [N] float32."""
     logits, labels = logits.contiguous(), labels.contiguous()
     rows, vocab = logits.shape
     losses = logits.new_empty(rows, dtype=torch.float32)

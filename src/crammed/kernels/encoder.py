@@ -1,6 +1,6 @@
 """The encoder with fused kernels: the same parameters, names and results.
 
-Every residual addition waits for the norm that follows it, and both are done in one pass.
+Every residual addition is done in one pass with the norm that follows it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from crammed.model.positions import Tables
 
 
 class FusedFeedForward(FeedForward):
-    """A feed-forward block with activation and gate, where it has one, in one pass."""
+    """A feed-forward block; where it is gated, activation and gate take one pass."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -61,7 +61,7 @@ class FusedEncoder(Encoder):
 
 
 def _add_norm(x: Tensor, branch: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """The stream with `branch` added, and what `norm` makes of it."""
+    """The stream with `branch` added, and its norm."""
     if branch is None:
         return x, norm(x)
     if not isinstance(norm, LayerNorm):
@@ -79,10 +79,10 @@ class FusedMaskedLM(MaskedLM):
 
 
 def fused(model: MaskedLM) -> tuple[MaskedLM, str]:
-    """`model` with fused kernels, and a line that says so; or `model` itself, and why.
+    """`model` with fused kernels, and a line that says so; or `model` itself, and the reason.
 
-    The parameters are those of `model`, not copies: an optimizer or a checkpoint of one is also one
-    of the other. On a CPU the kernels' reference implementations run.
+    The parameters are those of `model`, not copies, so optimizers and checkpoints suit both. On a
+    CPU the kernels' reference implementations run.
     """
     config, embedding = model.encoder.config, model.encoder.tokens
     device = embedding.weight.device
@@ -101,7 +101,7 @@ def fused(model: MaskedLM) -> tuple[MaskedLM, str]:
 def _refusal(model: MaskedLM, device: torch.device) -> str | None:
     """Why the kernels cannot run this model; None if they can.
 
-    This is a list of what they support, so that anything new is refused until it is added.
+    It lists what they support, so anything new is refused until it is added here.
     """
     encoder, config = model.encoder, model.encoder.config
     if config.passes > 1:

@@ -1,7 +1,7 @@
 """The gate of a feed-forward layer (GLU, Shazeer 2020): activation of one half times the other.
 
-Backward computes the activation again from the product that it came from, and writes the gradients
-of both halves into one tensor in the same pass.
+The backward pass recomputes the activation from its input, and writes the gradients of both halves
+into one tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from crammed.kernels.jit import jit, power_of_two, runs_on, tl
 from crammed.model.blocks import ACTIVATIONS
 
 ACTIVATION_NAMES = ("gelu", "gelu_tanh", "relu", "relu2", "silu")
-"""What the kernel knows of `crammed.model.blocks.ACTIVATIONS`."""
+"""The members of `crammed.model.blocks.ACTIVATIONS` that the kernel supports."""
 _TILE = 2048
 
 
@@ -31,7 +31,7 @@ def gate(up: Tensor, activation: str) -> Tensor:
         [..., H] in the format of `up`.
 
     Raises:
-        InputError: an unknown activation, or a width that cannot be halved.
+        InputError: the activation is unknown, or the width cannot be halved.
     """
     if activation not in ACTIVATION_NAMES:
         known = ", ".join(ACTIVATION_NAMES)
@@ -45,7 +45,7 @@ def gate(up: Tensor, activation: str) -> Tensor:
 
 
 def gate_reference(up: Tensor, activation: str) -> Tensor:
-    """The same in plain PyTorch."""
+    """`gate` in plain PyTorch."""
     active, passed = up.chunk(2, dim=-1)
     return ACTIVATIONS[activation].function(active) * passed
 

@@ -1,4 +1,4 @@
-"""Triton, where it is installed. Without it the references in plain PyTorch run."""
+"""Triton, if it is installed. Otherwise the references in plain PyTorch run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def jit(function: Callable[..., None]) -> Any:
-    """A Triton kernel; the plain function where Triton is missing, and nobody calls it."""
+    """A Triton kernel; without Triton the plain function, which is never called."""
     return function if triton is None else triton.jit(function)
 
 
@@ -48,18 +48,18 @@ def available(device: torch.device) -> bool:
 
 
 def runs_on(x: Tensor) -> bool:
-    """Whether a kernel computes on `x`, not its reference; a constant under torch.compile."""
+    """Whether a kernel rather than its reference handles `x`; constant under torch.compile."""
     return triton is not None and (x.is_cuda or INTERPRETED) and x.dtype in DTYPES
 
 
 @cache
 def processors(device: torch.device) -> int:
-    """Streaming multiprocessors of a GPU; a few in the interpreter, so that programs loop."""
+    """Streaming multiprocessors of a GPU; 1 in the interpreter, so that programs loop."""
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two that is not below `number`."""
+    """The smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()

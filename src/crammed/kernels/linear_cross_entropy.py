@@ -1,10 +1,10 @@
-"""The head's product and its cross-entropy in one buffer, for updates that nothing compiles.
+"""The head's product and its cross-entropy in one buffer, for updates that are not compiled.
 
 Step by step, PyTorch holds four matrices of [N, V]: logits, their log-softmax, and the gradients of
-both. On a CPU, moving those takes as long as the products of a narrow head. Here the logits become
-exponentials, and these become the gradient, where they are. What every row is divided by multiplies
-the hidden states instead, which are narrower. On a GPU the compiler merges most of these passes,
-and it cannot take in a function that writes over its own results.
+both. On a CPU, moving those takes as long as the products of a narrow head. Here the logits turn
+into exponentials and then into the gradient, in place. Rows of the hidden states, which are
+narrower, are scaled instead of rows of the gradient. On a GPU the compiler merges most of these
+passes, and it does not support a function that overwrites its own results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 def linear_cross_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
 ) -> Tensor:
-    """Sum of the rows' losses, a scalar. It can be differentiated once.
+    """Sum of the rows' losses, a scalar that can be differentiated once.
 
     Args:
         hidden: [N, D], float32 or float64, as are all but the labels.
@@ -34,7 +34,7 @@ def linear_cross_entropy(
 def linear_cross_entropy_reference(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
 ) -> Tensor:
-    """The same step by step."""
+    """`linear_cross_entropy` step by step."""
     return F.cross_entropy(F.linear(hidden, weight, bias), labels, reduction="sum")
 
 
@@ -46,9 +46,9 @@ class _InPlace(torch.autograd.Function):
         labels = labels[:, None]
         x = F.linear(hidden, weight, bias)
         x -= x.amax(-1, keepdim=True)
-        own = x.gather(1, labels)  # before exponentials, which may underflow
+        own = x.gather(1, labels)  # before the exponentials, which may underflow
         sums = x.exp_().sum(-1, keepdim=True)
-        # From here on x is the gradient of the logits, but for its rows' division by the sums.
+        # From here on x is the gradient of the logits, except that rows are not divided by sums.
         x.scatter_add_(1, labels, -sums)
         ctx.save_for_backward(x, sums, hidden, weight)
         ctx.has_bias = bias is not None

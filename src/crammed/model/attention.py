@@ -1,4 +1,4 @@
-"""Blocks that mix the tokens of a row. Copied beside exported models (`blocks` says how)."""
+"""Blocks that mix the tokens of a row. Copied into exported models (see `blocks`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .blocks import Block, Config, Linear, unit_rms
 from .positions import POSITIONS, RotaryPositions, Tables
 
 NEIGHBOURS = (-1, 1, -2, 2)
-"""Where heads look that begin with their neighbours, in turn, in tokens onwards."""
+"""Offsets in tokens that heads start by attending to, in turn (`model.attention_start`)."""
 NEIGHBOUR_KEY = 5.0
-"""What the biases of their keys begin with, for each rotary angle. With 64 dimensions a head of a
-new model then gives its neighbour 94 % of its attention, as far as positions decide."""
+"""Initial value of these heads' key biases, for each rotary angle. By position alone, a head of 64
+dimensions in a new model then gives its neighbour 94 % of its attention."""
 
 
 class Attention(Block):
@@ -36,13 +36,13 @@ class Attention(Block):
         self.out = Linear(config.width, config.width, bias=config.linear_bias)
 
     def mixing(self, length: int) -> int:
-        """Scores and weighted sums of values."""
+        """Those of the scores and of the weighted sums of values."""
         return 2 * length * self.width
 
     def _parts(
         self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Queries, keys and values [B, H, S, K], and the mask, with the places in them."""
+        """Queries, keys and values [B, H, S, K] and the mask, with positions encoded in them."""
         q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
         if self.norm_eps is not None:
             q, k = unit_rms(q, self.norm_eps), unit_rms(k, self.norm_eps)
@@ -52,9 +52,9 @@ class Attention(Block):
         return q, k, v, mask
 
     def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        """How much each token attends to each, before dropout, [B, H, S, S]; for looking at them.
+        """How much each token attends to each, before dropout, [B, H, S, S]; for inspection.
 
-        The arguments are those of `forward`, which never holds all of them in memory.
+        Arguments as in `forward`, which never holds all of these numbers in memory.
         """
         q, k, _, mask = self._parts(x, tables, mask)
         scores = q @ k.mT * self.head_dim**-0.5
@@ -68,7 +68,7 @@ class Attention(Block):
     def mixed(
         self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
     ) -> Tensor:
-        """The weighted sums of values, with the heads side by side, [B, S, D]; as in `forward`."""
+        """The weighted sums of values, heads concatenated, [B, S, D]; arguments as in `forward`."""
         q, k, v, mask = self._parts(x, tables, mask, values)
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
@@ -77,25 +77,25 @@ class Attention(Block):
     def forward(
         self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
     ) -> Tensor:
-        """Mix.
+        """Attention over x [B, S, D].
 
         Args:
-            tables: what the positions prepared for rows of this length.
-            mask: [B, 1, 1, S], True where a token may be attended to; or [B, 1, S, S], which says
-                so for each token that attends; None where all may.
-            values: [B, S, D], added to the values of all heads side by side.
+            tables: from `Positions.tables`, for rows of this length.
+            mask: True where a token may be attended to, [B, 1, 1, S], or [B, 1, S, S] for each
+                attending token separately; None allows all.
+            values: [B, S, D], added to the concatenated values of all heads.
         """
         output: Tensor = self.out(self.mixed(x, tables, mask, values))
         return output
 
     def look_at(self, distances: Sequence[int]) -> None:
-        """Set the biases of queries and keys so that each head looks that many tokens onwards.
+        """Set the biases of queries and keys so that each head attends at a given distance.
 
-        Scores then consist of a part that depends on the distance alone, and of one that depends on
+        Scores are then the sum of a part that depends only on the distance and one that depends on
         the tokens, which is small in a new model.
 
         Args:
-            distances: one for each head; negative ones look back.
+            distances: in tokens ahead, one for each head; negative ones look back.
 
         Raises:
             TypeError: the positions are not rotary.
@@ -103,7 +103,7 @@ class Attention(Block):
         if not isinstance(self.position_encoding, RotaryPositions):
             raise TypeError("only rotary positions let a head look at a distance")
         key = torch.zeros(self.head_dim)
-        key[: self.head_dim // 2] = NEIGHBOUR_KEY  # whose angles all begin at 0
+        key[: self.head_dim // 2] = NEIGHBOUR_KEY  # angle 0 in every rotated pair
         queries = [self.position_encoding.query_for(key, distance) for distance in distances]
         with torch.no_grad():
             bias = self.qkv.get_parameter("bias").unflatten(0, (3, -1, self.head_dim))
@@ -112,7 +112,7 @@ class Attention(Block):
 
 
 def look_at_neighbours(model: nn.Module) -> None:
-    """Let the heads of all layers begin with `NEIGHBOURS`, in turn."""
+    """Make the heads of all layers attend to `NEIGHBOURS` at first, in turn."""
     distances = cycle(NEIGHBOURS)
     for block in model.modules():
         if isinstance(block, Attention):

@@ -1,10 +1,10 @@
-"""What an encoder is built from: leaf modules, norms, activations, and the blocks of a layer.
+"""Building parts of an encoder: leaf modules, norms, activations, and the base of a layer's blocks.
 
-A leaf follows the number format of its input: weights may stay in float32 while activations are in
-16 bits (Micikevicius et al. 2018, section 3.1). Every module with parameters of its own says in
-`start` how they begin; `crammed.model.encoder.initialise` finds those that nobody set.
+A leaf module computes in the number format of its input: weights may stay in float32 while
+activations are in 16 bits (Micikevicius et al. 2018, section 3.1). Every module with parameters of
+its own initialises them in `start`; `crammed.model.encoder.initialise` reports any left unset.
 
-The files that `crammed.model.encoder` imports are copied beside an exported model that has no
+`crammed.model.encoder` and the files it imports are copied into exported models that have no
 built-in class in transformers. They need nothing but PyTorch and import each other relatively.
 """
 
@@ -19,16 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Config = Any
-"""A `crammed.config.ModelConfig`, whose fields say what each choice does. Beside an exported model
-it is a `PretrainedConfig` with the same fields, and neither can be imported here."""
+"""A `crammed.config.ModelConfig`, which documents the fields. In an exported model it is a
+`PretrainedConfig` with the same fields, so neither class can be imported here."""
 
 
 @dataclass(frozen=True)
 class Activation:
-    """An elementwise function between two products.
+    """An elementwise function between two matrix products.
 
     Attributes:
-        transformers: its name in transformers. None: no built-in class of transformers has it.
+        transformers: its name in transformers; None if no built-in class there has it.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -49,7 +49,7 @@ class Linear(nn.Linear):
     """A linear layer that computes in the number format of its input."""
 
     def reset_parameters(self) -> None:
-        """Draw as PyTorch does; not in a model of shapes alone, where that takes seconds."""
+        """As in PyTorch, but skipped on the meta device, where drawing takes seconds."""
         if not self.weight.is_meta:
             super().reset_parameters()
 
@@ -67,11 +67,11 @@ class Linear(nn.Linear):
 class Embedding(nn.Embedding):
     """A table of vectors, read in its own number format.
 
-    So the gradient of a frequent token is a sum in that format.
+    The gradients of a frequent token are therefore summed in that format.
     """
 
     def reset_parameters(self) -> None:
-        """Draw as PyTorch does; not in a model of shapes alone, where that takes seconds."""
+        """As in PyTorch, but skipped on the meta device, where drawing takes seconds."""
         if not self.weight.is_meta:
             super().reset_parameters()
 
@@ -81,7 +81,7 @@ class Embedding(nn.Embedding):
 
 
 class Scales(nn.Module):
-    """Learned numbers that multiply whole streams [..., D]. Weight decay leaves them alone."""
+    """Learned scalars that multiply whole streams [..., D], without weight decay."""
 
     def __init__(self, *starts: float) -> None:
         super().__init__()
@@ -89,29 +89,29 @@ class Scales(nn.Module):
         self.weight = nn.Parameter(torch.empty(len(starts)))
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
-        """Each at its own value."""
+        """Each scalar at its own initial value."""
         with torch.no_grad():
             self.weight.copy_(torch.tensor(self.starts))
 
     def forward(self, *streams: Tensor) -> Tensor:
-        """The weighted sum of as many streams as there are numbers."""
-        total = streams[0] * self.weight[0]  # a number without dimensions keeps their format
+        """The weighted sum of the streams, one for each scalar."""
+        total = streams[0] * self.weight[0]  # a 0-dimensional factor keeps the streams' format
         for stream, scale in zip(streams[1:], self.weight[1:], strict=True):
             total = total + stream * scale
         return total
 
 
 def unit_rms(x: Tensor, eps: float) -> Tensor:
-    """x [..., D] over its root mean square, computed in float32 or more, without parameters."""
+    """x [..., D] divided by its root mean square, in float32 or more, without parameters."""
     precise = x.to(torch.promote_types(x.dtype, torch.float32))
     return F.rms_norm(precise, x.shape[-1:], eps=eps).to(x.dtype)
 
 
 class Norm(nn.Module):
-    """Base of the norms over the last dimension: from and to the number format of its input.
+    """Base of the norms over the last dimension. The output has the number format of the input.
 
-    A norm computes in float32, or in float64 where its input is. Weight decay leaves its
-    parameters alone.
+    A norm computes in float32, or in float64 if its input is float64. Its parameters have no weight
+    decay.
     """
 
     def __init__(self, width: int, eps: float, *, bias: bool) -> None:
@@ -127,18 +127,18 @@ class Norm(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Autocast has its own rule for norms on each kind of device. Where it leaves their output
-        # in float32, a cast back to the input's format would undo that.
+        # Autocast has its own rule for norms on each device type. Where it leaves their output in
+        # float32, a cast back to the input's format would undo that.
         kind = x.device.type
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             return self.normalise(x, self.weight, self.bias)
-        # PyTorch's own 16-bit norms add up the weights' gradients in 16 bits on a CPU.
+        # On a CPU, PyTorch's 16-bit norms sum the weights' gradients in 16 bits.
         precise = torch.promote_types(x.dtype, torch.float32)
         bias = None if self.bias is None else self.bias.to(precise)
         return self.normalise(x.to(precise), self.weight.to(precise), bias).to(x.dtype)
 
     def normalise(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The norm of x [..., D], with parameters in the format to compute in."""
+        """The norm of x [..., D]; the parameters are in the format to compute in."""
         raise NotImplementedError
 
 
@@ -150,7 +150,7 @@ class LayerNorm(Norm):
 
 
 def norm_of(config: Config) -> Norm:
-    """A new norm of the kind that the model has everywhere."""
+    """A new norm of the kind used throughout the model."""
     return LayerNorm(config.width, config.norm_eps, bias=config.norm_bias)
 
 
@@ -158,8 +158,8 @@ class Product(NamedTuple):
     """A matrix product of a layer.
 
     Attributes:
-        name: of `linear`, dotted, as in `named_modules`.
-        matrices: how many of equal size lie stacked in the weight.
+        name: dotted name of `linear`, as in `named_modules`.
+        matrices: how many matrices of equal size are stacked in the weight.
     """
 
     name: str
@@ -168,14 +168,14 @@ class Product(NamedTuple):
 
 
 class Block(nn.Module):
-    """Base of what a layer puts on its residual stream: [B, S, D] to [B, S, D].
+    """Base of the branches that a layer adds to its residual stream: [B, S, D] to [B, S, D].
 
-    A block declares its matrix products here, and nothing else has to know them: the numbers of
-    parameters and FLOPs, the matrices that Muon takes, the products that may be in 8 bits and the
-    weights that `zero_outputs` sets to zero all follow from the declaration.
+    A block declares its matrix products, and everything else follows from the declaration: the
+    counts of parameters and FLOPs, the matrices that Muon updates, the products that may run in
+    8 bits, and the weights that `zero_outputs` sets to zero.
 
     Attributes:
-        products: the names of its `Linear` submodules, and how many matrices of equal size lie
+        products: the names of its `Linear` submodules, and how many matrices of equal size are
             stacked in each: 3 where queries, keys and values share one. The last product writes
             the output.
     """
@@ -183,17 +183,17 @@ class Block(nn.Module):
     products: dict[str, int]
 
     def mixing(self, length: int) -> int:
-        """Multiply-adds for one token beside `products`, in rows of `length` tokens."""
+        """Multiply-adds per token besides `products`, in rows of `length` tokens."""
         return 0
 
     def probabilities(
         self, x: Tensor, tables: tuple[Tensor, ...], mask: Tensor | None
     ) -> Tensor | None:
-        """How much each token attends to each, [B, H, S, S]; None in a block without attention."""
+        """How much each token attends to each, [B, H, S, S]; None if the block has no attention."""
         return None
 
     def declared(self, name: str) -> Iterator[Product]:
-        """The products, in a block that has this dotted name."""
+        """The products, given the block's dotted name."""
         for own, matrices in self.products.items():
             linear = self.get_submodule(own)
             full = f"{name}.{own}" if name else own

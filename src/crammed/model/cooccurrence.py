@@ -1,9 +1,9 @@
-"""Embeddings to begin with, from which tokens stand beside which.
+"""Initial embeddings from the co-occurrence of neighbouring tokens.
 
 The vectors are the leading left singular vectors of a matrix, times the roots of the singular
-values. The matrix has a row for each token and a column for each context, a frequent token at some
-distance, and holds how much more often the two meet than by chance: their pointwise mutual
-information, where that is positive (Levy and Goldberg 2014).
+values. The matrix has a row for each token and a column for each context, which is a frequent token
+at some distance. Its entries are positive pointwise mutual information, which measures how much
+more often the two meet than by chance (Levy and Goldberg 2014).
 
 Shapes: R rows of S tokens, V vocabulary, C contexts at each of N distances, D width.
 """
@@ -19,26 +19,26 @@ from crammed.keys import key
 
 DISTANCES = (-2, -1, 1, 2)
 MOST_CONTEXTS = 1024
-"""How many tokens are contexts, the most frequent ones."""
+"""At most this many tokens, the most frequent ones, serve as contexts."""
 CONTEXT_POWER = 0.75
-"""Of the contexts' shares, so that rare ones tell less (Levy et al. 2015, section 3.2)."""
+"""Exponent of the contexts' shares; gives rare ones less weight (Levy et al. 2015, section 3.2)."""
 SPARE = 16
-"""Directions that the factorisation keeps beyond those that it is asked for."""
+"""Directions that the factorisation keeps beyond the requested ones."""
 POWER_STEPS = 2
 """Products with the matrix and its transpose before its range is taken (Halko et al. 2011)."""
 _TOKENS_AT_A_TIME = 1 << 22
-"""How many are counted at once, so that memory stays bounded."""
+"""Tokens counted at once, to bound memory."""
 
 
 def neighbour_counts(rows: NDArray[np.int64], vocab_size: int) -> NDArray[np.float32]:
-    """How often each token has each context at each distance, [V, N, C].
+    """How often each token occurs with each context at each distance, [V, N, C].
 
     Args:
         rows: [R, S] token ids.
     """
     occurrences = np.bincount(rows.ravel(), minlength=vocab_size)
     contexts = np.argsort(-occurrences, kind="stable")[:MOST_CONTEXTS]
-    size = len(contexts) + 1  # the last one stands for all other tokens
+    size = len(contexts) + 1  # the last column stands for all other tokens
     context = np.full(vocab_size, size - 1)
     context[contexts] = np.arange(size - 1)
     counts = np.zeros((vocab_size, len(DISTANCES), size - 1), np.float32)
@@ -56,13 +56,13 @@ def neighbour_counts(rows: NDArray[np.int64], vocab_size: int) -> NDArray[np.flo
 
 
 def positive_information(counts: Tensor) -> Tensor:
-    """Positive pointwise mutual information of counts [V, N, C], each distance by itself.
+    """Positive pointwise mutual information of counts [V, N, C], for each distance separately.
 
-    Counts are overwritten, for they are large; the result is [V, N * C].
+    The counts are overwritten, because they are large; the result is [V, N * C].
     """
     expected = counts.sum(0, keepdim=True).pow(CONTEXT_POWER)
     expected /= expected.sum(2, keepdim=True).clamp(min=1.0)
-    expected[expected == 0.0] = 1.0  # of contexts that no token has
+    expected[expected == 0.0] = 1.0  # contexts that occur with no token
     counts /= counts.sum(2, keepdim=True).clamp(min=1.0)
     counts /= expected
     return counts.log_().clamp_(min=0.0).flatten(1)
@@ -71,8 +71,8 @@ def positive_information(counts: Tensor) -> Tensor:
 def leading_vectors(matrix: Tensor, width: int, draw: torch.Generator) -> Tensor:
     """Leading left singular vectors times the roots of the singular values, [V, at most width].
 
-    A randomised singular value decomposition (Halko et al. 2011, sections 4.5 and 5.1). There are
-    fewer vectors if the matrix [V, N * C] is smaller.
+    A randomised singular value decomposition (Halko et al. 2011, sections 4.5 and 5.1). A matrix
+    [V, N * C] with a side below `width` has fewer vectors.
     """
     kept = min(width + SPARE, *matrix.shape)
     found = matrix @ torch.randn(matrix.shape[1], kept, generator=draw).to(matrix)
@@ -93,10 +93,10 @@ def factorisation_flops(vocab_size: int, width: int) -> float:
 
 @torch.no_grad()
 def begin_with_neighbours(table: Tensor, rows: NDArray[np.int64], std: float, seed: int) -> None:
-    """Let embeddings begin with the company that tokens keep in some rows.
+    """Set embeddings from the co-occurrence of tokens in some rows.
 
-    A random rotation makes all dimensions alike. Tokens that have no context in the rows keep the
-    vectors that they have.
+    A random rotation makes all dimensions statistically alike. Tokens without any context in the
+    rows keep their vectors.
 
     Args:
         table: [V, D]; overwritten.
@@ -104,7 +104,7 @@ def begin_with_neighbours(table: Tensor, rows: NDArray[np.int64], std: float, se
         std: root mean square of the new vectors.
     """
     width = table.shape[1]
-    # Not every kind of device can factorise.
+    # Not every device type supports the factorisations.
     device = table.device if table.device.type == "cuda" else torch.device("cpu")
     counts = torch.from_numpy(neighbour_counts(rows, len(table))).to(device)
     matrix = positive_information(counts)

@@ -1,7 +1,7 @@
 """What a model costs: parameters and training FLOPs, from its configuration alone.
 
-A model of shapes without storage is built and asked; nothing here knows what it consists of. Plans
-ask before every update and rules of size about many shapes, so answers are kept.
+Counts come from a model built without storage (``meta``), so nothing here depends on what a model
+consists of. They are cached: planners ask before every update, and sizing asks about many shapes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _outline(config: ModelConfig, vocab_size: int) -> MaskedLM:
 
 @lru_cache(maxsize=256)
 def block_matrix_parameters(config: ModelConfig) -> int:
-    """Weights of the products that the layers' blocks declare, without biases.
+    """Number of weights in the products that the layers' blocks declare, without biases.
 
     Raises:
         TypeError: a layer has a matrix that no block declares.
@@ -33,7 +33,7 @@ def block_matrix_parameters(config: ModelConfig) -> int:
 
 @lru_cache(maxsize=256)
 def parameters(config: ModelConfig, vocab_size: int) -> int:
-    """All parameters of the masked language model; the tied decoder counts once."""
+    """Number of parameters of the masked language model; the tied decoder counts once."""
     return sum(parameter.numel() for parameter in _outline(config, vocab_size).parameters())
 
 
@@ -41,14 +41,14 @@ def parameters(config: ModelConfig, vocab_size: int) -> int:
 def train_flops_per_token(
     config: ModelConfig, vocab_size: int, length: int, predicted: int
 ) -> float:
-    """FLOPs of forward and backward for one token of a row; products and attention only.
+    """FLOPs per token of forward and backward; matrix products and attention only.
 
-    A multiplication and an addition count as two, backward as twice forward. For the paper's
-    encoder: 6 x 94.4 M + 12 x 16 x 128 x 768 + 6 x 32768 x 768 x 0.25 = 0.623 GFLOP.
+    A multiply-add counts as two, backward as twice forward. For the paper's encoder:
+    6 x 94.4 M + 12 x 16 x 128 x 768 + 6 x 32768 x 768 x 0.25 = 0.623 GFLOP.
 
     Args:
-        length: tokens of a row.
-        predicted: positions of a row that the sparse head predicts.
+        length: tokens per row.
+        predicted: positions per row that the sparse head predicts.
 
     Raises:
         TypeError: a layer has a matrix that no block declares.

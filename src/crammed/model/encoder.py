@@ -1,7 +1,7 @@
-"""The encoder and its heads: layers of blocks on a residual stream, and how weights begin.
+"""The encoder and its heads: layers of blocks on a residual stream, and their initialisation.
 
-One set of switches spans the paper's encoder, BERT, Izsak's BERT-large and a strict subset of
-ModernBERT. Copied beside exported models together with what it imports (`blocks` says how).
+One set of switches covers the paper's encoder, BERT, Izsak's BERT-large and a strict subset of
+ModernBERT. Copied into exported models together with the modules it imports (see `blocks`).
 
 Shapes: B rows, S tokens, D width, H heads, K head_dim, N predicted positions, V vocabulary.
 """
@@ -22,7 +22,7 @@ from .positions import POSITIONS, Tables
 
 
 def picked(x: Tensor, positions: Tensor | None) -> Tensor:
-    """The vectors [B, N, D] of x [B, S, D] at `positions` [B, N]; None picks all."""
+    """The vectors [B, N, D] of x [B, S, D] at `positions` [B, N]; None returns x itself."""
     if positions is None:
         return x
     return x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))
@@ -32,8 +32,8 @@ class Layer(nn.Module):
     """Attention and feed-forward with residuals; a norm before (pre) or after (post, BERT) each.
 
     Attributes:
-        recompute: forget the activations and compute them again for the gradients (Chen et al.
-            2016): a third more work, a fraction of the memory, the same results.
+        recompute: discard the activations and recompute them for the gradients (Chen et al. 2016):
+            a third more work, a fraction of the memory, the same results.
     """
 
     def __init__(self, config: Config, index: int) -> None:
@@ -52,10 +52,10 @@ class Layer(nn.Module):
         self.stream_scales = Scales(1.0, 0.0) if config.residual_scalars else None
 
     def products(self, name: str = "") -> Iterator[Product]:
-        """What the blocks declare, in a layer that has this dotted name.
+        """The products that the blocks declare, given the layer's dotted name.
 
         Raises:
-            TypeError: a matrix of the layer that no block declares.
+            TypeError: the layer has a matrix that no block declares.
         """
         known = set()
         for full, block in self.named_modules(prefix=name):
@@ -81,9 +81,9 @@ class Layer(nn.Module):
         """One layer of x [B, S, D]; `tables` and `mask` as in `Attention`.
 
         Args:
-            more: two tensors [B, S, D]: the value embeddings, and what the first layer is given.
-                None, or nothing, in a model that does not need them.
-            positions: [B, N], what to give, [B, N, D]; None gives every position.
+            more: two tensors [B, S, D]: the value embeddings and the input of the first layer.
+                None, or left out, in a model that does not need them.
+            positions: [B, N], the positions to return, [B, N, D]; None returns all.
         """
         if self.recompute:
             again: Tensor = checkpoint(
@@ -100,7 +100,7 @@ class Layer(nn.Module):
         values: Tensor | None = None,
         first: Tensor | None = None,
     ) -> Tensor | None:
-        """What `Block.probabilities` says of the layer's input x [B, S, D]."""
+        """`Block.probabilities` of this layer's attention, from the layer's input x [B, S, D]."""
         if self.stream_scales is not None:
             x = self.stream_scales(x, first)
         return self.attention.probabilities(self.attention_norm(x) if self.pre else x, tables, mask)
@@ -133,8 +133,8 @@ class Encoder(nn.Module):
     """Token ids [B, S] to hidden states [B, S, D].
 
     Attributes:
-        compute_dtype: the number format of activations from the embedding norm on; None keeps that
-            of the weights. The embedding and its norm compute in the format of the weights.
+        compute_dtype: number format of the activations after the embedding norm; None is the format
+            of the weights, in which the embedding and its norm always compute.
     """
 
     def __init__(self, config: Config, vocab_size: int) -> None:
@@ -156,20 +156,20 @@ class Encoder(nn.Module):
         self._tables: Tables | None = None
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
-        """Set the encoder's own parameters, which are those of its positions."""
+        """Initialise the encoder's own parameters, which belong to its position encoding."""
         self.position_encoding.start(self, std, generator)
 
     def keep_tables(self, length: int) -> None:
-        """Take rows of this length from now on, and compute the tables of positions once.
+        """Fix the length of the rows, and compute the position tables for it once.
 
-        Otherwise a compiler may well compute their sines again in each layer.
+        Otherwise a compiler may compute their sines again in each layer.
         """
         dtype = self.compute_dtype or self.tokens.weight.dtype
         tables = self.position_encoding.tables(length, self.tokens.weight.device)
         self._tables = tuple(table.to(dtype) for table in tables)
 
     def in_turn(self) -> list[Layer]:
-        """The layers that a token goes through, again for each pass."""
+        """The layers in the order a token goes through them, repeated for each pass."""
         layers = [layer for layer in self.layers if isinstance(layer, Layer)]
         return [layer for _ in range(self.config.passes) for layer in layers]
 
@@ -185,10 +185,10 @@ class Encoder(nn.Module):
         Args:
             ids: token ids, [B, S].
             mask: [B, S] bool, False at padding; or [B, S, S] bool, True where the token of the
-                second dimension may attend to that of the third; None where all may attend to all.
-            types: token types, [B, S]; None means all 0. Ignored by a model without any.
-            positions: [B, N], whose hidden states to give, [B, N, D]. Whatever comes after the last
-                attention is left out for others. None gives those of every position.
+                second dimension may attend to that of the third; None if all may attend to all.
+            types: token types, [B, S]; None means all 0. Ignored by a model without them.
+            positions: [B, N], the positions to return hidden states of, [B, N, D]; others skip
+                everything after the last attention. None returns all positions.
         """
         prepared = self.prepare(self.tokens(ids), mask, types, ids)
         return self.through_layers(*prepared, positions=positions)
@@ -196,15 +196,15 @@ class Encoder(nn.Module):
     def prepare(
         self, tokens: Tensor, mask: Tensor | None, types: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tables, Tensor | None, Tensor | None, Tensor | None]:
-        """What `through_layers` takes, from the vectors of tokens [B, S, D].
+        """The arguments of `through_layers`, from token vectors [B, S, D].
 
         Args:
             mask: as in `forward`.
             types: as in `forward`.
-            ids: as in `forward`; None if there are only vectors.
+            ids: as in `forward`; None if only vectors are known.
 
         Raises:
-            ValueError: the model has value embeddings, and there are only vectors.
+            ValueError: the model has value embeddings, and `ids` is None.
         """
         x = self.position_encoding.embed(self, tokens)
         if self.config.token_types:
@@ -233,7 +233,7 @@ class Encoder(nn.Module):
         *more: Tensor | None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Layers and final norm of x [B, S, D]; the rest as in `Layer`."""
+        """Layers and final norm of x [B, S, D]; the other arguments as in `Layer`."""
         *layers, last = self.in_turn()
         for layer in layers:
             x = layer(x, tables, mask, *more)
@@ -265,7 +265,7 @@ class MaskedLM(nn.Module):
         self.decoder_bias = nn.Parameter(torch.empty(vocab_size)) if config.decoder_bias else None
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
-        """The decoder's biases begin at 0."""
+        """Decoder biases 0."""
         if self.decoder_bias is not None:
             nn.init.zeros_(self.decoder_bias)
 
@@ -273,7 +273,7 @@ class MaskedLM(nn.Module):
         """Hidden states [..., D] to logits [..., V].
 
         Args:
-            weight: the embedding [V, D] in another number format; None is the embedding itself.
+            weight: the embedding [V, D], perhaps in another number format; None is the embedding.
         """
         x = self.head(hidden)
         bias = None if self.decoder_bias is None else self.decoder_bias.to(x.dtype)
@@ -290,12 +290,12 @@ class MaskedLM(nn.Module):
         mask: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Tensor:
-        """Logits at `positions` [B, N] as [B, N, V], the sparse head; everywhere as [B, S, V]."""
+        """Logits [B, N, V] at `positions` [B, N] (the sparse head), or [B, S, V] everywhere."""
         return self.decode(picked(self.encoder(ids, mask, types), positions))
 
 
 class SequenceClassifier(nn.Module):
-    """The first token through the model family's own head to `outputs` logits."""
+    """Maps the first token to `outputs` logits, through the model family's own head."""
 
     def __init__(self, config: Config, vocab_size: int, outputs: int) -> None:
         super().__init__()
@@ -325,7 +325,7 @@ class SequenceClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """Every token to `outputs` logits; through the transform where the family does (ModernBERT)."""
+    """Maps every token to `outputs` logits; through the head transform in ModernBERT's family."""
 
     def __init__(self, config: Config, vocab_size: int, outputs: int) -> None:
         super().__init__()
@@ -351,7 +351,7 @@ def products_of(model: nn.Module) -> list[Product]:
     """The matrix products of the layers, in the order of the modules.
 
     Raises:
-        TypeError: a matrix in a layer that no block declares.
+        TypeError: a layer has a matrix that no block declares.
     """
     return [
         product
@@ -369,17 +369,17 @@ def initialise(
     zero_outputs: bool = False,
     neighbours: bool = False,
 ) -> None:
-    """Set all parameters in place, module by module, as each module's `start` says.
+    """Initialise all parameters in place, by each module's `start`.
 
-    With a CPU generator and a model on the CPU the weights depend on the generator's seed alone.
+    With a CPU generator and a model on the CPU, the weights depend only on the generator's seed.
 
     Args:
         std: standard deviation of matrices and embeddings.
         zero_outputs: set the last product of each block to zero.
-        neighbours: let attention begin with neighbouring tokens, by biases; this draws nothing.
+        neighbours: set biases so that attention starts on neighbouring tokens; this draws nothing.
 
     Raises:
-        TypeError: a parameter that no `start` sets.
+        TypeError: no `start` sets one of the parameters.
     """
     before = {name: parameter._version for name, parameter in model.named_parameters()}
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""Blocks that work on each token alone. Copied beside exported models (`blocks` says how)."""
+"""Blocks that work on each token separately. Copied into exported models (see `blocks`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .blocks import ACTIVATIONS, Block, Config, Linear
 
 
 class FeedForward(Block):
-    """Two products with an activation between them; with a gate, GLU (Shazeer 2020)."""
+    """Two products with an activation between them; a GLU if gated (Shazeer 2020)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 Exactly round(rate x length) positions of a row are replaced by `[MASK]`, at rates of 15 % and 25 %.
 Loss is in nats per masked token; bits per character compare models with different tokenizers.
-`crammed.data.heldout` cuts the rows.
+The rows come from `crammed.data.heldout`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from crammed.machine.device import is_out_of_memory
 
 RATES = (0.15, 0.25)
 BINS = 8
-"""Parts of a row that `loss_by_position` tells apart."""
+"""Number of parts of a row in `loss_by_position`."""
 AT_ONCE = 8192
-"""Tokens of one forward pass."""
+"""Tokens per forward pass."""
 _UNCOUNTED = -1
-"""A label where there is nothing to predict."""
+"""Label of positions with nothing to predict."""
 
 SparseLogits = Callable[[Tensor, Tensor], Tensor]
 """(ids [B, S], positions [B, N]) -> logits [B, N, V]."""
@@ -40,9 +40,9 @@ T = TypeVar("T")
 def heldout_loss(
     logits: SparseLogits, rows: HeldoutRows, mask_id: int, device: torch.device
 ) -> dict[str, float]:
-    """Measure loss and bits per character at each rate, as ``loss@0.15`` and so on.
+    """Measure loss and bits per character at each rate, with keys such as ``loss@0.15``.
 
-    When memory runs out, a rate starts again with half as many rows at a time.
+    When memory runs out, the measurement at that rate restarts with half as many rows at a time.
     """
     result: dict[str, float] = {}
     batch = _rows_at_once(rows)
@@ -59,9 +59,9 @@ def heldout_loss(
 def loss_by_position(
     logits: SparseLogits, rows: HeldoutRows, mask_id: int, device: torch.device
 ) -> list[float | None]:
-    """The loss at the lower rate in each of `BINS` equal parts of a row, from its beginning.
+    """The loss at the lower rate in each of `BINS` equal parts of a row, first to last.
 
-    Rows and masks are those of `heldout_loss`. None where no position of a part is masked.
+    Rows and masks are those of `heldout_loss`. None for a part without masked positions.
     """
     positions = _masked_positions(rows, RATES[0])
     measure = partial(_one_by_one, logits, rows.ids, positions, mask_id, device)
@@ -75,10 +75,10 @@ def loss_by_position(
 def document_loss(
     logits: PaddedLogits, rows: HeldoutRows, mask_id: int, sep: int, device: torch.device
 ) -> dict[str, float | None]:
-    """The loss where the encoder sees each document of a row by itself, as ``document_loss@0.15``.
+    """The loss if the encoder sees each document of a row alone, as ``document_loss@0.15``.
 
-    Rows and masks are those of `heldout_loss`, but no [SEP] is masked or counted: where a document
-    stands alone, its end shows where it is. None where nothing else is masked.
+    Rows and masks are those of `heldout_loss`, but no [SEP] is masked or counted, because the end
+    of a document alone gives it away. None if nothing else is masked.
     """
     result: dict[str, float | None] = {}
     batch = _rows_at_once(rows)
@@ -101,7 +101,7 @@ def _masked_positions(rows: HeldoutRows, rate: float) -> NDArray[np.int64]:
 
 
 def _fitting(measure: Callable[[int], T], batch: int) -> tuple[T, int]:
-    """What `measure` returns with so many rows at a time, or as few as fit; and how many fitted."""
+    """Call `measure` with `batch` rows at a time, halved until it fits; return result and batch."""
     while True:
         try:
             return measure(batch), batch
@@ -119,7 +119,7 @@ def _batches(
     device: torch.device,
     batch: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Logits [B * N, V] and labels [B * N] of the masked positions, so many rows at a time."""
+    """Logits [B * N, V] and labels [B * N] of the masked positions, `batch` rows at a time."""
     for start in range(0, len(ids), batch):
         labels = torch.from_numpy(ids[start : start + batch]).to(device)
         where = torch.from_numpy(positions[start : start + batch]).to(device)
@@ -162,7 +162,7 @@ def _one_by_one(
 
 
 class _Piece(NamedTuple):
-    """A document's part of a row: its ids with masks [S], the masked positions [N] and labels."""
+    """A document's part of a row: masked ids [S], masked positions [N] and labels [N]."""
 
     ids: NDArray[np.int64]
     positions: NDArray[np.int64]
@@ -170,7 +170,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(rows: HeldoutRows, rate: float, mask_id: int, sep: int) -> Iterator[_Piece]:
-    """Every document's part of every row, where any of it is masked."""
+    """Every document's part of every row, unless nothing in it is masked."""
     for row, positions in zip(rows.ids, _masked_positions(rows, rate), strict=True):
         masked = row.copy()
         masked[positions] = mask_id
@@ -189,7 +189,7 @@ def _pieces(rows: HeldoutRows, rate: float, mask_id: int, sep: int) -> Iterator[
 def _summed_alone(
     logits: PaddedLogits, pieces: list[_Piece], device: torch.device, batch: int
 ) -> float:
-    """Cross-entropy summed over the masked positions of documents, so many at a time."""
+    """Cross-entropy summed over the masked positions of documents, `batch` pieces at a time."""
     total = 0.0
     for start in range(0, len(pieces), batch):
         ids, where, labels = zip(*pieces[start : start + batch], strict=True)
@@ -203,6 +203,6 @@ def _summed_alone(
 
 
 def _padded(arrays: Sequence[NDArray[np.int64]], filler: int, device: torch.device) -> Tensor:
-    """Arrays of several lengths as one tensor [B, longest]."""
+    """Arrays of different lengths as one tensor [B, longest]."""
     tensors = [torch.from_numpy(array) for array in arrays]
     return pad_sequence(tensors, batch_first=True, padding_value=filler).to(device)

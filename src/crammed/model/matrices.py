@@ -1,6 +1,6 @@
-"""How the layers' matrices begin, where one standard deviation for all is not wanted.
+"""Initialisation of the layers' matrices with other than one standard deviation for all.
 
-All rules turn what was drawn already, so a model with one of them has the draws of any other.
+All rules transform what was drawn already, so they all use the same draws.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from crammed.model.blocks import Block
 
 
 def start_matrices(model: nn.Module, config: ModelConfig) -> None:
-    """Turn matrices drawn with `init_std` into what `model.matrix_start` says, in place."""
+    """Transform matrices drawn with `init_std` as `model.matrix_start` says, in place."""
     if config.matrix_start == "normal":
         return
     for block in model.modules():
@@ -31,9 +31,9 @@ def start_matrices(model: nn.Module, config: ModelConfig) -> None:
 
 
 def _deviation(config: ModelConfig, is_output: bool) -> float:
-    """The standard deviation of a block's matrices, of which the last is its output.
+    """The standard deviation of a block's matrices; `is_output` for the last one.
 
-    Outputs are smaller the more of them add up: one for each layer that a token goes through.
+    Outputs are smaller the more of them add up, one for each layer that a token goes through.
     """
     small = math.sqrt(2 / (5 * config.width))  # Nguyen and Salazar 2019
     if config.matrix_start == "megatron":  # Shoeybi et al. 2019
@@ -49,5 +49,5 @@ def _make_orthogonal(weight: Tensor, matrices: int) -> None:
         outputs, inputs = matrix.shape
         tall = matrix if outputs >= inputs else matrix.mT
         basis, triangle = torch.linalg.qr(tall)
-        basis = basis * triangle.diagonal().sign()  # as if drawn from all rotations alike
+        basis = basis * triangle.diagonal().sign()  # as if drawn uniformly from all rotations
         matrix.copy_((basis if outputs >= inputs else basis.mT) * (outputs / inputs) ** 0.5)

@@ -1,4 +1,4 @@
-"""Position encodings. Copied beside exported models (`blocks` says how)."""
+"""Position encodings. Copied into exported models (see `blocks`)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from .blocks import Config, Embedding
 
 Tables = tuple[Tensor, ...]
-"""What `Positions.tables` prepares for every layer of a pass."""
+"""What `Positions.tables` precomputes for all layers."""
 
 
 class Positions:
-    """Base of the position encodings, and the value `none`: no information about positions.
+    """Base of the position encodings, and itself the encoding `none`: no positional information.
 
     It is not a module: its parameters belong to the encoder, under the encoder's names.
 
     Attributes:
-        native: the formats of `crammed.export.native` whose class computes the same.
+        native: formats of `crammed.export.native` whose model class computes the same.
     """
 
     native: ClassVar[frozenset[str]] = frozenset()
@@ -29,17 +29,17 @@ class Positions:
         pass
 
     def register(self, encoder: nn.Module) -> None:
-        """Give the encoder the parameters that belong to the positions."""
+        """Add this encoding's parameters to the encoder."""
 
     def start(self, encoder: nn.Module, std: float, generator: torch.Generator | None) -> None:
-        """Set the encoder's own parameters that `register` gave it; modules start themselves."""
+        """Initialise parameters added by `register`; modules among them initialise themselves."""
 
     def embed(self, encoder: nn.Module, x: Tensor) -> Tensor:
         """Embeddings [B, S, D] with positions encoded in them."""
         return x
 
     def tables(self, length: int, device: torch.device) -> Tables:
-        """What `attend` needs in rows of `length`, float32; the same for every layer."""
+        """Float32 tables that `attend` needs for rows of `length`; the same for every layer."""
         return ()
 
     def attend(
@@ -47,13 +47,13 @@ class Positions:
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries and keys [B, H, S, K] and `Attention`'s mask, with positions encoded in them.
 
-        The mask may come back as numbers that are added to the scores, [B or 1, H, S, S].
+        The returned mask may be numbers to add to the scores, [B or 1, H, S, S].
         """
         return q, k, mask
 
 
 class LearnedPositions(Positions):
-    """A learned vector for each position is added to the embeddings (Devlin et al. 2019)."""
+    """Adds a learned vector per position to the embeddings (Devlin et al. 2019)."""
 
     native = frozenset({"bert"})
 
@@ -77,7 +77,7 @@ def sinusoidal_table(length: int, width: int, device: torch.device) -> Tensor:
 
 
 class SinusoidalPositions(Positions):
-    """Sines and cosines are added to the embeddings (Vaswani et al. 2017, section 3.5)."""
+    """Adds sines and cosines to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
     def __init__(self, config: Config) -> None:
         self._width = config.width
@@ -87,7 +87,7 @@ class SinusoidalPositions(Positions):
 
 
 class ScaledSinusoidalPositions(SinusoidalPositions):
-    """Sines and cosines times one learned number, which starts at D ** -0.5."""
+    """Adds sines and cosines times one learned scalar, which starts at D ** -0.5."""
 
     def register(self, encoder: nn.Module) -> None:
         encoder.position_scale = nn.Parameter(torch.empty(1))
@@ -104,7 +104,7 @@ class ScaledSinusoidalPositions(SinusoidalPositions):
 def rotary_table(
     length: int, head_dim: int, theta: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary angles, each [length, head_dim] float32, halves repeated."""
+    """Cosines and sines of rotary angles, each [length, head_dim] float32, the halves equal."""
     exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
     position = torch.arange(length, device=device, dtype=torch.float32)
     angle = torch.outer(position, 1.0 / theta**exponent)
@@ -120,7 +120,7 @@ def rotate(x: Tensor, table: Tables) -> Tensor:
 
 
 class RotaryPositions(Positions):
-    """Queries and keys are turned by angles proportional to the position (Su et al. 2021)."""
+    """Rotates queries and keys by angles proportional to the position (Su et al. 2021)."""
 
     native = frozenset({"modernbert"})
 
@@ -131,9 +131,9 @@ class RotaryPositions(Positions):
         return rotary_table(length, self._head_dim, self._theta, device)
 
     def query_for(self, key: Tensor, distance: int) -> Tensor:
-        """The query [K] that scores highest with the same key [K] everywhere `distance` tokens on.
+        """The query [K] that scores highest `distance` tokens ahead, where all keys are `key` [K].
 
-        Positions turn both, so their score depends on nothing but how far apart they are.
+        Both are rotated by position, so their score depends only on how far apart they are.
         """
         cos, sin = (table[-1] for table in self.tables(abs(distance) + 1, key.device))
         return rotate(key, (cos, sin if distance > 0 else -sin))

@@ -1,4 +1,4 @@
-"""Files of tensors, read with suspicion, and what can be wrong with tensors."""
+"""Reads untrusted tensor files, and checks tensors."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         return load_file(file)
     except FileNotFoundError as error:
         raise InputError(f"{file.name} is missing") from error
-    # Besides its own errors, the library has others for numbers and types that make no sense.
+    # Besides its own error, the library raises others for invalid numbers and types.
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{file.name} is not a readable safetensors file") from error
 
 
 def misfit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:
-    """How tensors differ in name, shape or type from those that are wanted; None if they do not."""
+    """How tensors differ from `wanted` in name, shape or type; None if they do not."""
     if unknown := tensors.keys() ^ wanted.keys():
-        return f"the names of its tensors differ from the model's, as {min(unknown)!r}"
+        return f"the names of its tensors differ from the model's, for example {min(unknown)!r}"
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
-            return f"{name} has not the shape and type that the model gives it"
+            return f"{name} does not have the shape and type that the model needs"
     return None
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether no tensor holds an infinity or a NaN; waits for their device once."""
     with torch.no_grad():
-        # Extremes tell as much as all values do, and take no memory; a NaN is both of them.
+        # Extremes reveal any infinity or NaN, and take no memory: aminmax returns a NaN as both.
         ends = [end.float() for t in tensors if t.numel() for end in t.aminmax()]
         return not ends or bool(torch.stack(ends).isfinite().all())

@@ -1,6 +1,6 @@
-"""The work of a training step beside its matrix products: attention, and the bytes that move.
+"""The work of a training step besides its matrix products: attention, and memory traffic.
 
-Counts from a configuration alone; `crammed.model.count` has the products.
+All is counted from the configuration alone; `crammed.model.count` counts the products.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from crammed.config import ModelConfig
 
 
 def attention_flops(config: ModelConfig, tokens: int, length: int) -> int:
-    """FLOPs of all layers' attention: scores and values in forward, twice as many in backward."""
+    """FLOPs of attention in all layers: scores and values in forward, twice that in backward."""
     return 12 * config.depth * length * config.width * tokens
 
 
 def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
-    """The fewest bytes that all layers' attention moves in forward and backward.
+    """The fewest bytes that attention moves in forward and backward, in all layers.
 
     Forward reads queries, keys and values and writes the output; backward reads these four and the
-    output's gradient, and writes three gradients. One float32 number for each token and head is
-    written by forward and read by backward. In short rows this takes longer than the FLOPs.
+    output's gradient, and writes three gradients. Forward also writes one float32 number per token
+    and head, which backward reads. In short rows, this traffic takes longer than the FLOPs.
 
     Args:
         element: bytes per element of queries, keys and values.
@@ -31,34 +31,34 @@ def traffic(
 ) -> dict[str, int]:
     """The fewest bytes that the parts between the products move in forward and backward.
 
-    Tensors that enter or leave a product are read or written there, in the product's own time.
-    Between two products, everything is assumed to happen in one pass. What attention itself moves
-    is not here (`attention_bytes`). With `e` bytes per element, and `s` bytes per element of the
-    residual stream, each token needs:
+    The traffic of the products' own inputs and outputs is part of the products' time. Everything
+    between two products is assumed to take one pass. Attention's own traffic is not included (see
+    `attention_bytes`). With `e` bytes per element, and `s` bytes per element of the residual
+    stream, each token needs:
 
     - residual and norm (twice per layer, width D): forward reads stream s and branch e, and writes
       stream s and norm e. Backward reads the gradients of stream s and norm e, and the stream s
       again; it writes the gradient of the stream s, and the branch's e if its format differs.
     - gate (H hidden features): forward reads 2 H and writes H; backward reads H gradients and 2 H
       again, and writes 2 H. Without a gate: reads H, writes H; reads H and H, writes H.
-    - after the last attention, both for the predicted positions alone.
-    - queries, keys and values: attention's backward gives three gradients, which are read, and
-      written packed for one product: 6 D. Rotary positions join this pass; in forward they read
-      and write queries and keys: 4 D more.
+    - after the last attention, both only for the predicted positions.
+    - queries, keys and values: the three gradients from attention's backward are read and written
+      packed for one product: 6 D. Rotary positions share this pass; in forward they read and write
+      queries and keys: 4 D more.
     - embedding: forward reads a row of float32, and writes stream s and the first norm e; backward
       reads both gradients and the stream again, and reads and writes a row of float32.
     - head: backward writes a gradient of every row after the last attention, zeros included. A
       transform's activation and norm read twice and write once in each direction. Loss: forward
       reads the logits once; backward reads and writes them.
-    - weights: their gradients are read as the products wrote them and added to float32. They are
-      cast for the products once per update, which is not in here.
+    - weights: their gradients are read in the products' output format and added to float32. The
+      casts of weights for the products, once per update, are not included.
 
     Args:
-        element: bytes per element of what products take and give.
+        element: bytes per element of the inputs and outputs of products.
         stream: bytes per element of the residual stream.
 
     Returns:
-        bytes per step of each part.
+        bytes per step, by part.
     """
     width, hidden, layers = config.width, config.ffn_hidden, config.depth
     apart = element if element != stream else 0

@@ -1,4 +1,4 @@
-"""A trained model on disk, in our own names: weights, configuration, tokenizer."""
+"""A trained model on disk, under our own names: weights, configuration, tokenizer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from crammed.model.encoder import MaskedLM
 from crammed.model.tensors import misfit, read_tensors
 
 SCHEMA = 2
-"""Of ``config.json``; from 2 on, the folder has the hashes of its files."""
+"""Version of ``config.json``; from 2 on, the folder contains the hashes of its files."""
 
 
 def save_weights(path: Path, weights: dict[str, Tensor], **metadata: str) -> None:
     """Write a file of weights with the permissions of any new file.
 
-    What safetensors writes can be read by the owner alone.
+    Files written by safetensors itself are readable only by their owner.
     """
     path.touch()
     mode = path.stat().st_mode
@@ -42,7 +42,7 @@ class TrainedModel:
     """A trained masked language model and its tokenizer.
 
     Attributes:
-        row_length: tokens of the rows that it was trained on.
+        row_length: tokens per row in training.
         weights: the parameters of `MaskedLM` by name, on the CPU.
     """
 
@@ -76,7 +76,7 @@ class TrainedModel:
 def trained_model(
     model: MaskedLM, config: ModelConfig, row_length: int, tok: Tokenizer
 ) -> TrainedModel:
-    """A model in memory as a `TrainedModel`, with its weights on the CPU."""
+    """The `TrainedModel` of a model in memory, with its weights on the CPU."""
     weights = {n: p.detach().cpu().contiguous() for n, p in model.named_parameters()}
     return TrainedModel(config, model.encoder.tokens.num_embeddings, row_length, tok, weights)
 
@@ -90,7 +90,7 @@ def load_trained(run: Path) -> TrainedModel:
     """Read the trained model of a run directory.
 
     Raises:
-        InputError: the folder holds none, or one that is damaged.
+        InputError: the folder holds no trained model, or a damaged one.
     """
     folder = run / "final"
     file = folder / "config.json"
@@ -110,13 +110,13 @@ def load_trained(run: Path) -> TrainedModel:
 
 
 def check_trained(run: Path) -> None:
-    """Compare the trained model of a run directory with its hashes, unless it was removed.
+    """Check the trained model of a run directory against its hashes, unless it was removed.
 
     Raises:
-        InputError: it is damaged.
+        InputError: the model is damaged.
     """
     if (run / "final").exists() and damage(run / "final"):
-        load_trained(run)  # which says what is wrong
+        load_trained(run)  # raises an error that says what is wrong
 
 
 class _Damaged(Exception):
@@ -146,12 +146,12 @@ def _read(folder: Path, file: Path) -> TrainedModel:
 
 
 def _misfit(weights: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> str | None:
-    """Why weights are not those of such a model; None if they are."""
+    """Why the weights do not fit such a model; None if they do."""
     if not 0 < vocab_size <= MOST_TOKENS:
         return f"no vocabulary has {vocab_size} tokens"
     if config.layers > len(weights):
         return f"it has {len(weights)} tensors"
-    with torch.device("meta"):  # where a model takes no memory, whatever size it claims to have
+    with torch.device("meta"):  # no memory is allocated, whatever size the file claims
         model = MaskedLM(config, vocab_size)
     return misfit(weights, dict(model.named_parameters()))
 
@@ -160,5 +160,5 @@ def _tokenizer(folder: Path) -> Tokenizer:
     file = folder / "tokenizer.json"
     try:
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more exact
+    except Exception as error:  # the library raises nothing more specific
         raise _Damaged(f"{file.name} is not a readable tokenizer") from error

@@ -1,4 +1,4 @@
-"""Adam and AdamW, as PyTorch computes them in one fused operation, and RAdam."""
+"""Adam and AdamW, in PyTorch's fused form, and RAdam."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def adam(parameters: Parameters, config: AdamConfig) -> list[torch.optim.Optimiz
 
 
 def radam(parameters: Parameters, config: RAdamConfig) -> list[torch.optim.Optimizer]:
-    """RAdam for all parameters; PyTorch has no fused one."""
+    """RAdam for all parameters; PyTorch has no fused form of it."""
     groups, betas = parameters.by_decay(config.weight_decay), (config.beta1, config.beta2)
     return [torch.optim.RAdam(groups, config.lr, betas, config.eps, decoupled_weight_decay=True)]
 
 
 def adamw_of(groups: list[ParamGroup], config: AdamWConfig | MuonConfig) -> torch.optim.Optimizer:
-    """AdamW for some groups of parameters."""
+    """AdamW for these groups of parameters."""
     betas = (config.beta1, config.beta2)
     return torch.optim.AdamW(groups, config.lr, betas, config.eps, fused=True)

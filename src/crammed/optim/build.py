@@ -1,4 +1,4 @@
-"""Builds the optimizer that a configuration chooses: a file here, and a line in `_BUILDERS`."""
+"""Builds the configured optimizer. `_BUILDERS` lists a function for each kind."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ State = dict[str, Tensor]
 
 
 class Optimizers:
-    """One optimizer, or several that share the parameters between them.
+    """One optimizer, or several that divide the parameters between them.
 
     Attributes:
-        param_groups: of all of them.
-        peaks: the learning rate of each group that the schedule's factor multiplies.
+        param_groups: the groups of all optimizers.
+        peaks: peak learning rate of each group, which the schedule's factor multiplies.
     """
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
@@ -43,9 +43,9 @@ class Optimizers:
             part.step()
 
     def restore(self, parameter: Tensor, state: Mapping[str, Tensor]) -> None:
-        """Take over a parameter's state, each tensor where the optimizer would have made it."""
+        """Load a parameter's state, each tensor on the device where the optimizer would keep it."""
         group = self._group_of[parameter]
-        # Where nothing is fused, the CPU counts the steps: their number decides what is launched.
+        # Without fusing, the step count stays on the CPU, which needs it to decide what to launch.
         stays = set() if group.get("fused") else {"step"}
         self.state[parameter] = {
             key: value if key in stays else value.to(parameter.device)
@@ -59,7 +59,7 @@ class Optimizers:
 
 
 class _States(MutableMapping[Tensor, State]):
-    """The state of each parameter, whichever optimizer keeps it."""
+    """The state of each parameter, whichever optimizer holds it."""
 
     def __init__(self, parts: tuple[torch.optim.Optimizer, ...]) -> None:
         self._of = {
@@ -94,14 +94,14 @@ _BUILDERS: dict[str, Callable[[Parameters, Any], list[torch.optim.Optimizer]]] =
     "sgd": sgd.sgd,
     "muon": muon.muon,
 }
-"""How each choice of `OptimConfig` is built."""
+"""Builders by the name of the optimizer in `OptimConfig`."""
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
-    """The optimizer that a configuration chooses, for all parameters of the model.
+    """The configured optimizer, for all parameters of the model.
 
-    Embeddings and the scale of sinusoidal positions are decayed, as in the reference
-    implementation (Geiping and Goldstein 2022); biases and norms are not.
+    Weight decay applies to embeddings and the scale of sinusoidal positions, as in the reference
+    implementation (Geiping and Goldstein 2022), but not to biases and norms.
 
     Raises:
         TypeError: a layer has a matrix that no block declares.
@@ -115,7 +115,7 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
 
 
 def _matrices(model: nn.Module) -> dict[str, int]:
-    """Names of the layers' matrices, and how many lie stacked in each.
+    """Names of the layers' matrices, and how many equal matrices are stacked in each.
 
     Raises:
         TypeError: a layer has a matrix that no block declares.
@@ -130,7 +130,7 @@ def _embeddings(model: nn.Module) -> list[str]:
 
 
 def _undecayed(model: nn.Module) -> set[str]:
-    """Names of the parameters without weight decay: biases, and all of norms and scales."""
+    """Names of parameters without weight decay: biases, and all parameters of norms and scales."""
     norms = [(at, norm) for at, norm in model.named_modules() if isinstance(norm, Norm | Scales)]
     inside = {name for at, norm in norms for name, _ in norm.named_parameters(prefix=at)}
     return inside | {name for name, _ in model.named_parameters() if name.endswith("bias")}

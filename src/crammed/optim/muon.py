@@ -1,9 +1,9 @@
-"""Muon: momentum whose matrices are made nearly orthogonal before they are applied.
+"""Muon: SGD with momentum whose update matrices are made nearly orthogonal.
 
-Jordan et al. 2024, with steps scaled to the root mean square of AdamW's (Liu et al. 2025, section
-2.2), so that one learning rate and one weight decay serve both. Matrices of one shape go through
-the iteration as one batch, which makes fewer and larger products; large ones on a CPU go one
-parameter after the other, which is faster there.
+Jordan et al. 2024, with updates scaled to the root mean square of AdamW's (Liu et al. 2025, section
+2.2), so that one learning rate and one weight decay suit both. Matrices of the same shape go
+through the iteration as one batch, for fewer and larger products; on a CPU, large matrices go one
+parameter at a time, which is faster there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from crammed.optim.parameters import Parameters
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic polynomial. They trade exact orthogonality for speed: singular values
-end near one."""
+end up near one."""
 ITERATIONS = 5
 SMALL = 128
-"""Smaller side up to which a CPU takes float32 matrices in batches. One thread needs 2.9 instead of
-4.3 ms for 2 layers of width 64 then, and 18 instead of 20.5 ms for width 128. At 256, a batch is
-slower than its matrices one by one (`records/LOG.md`)."""
+"""Up to this smaller side, float32 matrices go in batches on a CPU. One thread then needs 2.9 ms
+instead of 4.3 ms for 2 layers of width 64, and 18 instead of 20.5 ms for width 128. At 256, a batch
+is slower than its matrices one by one (`records/LOG.md`)."""
 _TINY = 1e-7
 
 
@@ -35,13 +35,13 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Newton-Schulz iteration towards the nearest orthogonal matrix, for each of [..., M, N].
 
     Args:
-        dtype: what the products are computed in; bfloat16 is enough.
+        dtype: number format of the products; bfloat16 is enough.
     """
     a, b, c = COEFFICIENTS
     x = matrices.mT if (tall := matrices.shape[-2] > matrices.shape[-1]) else matrices
-    # The smaller square is cheaper; norms are taken before float16 could lose a small gradient.
+    # The smaller square is cheaper. Normalise first, or a small gradient could vanish in float16.
     x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_TINY)).to(dtype)
-    in_place = x.ndim == 3 and _small_on_cpu(x)  # fewer passes to the same numbers
+    in_place = x.ndim == 3 and _small_on_cpu(x)  # fewer passes, same numbers
     for _ in range(ITERATIONS):
         square = x @ x.mT
         if in_place:
@@ -61,7 +61,7 @@ def orthogonalisation_flops(rows: int, columns: int) -> int:
 
 
 def muon(parameters: Parameters, config: MuonConfig) -> list[torch.optim.Optimizer]:
-    """AdamW for everything but the layers' matrices, and `Muon` for these."""
+    """`Muon` for the layers' matrices, AdamW for all other parameters."""
     groups = parameters.by_decay(config.weight_decay, matrices=False)
     made: list[torch.optim.Optimizer] = [adamw_of(groups, config)]
     if stacks := parameters.stacks():
@@ -74,9 +74,9 @@ class Muon(torch.optim.Optimizer):
     """Muon with Nesterov momentum and decoupled weight decay.
 
     Args:
-        parameters: groups whose parameters are matrices. ``parts`` of a group says how many
-            matrices of equal size lie stacked in each (3 where queries, keys and values share one).
-        lr: learning rate; it multiplies updates with a root mean square of about 0.2, as AdamW's.
+        parameters: groups whose parameters are matrices. A group's ``parts`` is the number of
+            equal matrices stacked in each (3 where queries, keys and values share one).
+        lr: learning rate; the updates it scales have a root mean square of about 0.2, like AdamW's.
         cautious: decay only weights that the update moves towards 0 (Chen et al. 2025).
     """
 
@@ -108,7 +108,7 @@ class Muon(torch.optim.Optimizer):
                 together[stacked.shape[1:]].append((parameter, stacked))
         made: dict[Tensor, Tensor] = {}
         for (rows, columns), entries in together.items():
-            # The rows of an orthogonal matrix shrink with its larger side; AdamW's updates do not.
+            # Entries of an orthogonal matrix shrink with its larger side; AdamW's updates do not.
             scale = 0.2 * max(rows, columns) ** 0.5
             for batch in _batches(entries):
                 matrices = torch.cat([stacked for _, stacked in batch])
@@ -116,7 +116,7 @@ class Muon(torch.optim.Optimizer):
                 parts = orthogonal.split([len(stacked) for _, stacked in batch])
                 for (parameter, _), update in zip(batch, parts, strict=True):
                     made[parameter] = update.flatten(0, 1).to(parameter.dtype)
-        for group, parameters in groups:  # a few launches, not a few for each matrix
+        for group, parameters in groups:  # a few launches per group, not per matrix
             updates, decay = [made[p] for p in parameters], group["lr"] * group["weight_decay"]
             if self._cautious:
                 signs = torch._foreach_mul(parameters, updates)
@@ -126,7 +126,7 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
     def _with_momentum(self, parameters: list[Tensor], momentum: float) -> Sequence[Tensor]:
-        """Nesterov's average of every gradient."""
+        """The Nesterov momentum of each parameter's gradient."""
         for parameter in parameters:
             if "momentum" not in self.state[parameter]:
                 self.state[parameter]["momentum"] = torch.zeros_like(parameter)
@@ -137,7 +137,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def _batches(entries: list[tuple[Tensor, Tensor]]) -> list[list[tuple[Tensor, Tensor]]]:
-    """What goes through the iteration together: all of one shape, or one parameter."""
+    """Batches for the iteration: all matrices of one shape, or one parameter each."""
     first = entries[0][1]
     if first.device.type != "cpu":
         return [entries]
@@ -146,7 +146,7 @@ def _batches(entries: list[tuple[Tensor, Tensor]]) -> list[list[tuple[Tensor, Te
 
 
 def _small_on_cpu(x: Tensor) -> bool:
-    """Whether these are float32 matrices on a CPU that are faster in a batch."""
+    """Whether these are float32 matrices on a CPU, small enough to be faster in a batch."""
     return x.device.type == "cpu" and x.dtype == torch.float32 and min(x.shape[-2:]) <= SMALL
 
 

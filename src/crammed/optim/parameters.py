@@ -1,4 +1,4 @@
-"""A model's parameters by what an optimizer may do with them."""
+"""A model's parameters, grouped for optimizers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from torch import nn
 
 ParamGroup = dict[str, Any]
-"""As `torch.optim.Optimizer` takes it: ``params``, and values of its own for options."""
+"""As in `torch.optim.Optimizer`: ``params``, and the group's own values for options."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """All parameters of a model, which an optimizer has to share out, each to one group.
+    """All parameters of a model; an optimizer has to put each into exactly one group.
 
     Attributes:
-        named: in the model's order.
-        decayed: names of those that weight decay is for.
-        matrices: names of the layers' matrices, each with the number of equal matrices that are
-            stacked in it along the first dimension.
-        rates: names of those with a peak learning rate of their own, and the rate.
+        named: the parameters by name, in the model's order.
+        decayed: names of the parameters with weight decay.
+        matrices: names of the layers' matrices, each with the number of equal matrices stacked in
+            it along the first dimension.
+        rates: peak learning rates of the parameters that have their own, by name.
     """
 
     named: Mapping[str, nn.Parameter]
@@ -30,10 +30,10 @@ class Parameters:
     rates: Mapping[str, float]
 
     def by_decay(self, weight_decay: float, *, matrices: bool = True) -> list[ParamGroup]:
-        """A group of parameters with this weight decay, one without any, and one for each rate.
+        """One group with this weight decay, one without, and one for each parameter in `rates`.
 
         Args:
-            matrices: whether the layers' matrices are among them.
+            matrices: whether to include the layers' matrices.
         """
         names = [name for name in self.named if matrices or name not in self.matrices]
         usual = [name for name in names if name not in self.rates]
@@ -49,7 +49,7 @@ class Parameters:
         return groups
 
     def stacks(self) -> list[ParamGroup]:
-        """The layers' matrices, in a group for each number ``parts`` of matrices in a stack."""
+        """The layers' matrices, in one group for each number of stacked matrices (``parts``)."""
         return [
             {"params": [self.named[n] for n, parts in self.matrices.items() if parts == count]}
             | {"parts": count}

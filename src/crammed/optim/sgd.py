@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, as PyTorch computes it in one fused operation."""
+"""Stochastic gradient descent, in PyTorch's fused form."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from crammed.optim.parameters import Parameters
 
 
 def sgd(parameters: Parameters, config: SGDConfig) -> list[torch.optim.Optimizer]:
-    """Gradient descent for all parameters."""
+    """SGD for all parameters."""
     groups = parameters.by_decay(config.weight_decay)
     return [torch.optim.SGD(groups, config.lr, config.momentum, fused=True)]

@@ -1,6 +1,6 @@
-"""What a budget will buy on this device: the whole run, played through at a measured speed.
+"""What a budget will buy: the whole run, simulated at a measured or counted speed.
 
-`forecast` plays the recipe's own size, and `candidates` sets other sizes beside it.
+`forecast` simulates the recipe's own size, and `candidates` compares it with other sizes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from crammed.training.plan import Planner, budget_share
 
 FEW_UPDATES = 200
 BEYOND = 2
-"""Sizes to show that are larger than what is trained and what should be."""
+"""How many sizes to show that are larger than both the recipe's own and the best one."""
 MOST_PLAYED, FIRST = 30_000_000, 1000
-"""Updates to play through at most, ten minutes' worth, judged by so many at the beginning."""
+"""Updates to simulate at most, ten minutes' worth; `FIRST` updates tell how many there will be."""
 
 
 def forecast(
@@ -37,16 +37,16 @@ def forecast(
     suited: Chosen | None = None,
     text_bytes: float | None = None,
 ) -> dict[str, Any]:
-    """Play the whole run through at a measured speed.
+    """Simulate the whole run at a given speed.
 
-    The forecast sees what is charged: compiling, every update with its rows and its mask rate, log
-    points, checkpoints, held-out measurements, and the last update, which does not fit.
+    The forecast includes all that is charged: compiling, every update with its rows and its mask
+    rate, log points, checkpoints, held-out measurements, and the last update, which does not fit.
 
     Args:
         rows: number of rows in the corpus; None if there is no corpus yet.
         suited: the recipe in the size that suits budget and text, as it was chosen; None leaves
             out other sizes.
-        text_bytes: of the corpus, if they are known.
+        text_bytes: bytes of the corpus's text; None if unknown.
 
     Returns:
         ``updates``, ``tokens``, ``tokens_between`` (at the speeds of the slowest and the fastest
@@ -58,7 +58,7 @@ def forecast(
         ``notes`` on what will go wrong.
 
     Raises:
-        InputError: the budget pays for more updates than can be played through.
+        InputError: the budget pays for more updates than can be simulated.
     """
     ledger, work, charged = _play(config, vocab_size, rows, speed)
     training = sum(ledger.seconds[name] for name in TRAINING)
@@ -91,10 +91,10 @@ def forecast(
 
 
 def _between(config: RunConfig, rows: int | None, speed: Speed, paid: float) -> list[int]:
-    """Tokens at the speeds of the slowest and the fastest blocks; none unless time is the budget.
+    """Tokens at the speeds of the slowest and fastest blocks; empty unless the budget is of time.
 
     Args:
-        paid: how many the budget pays for at the mean speed.
+        paid: how many tokens the budget pays for at the mean speed.
     """
     if config.budget.limit.kind != "time":
         return []
@@ -110,7 +110,7 @@ def _early_end(
     work: Work,
     charged: float,
 ) -> EarlyEnd | None:
-    """How the length of the corpus ends the run; None if its budget does."""
+    """How the end of the text ends the run; None if the budget ends it."""
     if rows is None or not text_is_read(config, rows, work.tokens):
         return None
     share = budget_share(config, vocab_size, work, charged)
@@ -130,7 +130,7 @@ class _Simulated:
 def _play(
     config: RunConfig, vocab_size: int, rows: int | None, speed: Speed
 ) -> tuple[Ledger, Work, float]:
-    """The training loop with its own planner and agenda; a clock is put forward instead of work.
+    """The training loop with its real planner and agenda, but a clock set forward instead of work.
 
     Returns:
         the ledger, the work that was done, and the seconds charged by the end of its last update.
@@ -160,7 +160,7 @@ def _play(
             for what in agenda.due(u):
                 with agenda.booked(what, u):
                     clock.now += seconds[what]
-    ledger.charged()  # books up to now
+    ledger.charged()  # books the time up to now
     return ledger, work, planner.charged
 
 
@@ -169,8 +169,8 @@ def candidates(
 ) -> list[dict[str, Any]]:
     """This recipe in other sizes, the cheapest first, up to two beyond its own and the suited one.
 
-    Every size is taken to reach the FLOP/s of the measured one, unless it was measured as well;
-    smaller ones will be somewhat slower than that, and larger ones faster.
+    Every size is assumed to reach the FLOP/s of the measured one, unless it was measured as well;
+    in truth, smaller ones reach somewhat less, and larger ones more.
 
     Args:
         rows: number of rows in the corpus; None if there is no corpus yet.
@@ -194,7 +194,7 @@ def candidates(
     paid, most = {ours: tokens}, config.most_tokens(rows)
     if theirs != ours and suited.choice.flops_per_second is not None:
         paid[theirs] = round(expected_tokens(suited.config, suited.choice.flops_per_second))
-    models = sorted(  # the width of their heads changes no number here
+    models = sorted(  # the width of heads changes no number here
         (
             own.model_copy(update={"layers": layers, "width": width})
             for layers, width in shapes | {ours, theirs}

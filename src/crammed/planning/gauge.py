@@ -27,20 +27,20 @@ from crammed.training.step import TrainStep
 _SECONDS = 0.5
 _FEWEST_PIECES = 3
 """How long measuring takes at least, besides building the model and warming up, in seconds and in
-pieces: of two, nobody could say which was held up."""
+pieces: with only two, it is unclear which was held up."""
 _PIECE_SECONDS = 0.1
 _FEWEST_TOKENS = 512
-"""Gradients are computed of as many rows as nominally take this long, and of no fewer than these
-tokens, which keep a CPU's products efficient."""
+"""A piece is the gradients of as many rows as nominally take this long, but of no fewer tokens than
+this, so that a CPU's matrix products are efficient."""
 _PLAUSIBLE = 1 / 8
 _UNEVEN = 2.0
-"""A speed is in doubt below this share of the nominal one, or if the gradients of the middle piece
-took so many times as long as those of the fastest."""
+"""A speed is in doubt below `_PLAUSIBLE` of the nominal one, or if the median piece took more than
+`_UNEVEN` times as long as the fastest."""
 _REST_SECONDS = 1.0
 _PATIENCE_SECONDS = 3.0
 _SHARE_OF_BUDGET = 0.05
-"""While it is in doubt, it is measured again after such a rest, which must fit into this share of a
-budget of time, and into these seconds."""
+"""A speed in doubt is measured again after a rest, for `_PATIENCE_SECONDS` in all, or this share of
+a budget of time if that is less."""
 _COMPILED = 1.3
 """How much faster compiling makes training, as measured on a CPU (docs/performance.md)."""
 
@@ -53,15 +53,15 @@ def training_speed(
 ) -> float:
     """FLOP/s that training reaches with a configuration, from about a second of real updates.
 
-    The gradients of some rows and the optimizer's part of an update are timed apart, a few times
-    each, and the medians are added up to one update of `batch.rows`. So a large batch takes no
-    longer to measure, and what else the machine does for a moment does not count. Nothing is
-    compiled, which would take longer than all the rest: where the run will be, the speed is raised
-    by what compiling gives. The rows are random, and neither they nor the model are kept.
+    The gradients of some rows and the optimizer's part of an update are timed separately, a few
+    times each, and the medians are added up to one update of `batch.rows`. So a large batch takes
+    no longer to measure, and a brief interruption by other work does not count. Nothing is
+    compiled, which would take longer than everything else: if the run will be compiled, the speed
+    is multiplied by the usual gain. The rows are random, and neither they nor the model are kept.
 
-    What holds the machine for a second may slow all of that down. So a speed in doubt is measured
-    again a moment later, and the highest counts: other work makes a machine slower and nothing
-    makes it faster, and one that is slow throughout is found to be slow each time.
+    An interruption of a second may slow down all of that. So a speed in doubt is measured again a
+    moment later, and the highest counts: other work makes a machine slower and nothing makes it
+    faster, and one that is always slow is measured as slow each time.
 
     Raises:
         InputError: the model is too large for the device's memory.
@@ -71,7 +71,7 @@ def training_speed(
     rows = min(rows, step.microbatch_rows)
     a_row = flops_per_token(config) * config.data.row_length
     parts = _Parts.of(step, config, rows, device, clock)
-    parts.time(0.0, 1)  # which warms up
+    parts.time(0.0, 1)  # to warm up
 
     def measure() -> tuple[float, bool]:
         """FLOP/s, and whether that is in doubt."""
@@ -102,7 +102,7 @@ class Pace:
         update: the part that depends neither on its rows nor on how they are divided.
         microbatch: each forward and backward pass, besides its rows.
         row: each row.
-        most: rows of a microbatch at most.
+        most: the most rows in a microbatch, not a time.
     """
 
     update: float
@@ -111,15 +111,15 @@ class Pace:
     most: int
 
     def seconds(self, rows: int) -> float:
-        """How long an update of so many rows takes."""
+        """How long an update of this many rows takes."""
         return self.update + math.ceil(rows / self.most) * self.microbatch + rows * self.row
 
 
 def training_pace(config: RunConfig, device: Device, clock: Clock = time.perf_counter) -> Pace:
     """How long updates with any number of rows take, measured as `training_speed` measures.
 
-    The gradients of a single row are timed as well: in a small model they take much more than their
-    share. Nothing is measured again.
+    The gradients of a single row are timed as well: in a small model they take much longer than a
+    row's share of a batch. Nothing is measured again.
 
     Raises:
         InputError: the model is too large for the device's memory.
@@ -129,7 +129,7 @@ def training_pace(config: RunConfig, device: Device, clock: Clock = time.perf_co
     took, applied = dict[int, float](), list[float]()
     for count in sorted({1, rows}):
         parts = _Parts.of(step, config, count, device, clock)
-        parts.time(0.0, 1)  # which warms up
+        parts.time(0.0, 1)  # to warm up
         gradients, rest = zip(*parts.time(_SECONDS / 2, _FEWEST_PIECES), strict=True)
         took[count] = statistics.median(gradients)
         applied += rest
@@ -145,7 +145,7 @@ def training_pace(config: RunConfig, device: Device, clock: Clock = time.perf_co
 
 
 def heldout_pace(config: RunConfig, device: Device, clock: Clock = time.perf_counter) -> float:
-    """Seconds that measuring the held-out loss takes for each row, from a batch of random rows.
+    """Seconds that the held-out loss takes for each row, measured on a batch of random rows.
 
     Raises:
         InputError: the model is too large for the device's memory.
@@ -155,7 +155,7 @@ def heldout_pace(config: RunConfig, device: Device, clock: Clock = time.perf_cou
     draw = np.random.default_rng(0)
     ids = draw.integers(max(FIRST_IDS.ids) + 1, vocab_size, (max(1, AT_ONCE // length), length))
     rows, mask, model = HeldoutRows(ids, 1.0), FIRST_IDS.mask, step.model.eval()
-    heldout_loss(model, HeldoutRows(ids[:1], 1.0), mask, device.torch)  # which warms up
+    heldout_loss(model, HeldoutRows(ids[:1], 1.0), mask, device.torch)  # to warm up
     began = clock()
     heldout_loss(model, rows, mask, device.torch)
     return (clock() - began) / len(ids)
@@ -171,7 +171,7 @@ def _nominally(config: RunConfig, device: Device) -> tuple[float, int]:
 
 
 def _patience(config: RunConfig) -> float:
-    """For how many seconds a speed in doubt is measured again."""
+    """For how many seconds a speed in doubt may be measured again."""
     budget = config.budget.limit
     share = _SHARE_OF_BUDGET * budget.limit if budget.kind == "time" else math.inf
     return min(_PATIENCE_SECONDS, share)
@@ -179,7 +179,7 @@ def _patience(config: RunConfig) -> float:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The two parts of an update, one after the other: gradients of these rows, and the rest."""
+    """The two parts of an update, timed in turn: gradients of these rows, and the rest."""
 
     step: TrainStep
     ids: torch.Tensor
@@ -191,7 +191,7 @@ class _Parts:
     def of(
         cls, step: TrainStep, config: RunConfig, rows: int, device: Device, clock: Clock
     ) -> _Parts:
-        """Those of an update of random rows."""
+        """The parts of an update of random rows."""
         vocab_size, length = config.tokenizer.vocab_size, config.data.row_length
         least, draw = max(FIRST_IDS.ids) + 1, np.random.default_rng(0)
         ids = torch.from_numpy(draw.integers(least, vocab_size, (rows, length)))
@@ -199,7 +199,11 @@ class _Parts:
         return cls(step, ids, update, device, clock)
 
     def time(self, seconds: float, fewest: int) -> list[tuple[float, float]]:
-        """The seconds that each took, time after time, until they add up to `seconds`."""
+        """The seconds of both parts, again and again until they add up to `seconds`.
+
+        Args:
+            fewest: how many times at least.
+        """
         took: list[tuple[float, float]] = []
         while len(took) < fewest or sum(map(sum, took)) < seconds:
             gradients = self._timed(lambda: self.step.gradients(self.ids, self.update))

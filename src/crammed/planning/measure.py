@@ -33,10 +33,10 @@ from crammed.training.start import MOST_TOKENS, rows_to_count
 from crammed.training.step import TrainStep
 
 FIRST_IDS = Specials(0, 1, 2, 3, 4)
-"""The special tokens of a tokenizer of ours, which is what a run without a corpus will have."""
+"""The special tokens of our own tokenizers, one of which a run without a corpus will get."""
 _WARM = 2
 _BLOCK_SECONDS = 0.5
-"""Updates are timed in blocks of about this length, so that a GPU's host may run ahead in them."""
+"""Updates are timed in blocks of about this length, within which a GPU's host may run ahead."""
 _MOST_IN_A_BLOCK = 16
 
 
@@ -56,7 +56,7 @@ class Speed:
         log: a log point.
         checkpoint: a checkpoint; 0 if the budget ends before the first.
         evaluate: a held-out measurement during training; 0 if it is not charged.
-        start: what comes before compiling: embeddings that begin with the text.
+        start: what comes before compiling: initialising embeddings from the text.
         low, high: the 10th and 90th percentiles of the blocks, as multiples of the mean.
     """
 
@@ -76,7 +76,7 @@ class Speed:
     start: float = 0.0
 
     def seconds(self, rows: int, predicted: int = 0) -> float:
-        """Seconds of an update of `rows` rows with `predicted` positions predicted in each."""
+        """Seconds of an update of `rows` rows, with `predicted` positions predicted in each."""
         return self.update + rows * (self.row + predicted * self.prediction)
 
 
@@ -92,6 +92,7 @@ def measure_speed(
 
     Args:
         corpus: where rows come from; None draws random ones.
+        seconds: how long updates are timed; preparing comes on top.
     """
     vocab_size, specials = config.tokenizer.vocab_size, FIRST_IDS
     if corpus is not None:
@@ -101,7 +102,7 @@ def measure_speed(
         source = _source(config, corpus, vocab_size)
         start = _start(config, corpus, step, source, clock)
         took = first = _prepare(config, step, vocab_size, device, clock)
-        if device.compile:  # a run that follows finds on disk what the compiler made
+        if device.compile:  # a later run finds the compiler's output on disk, so measure that too
             torch._dynamo.reset()
             if device.torch.type == "cuda":
                 torch.cuda.empty_cache()  # the run will find that memory free as well
@@ -131,7 +132,7 @@ def _start(
     source: Callable[[int], NDArray[np.int64]],
     clock: Clock,
 ) -> float:
-    """Begin as `crammed.training.start` does; return the seconds it took."""
+    """Initialise embeddings as `crammed.training.start` does; return the seconds it took."""
     if config.model.embedding_start == "random":
         return 0.0
     table = step.model.encoder.tokens.weight
@@ -146,7 +147,7 @@ def _start(
 def _prepare(
     config: RunConfig, step: TrainStep, vocab_size: int, device: Device, clock: Clock
 ) -> float:
-    """Get ready for every update that this run may have; return the seconds it took."""
+    """Prepare for every update that this run may have; return the seconds it took."""
     planner = Planner(config, vocab_size, None, Ledger(()), device.synchronize)
     began = clock()
     step.prepare(planner.all_row_counts(), planner.all_mask_rates())
@@ -156,7 +157,7 @@ def _prepare(
 
 @dataclass(frozen=True)
 class _Timer:
-    """Times updates of few rows, of many, and at the last mask rate where that is another."""
+    """Times updates of few rows, of many, and at the final mask rate if there is one."""
 
     config: RunConfig
     step: TrainStep
@@ -168,13 +169,13 @@ class _Timer:
         """Time updates for some seconds; return the fields of `Speed` that describe an update.
 
         Args:
-            show: called with the seconds that are over, and with the progress in words.
+            show: called with the seconds that have passed, and with the progress in words.
         """
         config, masking = self.config, self.config.masking
         whole = min(self.step.microbatch_rows, config.batch.rows)
         few = min(self.step.microbatch_rows, max(1, config.batch.rows // 2))
         first = self._block(whole, masking.rate, 1)
-        self._block(few, masking.rate, 1)  # a run does not meet this shape, nor compile it
+        self._block(few, masking.rate, 1)  # untimed: a run neither uses nor compiles this shape
         one = min(self._block(few, masking.rate, 1) for _ in range(_WARM))
         # The larger the second size, the smaller the error of extrapolating to a whole batch.
         times = max(2, min(config.batch.rows // few, int(seconds / (8 * max(one, 1e-6)))))
@@ -227,7 +228,7 @@ class _Timer:
         return took
 
     def _block(self, rows: int, rate: float, count: int) -> float:
-        """Mean seconds of an update over `count` consecutive ones, reading included."""
+        """Mean seconds of an update over `count` consecutive ones, including reading."""
         self.device.synchronize()
         began = self.clock()
         for number in range(count):
@@ -246,7 +247,7 @@ def _in_a_block(seconds: float) -> int:
 def _source(
     config: RunConfig, corpus: Corpus | None, vocab_size: int
 ) -> Callable[[int], NDArray[np.int64]]:
-    """A function that returns the next rows, as many as asked, [rows, row_length]."""
+    """A function that returns the next rows, as many as are asked for, [rows, row_length]."""
     if corpus is None:
         draw, least = np.random.default_rng(0), max(FIRST_IDS.ids) + 1
         return lambda count: draw.integers(least, vocab_size, (count, config.data.row_length))
@@ -254,7 +255,7 @@ def _source(
 
     def following(count: int) -> NDArray[np.int64]:
         nonlocal place
-        place += count  # onwards only: going back into an earlier epoch would shuffle it anew
+        place += count  # forward only: going back to an earlier epoch would shuffle it again
         return stream.read(place - count, count)
 
     return following
@@ -267,7 +268,7 @@ def _between_updates(
     device: Device,
     clock: Clock,
 ) -> dict[str, float]:
-    """Time what a run does between updates, as far as its budget is charged for it."""
+    """Time the work between updates that a run's budget is charged for."""
 
     def timed(work: Callable[[], None]) -> float:
         began = clock()
@@ -293,7 +294,7 @@ def _between_updates(
 
 @contextmanager
 def _scratch_run(config: RunConfig) -> Iterator[RunDir]:
-    """A run directory that is removed again."""
+    """A temporary run directory."""
     with tempfile.TemporaryDirectory() as folder:
         with RunDir.open(Path(folder) / "run", config) as run:
             yield run

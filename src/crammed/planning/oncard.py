@@ -1,11 +1,11 @@
-"""What training would reach on a card that this machine lacks: a count, nothing is measured.
+"""What training would reach on a card that this machine lacks: counted, not measured.
 
 Memory is what an uncompiled microbatch of tensors without storage would allocate, and the rows of a
-microbatch are found from it as on a real card. Seconds are FLOPs at a share of the peak, and the
-fewest bytes that `crammed.model.traffic` counts at a share of the bandwidth. The shares are what
-single operations reached on one H200. No stretch of work is faster than its launches, which is what
-tiny models wait for. Gaps between kernels, clocks that fall under load, compiling and reading are
-not counted: on that H200, a plain loop took 1.3 times its count.
+microbatch follow from it as on a real card. Time is FLOPs at a share of the peak, plus the fewest
+bytes that `crammed.model.traffic` counts at a share of the bandwidth. The shares are what single
+operations reached on one H200. No part is faster than its kernel launches, which dominate in tiny
+models. Gaps between kernels, clocks that drop under load, compiling and reading are not counted: on
+that H200, a plain loop took 1.3 times its count.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ from crammed.training.step import TrainStep
 PRODUCTS = 0.725
 """Share of the peak that matrix products reach: those of the paper's step 717 of 989 TFLOP/s."""
 ATTENTION = 0.35
-"""Share of the peak that attention reaches where its bytes do not bind it (assumed)."""
+"""Share of the peak that attention reaches if it is not bound by its bytes (assumed)."""
 BANDWIDTH = 0.9
 """Share of the bandwidth that a copy reaches: 4.3 of 4.8 TB/s."""
 LAUNCH = 2e-6
 """Seconds that any launch takes (assumed)."""
 MICROBATCH_LAUNCHES, LAYER_LAUNCHES = 40, 30
-"""Launches of a compiled microbatch, and more for each layer, to within a tenth of what
+"""Launches of a compiled microbatch, and those that each layer adds, to within a tenth of what
 ``tools/step_on_paper.py`` counts."""
 ADAMW_LAUNCHES, MUON_LAUNCHES = 12, 50
 """Launches of clipping and AdamW in an update, and of Muon for each shape of its matrices, without
-those that a large model needs more because its lists of tensors do not fit into one."""
+the further ones of a large model whose lists of tensors do not fit into a single launch."""
 RESERVED = GIB
 """Memory for the driver, CUDA's context and its libraries."""
 UPDATE_BYTES = 18
-"""Moved once per update for each parameter: weight read and written, gradient read; and the weight
-once more, to be written in 16 bits."""
+"""Moved once per update for each parameter: weight read and written, gradient read; then the weight
+read again, and written in 16 bits."""
 KEPT_BYTES = 8
-"""And for each number that the optimizer keeps for a parameter: read and written."""
+"""Moved in addition for each number that the optimizer keeps for a parameter: read and written."""
 RECOMPUTED = 4 / 3
-"""Work of layers that compute their activations twice."""
+"""The factor on the time of a microbatch whose layers compute their activations twice."""
 
 
 def counted_measure(card: Card) -> Measure:
-    """Counts what `crammed.planning.settling.measuring` measures: FLOP/s of a configuration."""
+    """A function that counts what `crammed.planning.settling.measuring` measures: FLOP/s."""
 
     def measure(config: RunConfig) -> float:
         rows, vocab = config.batch.rows, config.tokenizer.vocab_size
@@ -72,7 +72,7 @@ def counted_measure(card: Card) -> Measure:
 
 
 def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
-    """What `crammed.planning.measure.measure_speed` measures, as far as it can be counted.
+    """The parts of what `crammed.planning.measure.measure_speed` measures that can be counted.
 
     Raises:
         InputError: the card lacks the number format, or its memory is too small.
@@ -83,7 +83,7 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
     held = bytes_per_parameter(config.optim) * size + step.leaves.cast_bytes
     most = card.memory - RESERVED
     while (memory := held + _taken(step, rows)) > most and rows > 1:
-        rows //= 2  # as training does where memory runs out all the same
+        rows //= 2  # as training does if memory runs out nevertheless
     if memory > most:
         raise InputError(
             f"not even one row of {config.data.row_length} tokens fits into the memory of the "
@@ -99,7 +99,7 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
 
 
 def _update_seconds(step: TrainStep, card: Card, kept: int) -> float:
-    """What an update takes besides its microbatches.
+    """Seconds of an update besides its microbatches.
 
     Args:
         kept: numbers that the optimizer keeps for each parameter.
@@ -136,7 +136,7 @@ def _microbatch_seconds(
 
 
 def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
-    """The step that would train there, without storage, with microbatches that the card holds."""
+    """The training step on the card, without storage, with microbatches that fit its memory."""
     device, free = _device(config.compute, card), card.memory - RESERVED
     refuse_larger(config, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
     with torch.device("meta"):
@@ -150,13 +150,13 @@ def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
 
 
 def _taken(step: TrainStep, rows: int) -> int:
-    """Bytes that a microbatch of so many rows takes."""
+    """Bytes that a microbatch of this many rows takes."""
     with _one_kernel_attention():
         return allocated(lambda: step.try_rows(rows))
 
 
 def _device(config: ComputeConfig, card: Card) -> Device:
-    """The card as `crammed.machine.device.choose_device` would describe it there.
+    """The card as `crammed.machine.device.choose_device` would describe it on its own machine.
 
     Raises:
         InputError: the configuration asks for a format that the card lacks, or that is not counted.
@@ -187,7 +187,7 @@ def _device(config: ComputeConfig, card: Card) -> Device:
 @contextmanager
 def _one_kernel_attention() -> Iterator[None]:
     """Attention in one kernel, as on a card; without one, PyTorch keeps all scores in memory."""
-    functional: Any = F  # layers that compute again in backward find it here, too
+    functional: Any = F  # patched in the module, where layers recomputed in backward find it
     usual = functional.scaled_dot_product_attention
     functional.scaled_dot_product_attention = _attention
     try:

@@ -1,6 +1,7 @@
-"""Settles what a run trains: as it began, or by measuring this device, the same in all processes.
+"""Settles what a run trains: what it began with, or what suits this device's measured speed.
 
-`crammed plan`, `prepare`, `pretrain`, `run` and `study` choose with the same functions.
+All processes of a run settle on the same. `crammed plan`, `prepare`, `pretrain`, `run` and `study`
+choose with the same functions.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def device_of(config: RunConfig, rows: float | None = None) -> Device:
 
 
 def measuring(device: Device, progress: Progress, group: Group | None = None) -> Measure:
-    """Measures the speed of all processes of a run together, on the device of this one."""
+    """A function that measures the speed of all processes of a run together, on this device."""
     several = group.size if group is not None and device.torch.type == "cuda" else 1
 
     def measure(config: RunConfig) -> float:
@@ -57,10 +58,10 @@ def measuring(device: Device, progress: Progress, group: Group | None = None) ->
 
 
 def settled(asked: Asked, out: Path, rows: float | None, measure: Measure) -> Chosen:
-    """What the run in `out` trains: what it has begun with, or what is chosen now.
+    """What the run in `out` trains: what it began with, or what is chosen now.
 
     Args:
-        rows: how many rows of text there are; None if that is not known.
+        rows: how many rows of text there are; None if unknown.
 
     Raises:
         InputError: a file of the run is damaged, or nothing suits what is asked for.
@@ -85,7 +86,7 @@ def told(asked: Asked, group: Group) -> Chosen:
 def announce(
     config: RunConfig, choice: Choice, corpus: Corpus, device: Device, progress: Progress
 ) -> None:
-    """Say what is about to be trained, on what, and why."""
+    """Log what is about to be trained, on what, and why."""
     for reason in device.reasons:
         progress.line(f"device  {reason}")
     config = in_vocabulary(config, corpus.vocab_size)
@@ -102,7 +103,7 @@ def announce(
 
 
 def _about_the_text(config: RunConfig, choice: Choice, corpus: Corpus) -> str | None:
-    """What there is to say about the length of the corpus, if that is short for the budget."""
+    """What to log about the length of the corpus, if it is short for the budget."""
     speed, length = choice.flops_per_second, corpus.rows * corpus.row_length
     paid, most = expected_tokens(config, speed), config.most_tokens(corpus.rows)
     if speed is None and config.budget.limit.kind == "time":  # a nominal speed would be a guess

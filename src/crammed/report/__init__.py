@@ -1,7 +1,8 @@
 """The HTML reports:
 
-page     gathers what the page of runs says, and renders the templates (``*.html.j2``)
-figures  its figures as SVG
+page     gathers the content of the page of runs, and renders the templates (``*.html.j2``)
+figures  the figures of that page, as SVG
 study    the page of a study
-curves   what its arms did on the way
+curves   the figure of its arms' held-out loss during training
+scaling  the figures of a study on several budgets
 """

@@ -1,4 +1,4 @@
-"""Held-out loss during training, arm by arm: mean over seeds, in a band from least to greatest."""
+"""Held-out loss during training by arm: the mean over seeds, and a band from least to greatest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AXES = ("tokens", "seconds")
 DASHES = ("none", "6 3", "2 3")
 """Arms that share a colour differ by their dashes."""
 FEWEST = 2
-"""Measurements on the way that make a curve."""
+"""Measurements during training that a curve needs at least."""
 
 Values = NDArray[np.float64]
 Line = tuple[str, str]
@@ -32,7 +32,7 @@ Line = tuple[str, str]
 
 @dataclass(frozen=True)
 class Curve:
-    """What one run measured on the way, each [measurements].
+    """What one run measured during training, each [measurements].
 
     Attributes:
         seconds: charged so far.
@@ -45,7 +45,7 @@ class Curve:
 
 
 def read_curves(folder: Path, study: Mapping[str, Any]) -> dict[str, list[Curve]]:
-    """The curves of each arm whose runs are still there; runs that cannot be read have none."""
+    """The curves of each arm whose runs still exist; runs that cannot be read have none."""
     curves, measure = {}, main_measure(study)
     for arm, entry in study["arms"].items():
         runs = ((run_folder(folder, arm, int(n)), run) for n, run in entry["runs"].items())
@@ -57,7 +57,7 @@ def read_curves(folder: Path, study: Mapping[str, Any]) -> dict[str, list[Curve]
 
 
 def _read(run: Path, result: Mapping[str, Any], measure: str) -> Curve | None:
-    """What a run measured on the way; the last measurement, on more rows, is its result."""
+    """What a run measured during training, without its result, which was measured on more rows."""
     try:
         points = read_metrics(run, "t_charged_s")
         events = read_events(run, heldout=("update", "tokens", measure))
@@ -75,7 +75,7 @@ def _read(run: Path, result: Mapping[str, Any], measure: str) -> Curve | None:
 
 
 def lines_of(arms: Sequence[str], baseline: str) -> dict[str, Line]:
-    """The colour and the dashes of each arm; the baseline is drawn in ink."""
+    """The colour and dashes of each arm; the baseline is drawn in the colour of text."""
     others = [arm for arm in arms if arm != baseline]
     lines = {
         arm: (COLOURS[n % len(COLOURS)], DASHES[n // len(COLOURS) % len(DASHES)])
@@ -106,24 +106,24 @@ def curves_figure(
 
 
 def unit_text(measure: str) -> str:
-    """The unit of a held-out loss; nats cannot be compared between vocabularies."""
+    """The unit of a held-out loss: nats, or, where vocabularies may differ, bits per character."""
     return "nats per token" if measure == RATES[0] else "bits per character"
 
 
 def pattern(dashes: str) -> Any:
-    """Dashes as matplotlib wants them."""
+    """Dashes in matplotlib's form."""
     return "solid" if dashes == "none" else (0, [float(part) / 1.5 for part in dashes.split()])
 
 
 def _unit(curves: Mapping[str, Sequence[Curve]]) -> tuple[float, str]:
-    """Seconds, minutes or hours, by the longest run."""
+    """The seconds in a unit of time that suits the longest run, and the unit's name."""
     longest = max(curve.seconds[-1] for seeds in curves.values() for curve in seeds)
     sizes = ((3600.0, "hours"), (60.0, "minutes"))
     return next((size for size in sizes if longest >= 3 * size[0]), (1.0, "seconds"))
 
 
 def _band(curves: Sequence[tuple[Values, Values]]) -> tuple[Values, Values, Values, Values]:
-    """Where all seeds have been: places, and the least, mean and greatest loss there."""
+    """Places that all seeds have reached, and the least, mean and greatest loss there."""
     begin = max(x[0] for x, _ in curves)
     end = min(x[-1] for x, _ in curves)
     places = curves[0][0]

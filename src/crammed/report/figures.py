@@ -46,7 +46,7 @@ OF_THE_PAGE = {
     **{INK: "ink", FAINT: "faint", LINE: "line", PALE: "pale", "#ffffff": "paper"},
     **{colour: f"c{number}" for number, colour in enumerate(COLOURS)},
 }
-"""The page's own colours, by name, which differ in the dark."""
+"""Names of the page's own colours, which its dark mode changes."""
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MOST_POINTS = 600
 """Longer series are thinned to this many points, so that the file does not grow with the run."""
@@ -63,7 +63,7 @@ REFERENCE_EXAFLOP = (
 
 
 def as_svg(figure: Figure) -> str:
-    """The figure as text, in colours that the page's style sheet decides."""
+    """The figure as SVG text, with its colours left to the page's style sheet."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
@@ -78,7 +78,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def plain(text: str) -> str:
-    """Text in which matplotlib finds no formula."""
+    """Text that matplotlib does not parse as a formula."""
     return text.replace("$", r"\$")
 
 
@@ -99,7 +99,7 @@ def _budget_axis(axes: Axes) -> None:
 
 
 def loss_figure(runs: Sequence[Point]) -> str:
-    """Training and held-out loss over the budget; with one run, the unigram model's loss, too.
+    """Training and held-out loss over the budget; for a single run, also the unigram model's loss.
 
     Args:
         runs: each with ``label``, ``metrics`` and ``on_the_way`` (lists of records), ``unigram``,
@@ -134,7 +134,7 @@ def loss_figure(runs: Sequence[Point]) -> str:
 
 
 def _heldout_points(axes: Axes, run: Point, rate: float, colour: str, *, labelled: bool) -> None:
-    """Held-out losses on the way as a line, and the one of the trained model as a large mark."""
+    """Held-out losses during training as a line, and that of the trained model as a large mark."""
     name, summary = f"held-out, {100 * rate:.0f} % masked", run["summary"]
     shape: dict[str, Any] = {"color": colour, "marker": "o" if rate == 0.15 else "s"}
     if rate != 0.15:
@@ -145,7 +145,7 @@ def _heldout_points(axes: Axes, run: Point, rate: float, colour: str, *, labelle
             [p[f"loss@{rate}"] for p in run["on_the_way"]],
             markersize=3.5,
             linewidth=0.8,
-            label=f"{name}, on the way" if labelled else None,
+            label=f"{name}, during training" if labelled else None,
             **shape,
         )
     axes.plot(
@@ -161,7 +161,7 @@ def _heldout_points(axes: Axes, run: Point, rate: float, colour: str, *, labelle
 
 
 def learning_rate_figure(metrics: Sequence[Point]) -> str:
-    """Learning rate over the budget; rows per update and mask rate, too, if they change."""
+    """Learning rate over the budget, with rows per update and mask rate if they change."""
     with rc_context(STYLE):
         points = _thinned(metrics)
         u = [100 * p["u"] for p in points]
@@ -200,7 +200,7 @@ def speed_figure(metrics: Sequence[Point]) -> str:
 
 
 def ledger_figure(accounts: dict[str, float], charge: Sequence[str]) -> str:
-    """Where the time went: a bar for every account, pale if it is not charged to the budget.
+    """Where the time went: a bar for each account, pale if it is not charged to the budget.
 
     Args:
         accounts: seconds by account.
@@ -241,7 +241,7 @@ def scores_figure(tasks: Mapping[str, Any]) -> str | None:
                 (tasks[name], COLOURS[0], row + 0.16),
                 (untrained, FAINT, row - 0.16),
             ):
-                if "seeds" not in part:  # it was left out, or its score is undefined
+                if "seeds" not in part:  # the untrained model was left out, or has no score
                     continue
                 seeds, median = part["seeds"], part["median"]
                 if part["interval"] is not None:
@@ -285,7 +285,7 @@ def blimp_figure(scores: Mapping[str, Any], published: Mapping[str, float]) -> s
 
 
 def compute_figure(used: float, ceiling: float | None) -> str:
-    """This run's exaFLOP and their upper limit next to those of well-known models, log scale.
+    """The exaFLOP of this run, and its upper limit, next to those of well-known models, log scale.
 
     Args:
         used: exaFLOP of training.
@@ -319,7 +319,7 @@ def compute_figure(used: float, ceiling: float | None) -> str:
 
 
 def drops_figure(steps: Sequence[Mapping[str, Any]]) -> str:
-    """How many documents each cleaning step dropped: a bar for every step, the first on top."""
+    """How many documents each cleaning step dropped: a bar for each step, the first on top."""
     with rc_context(STYLE):
         figure, axes = _figure(7.2, 0.8 + 0.3 * len(steps))
         for row, step in enumerate(reversed(steps)):

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML file about runs, and about other models scored here."""
+"""The report: one self-contained HTML file about runs, and about other models evaluated here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METRIC_NUMBERS = ("u", "loss", "lr", "batch_rows", "mask_rate", "tokens_per_s")
 HELDOUT_NUMBERS = ("u", "update", "loss@0.15", "loss@0.25")
 _OF_TROUBLE = {"spike": ("update", "usual"), "back": ("update", "skipped_rows", "rate")}
 MOST_SPIKES = 5
-"""Of so many spikes the report says where they were."""
+"""The report gives the updates of at most this many spikes."""
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -60,7 +60,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
 
 def templates() -> jinja2.Environment:
-    """The templates of pages, with numbers as people read them."""
+    """The environment of the templates, with filters that write numbers for people."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("crammed", "report"),
         autoescape=True,
@@ -89,13 +89,13 @@ def templates() -> jinja2.Environment:
 
 
 def _by_heldout_text(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Several runs, in one group for each held-out text, because losses on others do not compare.
+    """Several runs, grouped by held-out text, because losses on different texts do not compare.
 
-    Each run gets the ``letter`` of its group.
+    Each run gets the ``letter`` of its group. One run alone has no group.
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
-        corpus = run["summary"]["corpus"]  # of an older version, all of the corpus must be equal
+        corpus = run["summary"]["corpus"]  # in older versions it has only the hash of the whole
         groups.setdefault(corpus.get("heldout_sha256", corpus["sha256"]), []).append(run)
     for letter, group in enumerate(groups.values(), ord("A")):
         for run in group:
@@ -108,7 +108,7 @@ def _by_heldout_text(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _load_run(path: Path) -> dict[str, Any]:
-    """What the page says about a run, its figures included."""
+    """What the page says about a run, including its figures."""
     config, summary = read_config(path), read_summary(path)
     if summary is None:
         raise InputError(f"{path} is not a finished run: run the same command again to finish it")
@@ -170,21 +170,21 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_the_way(events: list[dict[str, Any]], summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Held-out losses during training by update, the last one where a resumed run measured again.
+    """Held-out losses during training, by update; the later one if a resumed run measured again.
 
-    The one after training, which the summary holds, is on more rows.
+    The one after training is left out: it is on more rows, and in the summary.
     """
     by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
     return [by_update[update] for update in sorted(by_update) if update < summary["updates"]]
 
 
 def _ending(early: EarlyEnd | None) -> list[str]:
-    """How the length of the corpus ended the run, if it did."""
+    """A sentence on how the end of the text ended the run, if it did."""
     return [f"The corpus {early.words(over=True)}."] if early is not None else []
 
 
 def _trouble(events: list[dict[str, Any]]) -> list[str]:
-    """What was unusual about training, a sentence each."""
+    """A sentence for each kind of trouble in training."""
     sentences = []
     for of, name in (("loss", "loss"), ("grad_norm", "gradient norm")):
         found = sorted({e["update"] for e in events if e["event"] == "spike" and e.get("of") == of})
@@ -216,7 +216,7 @@ def _corpus(path: Path) -> dict[str, Any] | None:
     """What the page says about the run's own corpus, if it still exists."""
     try:
         corpus = Corpus(path)
-    except InputError:  # it lies elsewhere, or was deleted to free the disk
+    except InputError:  # it is elsewhere, or was deleted to free the disk
         return None
     steps = show.dropping_steps(corpus.manifest)
     statistics = corpus.manifest.get("statistics")

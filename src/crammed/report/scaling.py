@@ -23,11 +23,12 @@ def scaling(study: Mapping[str, Any], lines: Mapping[str, Line]) -> dict[str, An
     """Figures of a study on several budgets; None if fewer than two have finished.
 
     Args:
-        lines: how each arm is drawn, without its budget.
+        lines: how each arm is drawn, by its name without a budget.
 
     Returns:
         ``{"flops", "sizes", "laws"}``: loss against FLOPs; loss against parameters, a curve for
-        each budget (None unless arms are called ``TYPE.SIZE``); and what follows in sentences.
+        each type and budget (None unless arms are called ``TYPE.SIZE``); and the findings in
+        sentences.
     """
     cells = cells_of(study) if "budgets" in study else []
     if len({cell.label for cell in cells}) < 2:
@@ -44,7 +45,7 @@ def scaling(study: Mapping[str, Any], lines: Mapping[str, Line]) -> dict[str, An
 def _flops_figure(
     cells: Sequence[Cell], lines: Mapping[str, Line], found: Mapping[str, Any] | None, unit: str
 ) -> str:
-    """Loss against FLOPs, a line for each arm, and the laws through the best of each type."""
+    """Loss against FLOPs, a line for each arm, and the laws through each type's best sizes."""
     with rc_context(STYLE):
         figure, axes = _logarithmic("training FLOPs of a run", unit)
         for arm in dict.fromkeys(map(_arm, cells)):

@@ -1,7 +1,7 @@
-"""The page of a study: what its arms differ by, how surely, at what cost, and how they got there.
+"""The page of a study: how its arms differ, how certain that is, what they cost, and their curves.
 
-It is made from ``study.json`` alone, as records have it; where the folders of the runs are still
-there, the page also has their curves and links to their own pages.
+It needs only ``study.json``, as the records keep it. If the folders of the runs still exist, the
+page also has their curves and links to their own pages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from crammed.terminal.progress import SILENT, Progress
 Json = dict[str, Any]
 
 _NOT_A_RESULT = (KeyError, TypeError, ValueError, AttributeError, IndexError, UndefinedError)
-"""What a result raises that somebody has edited."""
+"""What a result that somebody has edited may raise."""
 COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "seconds": ("charged time", format_seconds),
     "tokens": ("tokens", quantity),
@@ -50,13 +50,13 @@ COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "joules": ("energy", lambda value: quantity(value, "J")),
     "parameters": ("parameters", quantity),
 }
-"""What a run costs: its name, its title, and how it is written."""
+"""Costs of a run by their names in ``study.json``: title and format."""
 
 
 def write_study_page(folder: Path, out: Path, progress: Progress = SILENT) -> Path:
     """Write the page of the study in `folder` to `out`, and return `out`.
 
-    Finished runs whose folders are there get pages of their own, unless they have one.
+    Finished runs whose folders still exist get pages of their own, unless they have one.
 
     Raises:
         InputError: the folder holds no results of a study.
@@ -102,7 +102,7 @@ def _page(folder: Path, study: Json, links: Mapping[tuple[str, str], str]) -> st
 def _part(
     label: str, part: Json, curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, Line]
 ) -> Json:
-    """What the page says about one budget of a study, which most studies have one of."""
+    """What the page says about one budget of a study; most studies have a single one."""
     names = {arm: at(arm, label) if label else arm for arm in part["arms"]}
     own = {arm: curves[name] for arm, name in names.items() if name in curves}
     return {
@@ -119,7 +119,7 @@ def _part(
 
 
 def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tuple[str, str], str]:
-    """Links from the page to those of the runs, by arm and seed; pages are written if need be."""
+    """Links from the page to those of the runs, by arm and seed; missing pages are written."""
     runs = {
         (arm, seed): run_folder(folder, arm, int(seed))
         for arm, entry in study["arms"].items()
@@ -131,7 +131,7 @@ def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tu
     if missing:
         with progress.task("pages", len(missing)) as task:
             for done, run in enumerate(missing.values(), 1):
-                with suppress(InputError, *_NOT_A_RESULT):  # unfinished or damaged: without a page
+                with suppress(InputError, *_NOT_A_RESULT):  # unfinished or damaged: no page
                     write_report([run], run / "report.html")
                 task.update(done, run.name)
     for key, run in there.items():
@@ -144,7 +144,7 @@ def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tu
 
 
 def _forest(study: Json, measure: str) -> Json:
-    """What the page says about one measure; places are in percent of the width."""
+    """What the page says about one measure; positions are in percent of the width."""
     judged = decidable(study) is not False
     compared = compare_arms(study, (measure,))
     smallest = smallest_difference(study, measure)
@@ -184,7 +184,7 @@ def _forest(study: Json, measure: str) -> Json:
 
 
 def _limit(differences: Sequence[float | None], visible: float) -> float:
-    """The largest difference that the axis shows, so that a few large ones do not hide the rest."""
+    """The largest difference on the axis, chosen so that a few large ones do not hide the rest."""
     sizes = sorted(abs(each) for each in differences if each)
     if not sizes:
         return visible or 1.0
@@ -206,7 +206,7 @@ def _ticks(limit: float) -> list[tuple[float, int]]:
 
 
 def _costs(study: Json) -> Json:
-    """Means over the seeds of each arm; what no arm knows has no column."""
+    """Means over the seeds of each arm; a cost that no arm has recorded gets no column."""
     known = {
         name: {arm: values_of(entry, name) for arm, entry in study["arms"].items()}
         for name in COSTS
@@ -223,7 +223,7 @@ def _costs(study: Json) -> Json:
 
 
 def _changes(study: Json) -> list[Json]:
-    """Each arm as its difference from the baseline: the recipe and the values of either."""
+    """How each arm differs from the baseline: its recipe, its own words, and words it lacks."""
     base_recipe, *base = merged(study["arms"][study["baseline"]]["words"])
     changes = []
     for arm, entry in study["arms"].items():
@@ -244,7 +244,7 @@ def _changes(study: Json) -> list[Json]:
 
 
 def _runs(study: Json, links: Mapping[tuple[str, str], str]) -> list[Json]:
-    """Every run: its measures or why it failed, and where its page is."""
+    """Every run: its measures, or why it failed, and the link to its page."""
     measures = table.judged_by(study)
     return [
         {

@@ -1,9 +1,9 @@
 """Chooses the values that a recipe leaves open, for this budget, this device and this text.
 
-The rules are those of `sizing`. Where the budget is one of time they need the speed of the device,
-which differs from size to size: the first choice is made with the nominal speed, the device is
-measured at the size chosen, and the choice is made again, until a size is chosen that was
-measured. Budgets of tokens, updates and FLOPs need no speed.
+The rules are those of `sizing`. With a time budget they need the speed of the device, which varies
+with the model's size: the first choice uses the nominal speed, then the device is measured at the
+chosen size and the choice is repeated, until it falls on a size already measured. Budgets of
+tokens, updates and FLOPs need no speed.
 """
 
 from __future__ import annotations
@@ -32,25 +32,24 @@ from crammed.rules.sizing import (
 Measure = Callable[[RunConfig], float]
 """Measures the FLOP/s that training reaches with a configuration."""
 MOST_MEASURED = 3
-"""Sizes that are measured at most; the third is hardly ever needed."""
+"""At most this many sizes are measured; the third is hardly ever needed."""
 SHAPE = ("model.layers", "model.width")
 OF_WIDTH = ("model.head_dim", "tokenizer.vocab_size")
-"""What follows from the width."""
+"""Keys whose values follow from the width."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a command asks for, before the budget has decided what that leaves open.
+    """What a command asks for, before the budget has decided what it leaves open.
 
     Attributes:
-        config: what is open has values that mean nothing.
+        config: the configuration; its values for open keys are meaningless.
         open: the keys that follow from the budget.
-        earlier: the version as of which the recipe is read; None is today's.
-        former: the same words read as of earlier versions, for runs that began with these, the
-            latest first, as far as that is different.
-        vocabulary: size of that of the corpus, which may be smaller than the one asked for. All
-            that is chosen is counted with it, and what was asked for is saved. None if there is no
-            corpus yet.
+        earlier: the version whose recipe is read; None is today's.
+        former: the same words read as in earlier versions, where that differs, latest first; for
+            runs that began with one of these versions.
+        vocabulary: size of the corpus's vocabulary, which may be smaller than requested. The rules
+            count with this size, but the requested one is saved. None if there is no corpus yet.
     """
 
     config: RunConfig
@@ -65,17 +64,17 @@ class Asked:
         return bool(self.open) and self.config.budget.limit.kind == "time"
 
     def like(self, other: RunConfig, keys: Collection[str] | None = None) -> RunConfig:
-        """With the values of `other` where something is open; `keys` takes only some of them."""
+        """The configuration with `other`'s values for the open keys, or only those among `keys`."""
         taken = values_of(other, self.open if keys is None else set(self.open) & set(keys))
         return with_values(self.config, taken) if taken else self.config
 
     def wide_open(self, but: Collection[str] = ()) -> Asked:
-        """The same with every key open that has a rule, except some."""
+        """The same, with every key open that has a rule, except those in `but`."""
         keys = values_of(self.config, FOLLOWERS)
         return replace(self, open=tuple(key for key in keys if key not in but))
 
     def of_corpus(self, vocabulary: int | None) -> Asked:
-        """The same, also as of earlier versions, for a corpus with a vocabulary of this size.
+        """The same for a corpus with a vocabulary of this size, in `former` as well.
 
         Args:
             vocabulary: None if there is no corpus yet.
@@ -85,15 +84,15 @@ class Asked:
 
     @property
     def counted(self) -> Asked:
-        """The same with the vocabulary of its corpus in place of the one that was asked for."""
+        """The same, with the corpus's vocabulary in place of the requested one."""
         return replace(self, config=in_vocabulary(self.config, self.vocabulary), vocabulary=None)
 
     def saved(self, config: RunConfig) -> RunConfig:
-        """What was chosen for `counted`, with the vocabulary that was asked for."""
+        """A configuration chosen for `counted`, with the requested vocabulary restored."""
         return in_vocabulary(config, self.config.tokenizer.vocab_size)
 
     def nominally(self, rows: float | None = None, speed: float | None = None) -> RunConfig:
-        """What would be chosen if the device had its nominal speed, or this one, in FLOP/s."""
+        """What would be chosen for a device of this speed in FLOP/s; None is its nominal speed."""
         if not self.open:
             return self.config
         if self.vocabulary is not None:
@@ -103,29 +102,29 @@ class Asked:
 
 
 class Choice(Section):
-    """What a run keeps in ``choice.json`` about the values in its configuration."""
+    """What ``choice.json`` keeps about the values in a run's configuration."""
 
     follows: Names = ()
     """The keys that were left open."""
     flops_per_second: PositiveFloat | None = None
-    """The measured speed that they follow from; null where none was needed."""
+    """The measured speed from which they follow; null if none was needed."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A complete configuration, and what decided it."""
+    """A complete configuration, and how it was chosen."""
 
     config: RunConfig
     choice: Choice = field(default_factory=Choice)
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values that were chosen, by key."""
+        """The chosen values, by key."""
         return values_of(self.config, self.choice.follows)
 
 
 def values_of(config: RunConfig, keys: Collection[str]) -> dict[str, Any]:
-    """The values of those among these dotted keys that the configuration has."""
+    """The values of these dotted keys, without keys that the configuration does not have."""
     values = config.model_dump(mode="json")
     places = {key: key.split(".") for key in keys}
     return {
@@ -141,8 +140,8 @@ def choose(
     """Choose what is open, and measure the device if the choice depends on its speed.
 
     Args:
-        rows: how many rows of text there are; None if that is not known.
-        nominal: FLOP/s to make the first choice with; None is the nominal speed of this machine.
+        rows: how many rows of text there are; None if unknown.
+        nominal: FLOP/s for the first choice; None is the nominal speed of this machine.
 
     Raises:
         InputError: no size suits the rest of the configuration, or this machine lacks the device.
@@ -160,7 +159,8 @@ def choose(
     while shape_of(config) not in measured and len(measured) < MOST_MEASURED:
         speed = measured[shape_of(config)] = measure(config)
         config = follow_budget(asked.config, asked.open, speed, rows)
-    if measured.get(shape_of(config), speed) < speed:  # two sizes choose each other: the smaller
+    # Where two sizes lead to each other, the speed of the larger decides, which gives the smaller.
+    if measured.get(shape_of(config), speed) < speed:
         speed = measured[shape_of(config)]
         config = follow_budget(asked.config, asked.open, speed, rows)
     return Chosen(config, Choice(follows=asked.open, flops_per_second=speed))
@@ -172,18 +172,18 @@ def shape_of(config: RunConfig) -> tuple[int, int]:
 
 
 def why_size(chosen: Chosen, rows: float | None) -> str:
-    """Why the size was chosen, by the rule."""
+    """The rule's reason for the chosen size."""
     keys = {*SHAPE, *OF_WIDTH} & set(chosen.choice.follows)
     speed = chosen.choice.flops_per_second or nominal_speed(chosen.config.compute)
     return best_shape(chosen.config, keys, speed, rows)[1]
 
 
 def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = "measured") -> str:
-    """Why a run has the size that it has, and what would help it most, in one line.
+    """Why a run has its size, and what would help it most, in one line.
 
     Args:
         rows: number of rows in the corpus; None if there is no corpus yet.
-        known: how the speed of the choice is known, in a word.
+        known: a word for how the speed of the choice is known.
     """
     budget, speed = config.budget.limit, choice.flops_per_second
     if budget.kind == "time" and speed is None:
@@ -198,7 +198,7 @@ def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = 
     try:
         best, why = best_shape(config, keys, nominal, rows)
         endless, _ = best_shape(config, keys, nominal)
-    except InputError:  # what is set suits none of the sizes to choose from
+    except InputError:  # the values that are set suit none of the sizes to choose from
         return f"as set ({spent})"
     if shape_of(best) != shape_of(config):
         layers, width = shape_of(best)
@@ -208,7 +208,7 @@ def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = 
     if rows is None:
         return f"{why} ({spent}); {most} would help most, given enough text"
     epochs = expected_tokens(config, speed) / config.data.row_length / rows
-    in_vain = epochs <= 1.0  # as long as there is text that has not been read
+    in_vain = epochs <= 1.0  # more text is no use while some has not been read
     if shape_of(endless) != shape_of(best) or epochs > epochs_that_count(config):
         most, little = little, most
         in_vain = epochs >= (config.budget.most_epochs or math.inf) * (1.0 - 1e-9)

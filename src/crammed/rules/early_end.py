@@ -1,4 +1,4 @@
-"""A run that ends before its budget, because its text has been read often enough, in words."""
+"""Describes a run that ends before its budget because its text has been read often enough."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crammed.config import RunConfig
 from crammed.quantity import quantity
 
 NEARLY_ALL = 0.995
-"""A run that spends this share of its budget, or more, does not end early."""
+"""A run that spends at least this share of its budget does not end early."""
 
 
 def text_is_read(config: RunConfig, rows: int | None, tokens: int) -> bool:
@@ -18,20 +18,20 @@ def text_is_read(config: RunConfig, rows: int | None, tokens: int) -> bool:
 
     Args:
         rows: number of rows in the corpus; None if there is none yet.
-        tokens: how many the run has read.
+        tokens: how many tokens the run has read.
     """
     return tokens + config.batch.rows * config.data.row_length > config.most_tokens(rows)
 
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """An early end, and what more text would bring.
+    """An early end, and how much text the whole budget could use.
 
     Attributes:
         epochs: how often the text is read.
-        share: share of the budget that is spent by then.
+        share: share of the budget spent by the end.
         spent, budget: this share and the whole budget, in words.
-        text_tokens, text_bytes: length of the text; its bytes are None if they are not known.
+        text_tokens, text_bytes: length of the text; its bytes are None if unknown.
     """
 
     epochs: float
@@ -45,7 +45,7 @@ class EarlyEnd:
     def of(
         cls, config: RunConfig, rows: int, text_bytes: float | None, epochs: float, share: float
     ) -> EarlyEnd | None:
-        """The end of a run that spends a share of its budget; None if that is nearly all, or none.
+        """The end of a run that spends `share` of its budget; None if that is nearly all, or none.
 
         Args:
             rows: number of rows in the corpus.
@@ -57,11 +57,11 @@ class EarlyEnd:
 
     @classmethod
     def read(cls, values: Mapping[str, Any] | None) -> EarlyEnd | None:
-        """What a summary says of an early end; None if there was none."""
+        """The early end recorded in a summary; None if there was none."""
         return cls(**{each.name: values[each.name] for each in fields(cls)}) if values else None
 
     def words(self, *, over: bool) -> str:
-        """One sentence about the corpus: how it ends the run, and how much text could be used.
+        """A clause about the corpus: how it ends the run, and how much text could be used.
 
         Args:
             over: whether the run has ended.

@@ -1,4 +1,4 @@
-"""Learning rates that are far too high for a model, and what to type in their place."""
+"""Learning rates that are far too high for a model, and what to type instead."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from crammed.config import RunConfig
 from crammed.rules.sizing import MATRIX_RATE, learning_rate, rates_of_width
 
 FAR = 8.0
-"""So many times what suits is far too high; `train.divergence` lowers rates no further."""
+"""A rate above this many times the suitable one is far too high; `train.divergence` lowers rates no
+further."""
 
 
 def suited_rates(config: RunConfig) -> dict[str, float]:
     """The learning rates that would suit the model, by the keys that its optimizer reads.
 
-    Those that follow no width are the optimizer's defaults.
+    Where no rule ties the rate to the width, it is the optimizer's default.
     """
     optim, rules = config.optim, rates_of_width(config)
     rate = learning_rate(config) if rules else float(type(optim).model_fields["lr"].default)
@@ -27,10 +28,10 @@ def suited_rates(config: RunConfig) -> dict[str, float]:
 
 
 def far_too_high(config: RunConfig, follows: Collection[str] = ()) -> str | None:
-    """What to type in place of rates that are far too high; None if none is.
+    """What to type instead of rates that are far too high; None if none is.
 
     Args:
-        follows: the keys that were left open, which need not be typed.
+        follows: keys that were left open; their rates are not checked.
     """
     own = config.optim.model_dump()
     high = {

@@ -1,4 +1,4 @@
-"""Recipes: complete configurations in files, and overrides that change single values."""
+"""Recipes: complete configurations in files, and overrides of single values."""
 
 from __future__ import annotations
 
@@ -14,22 +14,16 @@ from crammed.config.choice import overlaid
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked
-from crammed.rules.sizing import (
-    FOLLOWERS,
-    follow_budget,
-    head_dim,
-    rates_of_width,
-    refuse_unruled,
-)
+from crammed.rules.sizing import FOLLOWERS, head_dim, rates_of_width, refuse_unruled
 
 FOLLOWS = "follows_budget"
-"""What of a recipe follows from the budget."""
+"""The recipe key that lists what follows from the budget."""
 
 EARLIER = ("0.1.0", "2026-11-22")
-"""The versions in which recipes were others than today, the oldest first; the last is the day until
-which the recipes of a version that was not released were so."""
+"""Versions whose recipes differed from today's, oldest first. A date stands for unreleased recipes,
+which were in use until that day."""
 _MARK = re.compile(r"former-([^:]+):")
-"""Before a recipe, it and what it extends are read as they were in that version."""
+"""A mark before a recipe's name: it and what it extends are read as they were in that version."""
 
 
 def recipe_names() -> list[str]:
@@ -38,23 +32,27 @@ def recipe_names() -> list[str]:
 
 
 def formerly(recipe: str, version: str) -> str:
-    """The recipe as it was in one of `EARLIER`; one that has not changed is the same."""
+    """The name of the recipe as it was in one of `EARLIER`; it may be the same as today's."""
     return f"former-{version}:{unmarked(recipe)}"
 
 
 def unmarked(word: str) -> str:
-    """A recipe without the mark of an earlier version; other words as they are."""
+    """A recipe's name without the mark of an earlier version; other words unchanged."""
     return _MARK.sub("", word, count=1) if _version_of(word) is not None else word
 
 
 def _version_of(recipe: str) -> str | None:
-    """The version as of which a recipe is read; None is today's."""
+    """The version whose recipe is read; None is today's."""
     found = _MARK.match(recipe)
     return found[1] if found is not None and found[1] in EARLIER else None
 
 
 def _folder_of(recipe: str, version: str | None) -> Traversable:
-    """Where a recipe lies: as of this version, or as it was first changed to after it."""
+    """The folder with a recipe as it was in this version.
+
+    A recipe is stored with the last version that had it, so one that did not change between this
+    version and a later one lies with the later one.
+    """
     today = resources.files("crammed") / "recipes"
     since = EARLIER[EARLIER.index(version) :] if version is not None else ()
     folders = [today / "former" / each for each in since]
@@ -62,7 +60,7 @@ def _folder_of(recipe: str, version: str | None) -> Traversable:
 
 
 def _read_recipe(recipe: str, version: str | None, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The recipe's sections as plain values, on top of those it extends."""
+    """The recipe's sections as plain values, merged over those it extends."""
     if recipe in seen:
         raise InputError(f"recipe {recipe} extends itself: {' -> '.join((*seen, recipe))}")
     values = read_yaml("recipe", recipe, _folder_of(recipe, version))
@@ -107,19 +105,19 @@ def ask(
 ) -> Asked:
     """Read a recipe, and find out what it leaves to the budget.
 
-    A model takes rows as long as those of the data, unless ``model.max_length`` is set beside the
-    recipe. ``follows_budget`` in `overrides` opens the keys that it lists also where the recipe
-    sets them, as `fit` opens all.
+    ``model.max_length`` is raised to the length of the data's rows, unless `overrides` or `fixed`
+    set it. ``follows_budget`` in `overrides` opens the keys it lists even where the recipe sets
+    them, as `fit` opens all of them.
 
     Args:
-        recipe: a built-in one or a file, also as `formerly` names it.
-        overrides: ``key.path=value`` each.
-        fixed: values by section that the options of the command line set.
-        fit: leave every key to the budget that has a rule, also where the recipe sets it; what
-            `overrides` and `fixed` set stays.
+        recipe: the name of a built-in recipe or a file; may be marked as by `formerly`.
+        overrides: each ``key.path=value``.
+        fixed: values by section, set by command-line options.
+        fit: open every key that has a rule, even where the recipe sets it; what `overrides` and
+            `fixed` set stays.
 
     Raises:
-        InputError: an unknown recipe, key or value; all faults at once, a line each.
+        InputError: an unknown recipe, key or value; all errors at once, one per line.
     """
     given = overlaid(parse_overrides(overrides), fixed or {}, RunConfig)
     earlier, recipe = _version_of(recipe), unmarked(recipe)
@@ -144,7 +142,7 @@ def ask(
 
 
 def _following(values: Mapping[str, Any], recipe: str) -> list[str]:
-    """The keys that follow from the budget where nothing sets them, each once."""
+    """The keys listed under ``follows_budget``, each once."""
     keys = values.get(FOLLOWS) or []
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
@@ -157,12 +155,12 @@ def _check_typed(
     values: Mapping[str, Any],
     config: RunConfig,
 ) -> None:
-    """Check that a ``follows_budget`` beside a recipe leaves no key without a rule or a value.
+    """Check that a ``follows_budget`` override leaves no key without a rule or a value.
 
     Args:
-        typed: the keys that it lists.
-        former: those that the recipe lists, which the others replace.
-        values: of the recipe and of all that is typed.
+        typed: the keys that the override lists.
+        former: the keys that the recipe lists, which the override replaces.
+        values: those of the recipe with everything typed merged over them.
     """
     refuse_unruled(typed)
     rates = {key for key in FOLLOWERS if key.startswith("optim.")} - {*rates_of_width(config)}
@@ -185,24 +183,21 @@ def load_config(
     speed: float | None = None,
     rows: int | None = None,
 ) -> RunConfig:
-    """Resolve a recipe as for a device of a named speed.
+    """Resolve a recipe for a device of a given speed.
 
     Args:
         overrides, fixed: as in `ask`.
-        speed: FLOP/s of the device; None takes the nominal speed of this machine's.
+        speed: FLOP/s of the device; None is the nominal speed of this machine.
         rows: number of rows in the corpus; None if there is no corpus yet.
 
     Raises:
-        InputError: as `ask`.
+        InputError: as in `ask`.
     """
-    asked = ask(recipe, overrides, fixed)
-    if not asked.open or speed is None:
-        return asked.nominally(rows)
-    return follow_budget(asked.config, asked.open, speed, rows)
+    return ask(recipe, overrides, fixed).nominally(rows, speed)
 
 
 def _limit_of_rows(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``model.max_length`` of a recipe, raised where rows are longer."""
+    """``model.max_length`` raised to the length of the rows, where they are longer."""
     data, model = (values.get(name) or {} for name in ("data", "model"))
     if not (isinstance(data, Mapping) and isinstance(model, Mapping)):
         return {}
@@ -213,7 +208,7 @@ def _limit_of_rows(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _heads_of_width(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``model.head_dim`` that follows from a width that is set, before both are validated."""
+    """The ``model.head_dim`` that follows from a set width, before both are validated."""
     width = values["model"].get("width") if isinstance(values.get("model"), Mapping) else None
     return {"model": {"head_dim": head_dim(width)}} if type(width) is int and width > 0 else {}
 

@@ -1,10 +1,10 @@
 """The values that follow from the budget: a recipe lists them, and these rules fill them in.
 
-One dial turns all of them. The budget and the device say how many tokens a model of some size can
-be trained on, and from the tokens follow the size, the batch and the learning rate. A recipe lists
-the keys under `follows_budget`; a value that the recipe or the command line sets stays as it is.
+The budget and the device determine how many tokens a model of a given size can be trained on; the
+size, the batch and the learning rate follow from that number. A recipe lists the keys under
+`follows_budget`; a value set by the recipe or on the command line stays as it is.
 
-The speed of the device is a number here; `choosing` says where it comes from.
+The speed of the device is an argument here; `choosing` says where it comes from.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ SHAPES = (
     (20, 1024),
     (28, 1024),
 )
-"""Layers and width of the sizes to choose from; most are 1.6 times as large as the one before."""
+"""Layers and width of the available sizes; most are 1.6 times as large as the one before."""
 LARGEST_HEAD = 64
 FEWEST_HEADS = 4
-"""Narrow models have narrow heads, so that there is one for each of the neighbours that attention
-begins with."""
+"""Narrow models have narrow heads, so that there is a head for each of the neighbours that
+attention starts on."""
 SMALL = 1e6
 TOKENS_OF_SMALL, TOKENS_OF_LARGE = 10.0, 20.0
-"""Tokens for each weight of the layers' products that spend compute best. Models with fewer than a
-million weights, up to 4 x 128, were compared here (docs/recipe.md); larger ones by Hoffmann et al.
+"""Compute-optimal tokens per weight of the layers' matrices. Models with fewer than a million of
+these weights, up to 4 x 128, were compared here (docs/recipe.md); larger ones by Hoffmann et al.
 (2022)."""
 MOST_EPOCHS = 4.0
-"""What is read more often than this does not count for the size, as measured on texts of a quarter
-of a million to three million tokens (docs/text.md), and as others found for language models
-(Muennighoff et al. 2023). When a run ends is for `budget.most_epochs` to say."""
+"""Further epochs do not count towards the size, as measured on texts of a quarter of a million to
+three million tokens (docs/text.md), and as others found for language models (Muennighoff et al.
+2023). `budget.most_epochs` decides when a run ends."""
 BATCH_TOKENS = 1024.0
 BATCH_AT = 1e6
 BATCH_POWER = 0.6
-"""An update has 1,024 tokens in a run of a million, as measured here, and with this power half a
-million in a run of 30 billion, as others use."""
+"""An update has 1,024 tokens in a run of a million, as measured here. With this exponent it has
+half a million in a run of 30 billion, as others use."""
 LARGEST_BATCH = 1_048_576
 SMALLEST_BATCH = 512
 RATE = 1e-3
@@ -70,12 +70,12 @@ MATRIX_RATE = 1.6
 
 
 def learning_rate(config: RunConfig) -> float:
-    """The paper's learning rate at width 768, and inversely as the root of the width elsewhere."""
+    """The paper's learning rate at width 768, times sqrt(768 / width) elsewhere."""
     return RATE * math.sqrt(RATE_WIDTH / config.model.width)
 
 
 def rates_of_width(config: RunConfig) -> tuple[str, ...]:
-    """Keys of the learning rates that follow the width: those of Adam and its relatives."""
+    """Keys of the learning rates that follow from the width: those of Adam and its relatives."""
     if not isinstance(config.optim, Moments):
         return ()
     if isinstance(config.optim, MuonConfig):
@@ -84,7 +84,7 @@ def rates_of_width(config: RunConfig) -> tuple[str, ...]:
 
 
 def head_dim(width: int) -> int:
-    """The widest heads that there are enough of: an even divisor of the width, for rotary."""
+    """The widest head that leaves `FEWEST_HEADS`: an even divisor of the width, for rotary."""
     most = min(LARGEST_HEAD, width // FEWEST_HEADS)
     return max((size for size in range(2, most + 1, 2) if width % size == 0), default=width)
 
@@ -103,10 +103,10 @@ FOLLOWERS = (
 def follow_budget(
     config: RunConfig, keys: Collection[str], speed: float, rows: float | None = None
 ) -> RunConfig:
-    """`config` with the values of some keys replaced by what its budget and `speed` give.
+    """`config` with the values of `keys` replaced by those that follow from its budget and `speed`.
 
     Args:
-        keys: dotted keys out of `FOLLOWERS`.
+        keys: dotted keys from `FOLLOWERS`.
         speed: FLOP/s of the device.
         rows: number of rows in the corpus; None if there is no corpus yet.
 
@@ -128,7 +128,7 @@ def follow_budget(
 
 
 def refuse_unruled(keys: Collection[str]) -> None:
-    """Raise an `InputError` if there is no rule for one of these keys."""
+    """Raise `InputError` if there is no rule for one of these keys."""
     if unknown := sorted(set(keys) - set(FOLLOWERS)):
         raise InputError(
             f"follows_budget: there is no rule for {', '.join(unknown)}; the keys with a rule are "
@@ -139,7 +139,7 @@ def refuse_unruled(keys: Collection[str]) -> None:
 def best_shape(
     config: RunConfig, keys: Collection[str], speed: float, rows: float | None = None
 ) -> tuple[RunConfig, str]:
-    """`config` in the size to train, as far as `keys` allow another, and why.
+    """`config` in the best size that changing only `keys` allows, and the reason.
 
     Raises:
         InputError: no size suits the rest of the configuration.
@@ -160,10 +160,10 @@ class Size:
     """A size that the budget could be spent on.
 
     Attributes:
-        parameters: weights of the layers' products.
+        parameters: weights of the layers' matrices.
         tokens: how many tokens the budget pays for.
-        epochs: how often the text is read for them; None if its length is not known.
-        most_epochs: how many readings count.
+        epochs: how many epochs that makes; None if the length of the text is unknown.
+        most_epochs: how many epochs count.
     """
 
     parameters: int
@@ -173,36 +173,35 @@ class Size:
 
     @property
     def tokens_that_count(self) -> float:
-        """Without those of the epochs after the first `most_epochs`."""
+        """Tokens of the first `most_epochs` epochs."""
         if not self.epochs:
             return self.tokens
         return min(1.0, self.most_epochs / self.epochs) * self.tokens
 
     @classmethod
     def of(cls, config: RunConfig, tokens: float, rows: float | None) -> Size:
-        """The size of a configuration that reads so many tokens of a corpus with so many rows."""
+        """The size of a configuration that reads `tokens` tokens of a corpus of `rows` rows."""
         epochs = tokens / config.data.row_length / rows if rows is not None else None
         return cls(block_matrix_parameters(config.model), tokens, epochs, epochs_that_count(config))
 
 
 def epochs_that_count(config: RunConfig) -> float:
-    """How many readings of its text a run can learn from: `MOST_EPOCHS`, or fewer if it ends."""
+    """How many epochs count: `MOST_EPOCHS`, or fewer if `budget.most_epochs` ends the run."""
     return min(MOST_EPOCHS, config.budget.most_epochs or math.inf)
 
 
 def tokens_per_parameter(parameters: int) -> float:
-    """How many tokens a model with so many weights in its layers needs for each of them."""
+    """How many tokens per weight a model needs, given the weights of its layers' matrices."""
     return TOKENS_OF_SMALL if parameters < SMALL else TOKENS_OF_LARGE
 
 
 def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
-    """The place of the size to train among sizes in ascending order, and why.
+    """The index of the size to train, given sizes in ascending order, and the reason.
 
-    This is the largest that gets its `tokens_per_parameter`, or the smallest if none does; what is
-    read more often than `epochs_that_count` says does not count. So more budget never chooses a
-    smaller size, and little text never chooses a large one. It is a rule of thumb: the loss depends
-    little on the size (Geiping and Goldstein 2022, section 4.2), so half or twice as large is no
-    mistake.
+    This is the largest that gets its `tokens_per_parameter`, or the smallest if none does; epochs
+    beyond `epochs_that_count` do not count. So a larger budget never chooses a smaller size, and
+    little text never chooses a large one. It is a rule of thumb: the loss depends little on the
+    size (Geiping and Goldstein 2022, section 4.2), so half or twice the size is no mistake.
     """
     needed = [tokens_per_parameter(size.parameters) * size.parameters for size in sizes]
     fed = [n for n, size in enumerate(sizes) if size.tokens_that_count >= needed[n]]
@@ -218,7 +217,7 @@ def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
 def _in_shape(
     config: RunConfig, keys: Collection[str], layers: int, width: int
 ) -> RunConfig | None:
-    """`config` with these layers and this width where `keys` allow it; None if they do not fit."""
+    """`config` with these layers and this width where `keys` allow it; None if that is invalid."""
     shape = {"model.layers": layers, "model.width": width}
     values = {key: value for key, value in shape.items() if key in keys}
     own = values.get("model.width", config.model.width)
@@ -258,9 +257,9 @@ def expected_tokens(
     """How many tokens a run will read.
 
     Args:
-        speed: measured FLOP/s; None takes the nominal speed of the device.
-        rows: number of rows in the corpus, whose length may end the run; None leaves that out, and
-            gives what the budget pays for.
+        speed: measured FLOP/s; None is the nominal speed of the device.
+        rows: number of rows in the corpus, whose length may end the run; None counts only what the
+            budget pays for.
 
     Raises:
         InputError: this machine has no such device.
@@ -276,7 +275,7 @@ def expected_tokens(
 def expected_seconds(config: RunConfig, rows: float | None = None) -> float:
     """How many seconds a run will take at the nominal speed.
 
-    One of time spends it whole, unless the length of its text ends it.
+    A time budget is spent in full, unless the length of the text ends the run.
 
     Args:
         rows: as in `expected_tokens`.
@@ -292,9 +291,9 @@ def expected_seconds(config: RunConfig, rows: float | None = None) -> float:
 
 
 def seconds_a_shape(config: RunConfig, rows: float | None = None) -> float:
-    """The expected seconds of a run for each shape that may have to be compiled.
+    """The expected seconds of a run per shape that may have to be compiled.
 
-    Every size of a growing batch and every mask rate may have a shape of its own.
+    Every combination of a batch size of the ramp and a mask rate may be a shape of its own.
 
     Args:
         rows: as in `expected_tokens`.
@@ -309,23 +308,23 @@ def seconds_a_shape(config: RunConfig, rows: float | None = None) -> float:
 
 
 def batch_tokens(tokens: float) -> float:
-    """Tokens of an update in a run of so many tokens."""
+    """Tokens of one update in a run of `tokens` tokens."""
     wanted: float = BATCH_TOKENS * (tokens / BATCH_AT) ** BATCH_POWER
     return min(max(wanted, SMALLEST_BATCH), LARGEST_BATCH)
 
 
 def vocabulary(width: int) -> int:
-    """A size of the vocabulary with which the head costs less than the layers of this width."""
+    """A vocabulary size at which the head costs less than layers of this width."""
     return 8192 if width < 256 else 16384 if width < 512 else 32768
 
 
 def in_vocabulary(config: RunConfig, size: int | None) -> RunConfig:
-    """`config` to count with, where a corpus has a vocabulary of this size.
+    """`config` with the vocabulary size of the corpus, for counting costs.
 
-    Little text cannot fill the vocabulary that was asked for, and each token then costs less.
+    Little text cannot fill the requested vocabulary, which makes each token cheaper.
 
     Args:
-        size: None if there is no corpus yet, which leaves what was asked for.
+        size: None if there is no corpus yet, which keeps the requested size.
     """
     if size is None:
         return config
@@ -333,7 +332,7 @@ def in_vocabulary(config: RunConfig, size: int | None) -> RunConfig:
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """`config` with the values of dotted keys replaced, as overrides replace them."""
+    """`config` with the values of dotted keys replaced, as by overrides."""
     change: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")

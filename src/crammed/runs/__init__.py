@@ -1,9 +1,9 @@
 """Runs as folders.
 
 directory    the folder of a run: configuration, log, checkpoints, the trained model
-logs         its log points and events, as a crash may have left them
-environment  the versions and the machine it ran on
-summary      what a finished run says of itself
-resuming     finds an unfinished run of the same words
+logs         reads log points and events, even if a crash cut them short
+environment  the versions and the machine that a run used
+summary      the result of a finished run
+resuming     finds the run that a command continues
 listing      all runs below a folder
 """

@@ -3,10 +3,10 @@
 config.json     the resolved configuration, saved before anything else is done
 choice.json     which of its values followed from the budget, and the measured speed of the device
 env.json        versions and machine
-corpus/         the corpus that `crammed run` prepared, unless it was told to use another
+corpus/         the corpus that `crammed run` prepared, unless it was given one
 metrics.jsonl   one object for each log point
 events.jsonl    stages, held-out measurements, checkpoints, resumes, spikes, divergence
-heartbeat.json  seconds charged and joules at the last log point: what a crash loses is charged, too
+heartbeat.json  seconds charged and joules at the last log point: work lost in a crash is charged
 checkpoints/    only while training
 final/          weights, configuration and tokenizer of the trained model, and their hashes
 export/         the same as a Hugging Face folder
@@ -40,7 +40,7 @@ from crammed.runs.environment import environment
 from crammed.runs.summary import read_summary
 
 _BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
-"""What a process leaves that ends before it has written which run this is."""
+"""What a process may leave behind if it ends before it has saved the configuration."""
 
 _LONGEST = 1e11  # seconds, ten times the largest budget
 
@@ -49,8 +49,8 @@ class RunDir:
     """An open run directory, locked against a second process.
 
     Attributes:
-        choice: what is known of how its values were chosen; empty in runs of older versions.
-        energy: counts what training uses.
+        choice: how its values were chosen; empty in runs of older versions.
+        energy: measures the energy that training uses.
     """
 
     def __init__(self, path: Path, config: RunConfig, *, created: bool) -> None:
@@ -66,13 +66,13 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path, config: RunConfig, choice: Choice | None = None) -> RunDir:
-        """Make a new run directory, or open one that holds the same configuration.
+        """Create a run directory, or open one that holds the same configuration.
 
-        A directory that holds nothing but a corpus so far also takes another configuration, if
-        that one prepares the same corpus. What to do about divergence may always change.
+        A directory that holds only a corpus so far also takes another configuration, if that
+        prepares the same corpus. What to do about divergence may always change.
 
         Args:
-            choice: how the values were chosen; None if they still may be (`decide`).
+            choice: how the values were chosen; None if they are still to be chosen (`decide`).
 
         Raises:
             InputError: it holds another configuration or something else, or is in use.
@@ -110,7 +110,7 @@ class RunDir:
     def decide(self, config: RunConfig, choice: Choice | None) -> None:
         """Save the configuration of the run, and then how its values were chosen, if they were.
 
-        A process that is killed in between leaves a configuration that may be chosen anew.
+        A process that is killed in between leaves a configuration that may be chosen again.
         """
         (self.path / "choice.json").unlink(missing_ok=True)
         write_json(self.path / "config.json", config.model_dump(mode="json"))
@@ -125,7 +125,7 @@ class RunDir:
         self._lock.release()
 
     def discard_if_new(self) -> None:
-        """Remove what this process made if there is nothing worth keeping in it yet."""
+        """Remove what this process created if it holds nothing worth keeping yet."""
         kept = ("metrics.jsonl", "corpus/manifest.json", ".corpus.preparing")
         if self._created and not any((self.path / name).exists() for name in kept):
             shutil.rmtree(self.path, ignore_errors=True)
@@ -154,7 +154,7 @@ class RunDir:
         return self.path / "evaluation"
 
     def scores(self) -> dict[str, Any]:
-        """The scores so far, by name of the suite."""
+        """The scores so far, by suite."""
         scores = read_json(self.evaluation / "scores.json") or {"suites": {}}
         suites: dict[str, Any] = scores["suites"]
         return suites
@@ -179,7 +179,7 @@ class RunDir:
         """Record the seconds charged so far, and the energy used if it is known."""
         beat, joules = {"charged_s": charged_seconds}, self.energy.joules()
         beat |= {} if joules is None else {"joules": joules}
-        write_json(self.path / "heartbeat.json", beat, sync_folder=False)  # the last one will do
+        write_json(self.path / "heartbeat.json", beat, sync_folder=False)  # one may be lost
 
     def last_heartbeat(self) -> float:
         """Seconds charged at the last log point of any process; 0 before the first one."""
@@ -194,10 +194,10 @@ class RunDir:
         return float(seconds)
 
     def last_joules(self) -> float | None:
-        """Joules used up to the last log point of any process, if known; 0 before the first."""
+        """Joules up to the last log point of any process; None if unknown, 0 before the first."""
         try:
             beat = read_json(self.path / "heartbeat.json")
-        except InputError:  # which `last_heartbeat` says where it matters
+        except InputError:  # `last_heartbeat` reports it where it matters
             return None
         joules: Any = 0.0 if beat is None else beat.get("joules")
         known = type(joules) in (int, float) and 0.0 <= joules < math.inf
@@ -210,7 +210,7 @@ def _ends_in_newline(file: Any) -> bool:
 
 
 def read_config(path: Path) -> RunConfig:
-    """The configuration of the run in `path`, also where an older version saved it.
+    """The configuration of the run in `path`, whichever version saved it.
 
     Raises:
         InputError: there is no run, or this version cannot read it.
@@ -238,7 +238,7 @@ def _not_a_run(path: Path) -> str:
 
 
 def read_choice(path: Path) -> Choice | None:
-    """How the values of the run in `path` were chosen; None if it has not noted that.
+    """How the values of the run in `path` were chosen; None if it has no record of that.
 
     Raises:
         InputError: the file is damaged.
@@ -249,16 +249,16 @@ def read_choice(path: Path) -> Choice | None:
 
 
 def takes_another(path: Path, old: RunConfig, new: RunConfig) -> bool:
-    """Whether the directory holds a corpus that suits `new` and no training yet, or less."""
+    """Whether the directory holds no training yet, and at most a corpus that suits `new`."""
     if any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json")):
         return False
     if not (path / "corpus" / "manifest.json").exists():
-        return (path / ".corpus.preparing").exists()  # what fits of it is used
+        return (path / ".corpus.preparing").exists()  # the parts that fit will be used
     return (old.data, old.tokenizer) == (new.data, new.tokenizer)
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """``KEY: VALUE there, VALUE here`` for every difference that decides the result."""
+    """``KEY: VALUE there, VALUE here`` for every difference that may change the result."""
     before, after = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
     return [
         f"{key}: {before.get(key)} there, {after.get(key)} here"

@@ -40,7 +40,7 @@ def _version(package: str) -> str | None:
 def _commit() -> str | None:
     """The commit of the source tree that this package runs from; None if it is not in one.
 
-    CRAMMED_COMMIT names the commit of a copy without its history.
+    CRAMMED_COMMIT names the commit of a copy that has no history.
     """
     if named := os.environ.get("CRAMMED_COMMIT"):
         return named

@@ -1,7 +1,7 @@
-"""Which runs lie below a folder, and how far each of them is.
+"""Lists the runs below a folder, and how far each of them is.
 
-Runs are read as little as possible, so that hundreds of them take a second; one that is damaged
-says so in its own line.
+As little as possible is read of each, so that hundreds of them take a second; a damaged run is
+listed as such.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ class Listed:
     problem: str | None = None
 
     def json(self) -> dict[str, Any]:
-        """The same for scripts."""
+        """The fields, for scripts."""
         return asdict(self)
 
     @property
     def state_text(self) -> str:
-        """``stopped at 43 %``."""
+        """The state in words, such as ``stopped at 43 %``."""
         if self.state == "finished" or self.u is None:
             return self.state
         return f"{self.state} at {100 * self.u:.0f} %"
 
     @property
     def scores_text(self) -> str:
-        """``mean of rte, mrpc 66.0; BLiMP 61.2``."""
+        """The scores in words, such as ``mean of rte, mrpc 66.0; BLiMP 61.2``."""
         return "; ".join(f"{name} {value:.1f}" for name, value in self.scores.items())
 
 
 def list_runs(folder: Path) -> list[Listed]:
-    """The runs in a folder and below it, by their paths.
+    """The runs in a folder and below it, sorted by path.
 
     Raises:
         InputError: there is no such folder.
@@ -116,7 +116,7 @@ def _spent(run: Path) -> float:
 
 
 def _failure(run: Path, seed: int) -> str | None:
-    """Why a run failed, by its own last word or that of the study that it belongs to."""
+    """Why a run failed, by its own last event or the study that it belongs to."""
     last = last_record(run / "events.jsonl") or {}
     if last.get("event") == "diverged":
         return str(last.get("reason"))
@@ -129,7 +129,7 @@ def _failure(run: Path, seed: int) -> str | None:
 
 
 def _scores(run: Path) -> Iterator[tuple[str, float]]:
-    """The means of each suite, or its tasks where it has no mean; and BLiMP."""
+    """The means of each suite, or its tasks if it has no mean; and BLiMP."""
     for file in sorted(run.glob("evaluation*/scores.json")):
         try:
             for name, suite in (read_json(file) or {})["suites"].items():

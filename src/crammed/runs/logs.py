@@ -1,4 +1,4 @@
-"""The logs of a run, `metrics.jsonl` and `events.jsonl`, as a crash may have left them."""
+"""Reads the logs of a run, `metrics.jsonl` and `events.jsonl`, even if a crash cut them short."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON-lines file; lines that a crash cut short are skipped.
 
     Raises:
-        InputError: the file cannot be read, or a line holds something else than an object.
+        InputError: the file cannot be read, or a line holds something other than an object.
     """
     if not path.exists():
         return
@@ -37,7 +37,7 @@ def read_metrics(path: Path, *numbers: str) -> list[dict[str, Any]]:
     """The log points of the run in `path`, without those that a crash undid.
 
     Args:
-        numbers: what every log point has to have, besides ``update``.
+        numbers: what every log point must have, besides ``update``.
 
     Raises:
         InputError: a log point lacks one of these, or has no number there.
@@ -55,7 +55,7 @@ def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
     """The events of the run in `path`.
 
     Args:
-        numbers: what events of that name have to have.
+        numbers: what events of that name must have.
 
     Raises:
         InputError: an event lacks one of these, or has no number there.

@@ -1,4 +1,4 @@
-"""Finds the run that a command goes on with, and what was chosen when that run began."""
+"""Finds the run that a command continues, and what was chosen when that run began."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def ask_in(
     *,
     fit: bool = False,
 ) -> Asked:
-    """Read words as `ask` does, and beside that with the recipe as it was in earlier versions.
+    """Read words as `ask` does, and also with the recipe as it was in earlier versions.
 
     Args:
         path: the folder to train in, if it is known: a run there may have begun with words that
-            today's recipe does not take.
+            today's recipe does not accept.
 
     Raises:
         InputError: as `ask`.
     """
     former = []
     for version in reversed(EARLIER):
-        with suppress(InputError):  # of words that suit other versions alone, or none
+        with suppress(InputError):  # words that this version's recipe does not accept
             former.append(ask(formerly(recipe, version), overrides, fixed, fit=fit))
     try:
         today = ask(recipe, overrides, fixed, fit=fit)
@@ -64,26 +64,26 @@ def as_begun(path: Path, asked: Asked) -> Asked:
 
 
 def _by_its_recipe(path: Path, asked: Asked) -> Asked:
-    """By today's recipe, unless there is a run that is nearer to that of an earlier version."""
+    """What today's recipe asks for, unless the run in `path` is closer to an earlier version's."""
     if not asked.former:
         return asked
     try:
         found = read_config(path)
     except InputError:
         return asked
-    nearest = min((asked, *asked.former), key=partial(_differing, found))  # or the first of them
+    nearest = min((asked, *asked.former), key=partial(_differing, found))  # the first of equals
     if nearest is asked:
         return asked
-    # A folder without training may become another run, and that is one of today.
+    # A folder without training may become another run, which is then one of today's recipe.
     of_today = asked.like(found, ["tokenizer.vocab_size"])
     anew = _differing(found, nearest) > 0 and takes_another(path, found, of_today)
     return asked if anew else nearest
 
 
 def _with_its_kernels(path: Path, asked: Asked) -> Asked:
-    """Where `compute.kernels=auto` leaves them to the run.
+    """What is asked for, with the run's own kernels in place of `compute.kernels=auto`.
 
-    Kernels differ by rounding, and a run that is resumed ends as one that was never stopped.
+    Kernels round differently, and a resumed run must end exactly as one that was never stopped.
     """
     compute = asked.config.compute
     if compute.kernels != "auto" or not (path / "config.json").exists():
@@ -93,10 +93,10 @@ def _with_its_kernels(path: Path, asked: Asked) -> Asked:
 
 
 def _differing(found: RunConfig, asked: Asked) -> float:
-    """How many values of a run are others than what is asked for."""
+    """In how many values a run differs from what is asked for."""
     try:
         return len(differences(found, asked.like(found)))
-    except ValidationError:  # its values do not go together with these words
+    except ValidationError:  # the run's values contradict these words
         return math.inf
 
 
@@ -121,7 +121,7 @@ def default_out(asked: Asked, data_name: str, last: str) -> Path:
 
 
 def _is_of(path: Path, asked: Asked) -> bool:
-    """Whether the run in `path` is of the same words: it did not set what they leave open."""
+    """Whether the run in `path` was asked for by the same words: it left open what they do."""
     try:
         found, choice = read_config(path), read_choice(path)
     except InputError:  # not a run, or one that this version cannot read
@@ -132,12 +132,12 @@ def _is_of(path: Path, asked: Asked) -> bool:
 
 
 def chosen_before(path: Path, asked: Asked) -> Chosen | None:
-    """What the run in `path` has for what is open, so that it goes on as it began.
+    """The open values as the run in `path` has them, so that it continues as it began.
 
     Returns:
         None if there is no run, or one that has not chosen yet, or that may choose again because
-        it holds nothing but a corpus. The values of a run that was asked for in other words are
-        returned, too: it differs from what is asked for in these words alone.
+        it holds only a corpus. A run that was asked for by other words also returns its values, so
+        that it differs from what is asked for in these words alone.
 
     Raises:
         InputError: a file of the run is damaged.
@@ -153,7 +153,7 @@ def chosen_before(path: Path, asked: Asked) -> Chosen | None:
 
 
 def asked_of_corpus(path: Path, asked: Asked) -> Asked:
-    """What is left to choose where the run in `path` has prepared its corpus already."""
+    """What is asked for, without the choice of a vocabulary if the run has its corpus already."""
     if not (path / "corpus" / "manifest.json").exists():
         return asked
     vocabulary = "tokenizer.vocab_size"

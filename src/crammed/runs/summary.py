@@ -17,7 +17,7 @@ Guess = Annotated[tuple[str, Amount], Field(strict=False)]
 
 
 class _Part(BaseModel):
-    """Keys that nothing reads are left alone."""
+    """Further keys, which nothing reads, are allowed."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 

@@ -2,16 +2,17 @@
 
 arms        the study's file, and the configuration of each arm (``studies/``)
 corpora     which corpus each arm reads
-preparing   makes them from text, each distinct one once
-scaled      recipes in proportion to a small budget, and values in proportion to others
+preparing   prepares the corpora from text, each distinct one once
+scaled      recipes scaled down for a small budget, and values multiplied by factors
 budgets     arms with several budgets
 folder      whether a folder holds another study, and what has finished in it
-checks      refuses arms that cannot be trained, before anything begins
-runner      trains every arm with every seed, and has them judged
+checks      refuses arms that cannot be trained, before anything starts
+runner      trains every arm with every seed, and has the runs judged
 judges      what runs are judged by besides held-out loss
 places      where runs are trained: processes, GPUs, a Ray cluster
-board       what the progress line says of them
-costs       what a study costs before it begins
+board       the progress line
+costs       what a study will cost; ``timing`` measures or reads how long its parts take
 statistics  compares the arms with the baseline
-scaling     power laws, best sizes and the test of types, on a grid of budgets; ``laws`` says them
+table       the comparison as tables for a terminal
+scaling     power laws, best sizes and the test of types, on a grid of budgets; ``laws`` words them
 """

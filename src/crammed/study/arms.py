@@ -9,12 +9,11 @@ A study is a YAML file, built in (``studies/``) or the user's:
       muon: []
       adamw: [optim.name=adamw]          # a recipe here replaces the base's
 
-What follows from the budget is decided once, for the base: arms with the base's recipe get its
-size, batch and learning rates, unless they set their own; with rows of another length
-(``data.row_length``) they have as many tokens in an update. `budget.most_epochs` is that of the
-base in every arm, so that none may train longer than the others. Where the study prepares its text,
-arms may also set ``data`` and ``tokenizer``; a number in ``data.sources`` is one of the texts
-given.
+What follows from the budget is chosen once, for the base. Arms with the base's recipe get its size,
+batch and learning rates unless they set their own; an arm with another ``data.row_length`` keeps
+the number of tokens per update. Every arm has the base's `budget.most_epochs`, so that none may
+train longer than the others. In a study that prepares its own text, arms may also set ``data`` and
+``tokenizer``; a number in ``data.sources`` stands for one of the texts given.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ from crammed.study.scaled import (
 )
 
 BASE = ""
-"""The name of a study's base where arms have theirs."""
+"""Stands for a study's base in place of an arm's name."""
 FORMER = "former:"
-"""Before the name of a built-in study: as it was before all of them changed."""
+"""Prefix to the name of a built-in study: as it was before all of them changed."""
 
 Choose = Callable[[str, Asked, int | None], RunConfig]
-"""Gives the values of what the base leaves open, or an arm with another recipe, whose name is given
-(`BASE` for the base), for a number of rows of text; None if that is not known."""
+"""Chooses what the base, or an arm with another recipe, leaves open. Its arguments are the arm's
+name (`BASE` for the base), what is asked for, and the number of rows of text; None if unknown."""
 
 
 def _listed(value: Any) -> Any:
@@ -74,15 +73,15 @@ class Study(Section):
     description: str = ""
     base: Overrides = ()
     small: Overrides | None = None
-    """Take the recipes in proportion where the budget is too small for the base (`scaled`), with
-    these overrides; null takes them as they are at every budget."""
+    """Overrides for budgets that are too small for the base, at which all recipes are scaled down
+    in proportion (`scaled`); null takes the recipes as they are at every budget."""
     budgets: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Multiples of the budget that every arm is trained with, by label (`budgets`)."""
+    """Multiples of the budget, by label; every arm is trained at each of them (`budgets`)."""
     judges: Names = ("heldout",)
-    """What runs are judged by (`judges`); a call may name others."""
+    """What runs are judged by (`judges`); the command line may name others."""
     blimp: str | None = None
-    """Data of the judge of this name, as `glue`: a path from the folder of the study's file; a call
-    may name another."""
+    """Data of the judge of this name: a path relative to the study's file, unless the command line
+    names another. `glue` likewise."""
     glue: str | None = None
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]
@@ -98,7 +97,7 @@ class Study(Section):
         return {suite: Path(data) for suite, data in named.items() if data is not None}
 
     def formerly(self, version: str) -> Study:
-        """The same with all recipes as they were in an earlier version."""
+        """This study with all recipes as they were in an earlier version."""
         arms = {arm: _formerly(own, version) for arm, own in self.arms.items()}
         base = _formerly(merged(self.base), version)
         return self.model_copy(update={"base": base, "arms": arms})
@@ -110,17 +109,17 @@ def study_names() -> list[str]:
 
 
 def former_study_names() -> list[str]:
-    """Names of the built-in studies that were others in an earlier version."""
+    """Names of the built-in studies that were different in an earlier version."""
     return names_in(_folder() / "former")
 
 
 def read_study(name: str) -> Study:
     """A built-in study by its name, or one of the user's by the path of its .yaml file.
 
-    `FORMER` before a built-in one reads it as it was in an earlier version.
+    `FORMER` before the name of a built-in study reads it as it was in an earlier version.
 
     Raises:
-        InputError: no such study, or faults in it.
+        InputError: there is no such study, or it is not valid.
     """
     earlier = name.startswith(FORMER)
     name = name.removeprefix(FORMER)
@@ -135,7 +134,7 @@ def read_study(name: str) -> Study:
 
 
 def _located(study: Study, folder: Path) -> Study:
-    """The study with paths from here where its file, in this folder, has them from there."""
+    """The study with the paths in its file, which are relative to this folder, made usable here."""
     data = {suite: str(folder / path.expanduser()) for suite, path in study.judge_data.items()}
     named = (each.partition("@") for each in study.judges)
     judges = (f"{kind}{at}{folder / p if Path(p).suffix else p}" for kind, at, p in named)
@@ -153,16 +152,16 @@ def load_study(
     """Read a study, and check every arm against the corpus and the budget of the study.
 
     Args:
-        corpus: one for all arms, or what is known of the corpora of the study.
+        corpus: one for all arms, or what is known about the study's corpora.
         words: a recipe or overrides, which replace those of the study's base.
-        choose: called once for the base and for each arm with another recipe. None takes the
-            nominal speed of this machine.
+        choose: called once for the base and once for each arm with another recipe. None chooses
+            by the nominal speed of this machine.
         former: take all recipes as they were in this earlier version.
 
     Returns:
-        the study with `words` in its base; arms also set what follows from the budget. In a study
-        with a small form, arms that come out the same as the baseline or an earlier arm are left
-        out (`left_out`).
+        the study with `words` in its base, and with what follows from the budget set in each arm.
+        In a study with a small form, arms that come out the same as the baseline or an earlier arm
+        are left out (`left_out`).
 
     Raises:
         InputError: as `read_study`, or an arm is not a valid configuration.
@@ -188,7 +187,7 @@ def load_study(
             arms[arm], made[arm] = _arm(study, arm, base, fixed, chosen)
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
-    if study.small is not None:  # which may be what an arm changes, or round two to the same
+    if study.small is not None:  # it may set what an arm changes, or round two arms to the same
         trained = {made[arm]: arm for arm in (*reversed(arms), study.baseline)}
         arms = {arm: words for arm, words in arms.items() if trained[made[arm]] == arm}
     first = next(iter(study.budgets), None)
@@ -210,9 +209,9 @@ class _Base:
 
     Attributes:
         words: recipe and overrides.
-        full: as its recipe has it.
-        config: what arms take values of: `full`, or that in proportion to a small budget.
-        heads_follow: whether the width of its heads follows from the width.
+        full: the configuration as the recipe has it.
+        config: what arms take values from: `full`, or its scaled-down form at a small budget.
+        heads_follow: whether the width of its heads follows from that of the model.
     """
 
     words: tuple[str, ...]
@@ -250,7 +249,7 @@ def _arm(
     fixed: Mapping[str, Any],
     choose: Callable[[str, Asked], RunConfig],
 ) -> tuple[tuple[str, ...], str]:
-    """The words of an arm with what follows from the budget, and the identity of its runs."""
+    """The words of an arm, with what follows from the budget, and the identity of its runs."""
     if any("=" not in word for word in study.arms[arm]):  # a recipe of its own
         recipe, *overrides = _settings(study, arm)
         same = _same_end(base.config, ask(recipe, overrides, fixed).config)
@@ -267,7 +266,7 @@ def _arm(
 
 
 def _refuse_decided(words: Sequence[str]) -> None:
-    """Refuse overrides of what the call of a study decides for all arms."""
+    """Refuse overrides of what the command line decides for all arms."""
     given = parse_overrides([word for word in words if "=" in word])
     if "corpus" in given:
         raise InputError("corpus: all arms have that of --corpus or --data: leave it out")
@@ -281,7 +280,7 @@ def _refuse_decided(words: Sequence[str]) -> None:
 
 
 def _settings(study: Study, arm: str) -> list[str]:
-    """Recipe and overrides of an arm without what multiplies values, or makes its corpus."""
+    """Recipe and overrides of an arm, without its factors and what decides its corpus."""
     own = (word for word in study.arms[arm] if not has_factor(word))
     return of_training(merged((*study.base, *own)))
 
@@ -306,7 +305,7 @@ def _beside(study: Study, arm: str, base: _Base) -> tuple[str, ...]:
 
 
 def _row_length(own: Sequence[str], base: RunConfig) -> int:
-    """The tokens of a row in an arm, as far as they can be told before its corpus is checked."""
+    """The tokens of a row in an arm: the base's, unless the arm sets a usable number."""
     data = parse_overrides([word for word in own if is_of_corpus(word)]).get("data")
     length = data.get("row_length") if isinstance(data, Mapping) else None
     return length if isinstance(length, int) and length > 0 else base.data.row_length
@@ -337,7 +336,7 @@ def _followed(config: RunConfig, keys: Iterable[str]) -> list[str]:
 
 
 def _same_end(base: RunConfig, other: RunConfig) -> list[str]:
-    """What a recipe needs for little text to end its runs where it ends those of the base."""
+    """The override that a recipe needs to end after as many epochs as the base, if any."""
     most = base.budget.most_epochs
     if other.budget.most_epochs == most:
         return []
@@ -345,10 +344,10 @@ def _same_end(base: RunConfig, other: RunConfig) -> list[str]:
 
 
 def _taken(base: RunConfig, own: Sequence[str], heads_follow: bool) -> list[str]:
-    """What an arm takes of the base: no key that its optimizer lacks, and heads for its width."""
+    """What an arm takes from the base: no key that its optimizer lacks, and heads for its width."""
     laid = overlaid(base.model_dump(mode="json"), parse_overrides(own), RunConfig)
     if not all(isinstance(laid[section], Mapping) for section in ("model", "optim")):
-        return []  # which is refused with the arm
+        return []  # the check of the arm refuses this
     rates = {f"optim.{name}" for name in laid["optim"]}  # another optimizer's are not kept
     keys = [key for key in FOLLOWERS if key in rates or not key.startswith("optim.")]
     width = laid["model"]["width"]

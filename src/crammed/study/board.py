@@ -1,4 +1,4 @@
-"""What the progress line of a study says: which runs train, how far they are, what is left."""
+"""The progress line of a study: which runs are training, how far they are, how long they need."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from crammed.files.writing import last_record
 from crammed.quantity import counted
 
 _UNKNOWN = 0.5
-"""The share of a run's time that judging is taken to need before a run has been judged."""
+"""The assumed share of a run's time that judging takes, until a run has been judged."""
 
 
 class Running(NamedTuple):
-    """A run that has been handed out and has not ended.
+    """A run that has been started and has not ended.
 
     Attributes:
-        is_judged: whether judges are asked after training.
-        is_trained: whether it was trained before, so that they alone are left.
+        is_judged: whether it is judged after training.
+        is_trained: whether it was trained before, so that only judging is left.
     """
 
     arm: str
@@ -38,8 +38,8 @@ class _Seen:
 
     Attributes:
         since: when it was first seen.
-        moving: the share that was trained at its first log point, and when that was seen.
-        judging: when it was first seen to be judged.
+        moving: the share that was trained when a log point was first seen, and that time.
+        judging: when it was first seen being judged.
     """
 
     since: float
@@ -53,7 +53,7 @@ class Board:
 
     Attributes:
         seeds: how many runs each arm has.
-        finished: how many of them are finished, and `failed` how many have failed.
+        finished: how many of them have finished, by arm; `failed` counts those that failed.
     """
 
     seeds: int
@@ -76,12 +76,12 @@ class Board:
             self._shares.append((now - seen.judging) / (now - seen.since))
 
     def of_arm(self, arm: str) -> str:
-        """Such as ``2 of 3 runs, 1 failed``."""
+        """How many runs of an arm have finished, such as ``2 of 3 runs, 1 failed``."""
         failed = f", {self.failed[arm]} failed" if self.failed[arm] else ""
         return f"{self.finished[arm]} of {counted(self.seeds, 'run')}{failed}"
 
     def look(self, running: Collection[Running]) -> tuple[float, str]:
-        """How many runs are done, begun ones in part, and the state of those that are not."""
+        """How many runs are done, with fractions for those running, and the state in words."""
         done = float(self.finished.total() + self.failed.total())
         parts = []
         for run in running:
@@ -100,7 +100,7 @@ class Board:
         return done, "; ".join([f"{self.finished.total()} finished", *failed, *parts])
 
     def _while_trained(self, run: Running, seen: _Seen, share: float) -> tuple[float, str]:
-        """The share of a run that is done, and that of its training in words, with what is left."""
+        """The share of a run that is done, and words for its training and the time left."""
         now = self.clock()
         of_judging = self._share_of_judging(run)
         done, words = (1.0 - of_judging) * share, f"{100 * share:.0f} %"
@@ -116,19 +116,19 @@ class Board:
         return done, f"{words}, {format_seconds(round(left))} left"
 
     def _while_judged(self, run: Running, seen: _Seen) -> tuple[float, str]:
-        """The share of a run that is done while it is judged, and words for it."""
+        """The share of a run that is done while it is being judged, and words for that."""
         if seen.judging is None:
             seen.judging = self.clock()
         took = self.clock() - seen.judging
         expected = statistics.median(self._judging) if self._judging else 0.0
         share = min(1.0, took / expected) if expected else 0.0
         done = 1.0 - self._share_of_judging(run) * (1.0 - share)
-        if took >= expected:  # nobody knows how much longer
+        if took >= expected:  # how much longer is unknown
             return done, f"judging, {format_seconds(round(took))} so far"
         return done, f"judging, {format_seconds(round(expected - took))} left"
 
     def _share_of_judging(self, run: Running) -> float:
-        """How much of the time that a run takes here is for its judges."""
+        """The share of a run's time in this study that goes to its judges."""
         if not run.is_judged or run.is_trained:
             return float(run.is_judged)
         return statistics.median(self._shares) if self._shares else _UNKNOWN

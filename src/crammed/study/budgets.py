@@ -1,7 +1,7 @@
-"""Studies on several budgets: each arm is trained with each of them, and compared within each.
+"""Studies on several budgets: every arm is trained at each, and arms are compared within each.
 
-A study's file names them as multiples of the budget that is typed: ``budgets: {x1: 1, x4: 4}``. The
-arm ``plain`` becomes the arms ``plain@x1`` and ``plain@x4``, which differ in ``budget.limit``.
+A study's file names them as multiples of ``--budget``: ``budgets: {x1: 1, x4: 4}``. The arm
+``plain`` becomes the arms ``plain@x1`` and ``plain@x4``, which differ in ``budget.limit``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from crammed.errors import InputError
 
 LIMIT = "budget.limit="
 _LONGEST = 100
-"""Bytes of a name; a folder has the names of an arm and a budget, and a seed."""
+"""Most bytes of a name; the name of a run's folder joins an arm, a budget and a seed."""
 
 
 def at(arm: str, label: str) -> str:
@@ -23,10 +23,10 @@ def at(arm: str, label: str) -> str:
 
 
 def check_names(arms: Iterable[str], labels: Iterable[str]) -> None:
-    """Refuse names that no folder can have, or that would be taken for one another.
+    """Refuse names that no folder can have, or that could be mistaken for one another.
 
     Raises:
-        InputError: names the first of them.
+        InputError: there is such a name; the first is given.
     """
     labels = list(labels)
     for name in (*arms, *labels):
@@ -39,12 +39,12 @@ def check_names(arms: Iterable[str], labels: Iterable[str]) -> None:
             )
     if with_mark := [label for label in labels if "@" in label]:
         raise InputError(
-            f"budgets.{with_mark[0]}: leave out @, which stands before the name of a budget"
+            f"budgets.{with_mark[0]}: leave out @, which separates an arm from its budget"
         )
 
 
 def split(words: Sequence[str], budget: Budget) -> tuple[list[str], Budget]:
-    """The words of an arm without its budget, and its budget; without its own, the study's."""
+    """An arm's words without its budget, and its budget: the study's if it has none of its own."""
     own = [word.removeprefix(LIMIT) for word in words if word.startswith(LIMIT)]
     kept = [word for word in words if not word.startswith(LIMIT)]
     return kept, Budget.parse(own[-1]) if own else budget
@@ -53,7 +53,7 @@ def split(words: Sequence[str], budget: Budget) -> tuple[list[str], Budget]:
 def with_each(
     arms: Mapping[str, Sequence[str]], budgets: Mapping[str, float], budget: Budget
 ) -> dict[str, tuple[str, ...]]:
-    """Every arm with every budget, by name; the arms themselves where there is only the study's."""
+    """Every arm at every budget, by name; the arms as they are if there is only the study's."""
     if not budgets:
         return {arm: tuple(words) for arm, words in arms.items()}
     limits = {label: _times(budget, label, factor) for label, factor in budgets.items()}
@@ -78,8 +78,8 @@ def by_budget(study: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         study: what `run_study` returns.
 
     Returns:
-        results of the same form, each with the arms of one budget; a study without budgets of its
-        own is one result, with no label.
+        results of the same form, each with the arms of one budget; for a study without budgets of
+        its own, one result with an empty label.
     """
     labels = study.get("budgets", {})
     if not labels:

@@ -1,4 +1,4 @@
-"""Refuses a study with an arm that ``crammed pretrain`` would refuse, before any run begins."""
+"""Refuses a study with an arm that ``crammed pretrain`` would refuse, before any run starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_arms(
         here: whether they are trained on this machine, so that its devices and memory count.
 
     Raises:
-        InputError: an arm cannot be trained; names the first of them, and why.
+        InputError: an arm cannot be trained; the first is named, with the reason.
     """
     seen: set[str] = set()
     for arm in arms:
@@ -41,7 +41,7 @@ def check_arms(
 
 
 def check_budgets(study: Study, corpora: ArmCorpora, budget: Budget) -> None:
-    """Check that every arm can be given its budget, as far as that is known before text is read.
+    """Check every arm's budget, as far as that is possible before text is read.
 
     Args:
         study: as `load_study` returns it.
@@ -53,7 +53,7 @@ def check_budgets(study: Study, corpora: ArmCorpora, budget: Budget) -> None:
         try:
             refuse_too_little(config_of(study, arm, corpora, budget))
         except InputError as error:
-            raise InputError(f"arm {arm}: {error}; nothing was begun") from error
+            raise InputError(f"arm {arm}: {error}; nothing was started") from error
 
 
 def _check_text(config: RunConfig, corpus: Corpus) -> None:
@@ -67,7 +67,7 @@ def _check_device(config: RunConfig, corpus: Corpus, seen: set[str]) -> None:
     """Check device and memory.
 
     Args:
-        seen: the settings of devices that were found fit.
+        seen: device settings that have passed already; this arm's are added.
     """
     settings = config.compute.model_dump_json()
     if settings not in seen:

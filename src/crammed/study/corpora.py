@@ -1,6 +1,6 @@
-"""The corpora of a study: one for all arms, or one for each of the ways in which arms make theirs.
+"""The corpora of a study: one for all arms, or one for each way in which arms make theirs.
 
-An arm has another corpus if its words set ``data`` or ``tokenizer``, or an order of rows that the
+An arm has its own corpus if its words set ``data`` or ``tokenizer``, or an order of rows that the
 base's corpus does not store.
 """
 
@@ -25,22 +25,22 @@ def is_of_corpus(word: str) -> bool:
 
 
 def of_training(words: Sequence[str]) -> list[str]:
-    """Recipe and overrides without those that say how text becomes a corpus."""
+    """Recipe and overrides, without overrides that say how text becomes a corpus."""
     return [word for word in words if not is_of_corpus(word)]
 
 
 def key_of(words: Sequence[str]) -> Key:
-    """What of the words of an arm decides its corpus; a recipe may bring its order of rows."""
+    """The words of an arm that decide its corpus: a recipe may set the order of rows."""
     recipes = [unmarked(word) for word in words if "=" not in word]
     kept = [word for word in words if is_of_corpus(word) or word.startswith("order.by=")]
     return (*recipes, *sorted(kept))
 
 
 class ArmCorpora(Protocol):
-    """What has to be known of the corpora of a study to configure its arms."""
+    """What must be known about a study's corpora to configure its arms."""
 
     def fixed(self, words: Sequence[str], budget: Budget) -> dict[str, Any]:
-        """What corpus and budget decide of the configuration of an arm, by section.
+        """What corpus and budget decide in the configuration of an arm, by section.
 
         Args:
             words: recipe and overrides of the arm.
@@ -51,11 +51,11 @@ class ArmCorpora(Protocol):
         ...
 
     def rows(self, sha256: str | None) -> int | None:
-        """The number of rows of the corpus with this hash; None if nobody knows yet."""
+        """The number of rows of the corpus with this hash; None if not known yet."""
         ...
 
     def vocabulary(self, sha256: str | None) -> int | None:
-        """The size of its vocabulary; None if nobody knows yet."""
+        """The vocabulary size of the corpus with this hash; None if not known yet."""
         ...
 
 
@@ -64,9 +64,9 @@ class Corpora:
     """The corpora of a study.
 
     Attributes:
-        base: that of the study's base, whose held-out documents all of them hold out.
-        own: for a study that prepares its corpora, those of its arms by `key_of` their words; None
-            for one that was given a corpus.
+        base: that of the study's base; all others hold out the same documents.
+        own: the arms' corpora by `key_of` their words, in a study that prepares its corpora; None
+            in one that was given a corpus.
     """
 
     base: Corpus
@@ -101,7 +101,7 @@ class Corpora:
         return self._by_hash[sha256 or self.base.sha256].rows
 
     def vocabulary(self, sha256: str | None) -> int:
-        """The size of its vocabulary."""
+        """The vocabulary size of the corpus with this hash."""
         return self._by_hash[sha256 or self.base.sha256].vocab_size
 
     @property

@@ -16,24 +16,24 @@ from crammed.rules.sizing import in_vocabulary, vocabulary, with_values
 from crammed.study.arms import Study, merged
 from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, of_training
-from crammed.study.folder import finished_runs
-from crammed.study.judges import Judge
+from crammed.study.folder import finished_runs, read_result, run_folder
+from crammed.study.judges import Judge, stale_suites, without_stale
 from crammed.study.places import threads_of
 from crammed.study.timing import Finished, Timing
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What is left to train and to judge, without preparing text.
+    """The cost of the training and judging that is left; preparing text is not counted.
 
     Attributes:
-        arms: of the study, with each of its budgets.
-        runs: of all arms and seeds.
+        arms: number of arms, each counted once per budget.
+        runs: number of runs, over all arms and seeds.
         left: runs that have not finished, or that a judge has not scored.
         seconds: what these take, one after the other, from their start to their last score.
         jobs: how many of them train at a time.
         cores: CPU cores of each run; 0 on a GPU.
-        uncounted: judges that have scored no run yet, so that nobody knows how long they take.
+        uncounted: judges that have scored no run yet, so that their time is unknown.
     """
 
     arms: int
@@ -45,7 +45,7 @@ class Cost:
     uncounted: tuple[str, ...] = ()
 
     def __add__(self, other: Cost) -> Cost:
-        """Of two studies, one after the other."""
+        """The cost of two studies, one after the other."""
         return Cost(
             self.arms + other.arms,
             self.runs + other.runs,
@@ -85,14 +85,14 @@ def cost_of(
 ) -> Cost:
     """The cost of what is left of a study.
 
-    Training costs what it has cost other seeds of the arm, or what a budget of time says, or what
-    the device is measured to take. What surrounds training, and judging, cost what they have cost
-    in this folder; before the first run has finished, the former is measured, and the latter is not
-    known.
+    The time of training is that of other seeds of the arm; before there is one, a budget of time
+    gives it, or the device is measured. The times of judging, and of all else besides training, are
+    those of the runs in this folder; before one has finished, judging is not counted, and the rest
+    is measured.
 
     Args:
         study: as `load_study` returns it.
-        corpora: of the study, also before they are prepared.
+        corpora: of the study; they need not be prepared.
         out: folder of the study; it need not exist.
 
     Raises:
@@ -101,7 +101,7 @@ def cost_of(
     threads, arms = threads_of(jobs), finished_runs(out)
     configs = {arm: _config(study, arm, corpora, budget, threads) for arm in study.arms}
     base, finished = configs[study.baseline], Finished.of(arms)
-    left = list(_left(study, seeds, arms, judges))
+    left = list(_left(study, seeds, out, arms, judges))
     seconds, uncounted = 0.0, dict.fromkeys(each for one in left for each in one.judges)
     for arm, trained, asked in left:
         config, rows = configs[arm], corpora.rows(configs[arm].corpus)
@@ -120,13 +120,13 @@ def _config(study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads
     fixed = corpora.fixed(words, limit)
     recipe, *overrides = of_training(merged((f"compute.threads={threads}", *words)))
     config = load_config(recipe, overrides, fixed)
-    if "vocab_size" not in fixed["tokenizer"]:  # which follows once text is read
+    if "vocab_size" not in fixed["tokenizer"]:  # it is chosen once text has been read
         return with_values(config, {"tokenizer.vocab_size": vocabulary(config.model.width)})
     return in_vocabulary(config, corpora.vocabulary(config.corpus))
 
 
 class _Left(NamedTuple):
-    """What a run lacks: training, unless it is trained, and what these judges give."""
+    """What a run lacks: training, unless it is trained, and the scores of these judges."""
 
     arm: str
     trained: bool
@@ -134,16 +134,19 @@ class _Left(NamedTuple):
 
 
 def _left(
-    study: Study, seeds: int, arms: Mapping[str, Any], judges: Sequence[Judge]
+    study: Study, seeds: int, out: Path, arms: Mapping[str, Any], judges: Sequence[Judge]
 ) -> Iterator[_Left]:
-    """The runs of a study that are not complete.
+    """The runs that `run_study` would train or judge: those that are not complete.
 
     Args:
         arms: as `finished_runs` returns them.
     """
+    stale = stale_suites(judges, (read_result(out) or {}).get("judges", {}))
     for arm in study.arms:
         runs = arms.get(arm, {"runs": {}})["runs"]
-        for run in (runs.get(str(seed)) for seed in range(seeds)):
-            lacking = tuple(judge.name for judge in judges if judge.is_missing(run or {}))
-            if run is None or lacking:
-                yield _Left(arm, run is not None, lacking)
+        for seed in range(seeds):
+            trained = (run_folder(out, arm, seed) / "summary.json").exists()
+            run = without_stale(runs.get(str(seed), {}), stale) if trained else {}
+            lacking = tuple(judge.name for judge in judges if judge.is_missing(run))
+            if not trained or lacking:
+                yield _Left(arm, trained, lacking)

@@ -1,4 +1,4 @@
-"""The folder of a study: whether it holds another one, and what has finished in it."""
+"""The folder of a study: whether it holds another study, and what has finished in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from crammed.terminal.progress import Progress
 
 RESULT = "study.json"
 _MOST = 1e30
-"""No number of a run is as large."""
+"""Every number of a run is smaller than this."""
 
 
 def run_folder(out: Path, arm: str, seed: int) -> Path:
@@ -61,7 +61,7 @@ def read_result(out: Path) -> dict[str, Any] | None:
 
 
 def _is_result(found: Mapping[str, Any]) -> bool:
-    """Whether this has the shape of a result, of any version."""
+    """Whether this has the shape of a result, whichever version wrote it."""
     try:
         json.dumps(found, allow_nan=False)
         sections = (found.get(name, {}) for name in ("chosen", "judges", "corpora", "budgets"))
@@ -81,7 +81,7 @@ def _is_arm(entry: Mapping[str, Any]) -> bool:
 
 
 def _is_run(run: Mapping[str, Any]) -> bool:
-    """Whether a run says why it failed, or has numbers where they are reckoned with."""
+    """Whether a run says why it failed, or has numbers wherever they are needed."""
     if "failed" in run:
         return isinstance(run["failed"], str)
     losses = (value for name, value in run.items() if lower_is_better(name))
@@ -94,7 +94,7 @@ def _is_run(run: Mapping[str, Any]) -> bool:
 
 
 def finished_runs(out: Path) -> dict[str, dict[str, Any]]:
-    """The arms in the folder's ``study.json``, without runs that failed and arms without runs.
+    """The arms in the folder's ``study.json`` with finished runs, without those that failed.
 
     Raises:
         InputError: the file is damaged.
@@ -109,12 +109,12 @@ def finished_runs(out: Path) -> dict[str, dict[str, Any]]:
 
 
 class Chooser:
-    """Chooses once what the base of a study leaves open, or an arm with a recipe of its own.
+    """Chooses, once, what a study's base or an arm with its own recipe leaves open.
 
-    A study that goes on takes its values from its folder.
+    A study that is resumed takes these values from its folder.
 
     Args:
-        threads: CPU threads of each run, where the recipe does not say.
+        threads: CPU threads of each run, unless the recipe sets them.
 
     Attributes:
         chosen: for ``study.json``, by name of the arm or `BASE`: ``values`` by key, the measured
@@ -130,10 +130,10 @@ class Chooser:
         self._before = (read_result(out) or {}).get("chosen", {})
 
     def __call__(self, arm: str, asked: Asked, rows: int | None) -> RunConfig:
-        """The configuration with what it leaves open; see `Choose`."""
+        """The configuration with its open values chosen; see `Choose`."""
         if not asked.open:
             return asked.config
-        wanted = asked.config.identity()  # what is open has the values of the recipe there
+        wanted = asked.config.identity()  # with the recipe's values for what is open
         try:
             before = self._before.get(arm)
             if before is not None and before["identity"] == wanted:
@@ -150,7 +150,7 @@ class Chooser:
         return made.config
 
     def tokenizer(self, asked: Asked, rows: float) -> TokenizerConfig:
-        """The tokenizer for about so many rows of text, with the vocabulary that it leaves open."""
+        """The tokenizer for about this many rows of text, with its vocabulary chosen."""
         tokenizer = self._choose(asked, rows).config.tokenizer
         self._progress.line(f"vocabulary  {tokenizer.vocab_size:,}, from the study's base")
         return tokenizer
@@ -162,9 +162,9 @@ class Chooser:
 
 
 def name_in(out: Path, name: str) -> str:
-    """The name of the study to go on with: a built-in one as it was when the folder began.
+    """The name of the study to continue: a built-in one as it was when the folder was begun.
 
-    Folders of the version before the built-in studies changed do not say which budgets they have.
+    Folders from before all built-in studies changed are known by their missing ``budgets``.
     """
     found = read_json(out / RESULT)
     began = isinstance(found, dict) and "budgets" not in found
@@ -174,9 +174,9 @@ def name_in(out: Path, name: str) -> str:
 def began_earlier(
     name: str, words: Sequence[str], corpora: Corpora, budget: Budget, out: Path
 ) -> str | None:
-    """The earlier version whose recipes the runs of a study in the folder have; None is today's.
+    """The earlier version whose recipes the study's runs in the folder have; None is today's.
 
-    The first run that is found tells it of all. `name` and `words` are as for `load_study`.
+    The first run found decides for all. `name` and `words` are as for `load_study`.
     """
     study = with_words(read_study(name), words)
     for arm in study.arms:
@@ -187,13 +187,13 @@ def began_earlier(
                 try:
                     fixed = {**corpora.fixed(study.words(arm), budget), "seed": int(seed)}
                     return as_begun(run, ask_in(run, recipe, overrides, fixed)).earlier
-                except InputError:  # `load_study` says so, with the name of the arm
+                except InputError:  # `load_study` raises it again, with the name of the arm
                     return None
     return None
 
 
 def refuse_foreign(out: Path) -> None:
-    """Check that the folder is none of another kind, whose files and page would be lost in it.
+    """Check that the folder is not of another kind, with whose files those of a study would mix.
 
     Raises:
         InputError: it is a run, a model, an evaluation or a corpus.
@@ -208,8 +208,8 @@ def refuse_foreign(out: Path) -> None:
 def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, out: Path) -> None:
     """Check that the folder holds nothing, or this study with any arms and seeds.
 
-    Runs are compared as ``crammed pretrain`` compares them before it resumes one; runs whose
-    folders are gone, by the words of their arm.
+    Runs are compared as ``crammed pretrain`` compares them before it resumes one; if their folders
+    are gone, the words of their arm are compared.
 
     Raises:
         InputError: it holds runs with another budget, corpus or configuration of an arm.
@@ -231,7 +231,7 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
 
 
 def config_of(study: Study, arm: str, corpora: ArmCorpora, budget: Budget) -> RunConfig:
-    """The configuration of the runs of an arm, but for the seed."""
+    """The configuration of an arm's runs, except for the seed."""
     words, limit = split(study.words(arm), budget)
     recipe, *overrides = of_training(words)
     fixed = corpora.fixed(words, limit)
@@ -242,7 +242,7 @@ def _compare_runs(there: list[tuple[int, Path]], config: RunConfig, arm: str, ou
     for seed, run in there:
         try:
             old = read_config(run)
-        except InputError:  # this run fails, and says why; the others go on
+        except InputError:  # this run will fail and say why; the others continue
             continue
         new = config.model_copy(update={"seed": seed})
         if old.corpus != new.corpus:

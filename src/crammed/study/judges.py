@@ -1,9 +1,9 @@
 """What the runs of a study are judged by besides held-out loss, which every run measures itself.
 
 ``blimp`` and the tasks of GLUE, as ``glue`` or ``glue.cola``, are scored by ``crammed evaluate``
-after training; ``glue.cola@bert-base`` is fine-tuned by that protocol. A run keeps them in
-``study.json`` as numbers by name, in percent: ``blimp``, ``glue.cola``, ``untrained.glue.cola`` for
-the untrained twin that was fine-tuned beside it, and ``glue``, the mean over the tasks.
+after training; ``glue.cola@bert-base`` is fine-tuned by that protocol. ``study.json`` holds the
+scores of a run by name, in percent: ``blimp``, ``glue.cola``, ``untrained.glue.cola`` for the
+untrained twin that was fine-tuned beside it, and ``glue``, the mean over the tasks.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Judge:
     Attributes:
         suite: ``blimp`` or ``glue``.
         data: its file or folder.
-        tasks: of GLUE.
-        protocol: name or file of that by which models are fine-tuned; None is the run's own.
+        tasks: those of GLUE to score.
+        protocol: name or file of the fine-tuning protocol; None is the run's own.
     """
 
     suite: str
@@ -46,30 +46,30 @@ class Judge:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of what it gives."""
+        """The names of the scores that it gives."""
         of_tasks = tuple(f"{self.suite}.{task}{self.by}" for task in self.tasks)
         return of_tasks or (self.name,)
 
     @property
     def name(self) -> str:
-        """What tells it from the other judges of a study."""
+        """Its name, unique among the judges of a study."""
         return f"{self.suite}{self.by}"
 
     @property
     def by(self) -> str:
-        """What the names of its scores end with."""
+        """The suffix of the names of its scores."""
         return "" if self.protocol is None else f"@{Path(self.protocol).stem}"
 
     def folder(self, run: Path) -> Path:
-        """Where the evaluation of a run by its protocol lies."""
+        """The folder of a run's evaluation by its protocol."""
         return run / f"evaluation{self.by.replace('@', '-')}"
 
     def is_missing(self, run: Mapping[str, Any]) -> bool:
-        """Whether a run of ``study.json`` lacks something that this judge gives."""
+        """Whether a run of ``study.json`` lacks a score that this judge gives."""
         return bool(self.lacks(run.get("scores", {})))
 
     def lacks(self, scores: Mapping[str, Any]) -> list[str]:
-        """The names of what it gives that are not among the scores."""
+        """The names of its scores that are missing from these."""
         return [name for name in self.names if not any(_is_of(each, name) for each in scores)]
 
     def words(self, run: Path, device: str) -> list[str]:
@@ -92,13 +92,13 @@ def judges_of(
     glue: Path | None = None,
     declared: Mapping[str, Path] = NOTHING,
 ) -> list[Judge]:
-    """The judges with these names, whose data has to be there.
+    """The judges with these names, whose data must exist.
 
     Args:
-        names: out of ``heldout``, ``blimp``, ``glue`` and ``glue.TASK``; the last two may end with
+        names: from ``heldout``, ``blimp``, ``glue`` and ``glue.TASK``; the last two may end with
             ``@PROTOCOL``, as `load_protocol` takes it.
-        blimp: sentence pairs, a file or a folder, and `glue` a folder of tasks.
-        declared: the same by suite, used where one of these is None; judges need not use it.
+        blimp: sentence pairs, a file or a folder; `glue` is a folder of tasks.
+        declared: data by suite, used where `blimp` or `glue` is None; judges need not use all.
 
     Raises:
         InputError: an unknown name or protocol, data that is missing, or that no judge asks for.
@@ -154,13 +154,13 @@ def _data(suite: str, data: Path | None, kind: str) -> Path:
 
 
 def _protocol(name: str) -> str:
-    """The name of a built-in protocol, or the absolute path of another."""
+    """The name of a built-in protocol, or the absolute path of a protocol's file."""
     load_protocol(name)
     return str(Path(name).absolute()) if Path(name).suffix else name
 
 
 def scores_of(run: Path, judge: Judge) -> dict[str, float]:
-    """What a judge has given a run, by the names that ``study.json`` has for it."""
+    """The scores that a judge has given a run, by their names in ``study.json``."""
     given = _given(run, judge)
     if judge.suite == BLIMP:
         return {BLIMP: given[BLIMP]} if BLIMP in given else {}
@@ -177,9 +177,9 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
 def with_scores(
     before: Mapping[str, Any], given: Mapping[str, float], judge: Judge
 ) -> dict[str, Any]:
-    """The scores of a run with what a judge has given it.
+    """The scores of a run, with those that a judge has given it.
 
-    No mean is kept where a task has no score: it would be over other tasks than in other runs.
+    The mean is dropped if a task has no score: it would be over fewer tasks than in other runs.
     """
     if judge.suite != GLUE or not given:
         return {**before, **given}
@@ -193,7 +193,7 @@ def _without(mean: str, scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _given(run: Path, judge: Judge) -> dict[str, Any]:
-    """The scores of a suite in a run's evaluation folder; none of a file that is damaged."""
+    """The scores of a suite in a run's evaluation folder; empty if the file is damaged."""
     try:
         suites = (read_json(judge.folder(run) / "scores.json") or {}).get("suites", {})
         given = dict(suites.get(judge.suite, {}))
@@ -204,7 +204,7 @@ def _given(run: Path, judge: Judge) -> dict[str, Any]:
 
 
 def _is_of(score: str, name: str) -> bool:
-    """Whether a score is that of a task, which may have several, as ``mnli`` and ``mnli-mm``."""
+    """Whether a score is one of a task's, which may be several: ``mnli`` and ``mnli-mm``."""
     (score, _, given), (task, _, wanted) = score.partition("@"), name.partition("@")
     return given == wanted and (score == task or score.startswith(f"{task}-"))
 
@@ -218,10 +218,10 @@ def _both(name: str, entry: Mapping[str, Any], key: str) -> dict[str, float]:
 
 
 def unscored(run: Path, judge: Judge, scores: Mapping[str, Any], fault: str) -> dict[str, str]:
-    """Why a run lacks what a judge should have given, by name.
+    """Why a run lacks scores that a judge should have given, by the names of the scores.
 
     Args:
-        fault: how the judge ended.
+        fault: why the judge failed, for tasks that do not say.
     """
     tasks = _given(run, judge).get("tasks", {})
     return {

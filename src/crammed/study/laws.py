@@ -12,13 +12,13 @@ from crammed.study.statistics import decidable
 
 
 def laws_of(study: Mapping[str, Any]) -> list[str]:
-    """What a study on several budgets says; nothing where fewer than two have finished."""
+    """The findings of a study on several budgets, a line each; none if fewer than two finished."""
     found = analyse(study) if "budgets" in study else None
     return [*doubts(study), *law_lines(found)] if found is not None else []
 
 
 def doubts(study: Mapping[str, Any]) -> list[str]:
-    """That some budgets of a study are too small for findings, in a sentence; else nothing."""
+    """A sentence on the budgets of a study that are too small for findings, if there are any."""
     parts = by_budget(study)
     stuck = [label for label, part in parts.items() if decidable(part) is False]
     if not stuck:
@@ -28,7 +28,7 @@ def doubts(study: Mapping[str, Any]) -> list[str]:
 
 
 def law_lines(found: Mapping[str, Any]) -> list[str]:
-    """Laws, best sizes and the test of types, a line each.
+    """Laws, best sizes and the test of types as lines of text.
 
     Args:
         found: what `analyse` returns.

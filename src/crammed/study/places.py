@@ -1,8 +1,8 @@
 """Where the runs of a study are trained: processes on this machine, or tasks on a Ray cluster.
 
 A run is a command, and the same command gives the same result in every place. Runs end with their
-study, even if that is killed: each then writes a checkpoint, from which any place can go on, if it
-has the same folder.
+study, even if it is killed: each writes a checkpoint, from which it can be resumed in any place
+that has the same folder.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from crammed.terminal.stopping import STARTER
 NOTHING: Mapping[str, str] = MappingProxyType({})
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SECONDS_ASLEEP = 0.5
-"""How long a task waits for its command before it looks whether it was stopped."""
+"""How often a task that waits for its command checks whether it was stopped."""
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code, negative for a signal, what it wrote, how long it took.
+    """How a command ended: its exit code (negative for a signal), its output, how long it took.
 
-    The seconds are those of the command alone, without what it has waited for its turn.
+    The seconds are those of the command alone, without the wait for its turn.
     """
 
     code: int
@@ -60,7 +60,7 @@ class Place(Protocol):
         ...
 
     def stop(self) -> None:
-        """Have all runs write a checkpoint and end; those that are begun later end at once."""
+        """Make all runs write a checkpoint and end; those started later end at once."""
         ...
 
 
@@ -69,7 +69,7 @@ class Processes:
 
     Args:
         slots: how many run at a time.
-        devices: names of GPUs, of which each gets one; several share one if there are too few.
+        devices: names of GPUs; each run gets one, which several share if there are too few.
     """
 
     def __init__(self, slots: int, devices: Sequence[str] = ()) -> None:
@@ -94,7 +94,7 @@ class Processes:
     def _run(self, words: Sequence[str], env: Mapping[str, str]) -> Ended:
         began, process = time.monotonic(), _begin(words, env)
         self._started.append(process)
-        if self._stopped:  # while it was started
+        if self._stopped:  # while this one was starting
             self.stop()
         out, error = process.communicate()
         return Ended(process.returncode, out, error, time.monotonic() - began)
@@ -110,7 +110,7 @@ class RayTasks:
     """Tasks on a Ray cluster, whose machines all see the folders of the study.
 
     Args:
-        slots: how many are handed to the cluster, which begins those that it has room for.
+        slots: how many are handed to the cluster, which starts those that it has room for.
         threads: CPUs of each.
         gpus: GPUs of each.
     """
@@ -142,7 +142,7 @@ class RayTasks:
 
 
 def _last_line(error: Exception) -> str:
-    """What an error of Ray says below the traceback in it."""
+    """The message of a Ray error, which is below the traceback in its text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
@@ -150,7 +150,7 @@ def _last_line(error: Exception) -> str:
 def run_here(
     words: Sequence[str], env: Mapping[str, str], folder: str
 ) -> tuple[int, str, str, float]:
-    """Run Python with these words in this process's stead, as a task of Ray does.
+    """Run Python with these words as a child of this process; this is the body of a Ray task.
 
     Args:
         folder: the working directory, if this machine has it.
@@ -161,7 +161,7 @@ def run_here(
     began = time.monotonic()
     process = _begin(words, env, folder if Path(folder).is_dir() else None)
     try:
-        while True:  # what Ray stops a task with does not wake it from waiting
+        while True:  # the exception by which Ray stops a task does not interrupt a wait
             with suppress(subprocess.TimeoutExpired):
                 out, error = process.communicate(timeout=_SECONDS_ASLEEP)
                 return process.returncode, out, error, time.monotonic() - began
@@ -195,12 +195,12 @@ def gpus() -> list[str]:
 
 
 def default_jobs() -> int:
-    """Runs at a time unless somebody says: one, or one on each GPU."""
+    """How many runs train at a time by default: one, or one on each GPU."""
     return max(1, len(gpus()))
 
 
 def threads_of(jobs: int) -> int:
-    """CPU threads of each of so many runs at a time."""
+    """CPU threads of each run if this many train at a time."""
     return max(1, cores() // jobs)
 
 
@@ -209,9 +209,9 @@ def opened(jobs: int, runs: int, *, on_gpus: bool, cluster: str | None) -> Itera
     """The place for the runs of a study.
 
     Args:
-        jobs: runs at a time on this machine; on a cluster it decides the threads of each alone.
+        jobs: runs at a time on this machine; on a cluster, this only decides the threads of each.
         runs: how many runs there are.
-        on_gpus: whether they use GPUs where there are any: each run gets one.
+        on_gpus: whether they use GPUs if there are any; each run gets one.
         cluster: address of a Ray cluster; None is this machine.
 
     Raises:

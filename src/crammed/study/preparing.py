@@ -1,8 +1,8 @@
 """Prepares the corpora of a study from text, each distinct one once, into ``OUT/corpora``.
 
-``base`` is that of the study's base; the others are named by a hash of their settings. All hold out
-the documents that the base's holds out, and none trains on them. They share cleaned text: arms that
-differ in the tokenizer, in rows or in exact duplicates do not clean it again.
+``base`` is the corpus of the study's base; the others are named by a hash of their settings. All of
+them hold out the same documents, and none trains on them. They share cleaned text: for arms that
+differ only in the tokenizer, in rows or in exact duplicates it is not cleaned again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SOURCES = "data.sources="
 VOCABULARY = "tokenizer.vocab_size"
 
 ChooseTokenizer = Callable[[Asked, float], TokenizerConfig]
-"""Gives the tokenizer of what is asked for, for about so many rows of text."""
+"""Chooses the tokenizer that was asked for, given about how many rows of text there are."""
 
 
 class _Settings(Section):
@@ -49,10 +49,11 @@ class _Settings(Section):
     tokenizer: TokenizerConfig
 
     def changed(self, words: Sequence[str]) -> _Settings:
-        """The same with what the recipe and overrides of an arm say of its corpus.
+        """These settings with what the words of an arm say about its corpus.
 
-        An order that the arm reads its rows in is stored. What else its recipe says of data does
-        not count, so that arms with other recipes are compared on the same text.
+        The order in which the arm reads its rows is added to those stored. Nothing else that its
+        recipe says about data counts, so that arms with other recipes are compared on the same
+        text.
         """
         own = parse_overrides([word for word in words if is_of_corpus(word)])
         values = overlaid(self.model_dump(mode="json"), own, RunConfig)
@@ -65,14 +66,14 @@ class _Settings(Section):
         return validated(_Settings, values)
 
     def with_vocabulary(self, size: int) -> _Settings:
-        """The same with a size of the vocabulary."""
+        """These settings with a vocabulary of this size."""
         return self.model_copy(
             update={"tokenizer": self.tokenizer.model_copy(update={"vocab_size": size})}
         )
 
     @property
     def name(self) -> str:
-        """A short name for the settings and the places of the text."""
+        """A short name: a hash of the settings, which include the paths of the text."""
         return json_hash(self.model_dump(mode="json"))[:10]
 
 
@@ -83,13 +84,13 @@ def _order_of(recipe: str) -> str:
 
 
 class PlannedCorpora:
-    """What is known of a study's corpora before they are prepared, so that arms can be checked.
+    """What is known about a study's corpora before they are prepared, so that arms can be checked.
 
     Attributes:
-        asked: what is asked for with the study's base.
-        base: the settings of its corpus; where the vocabulary is open, its size means nothing.
-        arms: by `key_of` the words of an arm, these words with all sources written out.
-        names: the first arm that has them, and nothing for the base.
+        asked: what the study's base asks for.
+        base: the settings of the base's corpus; if the vocabulary is open, its size means nothing.
+        arms: an arm's words with all sources written out, by `key_of` the words.
+        names: by the same key, the first arm with that corpus; empty for the base.
     """
 
     def __init__(self, study: Study, data: Sequence[str], budget: Budget) -> None:
@@ -100,7 +101,7 @@ class PlannedCorpora:
                 ``data.sources`` stands for one of them, counted from 1.
 
         Raises:
-            InputError: the base or what an arm says of its corpus is not valid.
+            InputError: the base, or what an arm says about its corpus, is not valid.
         """
         recipe, *overrides = base = merged(study.base)
         if any(word.startswith("data.sources") for word in overrides):
@@ -126,7 +127,7 @@ class PlannedCorpora:
         return VOCABULARY in self.asked.open
 
     def fixed(self, words: Sequence[str], budget: Budget) -> dict[str, Any]:
-        """As `Corpora.fixed`, without a hash, and without the vocabulary where that is open."""
+        """As `Corpora.fixed`, without a hash, and without the vocabulary size if it is open."""
         written = self.arms[key_of(words)]
         values = self.base.changed(written).model_dump(mode="json")
         if self.open and not any(word.startswith(VOCABULARY) for word in written):
@@ -134,16 +135,16 @@ class PlannedCorpora:
         return {**values, "budget": {"limit": budget}}
 
     def rows(self, sha256: str | None) -> None:
-        """Nobody knows yet."""
+        """None: not known yet."""
 
     def vocabulary(self, sha256: str | None) -> None:
-        """Nobody knows yet."""
+        """None: not known yet."""
 
     def check_text(self) -> None:
-        """Read the first documents of every arm, so that a wrong field is found before all else.
+        """Read the first documents of every arm, so that a wrong field name is found at once.
 
         Raises:
-            InputError: text is missing, or cannot be read; names the arm.
+            InputError: text is missing, or cannot be read; the arm is named.
         """
         checked = []
         for key, words in self.arms.items():
@@ -155,7 +156,7 @@ class PlannedCorpora:
                     check_text(data)
 
     def differences(self, corpus: Corpus) -> list[str]:
-        """``KEY: VALUE there, VALUE here`` for what differs in a corpus of the base."""
+        """``KEY: VALUE there, VALUE here`` where the base's settings differ from a corpus."""
         here = settings_json(self.base.data, self.base.tokenizer)
         there = {section: corpus.manifest[section] for section in here}
         return [
@@ -168,11 +169,11 @@ class PlannedCorpora:
 
 
 def planned_corpora(study: Study, data: Sequence[str], budget: Budget, out: Path) -> PlannedCorpora:
-    """The corpora of the study in a folder that is new, or that holds this study.
+    """The corpora of the study in a folder that is new or holds this study.
 
     Raises:
-        InputError: as `PlannedCorpora`, or text is missing or cannot be read, or the folder has a
-            corpus that was made in another way, or is not a study's.
+        InputError: as `PlannedCorpora`, or text is missing or cannot be read, or the folder is not
+            a study's, or its corpus was prepared with other settings.
     """
     refuse_foreign(out)
     planned, base = PlannedCorpora(study, data, budget), out / FOLDER / "base"
@@ -192,7 +193,7 @@ def planned_corpora(study: Study, data: Sequence[str], budget: Budget, out: Path
 def prepare_corpora(
     planned: PlannedCorpora, out: Path, choose: ChooseTokenizer, progress: Progress
 ) -> Corpora:
-    """Prepare the corpora that are not there, and open all of them.
+    """Prepare the corpora that do not exist yet, and open all of them.
 
     Args:
         out: the folder of the study.
@@ -235,7 +236,7 @@ def prepare_corpora(
 
 @contextmanager
 def _of_arm(arm: str) -> Iterator[None]:
-    """Name the arm in errors; an empty name is that of the base."""
+    """Name the arm in errors; the name of the base is empty."""
     try:
         yield
     except InputError as error:
@@ -245,13 +246,13 @@ def _of_arm(arm: str) -> Iterator[None]:
 def _vocabulary(
     planned: PlannedCorpora, choose: ChooseTokenizer
 ) -> Callable[[float], TokenizerConfig]:
-    """What chooses the tokenizer for a number of tokens to train on."""
+    """A function that chooses the tokenizer, given the number of tokens to train on."""
     row_length = planned.base.data.row_length
     return lambda tokens: choose(planned.asked, tokens / row_length)
 
 
 def _unchanged(corpus: Corpus, data: DataConfig) -> Corpus:
-    """The corpus, if its text has the size that it had when it was prepared."""
+    """The corpus; refused if its text has changed in size since it was prepared."""
     if changed := changed_files(corpus.manifest, data, hashed=False):
         raise InputError(
             f"{', '.join(changed)} changed since {corpus.path} was prepared: choose another --out"
@@ -260,7 +261,7 @@ def _unchanged(corpus: Corpus, data: DataConfig) -> Corpus:
 
 
 def _written_out(words: Sequence[str], data: Sequence[str]) -> list[str]:
-    """Words with the sources that numbers in ``data.sources`` stand for."""
+    """The words with each number in ``data.sources`` replaced by the source it stands for."""
 
     def source(value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -8,10 +8,10 @@ nothing is left to do ends at once.
 ``{"loss@0.15", "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens",
 "updates", "parameters", "exaflop", "memory_bytes", "joules", "seconds"}``, or ``{"failed":
 reason}``; ``scores`` are those of its judges by name, and ``unscored`` says why some are missing;
-``joules`` are there where they are known; ``whole_seconds`` are those of its command from beginning
-to end, or, if it was resumed, of the last part, and ``judging_seconds`` those of each judge. Of
-corpora that the study has prepared, each arm has the hash of its ``corpus`` beside its words, and
-``corpora`` describes them by their hashes; ``judges`` holds a hash of the data of each.
+``joules`` are present if known; ``whole_seconds`` are those of its command from start to end, or of
+the last part if it was resumed, and ``judging_seconds`` those of each judge. If the study prepares
+its corpora, each arm has the hash of its ``corpus`` beside its words, and ``corpora`` describes
+each corpus by its hash; ``judges`` holds a hash of the data of each suite.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SCORED = (0, TaskFailed.exit_code)
 SECONDS_BETWEEN_LOOKS = 2.0
 """How often the progress of runs is read from their folders."""
 SECONDS_TO_END = 60.0
-"""How long the runs of a study that was killed may take to end."""
+"""How long to wait for the runs of a killed study to end."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class _Run:
 
     Attributes:
         command: what to type after ``python`` to train it.
-        before: what is known of it if it is trained already.
-        judges: what is still to be asked.
+        before: its entry in ``study.json`` if it is trained already.
+        judges: those that are still to score it.
     """
 
     arm: str
@@ -106,7 +106,7 @@ def run_study(
 
     Raises:
         InputError: the folder holds another study, is in use, or cannot be written to; or an arm
-            that is to be trained cannot be. Nothing was begun then.
+            cannot be trained. Nothing was started then.
     """
     corpora = corpora_of(corpus)
     refuse_another(study, corpora, budget, seeds, out)
@@ -133,7 +133,7 @@ def run_study(
             **_about_judges(judges, before),
             "arms": arms,
         }
-        if result != before:  # a call that goes on takes from here what was chosen
+        if result != before:  # a later call takes what was chosen from here
             write_json(out / RESULT, result)
         if place is not None:
             _train_all(todo, result, out, place, progress, _board(study, seeds, todo, progress))
@@ -141,7 +141,7 @@ def run_study(
 
 
 def _board(study: Study, seeds: int, todo: Sequence[_Run], progress: Progress) -> Board:
-    """The state of all runs before the first of those to do begins."""
+    """The state of all runs before the first that is left is started."""
     left = Counter(run.arm for run in todo)
     finished = Counter({arm: seeds - left[arm] for arm in study.arms})
     return Board(seeds, progress.clock, finished)
@@ -150,7 +150,7 @@ def _board(study: Study, seeds: int, todo: Sequence[_Run], progress: Progress) -
 def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> dict[str, Any]:
     """The budgets of the arms, by label.
 
-    A folder that an earlier version began goes on without them, by which it is known (`name_in`).
+    A folder begun by an earlier version stays without them, by which `name_in` recognises it.
     """
     if before and "budgets" not in before:
         return {}
@@ -160,10 +160,10 @@ def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> d
 def _about_corpora(
     study: Study, corpora: Corpora, out: Path, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What ``study.json`` says of the base's corpus, and of all that the study has prepared.
+    """What ``study.json`` says about the base's corpus, and about all that the study prepared.
 
-    The unigram cross-entropy is that of the corpus of the baseline, whose losses it is held
-    against.
+    The unigram cross-entropy is that of the baseline's corpus, because it is compared with the
+    baseline's losses.
     """
     of_baseline = corpora.of(study.words(study.baseline)).manifest["heldout"]
     unigram = of_baseline["unigram_cross_entropy"]
@@ -182,7 +182,7 @@ def _about_corpora(
 
 
 def _about_judges(judges: Sequence[Judge], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of the data that each suite was scored on, if there are any."""
+    """The state of the data that each suite was scored on; empty without suites."""
     states = {**before.get("judges", {}), **{each.suite: each.state() for each in judges}}
     return {"judges": states} if states else {}
 
@@ -190,9 +190,9 @@ def _about_judges(judges: Sequence[Judge], before: Mapping[str, Any]) -> dict[st
 def _begun(
     study: Study, corpora: Corpora, seeds: int, out: Path, judges: Sequence[Judge]
 ) -> dict[str, dict[str, Any]]:
-    """The arms of the study, and of the folder, with the runs that have finished.
+    """The arms of the study and those in the folder, with the runs that have finished.
 
-    A run that finished just before its study was killed has its result in its own folder.
+    A run that finished just before its study was killed has its result in its own folder only.
     """
     begun: dict[str, dict[str, Any]] = {}
     for arm in study.arms:
@@ -205,7 +205,7 @@ def _begun(
     for arm in study.arms:
         runs = begun[arm]["runs"]
         for seed in (number for number in range(seeds) if str(number) not in runs):
-            with suppress(InputError):  # a damaged result, which the run itself will report
+            with suppress(InputError):  # a damaged result; the run itself will report it
                 if (found := _result(run_folder(out, arm, seed))) is not None:
                     runs[str(seed)] = found
     stale = stale_suites(judges, (read_result(out) or {}).get("judges", {}))
@@ -237,7 +237,7 @@ def _unfinished(
     for run in runs:
         entry = arms[run.arm]["runs"].get(str(run.seed))
         if entry is not None and not (run.folder / "summary.json").exists():
-            entry = None  # somebody has removed it, to have it trained again
+            entry = None  # it was removed to train the run again
         wanted = [judge for judge in judges if judge.is_missing(entry or {})]
         if entry is None or wanted:
             todo.append(replace(run, before=entry, judges=wanted))
@@ -247,7 +247,7 @@ def _unfinished(
 def _runs(
     study: Study, corpora: Corpora, budget: Budget, seeds: int, out: Path, jobs: int
 ) -> Iterator[_Run]:
-    """Seeds are the outer loop, so that a study that is cut short has complete seeds."""
+    """All runs, seed by seed, so that a study that is cut short has complete seeds."""
     threads = threads_of(jobs)
     for seed in range(seeds):
         for arm in study.arms:
@@ -286,7 +286,7 @@ def _train_all(
                     progress.line(_line(run, entry, board))
                 running = [futures[each] for each in waiting if each.running()]
                 bar.update(*board.look(list(map(_shown, running))))
-        except BaseException:  # those that wait must not start
+        except BaseException:  # runs that are waiting must not start
             pool.shutdown(wait=False, cancel_futures=True)
             place.stop()
             pool.shutdown(wait=True)
@@ -294,12 +294,12 @@ def _train_all(
 
 
 def _shown(run: _Run) -> Running:
-    """What the board has to know of a run."""
+    """What the board needs to know about a run."""
     return Running(run.arm, run.seed, run.folder, bool(run.judges), run.before is not None)
 
 
 def _line(run: _Run, entry: Mapping[str, Any], board: Board) -> str:
-    """What is said of a run when it ends."""
+    """The line that is logged when a run ends."""
     if "failed" in entry:
         what = f"failed: {entry['failed']}"
     else:
@@ -311,7 +311,7 @@ def _line(run: _Run, entry: Mapping[str, Any], board: Board) -> str:
 
 
 def _train(run: _Run, place: Place) -> dict[str, Any]:
-    """Train and judge a run as far as that is left to do; returns its entry in ``study.json``."""
+    """Do what is left of training and judging a run; returns its entry in ``study.json``."""
     entry = run.before
     _wait_for(run.folder)
     if entry is None:
@@ -326,7 +326,7 @@ def _train(run: _Run, place: Place) -> dict[str, Any]:
 
 
 def _wait_for(run: Path) -> None:
-    """Wait for what a study that was killed left running: it writes a checkpoint and ends."""
+    """Wait for processes that a killed study left behind: they write a checkpoint and end."""
     until = time.monotonic() + SECONDS_TO_END
     while any(map(is_locked, (run, *run.glob("evaluation*")))) and time.monotonic() < until:
         time.sleep(0.1)

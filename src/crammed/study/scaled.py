@@ -1,13 +1,13 @@
-"""Studies at any budget: recipes in proportion to a size that fits, values in proportion to others.
+"""Studies at any budget: recipes scaled down in proportion, and values multiplied by factors.
 
 The paper's recipes are for a day on a GPU. A study whose file has a ``small`` form takes them as
-they are where its budget feeds the base's own size, and otherwise in proportion: the base in the
-size and the batch that `crammed.rules.sizing` gives, every other recipe as much larger or smaller
-as it is in full. Learning rates that follow the width are multiplied by the root of how much
-narrower a model is, as in `crammed.rules.sizing`. Initial deviations stay: wider ones were tried,
-and are worse.
+they are if its budget is enough for the base's own size, and otherwise scales them down: the base
+to the size and batch that `crammed.rules.sizing` gives, every other recipe so that its ratio to the
+base stays. Learning rates that follow the width are multiplied by the square root of the factor by
+which a model is narrower, as in `crammed.rules.sizing`. Initial standard deviations stay: larger
+ones were tried, and are worse.
 
-Arms may set ``key*=factor``: so many times the value that the arm would have without it.
+Arms may set ``key*=factor``, which multiplies the value that the arm would have without it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from crammed.rules.sizing import head_dim, rates_of_width, with_values
 from crammed.study.corpora import of_training
 
 NARROWEST = 8
-"""Widths are multiples of this, so that there are heads of a width that rotary positions take."""
+"""Widths are multiples of this, so that heads can have a width that suits rotary positions."""
 CHANGED = ("model.layers", "model.width", "model.head_dim", "batch.rows")
-"""What a recipe in proportion has other values of, beside `rates_of_width`."""
+"""What scaling a recipe down changes, besides `rates_of_width`."""
 
 Values = dict[str, Any]
 
 
 def scaled_down(full: RunConfig, fitted: RunConfig, but: Iterable[str]) -> RunConfig:
-    """A recipe in the size that suits a budget, or as it is where it is no larger.
+    """A recipe in the size that suits a budget, or as it is if it is no larger.
 
     Args:
         full: the recipe as it is.
         fitted: the recipe with what follows from the budget.
-        but: keys that were typed, which stay.
+        but: keys that were typed, whose values stay.
     """
     if block_matrix_parameters(full.model) <= block_matrix_parameters(fitted.model):
         return full
@@ -50,7 +50,7 @@ def scaled_down(full: RunConfig, fitted: RunConfig, but: Iterable[str]) -> RunCo
 
 
 def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunConfig:
-    """A recipe as much smaller than itself as `small` is than `full`.
+    """A recipe scaled down by the ratios of `small` to `full`.
 
     Args:
         config: the recipe as it is.
@@ -71,7 +71,7 @@ def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunCo
 
 
 def in_rows_of(config: RunConfig, length: int) -> RunConfig:
-    """The configuration with as many tokens in an update of longer or shorter rows.
+    """The configuration with the batch that keeps its tokens per update at another row length.
 
     Args:
         length: tokens of a row; the number of rows is rounded.
@@ -83,7 +83,7 @@ def in_rows_of(config: RunConfig, length: int) -> RunConfig:
 
 
 def scaled_words(config: RunConfig, but: Iterable[str] = ()) -> list[str]:
-    """Overrides with the values of what is in proportion, except some keys."""
+    """Overrides with the values that scaling changes, except for some keys."""
     keys = (*CHANGED, *rates_of_width(config))
     values = values_of(config, [key for key in keys if key not in but])
     return [f"{key}={value}" for key, value in values.items() if value is not None]
@@ -103,10 +103,10 @@ def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple
     """An arm's own words with numbers in place of factors.
 
     Args:
-        config: what the arm would be without its own values; what these bring with them, such as
-            the rate of another optimizer, is multiplied.
-        proportional: a width that is multiplied brings the learning rates that are in proportion
-            to it, except those that the arm sets, and heads that suit it.
+        config: the arm's configuration without its own words. Factors multiply what it is with the
+            others of these words, such as the rate that another optimizer brings.
+        proportional: whether a factor on the width also changes the learning rates that follow the
+            width, and the width of heads, unless the arm sets them.
 
     Raises:
         InputError: a factor is no positive number, or its key has no number to multiply.
@@ -121,7 +121,7 @@ def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple
         held = values.get(section)
         value = held.get(name) if isinstance(held, dict) else None
         if key[:-1] in typed_keys(words):
-            raise InputError(f"{word}: {key[:-1]} is set beside it: leave one of the two out")
+            raise InputError(f"{word}: {key[:-1]} is set as well: leave one of the two out")
         changed[key[:-1]] = _multiplied(word, value, factor)
     width = changed.get("model.width")
     if proportional and width is not None:
@@ -136,7 +136,7 @@ def _with_own(config: RunConfig, words: Sequence[str]) -> RunConfig:
     own = parse_overrides([word for word in of_training(words) if "=" in word])
     try:
         return RunConfig.model_validate(overlaid(config.model_dump(mode="json"), own, RunConfig))
-    except ValidationError:  # which is refused with the arm
+    except ValidationError:  # the check of the arm refuses this
         return config
 
 
@@ -150,14 +150,14 @@ def _multiplied(word: str, value: Any, text: str) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{word}: there is no number to multiply: set the value itself")
     if value * factor == math.inf:
-        raise InputError(f"{word}: {value:g} times that is too much to be a number")
+        raise InputError(f"{word}: {value:g} times that is too large a number")
     if word.startswith("model.width*"):
         return _whole_width(value * factor)
     return _whole(value * factor) if isinstance(value, int) else float(f"{value * factor:.6g}")
 
 
 def _narrowed(config: RunConfig, width: int) -> Values:
-    """Learning rates of the configuration in another width."""
+    """Learning rates of the configuration at another width."""
     factor = math.sqrt(config.model.width / width)
     values = values_of(config, rates_of_width(config))
     return {k: float(f"{v * factor:.6g}") for k, v in values.items() if v is not None}

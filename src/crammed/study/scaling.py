@@ -1,9 +1,9 @@
 """What a study on a grid of budgets says: power laws of loss, the best size, whether types differ.
 
-Arms are named ``TYPE.SIZE``. A law is L = a C^-b + c, fitted to relative errors; c is 0 where there
-are fewer than `FOR_A_FLOOR` budgets, which could not tell it from the rest. Seeds are the unit of
-every interval: the deviation of log losses within the cells (an arm with a budget), pooled over all
-cells, says how far each mean may be off, and everything is fitted again to means drawn so.
+Arms are named ``TYPE.SIZE``. A law is L = a C^-b + c, fitted to relative errors; with fewer than
+`FOR_A_FLOOR` budgets, too few to determine c, c is 0. Intervals are from a parametric bootstrap
+over seeds: the standard deviation of log losses within cells (an arm at a budget), pooled over all
+cells, gives the error of each mean, and everything is fitted again to means drawn with that error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOR_A_FLOOR = 4
 DRAWS = 1000
 SHUFFLES = 9999
 STEEPEST = 2.0
-"""Exponents b are looked for between 0 and this, `POINTS` at a time in ever smaller ranges."""
+"""Exponents b are searched between 0 and this, `POINTS` at a time in ever smaller ranges."""
 ZOOMS = 8
 POINTS = 41
 
@@ -32,7 +32,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm with one budget.
+    """An arm at one budget.
 
     Attributes:
         flops: mean training FLOPs of its runs.
@@ -60,7 +60,7 @@ class Law:
     c: float
 
     def __call__(self, flops: float) -> float:
-        """The loss after so many FLOPs."""
+        """The loss after this many FLOPs."""
         return float(self.a * flops**-self.b + self.c)
 
 
@@ -69,14 +69,15 @@ def cells_of(study: Mapping[str, Any], loss: str | None = None) -> list[Cell]:
 
     Args:
         study: what `run_study` returns.
-        loss: the value of a run to look at; None is what arms are compared by.
+        loss: name of the measure; None is the one that arms are compared by.
     """
     loss, found = loss or main_measure(study), []
     for label, part in by_budget(study).items():
         for arm, entry in part["arms"].items():
             runs = [run for run in entry["runs"].values() if {loss, "exaflop"} <= run.keys()]
             if runs:
-                kind, _, size = arm.partition(".")
+                name, _, size = arm.partition(".")
+                kind = name if size else arm  # a dot at the end belongs to the name
                 flops = 1e18 * math.fsum(run["exaflop"] for run in runs) / len(runs)
                 losses = tuple(run[loss] for run in runs)
                 found.append(Cell(kind, size, label, flops, runs[0]["parameters"], losses))
@@ -95,7 +96,7 @@ def fit_law(flops: Sequence[float], losses: Sequence[float], floor: bool) -> Law
     x, y = np.asarray(flops, float), np.asarray(losses, float)
     if len(set(x)) < 2 + floor:
         raise ValueError(f"a law with {2 + floor} parameters needs as many budgets")
-    unit = float(np.exp(np.log(x).mean()))  # a is large where C is; fit around their middle
+    unit = float(np.exp(np.log(x).mean()))  # FLOPs in units of their mean keep a within range
     low, high = 0.0, STEEPEST
     for _ in range(ZOOMS):
         grid = np.linspace(low, high, POINTS)[1:]
@@ -110,7 +111,7 @@ def fit_law(flops: Sequence[float], losses: Sequence[float], floor: bool) -> Law
 def _given_slopes(
     b: Numbers, x: Numbers, y: Numbers, floor: bool
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Squared error, a and c of the best law with each of these b, [B]; none is below 0."""
+    """Squared error, a and c of the best law for each of these b, [B], with a and c at least 0."""
     p, q = x[None, :] ** -b[:, None] / y, (1.0 / y)[None, :]
     pp, sum_p = np.square(p).sum(1), p.sum(1)
     a, c = sum_p / pp, np.zeros_like(b)
@@ -126,9 +127,9 @@ def _given_slopes(
 
 
 def best_parameters(parameters: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Parameters at the minimum of the parabola of losses over their logarithm.
+    """The number of parameters at the minimum of a parabola of loss over log parameters.
 
-    None where there are fewer than three sizes, or the minimum lies outside of them.
+    None if there are fewer than three sizes, or no minimum lies between them.
     """
     x = np.log(np.asarray(parameters, float))
     if len(set(x)) < 3:
@@ -141,7 +142,7 @@ def best_parameters(parameters: Sequence[float], losses: Sequence[float]) -> flo
 
 
 def spread_of(cells: Sequence[Cell]) -> tuple[float, int]:
-    """Deviation of log losses within cells, pooled, and its degrees of freedom."""
+    """Pooled standard deviation of log losses within cells, and its degrees of freedom."""
     square, freedom = 0.0, 0
     for cell in cells:
         logs = np.log(cell.losses)
@@ -153,16 +154,17 @@ def spread_of(cells: Sequence[Cell]) -> tuple[float, int]:
 def analyse(
     study: Mapping[str, Any], loss: str | None = None, seed: int = 0
 ) -> dict[str, Any] | None:
-    """Laws, best sizes and the test of types; None where fewer than two budgets have finished.
+    """Laws, best sizes and the test of types; None if fewer than two budgets have finished.
 
     Returns:
         ``{"types": {type: {"law", "points", "sizes", "exponent"}}, "test"}``. ``law`` is ``{"a",
         "b", "c", "b_interval"}`` through the best size at each budget, which are the ``points``:
-        ``{"label", "flops", "size", "parameters", "loss"}``; it is None where all budgets ended
-        with as many FLOPs, as runs do that have read their text. ``sizes`` are the minima of the
-        parabolas over sizes with equal FLOPs, ``{"flops", "parameters", "interval"}`` each, None
-        where sizes do not enclose one; best parameters grow with ``exponent`` of the FLOPs.
-        ``test`` is what `compare_types` returns. Intervals, at 95 %, are None without two seeds.
+        ``{"label", "flops", "size", "parameters", "loss"}``; it is None if all budgets ended at the
+        same FLOPs, as they do when runs use up their text. ``sizes`` are the minima of parabolas
+        over the sizes at each budget, ``{"flops", "parameters", "interval"}`` each, with None for
+        parameters if the sizes do not enclose a minimum; the best number of parameters grows with
+        the FLOPs to the power of ``exponent``. ``test`` is what `compare_types` returns. Intervals
+        hold with 95 %, and are None without two seeds.
     """
     cells = cells_of(study, loss)
     if len({cell.label for cell in cells}) < 2:
@@ -188,7 +190,7 @@ def _place(cell: Cell) -> Place:
 def _drawn(
     cells: Sequence[Cell], deviation: float, freedom: int, seed: int, number: int
 ) -> dict[Place, float]:
-    """Means as other seeds might have given them."""
+    """Means that other seeds might have given."""
     random = np.random.default_rng((seed, number))
     scale = deviation * math.sqrt(freedom / random.chisquare(freedom))
     return {
@@ -237,7 +239,7 @@ def _frontier(own: Sequence[Cell], means: Mapping[Place, float]) -> list[Cell]:
 
 
 def _law_of(best: Sequence[Cell], means: Mapping[Place, float]) -> Law | None:
-    """The law through the best sizes; None where all have as many FLOPs."""
+    """The law through the best sizes; None if all have the same FLOPs."""
     flops = [cell.flops for cell in best]
     budgets = len(set(flops))
     if budgets < 2:
@@ -251,7 +253,7 @@ def _minimum(alike: Sequence[Cell], means: Mapping[Place, float]) -> float | Non
 
 
 def _interval(values: Sequence[float], draws: int) -> list[float] | None:
-    """The middle 95 %; None without draws, or where one draw in twenty gave no value."""
+    """The middle 95 %; None without draws, or if more than one in twenty gave no value."""
     if not draws or len(values) < 0.95 * draws:
         return None
     return [float(each) for each in np.quantile(values, (0.025, 0.975))]
@@ -268,18 +270,17 @@ def _exponent(sizes: Sequence[Mapping[str, Any]]) -> float | None:
 def compare_types(
     cells: Sequence[Cell], types: Mapping[str, Any], seed: int = 0
 ) -> dict[str, Any] | None:
-    """Whether one curve for all types says as much as a curve for each.
+    """Test whether one curve describes all types as well as a curve for each does.
 
-    One curve: log losses differ by size and budget alone. A curve for each: beside that, each type
-    has a shift and a slope over log FLOPs of its own. Only cells that all types have count. The
-    permutation test exchanges types among the runs of a size and budget, and needs no assumption
-    beyond that these are alike if types are.
+    One curve: log losses depend on size and budget alone. A curve for each: every type also has a
+    shift and a slope over log FLOPs of its own. Only sizes and budgets that all types have count.
+    The permutation test exchanges types among the runs of a size and budget; it assumes only that
+    these runs are exchangeable if types do not differ.
 
     Returns:
-        ``{"f", "freedom", "p", "p_permutation", "shifts"}``; a shift is how much lower or higher a
-        type's loss is on average than that of all types, in percent, and ``compute``, how many
-        times the FLOPs all types would need for the same. None where there are too few types or
-        runs.
+        ``{"f", "freedom", "p", "p_permutation", "shifts"}``; a shift is ``percent``, by which a
+        type's loss is above the mean of all types, and ``compute``, how many times the FLOPs all
+        types would need for the same loss. None if there are too few types or runs.
     """
     kinds = list(dict.fromkeys(cell.type for cell in cells))
     blocks: dict[tuple[str, str], list[Cell]] = {}
@@ -326,7 +327,7 @@ def _tested(
 
 
 def _steepness(points: Sequence[Mapping[str, Any]]) -> float:
-    """By how many percent the loss falls for each percent of FLOPs."""
+    """By how many percent the loss falls for one percent more FLOPs."""
     flops, losses = (np.log([each[name] for each in points]) for name in ("flops", "loss"))
     return -float(np.polyfit(flops, losses, 1)[0])
 

@@ -1,11 +1,11 @@
 """Compares the arms of a study with its baseline: means, differences, and what they support.
 
 Seeds are the unit: a run is one number. Each arm is compared with the baseline by Welch's t-test
-(Welch 1947), which does not ask that arms vary alike: a recipe that is stuck hardly varies at all.
-Three seeds say little about how much an arm varies, so the variance within all arms of the study
-has a say in each arm's, as much as one more seed (moderated t-tests, Smyth 2004). One study makes
-many comparisons, so p-values are corrected over its arms by Holm's step-down method (Holm 1979),
-and intervals by Bonferroni (Dunn 1961), so that all of them hold together.
+(Welch 1947), which does not assume equal variances: a recipe that is stuck hardly varies at all.
+Three seeds say little about an arm's variance, so the variance pooled over all arms of the study
+enters each arm's with the weight of one more seed (moderated t-tests, Smyth 2004). One study makes
+many comparisons, so p-values are corrected for the number of arms by Holm's step-down method (Holm
+1979), and intervals by Bonferroni (Dunn 1961), so that they hold simultaneously.
 ``benchmarks/study_power.py`` shows what this finds in studies like ours.
 """
 
@@ -20,16 +20,16 @@ import numpy as np
 
 RATES = ("loss@0.15", "loss@0.25")
 LEVEL = 0.05
-"""Probability that a study without any differences finds one; intervals hold with the rest."""
+"""Probability that a study without any differences finds one; intervals hold with 1 - `LEVEL`."""
 POWER = 0.8
-"""Probability with which the smallest difference that a study could have seen is seen."""
+"""Probability of finding the smallest difference that a study is said to be able to see."""
 GATE = 1.0
-"""Nats below the unigram cross-entropy that the baseline has to reach before arms are judged."""
+"""How many nats below the unigram cross-entropy the baseline must be before arms are judged."""
 
 PRIOR = 1.0
-"""Degrees of freedom that the variance within all arms counts for in the variance of each."""
+"""Degrees of freedom that the pooled variance counts for in the variance of each arm."""
 ENOUGH = 20
-"""It counts for less where arms other than the two compared have fewer degrees of freedom."""
+"""The pooled variance counts for less if the other arms have fewer degrees of freedom than this."""
 
 _LOSSES = ("loss@", "document_loss@", "bits_per_character@")
 
@@ -43,7 +43,7 @@ def compare_arms(study: Mapping[str, Any], measures: Sequence[str] = RATES) -> l
             scores in percent.
 
     Returns:
-        ``{"arm", "seeds", "tokens", "seconds", MEASURE...}`` for each arm. A measure that some run
+        ``{"arm", "seeds", "tokens", "seconds", MEASURE...}`` for each arm. Each measure that a run
         of the arm has is
 
         - its ``mean`` and standard ``deviation`` over seeds,
@@ -74,7 +74,7 @@ def compare_arms(study: Mapping[str, Any], measures: Sequence[str] = RATES) -> l
 
 
 def measures_of(study: Mapping[str, Any]) -> list[str]:
-    """What the runs of a study were measured by: losses first, in the order of the runs."""
+    """The measures that the runs of a study have: losses first, then in the order of the runs."""
     names = dict.fromkeys(
         name
         for arm in study["arms"].values()
@@ -86,7 +86,7 @@ def measures_of(study: Mapping[str, Any]) -> list[str]:
 
 
 def main_measure(study: Mapping[str, Any]) -> str:
-    """What the arms of a study are compared by: their loss, or bits where vocabularies differ."""
+    """What arms are compared by: their loss, or bits per character if they differ in corpus."""
     corpora = {arm["corpus"] for arm in study["arms"].values() if "corpus" in arm}
     bits = "bits_per_character@0.15"
     return bits if len(corpora) > 1 and bits in measures_of(study) else RATES[0]
@@ -99,16 +99,16 @@ def values_of(arm: Mapping[str, Any], measure: str) -> list[float]:
 
 
 def lower_is_better(measure: str) -> bool:
-    """Whether the measure is a loss; otherwise it is a score, of which more is better."""
+    """Whether the measure is a loss; otherwise it is a score, and higher is better."""
     return measure.startswith(_LOSSES)
 
 
 def decidable(study: Mapping[str, Any]) -> bool | None:
     """Whether the budget takes the baseline far enough below the unigram model to judge arms.
 
-    A model that only knows how frequent words are is where every recipe begins, and differences
-    there say who leaves that plateau first, not who is better. None if the study does not hold the
-    unigram cross-entropy, as older ones do not, or the baseline has no loss.
+    Every recipe first learns word frequencies, and differences on that plateau show which arm
+    leaves it first, not which is better. None if the study does not record the unigram
+    cross-entropy, as older ones do not, or the baseline has no loss.
     """
     losses = values_of(study["arms"][study["baseline"]], RATES[0])
     unigram = study.get("unigram")
@@ -141,10 +141,10 @@ def decidable_text(study: Mapping[str, Any]) -> str:
 
 
 def on_plateau(study: Mapping[str, Any]) -> list[str]:
-    """The arms that have learned little more than how frequent words are, by name.
+    """The names of the arms that have learned little more than word frequencies, sorted.
 
-    A baseline that is far enough below the unigram cross-entropy does not make every arm so. Empty
-    where the study does not hold that number, or its arms have vocabularies of their own.
+    They may be there even if the baseline is far enough below the unigram cross-entropy. Empty if
+    the study does not record that, or if its arms have corpora of their own.
     """
     unigram = study.get("unigram")
     if unigram is None or main_measure(study) != RATES[0]:
@@ -158,9 +158,10 @@ def smallest_difference(study: Mapping[str, Any], measure: str = RATES[0]) -> di
     """The smallest difference from the baseline that this study could have seen.
 
     Returns:
-        ``{"difference", "deviation", "seeds"}``: the difference that is found significant with
-        `POWER`, if it is the only one, where the arm (with the usual number of ``seeds``) and the
-        baseline vary by the ``deviation`` pooled over all arms. None without two seeds or spread.
+        ``{"difference", "deviation", "seeds"}``: the difference that, as the only one, is found
+        significant with probability `POWER`, if the arm (with the usual number of ``seeds``) and
+        the baseline have the ``deviation`` pooled over all arms. None without two seeds or
+        variance.
     """
     arms = {name: values_of(arm, measure) for name, arm in study["arms"].items()}
     pooled = _Pooled(arms.values())
@@ -176,7 +177,7 @@ def smallest_difference(study: Mapping[str, Any], measure: str = RATES[0]) -> di
 
 
 class _Pooled:
-    """The variance within all arms of a study, which joins that of each arm.
+    """The variance within arms, pooled over a study, which moderates that of each arm.
 
     Attributes:
         variance: None if no arm has two seeds.
@@ -208,7 +209,7 @@ class _Pooled:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for their number, in the order in which they are given (Holm 1979)."""
+    """P-values corrected for their number, in the order given (Holm 1979)."""
     corrected, least = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
@@ -217,7 +218,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _row(name: str, arm: Mapping[str, Any], first: str) -> dict[str, Any]:
-    """What a row says beside the measures."""
+    """A row without its measures."""
     runs = arm["runs"].values()
     row: dict[str, Any] = {"arm": name, "seeds": len(values_of(arm, first))}
     if failed := [run["failed"] for run in runs if "failed" in run]:
@@ -248,7 +249,7 @@ def _one(values: list[float], base: list[float], pooled: _Pooled) -> dict[str, A
 
 
 def _correct(compared: Iterable[dict[str, Any]]) -> None:
-    """Give the differences of one measure p-values and intervals that hold for all of them.
+    """Give the differences of one measure p-values and intervals that hold jointly.
 
     Holm's method may find a difference whose Bonferroni interval still holds 0; such an interval
     ends at 0, because the test has excluded what lies beyond (Guilbaud 2008).

@@ -1,4 +1,4 @@
-"""What a study found, as tables for a terminal, and the wording that pages share with them."""
+"""The findings of a study as tables for a terminal, and the wording that its page shares."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _NAMES = {
 
 
 _TWINS = ("bits_", "untrained.")
-"""The same in other units, and of the untrained model: what is compared already."""
+"""Prefixes of measures without a table: loss in other units, and scores of untrained models."""
 
 
 def judged_by(study: Json) -> list[str]:
-    """The measures that are worth a table each."""
+    """The measures that get a table each."""
     main = main_measure(study)
     others = (each for each in measures_of(study) if each not in (main, RATES[0]))
     return [main, *(o for o in others if not o.startswith(_TWINS) and not o.endswith("@0.25"))]
@@ -103,9 +103,9 @@ def sensitivity_text(study: Json, measure: str) -> str:
 
 
 def study_tables(study: Json) -> list[Table | Text]:
-    """A table for each measure, the best arm first, and what they can and cannot show.
+    """A table for each measure, the best arm first, and what it can and cannot show.
 
-    A study on several budgets has them for each.
+    For a study on several budgets, these for each budget, and then the laws.
     """
     parts: list[Table | Text] = []
     for label, part in by_budget(study).items():
@@ -120,12 +120,12 @@ def study_tables(study: Json) -> list[Table | Text]:
 
 
 def findings(study: Json) -> dict[str, Any]:
-    """The same for scripts.
+    """The findings for scripts.
 
     Returns:
-        ``{"compared", "smallest_difference", "decidable"}``, what `compare_arms`,
+        ``{"compared", "smallest_difference", "decidable"}``: what `compare_arms`,
         `smallest_difference` for each measure, and `decidable` return; for a study on several
-        budgets, ``{"compared_at": {label: ...}}`` with these of each.
+        budgets, ``{"compared_at": {label: ...}}`` with these three for each.
     """
     found: dict[str, dict[str, Any]] = {}
     for label, part in by_budget(study).items():
@@ -187,7 +187,7 @@ def _table(study: Json, measure: str) -> Table:
 
 
 def _cells(row: Json, measures: Sequence[str], *, judged: bool) -> list[str]:
-    """One arm; what has failed or was not measured has no numbers."""
+    """The cells of one arm; without numbers if it failed or was not measured."""
     main = measures[0]
     if main not in row:
         return [row["arm"], "0", "failed" if "failed" in row else ""]

@@ -1,8 +1,8 @@
 """How long the runs of a study take: training, what comes before and after it, and judging.
 
-What has finished in the study's folder tells it of the runs that are left. Where nothing has, parts
-of an update are measured on this device, once for each size of model and each optimizer, and how
-long a command needs to start, once.
+The runs that have finished in the study's folder tell how long the others will take. Until one has,
+the parts of an update are measured on this device, once for each model size and optimizer, and so
+is the time that a command takes to start, once.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from crammed.terminal.progress import Progress
 from crammed.training.heldout import rows_on_the_way
 
 WHOLE, JUDGING = "whole_seconds", "judging_seconds"
-"""Of a run in ``study.json``: its command from beginning to end, and each judge's by name."""
+"""Keys of a run in ``study.json``: its command from start to end, and each judge's, by name."""
 STARTS = "import crammed.pipeline; from transformers import AutoModelForMaskedLM, pipeline"
-"""What a run imports, which is most of what it does besides computing."""
+"""What a run imports, which takes most of its time besides computing."""
 STARTED = 2.0
-"""How many times as long a run takes to start, open its corpus, export and check what it wrote."""
+"""Starting a run, opening its corpus, and exporting and checking its model take this many times as
+long as `STARTS`."""
 STAGES = 200
-"""Parts into which a growing batch is divided to count updates."""
+"""Stages into which the growth of a batch is divided to count updates."""
 
 Arms = Mapping[str, Mapping[str, Any]]
 
 
 class Timing:
-    """Measures this device as far as it is asked to, and keeps what it has measured."""
+    """Measures this device when asked to, and keeps what it has measured."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -51,8 +52,8 @@ class Timing:
         """Seconds that a run trains.
 
         Args:
-            rows: number of rows in the corpus, whose length may end the run; None if that is not
-                known.
+            rows: number of rows in the corpus, which may be used up before the budget; None if
+                unknown.
 
         Raises:
             InputError: the device is missing, or too small for the model.
@@ -72,7 +73,7 @@ class Timing:
         return STARTED * self._starting() + self._heldout(config, rows)
 
     def _heldout(self, config: RunConfig, rows: int | None) -> float:
-        """Seconds of all held-out measurements, by what the first configuration asked for takes."""
+        """Seconds of all held-out measurements, scaled from those of the first configuration."""
         if self._a_row is None:
             with self._progress.task("measuring") as task:
                 a_row = heldout_pace(config, device_of(config)) / _heldout_flops(config)
@@ -84,7 +85,7 @@ class Timing:
         return count * self._a_row * _heldout_flops(config)
 
     def _pace(self, config: RunConfig) -> tuple[RunConfig, Pace]:
-        """A configuration of the same kind, and how fast it was found to be."""
+        """A configuration of the same kind, and the pace measured with it."""
         model = config.model
         kind = (
             *(model.layers, model.passes, model.width, config.data.row_length),
@@ -98,7 +99,7 @@ class Timing:
         return self._paces[kind]
 
     def _starting(self) -> float:
-        """Seconds until a new process has what a run imports."""
+        """Seconds that a new process takes to import what a run does."""
         if self._start is None:
             began = time.monotonic()
             subprocess.run([sys.executable, "-c", STARTS], capture_output=True, check=False)
@@ -107,26 +108,26 @@ class Timing:
 
 
 def _seconds(pace: Pace, rows: int, share: float) -> float:
-    """An update of so many rows, each with this share of the work of those that were measured."""
+    """Seconds of an update of this many rows, each with this multiple of the work measured."""
     return pace.seconds(rows) + (share - 1.0) * rows * pace.row
 
 
 def _heldout_flops(config: RunConfig) -> float:
-    """In proportion to what the held-out loss of a row computes."""
+    """A number in proportion to the FLOPs of the held-out loss of a row."""
     length, vocabulary = config.data.row_length, config.tokenizer.vocab_size
     predicted = (predicted_positions(rate, length) for rate in RATES)
     return sum(train_flops_per_token(config.model, vocabulary, length, n) for n in predicted)
 
 
 def updates_of(config: RunConfig, rows: int | None = None) -> Iterator[tuple[float, int]]:
-    """How many updates a run makes with how many rows each, from the smallest batch to the largest.
+    """Pairs of a number of updates and the rows of each, from the smallest batch to the largest.
 
     Args:
         rows: as for `Timing.training`.
     """
     batch, length = config.batch, config.data.row_length
     stages = STAGES if batch.ramp else 1
-    tokens = expected_tokens(config, 1.0, rows)  # budgets of time apart, the speed means nothing
+    tokens = expected_tokens(config, 1.0, rows)  # the speed counts only for budgets of time
     for stage in range(stages):
         each = batch_rows((stage + 0.5) / stages, batch.rows, batch.ramp, batch.ramp_quantum)
         paid = tokens / length / (batch.rows if config.budget.limit.kind == "updates" else each)
@@ -138,8 +139,8 @@ class Finished:
     """What the finished runs of a study say about the others.
 
     Attributes:
-        trained: mean seconds that the runs of an arm trained.
-        rest: median seconds that runs took besides training; None if no run has said it.
+        trained: mean seconds that the runs of an arm trained, by arm.
+        rest: median seconds that runs took besides training; None if no run has recorded it.
         judging: median seconds of each judge, by its name.
     """
 

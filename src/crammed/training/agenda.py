@@ -1,6 +1,6 @@
 """What is due between two updates: log points, held-out measurements, checkpoints.
 
-The training loop asks the agenda, and the forecast plays it with a clock of its own, so that both
+The training loop and the forecast both use the agenda, the forecast with a simulated clock, so both
 follow the same rules.
 """
 
@@ -15,22 +15,22 @@ from crammed.budget import Account, Ledger
 from crammed.config import TrainConfig
 
 TRAINING: tuple[Account, ...] = ("data_wait", "step", "log")
-"""The accounts whose seconds count towards the next log point, and as time spent on training."""
+"""The accounts whose seconds count as training time, and towards the next log point."""
 
 Due = Literal["log", "heldout", "checkpoint"]
 
 
 class Agenda:
-    """Knows when something was last done, and what it cost.
+    """Keeps track of when each thing was last done, and what it cost.
 
     A log point is due after the first update of a run and then every `log_seconds` of training, a
-    checkpoint every `checkpoint_seconds`, and a held-out measurement each time progress has grown
-    by another `heldout_every`. Log points and checkpoints are passed over when less than twice the
-    time of the last one is left.
+    checkpoint every `checkpoint_seconds`, and a held-out measurement at each multiple of
+    `heldout_every` that progress passes. Log points and checkpoints are skipped when less than
+    twice the time of the last one is left.
 
     Args:
-        room_for: whether the budget has so many seconds left.
-        first: whether the run has not begun yet, so that its first update is to be logged.
+        room_for: whether the budget has this many seconds left.
+        first: whether this is the start of the run, so that its first update is logged.
         heldout_u: progress at the last held-out measurement of an earlier process.
     """
 
@@ -53,10 +53,10 @@ class Agenda:
         self.heldout_u = heldout_u
 
     def due(self, u: float) -> Iterator[Due]:
-        """What is due at progress u, in the order in which it is to be done.
+        """What is due at progress u, in the order to do it.
 
-        Whether the next thing is due may depend on how long the one before took, so ask for it when
-        that is done.
+        Whether the next thing is due may depend on how long the one before took, so do each before
+        taking the next.
         """
         if self.log_due():
             yield "log"
@@ -84,7 +84,7 @@ class Agenda:
         )
 
     def booked(self, what: Due, u: float) -> AbstractContextManager[None]:
-        """Book what is done in the context as one of the things that were due."""
+        """Book the work in the context as the thing that was due."""
         if what == "log":
             return self.logging()
         return self.measuring(u) if what == "heldout" else self.saving()
@@ -115,7 +115,7 @@ class Agenda:
         self._checkpoint_cost = self._saved - before
 
     def went_back(self, heldout_u: float) -> None:
-        """Begin anew after the run went back to a checkpoint, with its `heldout_u`."""
+        """Restart after the run went back to a checkpoint with this `heldout_u`."""
         self._logged, self._saved = self._training_seconds(), self._ledger.wall()
         self.heldout_u = heldout_u
 

@@ -1,4 +1,4 @@
-"""Model, optimizer and step, built the same way for a run, its followers, a measurement, a plan."""
+"""Builds model, optimizer and step; runs, followers, measurements and plans all do it here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crammed.training.step import TrainStep
 
 
 def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> MaskedLM:
-    """The untrained model; its weights depend on nothing but the seed and the shape."""
+    """The untrained model; its weights depend only on the seed and the model's configuration."""
     model = MaskedLM(config.model, vocab_size)
     generator = torch.Generator().manual_seed(key(config.seed, "initialise"))
     std, zero = config.model.init_std, config.model.zero_outputs
@@ -32,7 +32,7 @@ def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> Maske
 
 
 def build(config: RunConfig, vocab_size: int, specials: Specials, device: Device) -> TrainStep:
-    """The untrained model with its optimizer, in the step that trains it.
+    """The step that trains a new model, with its optimizer.
 
     Args:
         vocab_size: size of the tokenizer's vocabulary.
@@ -47,7 +47,7 @@ def build(config: RunConfig, vocab_size: int, specials: Specials, device: Device
 
 
 def build_for(config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
-    """What `build` makes, with what the model takes from its corpus before it learns.
+    """As `build`, with the parameters that are set from the corpus before training.
 
     Raises:
         InputError: the model is too large for the device's memory.

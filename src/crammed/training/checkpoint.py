@@ -1,8 +1,8 @@
-"""Checkpoints: complete or absent, two generations, nothing in them but tensors and JSON.
+"""Checkpoints: complete or absent, two generations, containing only tensors and JSON.
 
-A generation is a folder ``step-UPDATES``, or ``step-UPDATES-NUMBER`` where one of that update was
-there before. Its ``hashes.json`` has the hash of every file, and a generation that differs from its
-hashes is passed over for the one before it.
+A generation is a folder ``step-UPDATES``, or ``step-UPDATES-NUMBER`` if that update already had
+one. Its ``hashes.json`` has the hash of every file; a generation that does not match its hashes is
+skipped in favour of the one before it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from crammed.training.agenda import Agenda
 from crammed.training.step import TrainStep
 
 SCHEMA = 2
-"""Of ``state.json``; from 2 on, a generation has the hashes of its files."""
+"""Version of ``state.json``; from 2 on, a generation contains the hashes of its files."""
 
 
 @dataclass(frozen=True)
 class Detour:
-    """What going back after divergence has changed so far (`crammed.training.recovery`).
+    """What returns after divergence have changed so far (`crammed.training.recovery`).
 
     Attributes:
         returns: how many times the run went back.
-        skipped_rows: rows of the stream that training passed over.
-        rate: what every learning rate is multiplied with on top of the schedule.
+        skipped_rows: rows of the stream that training skipped.
+        rate: factor on every learning rate, besides the schedule's.
     """
 
     returns: int = 0
@@ -51,7 +51,7 @@ class Detour:
 
 @dataclass(frozen=True)
 class End:
-    """The end of training: seconds charged and progress at the last update."""
+    """The end of training: seconds charged, and progress after the last update."""
 
     charged_seconds: float
     u: float
@@ -61,15 +61,15 @@ class End:
 class TrainState:
     """Everything besides weights and optimizer state that resuming needs.
 
-    Data order, masks and dropout are keyed by the counts in `work`, so there is no generator
-    state to keep.
+    Data order, masks and dropout are keyed by the counts in `work`, so no generator state is kept.
 
     Attributes:
         accounts: seconds by account of the ledger.
-        run_sha256: hash of ``env.json``, which no two runs share; None in older versions.
+        run_sha256: hash of ``env.json``, unique to each run; None in older versions.
         heldout_u: progress at the last held-out measurement.
-        loss_scale: that of float16, or the scales of 8-bit products; None in other formats.
-        end: None while the run goes on.
+        loss_scale: the loss scale of float16, or the scales of 8-bit products; None in other
+            formats.
+        end: None while training goes on.
         over: why a rule of the recipe ended the run; None if none did.
     """
 
@@ -85,14 +85,14 @@ class TrainState:
 
 
 class Checkpoints:
-    """Writes generations of checkpoints into a run, and drops the oldest.
+    """Writes generations of checkpoints into a run, and deletes the oldest.
 
     Args:
         corpus_sha256: hash of the corpus that the run trains on.
-        held: the generation that the run goes on from, if any.
+        held: the generation that the run resumes from, if any.
 
     Attributes:
-        detour: what checkpoints are to say about going back after divergence.
+        detour: what later checkpoints record about returns after divergence.
     """
 
     def __init__(
@@ -115,31 +115,31 @@ class Checkpoints:
         self.detour = Detour()
 
     def updates(self) -> int | None:
-        """Updates of the newest generation that is known to be whole; None if there is none."""
+        """Updates in the newest generation known to be whole; None if there is none."""
         return None if self.held is None else _numbers(self.held)[0]
 
     def save(self, work: Work, *, again: bool = False) -> None:
         """Write a generation now, unless this update already has one.
 
         Args:
-            again: write it anyway, since `detour` has changed.
+            again: write it anyway, because `detour` has changed.
 
         Raises:
-            Diverged: a weight or a moment is not finite; nothing was written.
+            Diverged: a weight or an optimizer value is not finite; nothing was written.
         """
         if again or self.updates() != work.updates:
             self._write(work)
 
     def save_over(self, work: Work, reason: str) -> None:
-        """Write that a rule of the recipe has ended the run."""
+        """Write a generation saying that a rule of the recipe has ended the run."""
         self._write(work, over=reason)
 
     def save_end(self, work: Work, end: End) -> TrainState:
-        """Write that training has ended; returns what was written."""
+        """Write a generation saying that training has ended; return its state."""
         return self._write(work, end=end)
 
     def _write(self, work: Work, end: End | None = None, over: str | None = None) -> TrainState:
-        self._device.synchronize()  # training that is still under way belongs to training
+        self._device.synchronize()  # so that unfinished updates are booked as training
         state = TrainState(
             work,
             self._ledger.state(),
@@ -166,7 +166,7 @@ class Checkpoints:
                 write_json(aside / "state.json", values, sync_folder=False)
                 write_hashes(aside)
             for old in _generations(self._run.checkpoints):
-                if old not in (generation, self.held):  # those that are damaged included
+                if old not in (generation, self.held):  # including damaged ones
                     shutil.rmtree(old)
             self.held = generation
             self._run.event("checkpoint", update=work.updates)
@@ -179,9 +179,9 @@ class Loaded:
     """What `load_checkpoint` found.
 
     Attributes:
-        state: that of a run that has not begun where there is no generation.
+        state: the state of the generation, or of a new run if there is none.
         generation: the folder it is from; None if there is none.
-        damaged: generations that were passed over, each with what is wrong with it.
+        damaged: generations that were skipped, each with what is wrong with it.
     """
 
     state: TrainState
@@ -190,10 +190,9 @@ class Loaded:
 
 
 def resume(run: RunDir, step: TrainStep, ledger: Ledger, corpus_sha256: str) -> Loaded:
-    """Go on from the run's newest checkpoint, or begin where there is none.
+    """Resume from the run's newest checkpoint, or start if there is none.
 
-    The ledger takes over the accounts of earlier processes, and charges the time that a crash
-    destroyed.
+    The ledger takes over the accounts of earlier processes and charges the time lost in a crash.
 
     Raises:
         InputError: the checkpoint was made on another corpus, or all are damaged.
@@ -204,7 +203,7 @@ def resume(run: RunDir, step: TrainStep, ledger: Ledger, corpus_sha256: str) -> 
     for words in loaded.damaged:
         run.event("damaged", checkpoint=words)
     if saved.end is not None:
-        return loaded  # there is nothing to charge any more
+        return loaded  # nothing more is charged
     charged = sum(saved.accounts.get(name, 0.0) for name in ledger.charge)
     lost = max(0.0, run.last_heartbeat() - charged)
     ledger.restore(saved.accounts, lost)
@@ -214,7 +213,7 @@ def resume(run: RunDir, step: TrainStep, ledger: Ledger, corpus_sha256: str) -> 
 
 
 def load_checkpoint(folder: Path, step: TrainStep, corpus_sha256: str) -> Loaded:
-    """Restore the newest generation that is whole into `step`, its model and its optimizer.
+    """Restore the newest whole generation into the model and the optimizer of `step`.
 
     Raises:
         InputError: the checkpoint was made on another corpus, or all generations are damaged.
@@ -239,7 +238,7 @@ def load_checkpoint(folder: Path, step: TrainStep, corpus_sha256: str) -> Loaded
 
 
 def _check(generation: Path, state: TrainState, corpus_sha256: str) -> None:
-    """Refuse a checkpoint that training cannot go on from."""
+    """Refuse a checkpoint that training cannot resume from."""
     if state.corpus_sha256 != corpus_sha256:
         raise InputError(
             f"{generation} was trained on another corpus: restore that corpus or choose another "
@@ -272,7 +271,7 @@ class _Saved:
 
 
 def _read(generation: Path, step: TrainStep) -> _Saved:
-    """Everything that a generation holds, checked before any of it is used."""
+    """The contents of a generation, checked before any of it is used."""
     if (generation / HASHES).exists() and (fault := damage(generation)):
         raise _Damaged(fault)
     try:
@@ -296,7 +295,7 @@ def _read(generation: Path, step: TrainStep) -> _Saved:
 
 
 def _state(values: dict[str, Any]) -> TrainState:
-    """The state that stands in ``state.json``; older versions lack some of it."""
+    """The state in ``state.json``; files of older versions lack some fields."""
     work, detour, end = values["work"], values.get("detour"), values.get("end")
     return TrainState(
         **{
@@ -313,7 +312,7 @@ def _state(values: dict[str, Any]) -> TrainState:
 def _by_parameter(
     flat: Mapping[str, torch.Tensor], step: TrainStep
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """The optimizer's tensors by parameter and key, from names as ``PARAMETER/KEY``."""
+    """The optimizer's tensors by parameter and key, from names of the form ``PARAMETER/KEY``."""
     named = dict(step.model.named_parameters())
     found: dict[str, dict[str, torch.Tensor]] = {name: {} for name in named}
     for full, tensor in flat.items():
@@ -323,7 +322,7 @@ def _by_parameter(
         found[name][key] = tensor
     names = {id(parameter): name for name, parameter in named.items()}
     for group in step.optimizer.param_groups:
-        # Adafactor keeps other values of matrices than of the rest.
+        # Adafactor keeps different values for matrices than for other parameters.
         keys = {(p.ndim > 1, frozenset(found[names[id(p)]])) for p in group["params"]}
         if len(keys) > len({matrix for matrix, _ in keys}):
             raise _Damaged("optimizer.safetensors lacks values of some parameters")
@@ -331,10 +330,10 @@ def _by_parameter(
 
 
 def _suits(key: str, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """Whether an optimizer may have it under this key, for this parameter.
+    """Whether an optimizer could keep this tensor under this key for this parameter.
 
-    Updates are counted, and Adafactor has a number for each row and one for each column of a
-    matrix. Everything else is of the parameter's shape.
+    ``step`` is a scalar, and Adafactor has a number for each row and each column of a matrix.
+    Everything else has the parameter's shape.
     """
     own = tuple(parameter.shape)
     others = {"step": (), "row_var": (*own[:-1], 1), "col_var": (*own[:-2], 1, *own[-1:])}
@@ -349,25 +348,25 @@ def _apply(saved: _Saved, step: TrainStep) -> None:
 
 
 def _generations(folder: Path) -> list[Path]:
-    """All generations, the oldest first."""
+    """All generations, oldest first."""
     return sorted((path for path in folder.glob("step-*") if _numbers(path)), key=_numbers)
 
 
 def _numbers(generation: Path) -> tuple[int, ...]:
-    """The number of updates in a generation's name, and which of that update it is."""
+    """The updates in a generation's name, and its number among those of that update."""
     found = re.fullmatch(r"step-(\d+)(?:-(\d+))?", generation.name)
     return (int(found[1]), int(found[2] or 0)) if found else ()
 
 
 def _unused(folder: Path, updates: int) -> Path:
-    """A folder for a generation of that update, later than those that are there."""
+    """The folder for the next generation of this update."""
     first = folder / f"step-{updates:08d}"
     there = [numbers[1] for numbers in map(_numbers, _generations(folder)) if numbers[0] == updates]
     return first.with_name(f"{first.name}-{max(there) + 1}") if there else first
 
 
 def _optimizer_state(step: TrainStep) -> dict[str, torch.Tensor]:
-    """The optimizer's tensors as ``PARAMETER/KEY``."""
+    """The optimizer's tensors, named ``PARAMETER/KEY``."""
     return {
         f"{name}/{key}": tensor
         for name, parameter in step.model.named_parameters()

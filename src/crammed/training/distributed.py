@@ -1,11 +1,11 @@
 """Several processes train one model: `torchrun` starts them, and the first one leads.
 
 The leader runs the training loop as if it were alone, and has the only clock; before each part of
-an update it tells the followers what to do. Every process computes the gradient of its share of the
-rows, and all apply the sum. So the loss is that of one device with the same batch.
+an update it tells the followers what to do. Each process computes the gradient of its share of the
+rows, and all apply the sum, so the loss is that of one device with the same batch.
 
-That is so only if all processes have the same configuration, corpus and weights. They compare
-hashes of them at the start, and of the weights before every checkpoint.
+This requires the same configuration, corpus and weights in all processes. They compare hashes of
+these at the start, and of the weights before every checkpoint.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from crammed.training.step import TrainStep
 
 _STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE, _COMPARE, _OPENED, _RELOAD = range(8)
 _LENGTH = 5
-"""Numbers in a command: what to do, and what the followers need to know of an update."""
+"""Numbers in a command: its code, and what the followers need to know about an update."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class Group:
     """The processes that train together.
 
     Attributes:
-        rank: number of this process; 0 leads.
-        size: how many processes there are.
+        rank: number of this process; 0 is the leader.
+        size: number of processes.
     """
 
     rank: int
     size: int
 
     def whole(self, device: Device) -> Device:
-        """This process's device with the peak speed of all processes' GPUs together."""
+        """This process's device, with the combined peak speed of all processes' GPUs."""
         if device.peak is None or device.torch.type == "cpu":  # processes share the cores
             return device
         return replace(device, peak=self.size * device.peak)
@@ -78,7 +78,7 @@ class Group:
         return [float(value) for value in command.tolist()]
 
     def tell(self, text: str | None) -> str:
-        """Give a text of the leader's, which the others call this without, to all processes."""
+        """Send the leader's text to all processes and return it; the others pass None."""
         content = (text or "").encode()
         size = torch.tensor(len(content))
         with _together():
@@ -88,7 +88,7 @@ class Group:
         return bytes(sent.tolist()).decode()
 
     def share(self, rows: int) -> slice:
-        """Which of so many rows of an update this process works on."""
+        """The part of an update's `rows` rows that this process works on."""
         bounds = [rows * n // self.size for n in (self.rank, self.rank + 1)]
         return slice(*bounds)
 
@@ -110,10 +110,10 @@ class Group:
         return value
 
     def compare(self, values: Mapping[str, str], hint: str) -> None:
-        """Make sure that values are the same in all processes, which all have to call this.
+        """Check that values are the same in all processes; all of them must call this.
 
         Args:
-            values: by what they are called in messages; the same names everywhere.
+            values: values by their names in messages; all processes must use the same names.
             hint: what to do if they differ.
 
         Raises:
@@ -135,7 +135,7 @@ class Group:
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Say what it means when communication fails: another process is gone."""
+    """Turn failed communication into `PeerLost`: another process has ended."""
     try:
         yield
     except RuntimeError as error:
@@ -151,7 +151,7 @@ def joined_group(device: Device) -> Iterator[Group | None]:
 
     Raises:
         PeerLost: another process of the group ended. The connection can then neither be used nor
-            closed, so the caller has to exit without the interpreter's usual cleaning up.
+            closed, so the caller must exit without the interpreter's usual cleanup.
     """
     if world_size() == 1:
         yield None
@@ -159,8 +159,8 @@ def joined_group(device: Device) -> Iterator[Group | None]:
     kind = device.torch.type
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # Commands travel between CPUs, so that no process waits for its GPU to read one. The libraries'
-    # own limit, which ends in a traceback, comes after that of the watchdog.
+    # Commands are sent between CPUs, so that no process waits for its GPU to read one. The
+    # library's own timeout, which ends in a traceback, is longer than the watchdog's.
     backend, limit = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo", 2 * watchdog.PATIENCE
     with _together():
         dist.init_process_group(backend, timeout=timedelta(seconds=limit))
@@ -176,7 +176,7 @@ def joined_group(device: Device) -> Iterator[Group | None]:
 
 
 def compare_setups(config: RunConfig, corpus: Corpus, device: Device, group: Group) -> None:
-    """Make sure that all processes were given the same configuration and corpus.
+    """Check that all processes were given the same configuration and corpus.
 
     Raises:
         RanksDiffer: they were not.
@@ -189,7 +189,7 @@ def compare_setups(config: RunConfig, corpus: Corpus, device: Device, group: Gro
 
 
 def compare_folders(run: Path, group: Group) -> None:
-    """Make sure that all processes see the same run directory, which the leader has opened.
+    """Check that all processes see the same run directory, which the leader has opened.
 
     Raises:
         RanksDiffer: they do not.
@@ -205,7 +205,7 @@ def compare_folders(run: Path, group: Group) -> None:
 
 
 def compare_weights(step: TrainStep, group: Group | None) -> None:
-    """Have all processes make sure that their weights are the same; only the leader calls this.
+    """Have all processes check that their weights are the same; only the leader calls this.
 
     Raises:
         RanksDiffer: they are not.
@@ -226,7 +226,7 @@ def _compare_first_weights(step: TrainStep, group: Group) -> None:
 
 
 def _hash(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 of the bytes of some tensors."""
+    """SHA-256 of the bytes of these tensors."""
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().data)
@@ -234,9 +234,9 @@ def _hash(tensors: Iterable[Tensor]) -> str:
 
 
 def share_start(step: TrainStep, group: Group | None) -> None:
-    """Give all processes the leader's embeddings, if it took them from the text; all call this.
+    """Give all processes the leader's embeddings if they were set from the text; all call this.
 
-    So one of them counts, and what it computes need not be the same on all machines.
+    Only the leader computes them, so the result need not be the same on all machines.
     """
     if group is not None and step.model.encoder.config.embedding_start == "cooccurrence":
         with _together():
@@ -244,7 +244,7 @@ def share_start(step: TrainStep, group: Group | None) -> None:
 
 
 def note_processes(run: RunDir, group: Group | None, progress: Progress, *, resumed: bool) -> None:
-    """Record how many processes train, and say so if a resumed run had another number."""
+    """Record how many processes train, and say so if a resumed run had a different number."""
     count, before = 1 if group is None else group.size, None
     for event in read_events(run.path, processes=("count",)):
         if event["event"] == "processes":
@@ -260,7 +260,7 @@ def note_processes(run: RunDir, group: Group | None, progress: Progress, *, resu
 
 
 class LeadingStep:
-    """The leader's `TrainStep`: what it is told to do, all processes do."""
+    """The leader's `TrainStep`: all processes do what it is told to do."""
 
     def __init__(self, step: TrainStep, group: Group, watch: watchdog.Watchdog) -> None:
         self._step = step
@@ -299,10 +299,10 @@ def reload_followers(step: TrainStep | LeadingStep) -> None:
 
 @contextmanager
 def leading(step: TrainStep, group: Group | None) -> Iterator[TrainStep | LeadingStep]:
-    """The step for the training loop; the followers end when the loop ends, however it does.
+    """The step for the training loop; the followers end when the loop ends, for whatever reason.
 
     Raises:
-        RanksDiffer: the processes begin with different weights.
+        RanksDiffer: the processes start with different weights.
     """
     if group is None:
         yield step
@@ -313,7 +313,7 @@ def leading(step: TrainStep, group: Group | None) -> Iterator[TrainStep | Leadin
         try:
             yield LeadingStep(step, group, watch)
         except (PeerLost, RanksDiffer):
-            raise  # there is nobody to tell, or all know
+            raise  # nobody is left to tell, or all know already
         except BaseException:
             group.send(_STOP)
             raise
@@ -327,7 +327,7 @@ def follow(
     """Do what the leader says until it says stop.
 
     Args:
-        checkpoints: folder of the leader's checkpoints; all processes go on from the newest.
+        checkpoints: folder of the leader's checkpoints; all processes resume from the newest.
 
     Raises:
         RanksDiffer: the processes have different weights.
@@ -351,7 +351,7 @@ def follow(
             watch.beat()
             if what == _GRADIENTS:
                 number, first_row, count = (int(value) for value in values[:3])
-                # The factor comes with the command to apply; the cost concerns the leader alone.
+                # The factor comes with the command to apply; only the leader needs the cost.
                 update = Update(number, first_row, count, 0.0, values[3], Work())
                 mine = group.share(count)
                 rows = stream.read(first_row + mine.start, mine.stop - mine.start)
@@ -372,7 +372,7 @@ def _shares(row_counts: Iterable[int], group: Group) -> list[int]:
 
 
 def _gradients(step: TrainStep, rows: Tensor, update: Update, group: Group) -> Tensor:
-    """Compute gradients of this process's rows and sum over all; return the whole update's loss."""
+    """Compute gradients of this process's rows, sum over all; return the whole update's loss."""
     loss = step.gradients(rows, update, group.share(update.rows).start)
     group.sum_gradients(step.parameters)
     return group.sum(loss)

@@ -1,13 +1,14 @@
-"""Matrix products in 8 bits: e4m3 forward, e5m2 for gradients, one scale for each tensor.
+"""Matrix products in 8 bits: e4m3 forward, e5m2 for gradients, one scale per tensor.
 
-The split of formats is that of Micikevicius et al. 2022 (section 3.1). Only the products are in 8
+The choice of formats is that of Micikevicius et al. 2022 (section 3.1). Only the products are in 8
 bits; their inputs and outputs are not.
 
-The scale of a tensor is known before the tensor is: weights have theirs from their own largest
-values, once per update, and inputs and gradients from the largest values that the update before saw
-(section 3.2). So the pass that computes a tensor can write its 8 bits at once, and find the largest
-value for the next update besides. The hardware wants both factors with the dimension that is summed
-over in a row, so that a tensor is also written turned round, for the gradient of the weight.
+The scale of a tensor is known before the tensor is computed: weights take theirs from their own
+largest values, once per update; inputs and gradients, from the largest values in the previous
+update (section 3.2). So the pass that computes a tensor can write its 8 bits right away, and also
+find the largest value for the next update. The hardware needs both factors contiguous along the
+dimension that is summed over, so a tensor is also written transposed, for the gradient of the
+weight.
 """
 
 from __future__ import annotations
@@ -25,41 +26,41 @@ from crammed.model.encoder import products_of
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 MULTIPLE = 16
-"""The hardware multiplies matrices whose dimensions are multiples of this."""
+"""The hardware requires dimensions that are multiples of this."""
 MARGIN = 2.0
-"""How many times the largest value of the update before still fits; beyond, values saturate."""
+"""Values up to this many times the previous update's largest fit; larger ones saturate."""
 FIRST_ROWS = 16
-"""Rows whose largest values make the first scales, before there is any update."""
+"""Number of rows whose largest values determine the scales of the first update."""
 _TINY = 1e-30
 
 
 def quantised(x: Tensor, dtype: torch.dtype, by: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """`x` in an 8-bit format, in which the largest numbers stand for those beyond its range.
+    """`x` in an 8-bit format; values beyond its range saturate.
 
     Args:
-        by: the float32 scalar to divide by; None takes the one that makes the largest value of `x`
-            the format's.
+        by: the float32 scalar to divide by; None maps the largest value of `x` to the format's
+            largest.
 
     Returns:
-        the tensor, and the scalar that undoes the scale.
+        the tensor, and the scalar to multiply by to undo the scaling.
     """
     most = torch.finfo(dtype).max
     if by is None:
         by = x.abs().amax().float().clamp(min=_TINY) / most
-    # The largest value may round to just above the format's, which has no infinity to show for it.
+    # Without the clamp, the largest value could round to just above the format's range.
     return (x.float() * by.reciprocal()).clamp(-most, most).to(dtype), by
 
 
 def _largest(x: Tensor) -> Tensor:
-    """The largest magnitude in x [N, K], of rows first, which the pass that writes them can do."""
+    """The largest magnitude in x [N, K]; by rows first, which the pass that writes x can do."""
     return x.abs().amax(1).float().amax(0)
 
 
 class _Product(torch.autograd.Function):
     """x [N, K] with weight [M, K] to [N, M].
 
-    What is to be known about largest values comes out as the gradient of two scalars, so that it
-    takes the way of all gradients through compiled code, microbatches and recomputed layers.
+    The largest values are returned as the gradients of two scalars, so that they pass through
+    compiled code, microbatches and recomputed layers as all gradients do.
     """
 
     @staticmethod
@@ -77,8 +78,8 @@ class _Product(torch.autograd.Function):
         few, by = quantised(x.contiguous(), FORWARD, input_by)
         turned_few, seen = few.t().contiguous(), _largest(x)
         ctx.save_for_backward(turned_few, by, turned, narrow_by, gradient_by, seen)
-        # A compiler would leave these two to the backward pass, and read or even compute x again
-        # there. So let the product depend on them; neither changes a number.
+        # A compiler would postpone these two to the backward pass and read or even recompute x
+        # there. So the product is made to depend on them; neither changes a number.
         few, by = turned_few.t().contiguous(), torch.where(seen >= 0.0, by, by)
         ctx.weight_dtype = weight.dtype
         return torch._scaled_mm(
@@ -101,10 +102,10 @@ class Float8Linear(Linear):
     """A linear layer with its three products in 8 bits; both widths are multiples of 16.
 
     Attributes:
-        measuring: take the scales of inputs and gradients from these themselves, which needs a pass
-            of its own.
-        largest: of inputs and gradients; two numbers whose gradients these values are.
-        scales: what inputs and gradients are divided by.
+        measuring: take the scales of inputs and gradients from these tensors themselves, which
+            takes an extra pass.
+        largest: two scalars, whose gradients are the largest values of inputs and of gradients.
+        scales: divisors of inputs and of gradients.
     """
 
     measuring: bool
@@ -114,7 +115,7 @@ class Float8Linear(Linear):
 
     @classmethod
     def take_over(cls, linear: Linear) -> None:
-        """Make one of these of a `Linear`, which keeps its parameters."""
+        """Turn a `Linear` into a `Float8Linear` in place; it keeps its parameters."""
         linear.__class__ = cls
         assert isinstance(linear, Float8Linear)
         one = torch.ones((), device=linear.weight.device)
@@ -124,7 +125,7 @@ class Float8Linear(Linear):
         linear.quantise()
 
     def quantise(self) -> None:
-        """Keep the weight in 8 bits, as it is now."""
+        """Store the current weight in 8 bits."""
         with torch.no_grad():
             narrow, by = quantised(self.weight, FORWARD)
             self.narrow = narrow, narrow.t().contiguous(), by
@@ -132,7 +133,7 @@ class Float8Linear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         count = len(rows)
-        if lacking := -count % MULTIPLE:  # rows are what the weight's gradient adds up over
+        if lacking := -count % MULTIPLE:  # the weight's gradient sums over rows
             rows = F.pad(rows, (0, 0, 0, lacking))
         scales = (None, None) if self.measuring else self.scales
         product: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
@@ -149,8 +150,8 @@ class Scales:
         model: a training copy whose products are `Float8Linear`.
 
     Attributes:
-        numbers: what a loss has to be differentiated by besides, for `note`.
-        known: whether there was an update to take scales from; if not, `measure` comes first.
+        numbers: scalars by which losses must also be differentiated, for `note`.
+        known: whether the scales are known; if not, call `measure` first.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -165,15 +166,15 @@ class Scales:
         self.known = False
 
     def quantise(self) -> None:
-        """Quantise the weights, which have changed."""
+        """Quantise the weights again, after they have changed."""
         for layer in self._layers:
             layer.quantise()
 
     def measure(self, loss: Callable[[], Tensor]) -> None:
-        """Take scales from the values themselves, where there is no update before.
+        """Take scales from the values themselves, if there was no previous update.
 
         Args:
-            loss: computes a loss like those that will come.
+            loss: computes a loss like those to come.
         """
         for layer in self._layers:
             layer.measuring = True
@@ -185,13 +186,13 @@ class Scales:
         self.adapt()
 
     def note(self, largest: Sequence[Tensor]) -> None:
-        """Remember the largest values of one more microbatch: the gradients of `numbers`."""
+        """Record the largest values of one more microbatch: the gradients of `numbers`."""
         self._seen = torch.maximum(self._seen, torch.stack(list(largest)))
 
     def adapt(self) -> None:
-        """Take the scales of the next update from what this one saw.
+        """Set the scales for the next update from the largest values of this one.
 
-        Those of tensors of zeros, or of some value that is not finite, stay.
+        The scales of tensors that were all zero, or not finite, stay the same.
         """
         after = self._seen.clamp(min=_TINY) / self._limits
         usable = self._seen.isfinite() & (self._seen > 0.0)
@@ -199,17 +200,17 @@ class Scales:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what this update saw."""
+        """Drop the largest values of this update."""
         self._seen = torch.zeros_like(self._limits)
 
     def state(self) -> dict[str, float] | None:
-        """The scales that a checkpoint keeps, by name; None if they are not known."""
+        """The scales for a checkpoint, by name; None if they are not known."""
         if not self.known:
             return None
         return dict(zip(self._names, torch.stack(self._scales).tolist(), strict=True))
 
     def restore(self, state: Mapping[str, float] | None) -> None:
-        """Take over the scales of a checkpoint; without those of these products, measure again."""
+        """Load the scales of a checkpoint; if they are for other products, measure again."""
         self.forget()
         self.known = False
         if state is not None and state.keys() == set(self._names):
@@ -222,7 +223,7 @@ class Scales:
 
 
 def check_widths(model: nn.Module) -> None:
-    """Check that the products of the layers can be in 8 bits.
+    """Check that the products of the layers can run in 8 bits.
 
     Raises:
         InputError: a dimension is not a multiple of `MULTIPLE`.

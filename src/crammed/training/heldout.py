@@ -1,6 +1,6 @@
-"""Held-out loss while training: a point of a curve for the eye, on few rows so that it is quick.
+"""Held-out loss during training: points of a curve to look at, on few rows so that it is quick.
 
-The measurement after training takes all rows that are held out.
+The measurement after training uses all held-out rows.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MOST_ROWS = 512
 def rows_on_the_way(
     config: RunConfig, speed: float | None = None, corpus_rows: int | None = None
 ) -> int:
-    """Number of held-out rows for a measurement during training, few if the run is short.
+    """Number of held-out rows for a measurement during training, fewer for short runs.
 
-    It follows from what the run directory keeps, or else the device, so all points of a curve use
-    the same rows.
+    It follows from what the run directory keeps, or otherwise from the device, so all points of a
+    curve use the same rows.
 
     Args:
-        speed: FLOP/s that were measured when the run began; None if none were.
-        corpus_rows: number of rows in the corpus; None if its length ends no run.
+        speed: FLOP/s measured when the run began; None if not measured.
+        corpus_rows: number of rows in the corpus; None if its length cannot end the run.
     """
     rows_read = expected_tokens(config, speed, corpus_rows) / config.data.row_length
     wanted = min(max(round(rows_read / ROWS_READ_FOR_EACH_HELD_OUT), FEWEST_ROWS), MOST_ROWS)
@@ -44,7 +44,7 @@ def rows_on_the_way(
 
 
 class HeldoutMeter:
-    """Measures the held-out loss of the model that is being trained."""
+    """Measures the held-out loss of the model during training."""
 
     def __init__(self, run: RunDir, corpus: Corpus, model: MaskedLM, device: Device) -> None:
         most = rows_on_the_way(run.config, run.choice.flops_per_second, corpus.rows)
@@ -55,12 +55,12 @@ class HeldoutMeter:
         self._run = run
 
     def measure(self, work: Work, u: float, agenda: Agenda) -> None:
-        """Measure now, and write the loss as an event of the run.
+        """Measure now and record the loss as an event of the run.
 
         Raises:
             Diverged: the loss is not finite.
         """
-        self._device.synchronize()  # training that is still under way belongs to training
+        self._device.synchronize()  # so that unfinished updates are booked as training
         with agenda.measuring(u):
             self._model.eval()
             loss = heldout_loss(self._model, self._rows, self._mask, self._device.torch)

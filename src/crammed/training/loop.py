@@ -1,7 +1,7 @@
-"""Pretraining, top to bottom.
+"""Pretraining, from start to finish.
 
-From the command line to ``backward()`` a run passes four files: `crammed.cli.training` calls
-`crammed.pipeline`, which calls `pretrain` here, which calls `crammed.training.step`. Beside them,
+Between the command line and ``backward()`` are four files: `crammed.cli.training` calls
+`crammed.pipeline`, which calls `pretrain` here, which calls `crammed.training.step`. In addition,
 `build` makes the model, its optimizer and the step, `plan` decides what each update is, and
 `upkeep` does what is due between two updates.
 """
@@ -40,12 +40,12 @@ from crammed.training.upkeep import Upkeep
 
 @dataclass(frozen=True)
 class Trained:
-    """What pretraining gives.
+    """The result of pretraining.
 
     Attributes:
         accounts: seconds by account of the ledger.
-        charged_seconds: seconds that counted against the budget when the last update was finished.
-        u: progress by then.
+        charged_seconds: seconds charged to the budget by the end of the last update.
+        u: progress at that point.
     """
 
     model: MaskedLM
@@ -56,7 +56,7 @@ class Trained:
 
     @classmethod
     def of(cls, model: MaskedLM, state: TrainState, end: End) -> Trained:
-        """What the last checkpoint says of a model whose training has ended."""
+        """The result for a model whose training has ended, from its last checkpoint."""
         return cls(model, state.work, state.accounts, end.charged_seconds, end.u)
 
 
@@ -69,20 +69,20 @@ def pretrain(
     clock: Clock = time.monotonic,
     group: Group | None = None,
 ) -> Trained:
-    """Train until the budget or the text is used up; go on from a checkpoint where there is one.
+    """Train until the budget or the text is used up; resume from a checkpoint if there is one.
 
-    What this returns is in the last checkpoint, too, so that a call after the end of training
-    returns the same and trains no further.
+    The result is also in the last checkpoint, so a call after the end of training returns the same
+    and trains no further.
 
     Args:
         group: the processes that train together, if this one leads several.
 
     Raises:
-        InputError: the corpus is smaller than a batch, or the budget than an update; or a file of
-            the corpus was cut off, and a checkpoint was written.
+        InputError: the corpus is smaller than a batch, or the budget smaller than an update; or a
+            file of the corpus was truncated, in which case a checkpoint was written.
         Interrupted: a signal came; a checkpoint was written.
         StoppedByPolicy: the recipe's early-stop rule fired, now or earlier; the run is over.
-        Diverged: the loss or a weight is not finite, and `train.divergence` says to stop.
+        Diverged: the loss or a weight is not finite, and `train.divergence` ends the run.
         RanksDiffer: the processes do not train the same model.
     """
     check_size(corpus, config.batch.rows)
@@ -125,13 +125,13 @@ def _train_to_the_end(
     upkeep: Upkeep,
     corpus: Corpus,
 ) -> tuple[TrainState, End]:
-    """Train, once more after every divergence that the recipe survives; returns what is kept."""
+    """Train to the end, again after each divergence the recipe allows; return what is kept."""
     while True:
         try:
             work = _train(work, stream, step, planner, ledger, upkeep)
             if work.updates == 0:
                 raise planner.nothing_fits()
-            return upkeep.finish(work)  # on disk, because what follows may fail
+            return upkeep.finish(work)  # saved to disk, because later steps may fail
         except Diverged as fault:
             work = upkeep.go_back(fault)
             reload_followers(step)
@@ -145,12 +145,12 @@ def _train(
     ledger: Ledger,
     upkeep: Upkeep,
 ) -> Work:
-    """Update after update, until none fits; returns the work that was done by then."""
+    """Update until no further update fits; return the work done."""
     while (update := planner.next(work)) is not None:
         try:
             with ledger.account("data_wait"):
                 rows = torch.from_numpy(stream.read(update.first_row, update.rows))
-        except InputError:  # the corpus is not what it was
+        except InputError:  # the corpus has changed on disk
             upkeep.keep(work)
             raise
         try:
@@ -170,7 +170,7 @@ def _train(
 
 
 def check_size(corpus: Corpus, rows: int) -> None:
-    """Raise an `InputError` if the corpus has not enough rows for one batch."""
+    """Raise `InputError` if the corpus has too few rows for one batch."""
     if corpus.rows < rows:
         raise InputError(
             f"the corpus has {corpus.rows:,} rows, fewer than one batch of {rows:,}: "

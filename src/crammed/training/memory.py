@@ -1,4 +1,4 @@
-"""What the device's memory holds: the model at all, and how many rows at once."""
+"""What fits into the device's memory: whether the model does, and how many rows at once."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from crammed.model.count import parameters
 from crammed.quantity import quantity
 
 MOST_TOKENS = 65_536
-"""Tokens of a microbatch at most; a GPU is no faster with more."""
+"""Most tokens in a microbatch; a GPU is no faster with more."""
 LEAST_TOKENS = 4_096
-"""With fewer tokens a GPU idles, so layers compute their activations twice instead."""
+"""With fewer tokens a GPU idles, so layers recompute their activations instead."""
 SHARE = 0.85
-"""Share of the free memory that is planned with; the rest is for what measuring did not see."""
+"""Share of free memory to plan with; the rest is for what the measurement missed."""
 _PROBES = ((8, 16), (1, 2))
-"""Numbers of rows that are tried first; the second pair if the first is too much."""
+"""Pairs of row counts to try first; the second pair is for when the first does not fit."""
 
 
 def bytes_per_parameter(optim: OptimConfig) -> int:
-    """Bytes of weight, gradient and what the optimizer keeps, in float32."""
+    """Bytes of weight, gradient and optimizer state, in float32."""
     return 4 * (2 + optim.state_per_parameter)
 
 
 def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
-    """The largest power of two of rows that fits into memory, as far as two small ones can tell.
+    """The largest power of two of rows that fits into memory, extrapolated from two small numbers.
 
-    Few rows may take less than the gradients of the weights do, and so tell little about what more
-    rows take. What follows from them is tried, and halved until it fits.
+    A few rows may take less than the gradients of the weights, and so say little about more rows.
+    The extrapolated number is therefore tried, and halved until it fits.
 
     Args:
-        peak: gives the bytes that so many rows take beyond what is held anyway; may raise an
-            out-of-memory error.
-        free: bytes that are free.
+        peak: returns the bytes that a number of rows takes beyond what is held anyway; may raise
+            an out-of-memory error.
+        free: free bytes.
     """
     most = max(1, MOST_TOKENS // row_length)
     for small, large in _PROBES:
@@ -60,7 +60,7 @@ def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
 
 
 def _tried(peak: Callable[[int], int], rows: int) -> float:
-    """The bytes that so many rows take; infinity if memory runs out."""
+    """The bytes that `rows` rows take; infinity if memory runs out."""
     try:
         return peak(rows)
     except RuntimeError as error:
@@ -70,22 +70,22 @@ def _tried(peak: Callable[[int], int], rows: int) -> float:
 
 
 def refuse_too_large(config: RunConfig, vocab_size: int, kind: str) -> None:
-    """Refuse a model that cannot be trained here before any of it is allocated.
+    """Refuse a model that cannot be trained here, before any of it is allocated.
 
     Args:
         kind: type of the device, such as ``cuda``.
 
     Raises:
-        InputError: weights, gradients and moments need more than all of the device's memory.
+        InputError: weights, gradients and moments need more than the device's whole memory.
     """
     refuse_larger(config, vocab_size, memory_of(kind), f"this machine's {kind}")
 
 
 def refuse_larger(config: RunConfig, vocab_size: int, most: int | None, what: str) -> None:
-    """Refuse a model whose weights, gradients and moments need more than so many bytes.
+    """Refuse a model whose weights, gradients and moments need more than `most` bytes.
 
     Args:
-        what: has the memory, in words.
+        what: the name of what has the memory, for the message.
 
     Raises:
         InputError: they do.
@@ -102,14 +102,14 @@ def refuse_larger(config: RunConfig, vocab_size: int, most: int | None, what: st
 
 
 class Allocated(TorchDispatchMode):
-    """Adds up the bytes of all tensors that operators make, while any tensor shares their memory.
+    """Counts the bytes of the tensors that operators create, for as long as their memory is in use.
 
-    It counts tensors without storage (``meta``) as if they had any, so it says what a device would
-    allocate: its allocator rounds up, and operators that need room to work in are not known.
+    Tensors without storage (``meta``) count as if they had it, so this estimates what a device
+    would allocate. It leaves out the allocator's rounding and the operators' workspaces.
 
     Attributes:
-        now: bytes of what was made and is still there.
-        peak: the most that there were at once.
+        now: bytes that were allocated and are still in use.
+        peak: the most bytes in use at once.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Allocated(TorchDispatchMode):
 
 
 def allocated(work: Callable[[], object]) -> int:
-    """Bytes that some work allocates at its peak, besides what is there when it begins."""
+    """Peak bytes that `work` allocates, besides what is there when it starts."""
     counted = Allocated()
     with counted:
         work()

@@ -1,4 +1,4 @@
-"""Decides what the next update is: how many rows, which rates, and whether it still fits."""
+"""Decides what the next update is: its rows and rates, and whether it still fits."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Update:
     Attributes:
         number: how many updates came before it.
         first_row: place of its first row in the stream.
-        factor: what the schedule multiplies every peak learning rate with, taken at the predicted
-            middle of the update.
-        mask_rate: share of the positions that it predicts.
+        factor: factor on every peak learning rate: the schedule at the predicted middle of the
+            update, times `Planner.rate`.
+        mask_rate: share of positions to predict.
         cost: the work that it adds.
     """
 
@@ -38,19 +38,19 @@ class Update:
 
 
 class Planner:
-    """Turns progress into updates until the budget is spent or the text read often enough.
+    """Turns progress into updates until the budget is spent or the text has been read enough.
 
     Args:
         vocab_size: size of the tokenizer's vocabulary, for the cost in FLOPs.
-        corpus_rows: number of rows in the corpus; None if there is no corpus yet, whose length
-            could end the run.
+        corpus_rows: number of rows in the corpus, whose length could end the run; None if there is
+            no corpus yet.
         synchronize: waits for the device. It is called only while the pace is unknown and when the
-            end is near, where the clock has to speak of finished work.
+            end is near, where the clock must cover only finished work.
 
     Attributes:
         charged: seconds charged by the end of the last update.
-        skipped_rows: rows of the stream that training passes over.
-        rate: what every learning rate is multiplied with on top of the schedule.
+        skipped_rows: rows of the stream that training skips.
+        rate: factor on every learning rate, besides the schedule's.
         reached: place in the stream after the rows of the last update.
     """
 
@@ -78,11 +78,11 @@ class Planner:
         self._exact = False
 
     def progress(self, work: Work) -> float:
-        """Progress u when the last update was finished."""
+        """Progress u at the end of the last update."""
         return self.limits.progress(self._start + work, self.charged)
 
     def next(self, work: Work) -> Update | None:
-        """The update that follows `work`, or None if none fits into what is left of the limits."""
+        """The update that follows `work`; None if none fits within the limits."""
         self._began = self._ledger.charged()
         u = self.limits.progress(self._start + work, self._began)
         rows, rate = self.rows(u), self.mask_rate(u)
@@ -105,24 +105,24 @@ class Planner:
         return Update(work.updates, first_row, rows, factor, rate, cost)
 
     def in_time(self) -> bool:
-        """Whether the work that was begun is done before a budget of time ends."""
+        """Whether the work in progress finished within a time budget; true for other budgets."""
         if self._exact:
             self._synchronize()
         return self.room_for(0.0)
 
     def room_for(self, seconds: float) -> bool:
-        """Whether a budget of time has so many seconds left; other budgets always have."""
+        """Whether a time budget has `seconds` left; always true for other budgets."""
         return self.budget.kind != "time" or self._ledger.charged() + seconds <= self.budget.limit
 
     def finished(self, update: Update) -> None:
-        """Note that the update is finished, and how long it took."""
+        """Record that the update is finished, and how long it took."""
         if self._exact:
             self._synchronize()
         self.charged = self._ledger.charged()
         self._pace.record(self.charged - self._began, update.rows)
 
     def nothing_fits(self) -> InputError:
-        """What to raise when a run ends before its first update."""
+        """The error for a run that ends before its first update."""
         update = f"one update of {counted(self.rows(0.0), 'row')}"
         if self.limits.most_tokens < self.rows(0.0) * self._config.data.row_length:
             return InputError(
@@ -137,19 +137,19 @@ class Planner:
         )
 
     def rows_of_run(self, most: int) -> int:
-        """Rows that a whole run reads on a budget other than time, or `most` if it reads more."""
+        """Rows that a whole run reads, at most `most`; for budgets other than time."""
         work = Work()
         while work.rows < most and (update := self.next(work)) is not None:
             work += update.cost
         return min(most, work.rows)
 
     def rows(self, u: float) -> int:
-        """Rows of an update that begins at u."""
+        """Rows of an update that starts at u."""
         batch = self._config.batch
         return batch_rows(u, batch.rows, batch.ramp, batch.ramp_quantum)
 
     def mask_rate(self, u: float) -> float:
-        """Share of the positions that an update beginning at u predicts."""
+        """Share of positions to predict in an update that starts at u."""
         masking = self._config.masking
         if masking.final_rate is None:
             return masking.rate
@@ -163,14 +163,14 @@ class Planner:
         return Work(1, rows, rows * length, per_token * rows * length)
 
     def all_row_counts(self) -> list[int]:
-        """Every number of rows that an update of this run may have."""
+        """All numbers of rows that updates of this run may have."""
         batch = self._config.batch
         if batch.ramp == 0.0:
             return [batch.rows]
         return sorted({*range(batch.ramp_quantum, batch.rows, batch.ramp_quantum), batch.rows})
 
     def all_mask_rates(self) -> list[float]:
-        """Every mask rate of this run."""
+        """All mask rates of this run."""
         stages = self._config.masking.stages
         return [self.mask_rate((stage + 0.5) / stages) for stage in range(stages)]
 
@@ -178,12 +178,13 @@ class Planner:
 def refuse_too_little(
     config: RunConfig, vocab_size: int | None = None, corpus_rows: int | None = None
 ) -> None:
-    """Refuse a budget that one update exceeds, as far as that is known before anything starts.
+    """Refuse a budget that one update exceeds, if that is known before anything starts.
 
-    Nobody knows yet what a budget of time pays for.
+    What a time budget pays for is not known yet.
 
     Args:
-        vocab_size: of the corpus; None if there is none yet, which takes the smallest.
+        vocab_size: vocabulary size of the corpus; None, if there is none yet, counts with the
+            smallest.
         corpus_rows: as in `Planner`.
 
     Raises:
@@ -196,17 +197,17 @@ def refuse_too_little(
 
 
 def budget_share(config: RunConfig, vocab_size: int, work: Work, charged_seconds: float) -> float:
-    """The share of the budget that is spent after some updates, however near the run is to its end.
+    """The share of the budget spent after some updates, however much of the text is left.
 
     Args:
-        work: of the updates.
+        work: the work of these updates.
     """
     start = work_before_training(config, vocab_size)
     return config.budget.limit.share(start + work, charged_seconds)
 
 
 def work_before_training(config: RunConfig, vocab_size: int) -> Work:
-    """What is spent before the first update, besides time."""
+    """Work spent before the first update, apart from time."""
     if config.model.embedding_start == "random":
         return Work()
     return Work(flops=factorisation_flops(vocab_size, config.model.width))

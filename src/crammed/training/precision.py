@@ -1,9 +1,9 @@
-"""Number formats of training: weights and gradients stay float32, activations need not.
+"""Number formats of training: weights and gradients stay in float32, activations need not.
 
-Activations are in one format from the embedding norm to the logits. In a 16-bit format the residual
-stream and the norms then move half the bytes, where autocast leaves them in float32. Weights are
-float32 masters (Micikevicius et al. 2018, section 3.1): products take them in 16 bits, and
-gradients are added up in float32. The embedding tables are read in float32, so that the gradient of
+Activations have one format from the embedding norm to the logits. In a 16-bit format, the residual
+stream and the norms then move half the bytes; autocast would leave them in float32. Weights are
+float32 masters (Micikevicius et al. 2018, section 3.1): products use 16-bit casts of them, and
+gradients are summed in float32. The embedding tables are read in float32, so that the gradient of
 a frequent token is a float32 sum. Losses are float32.
 """
 
@@ -25,8 +25,8 @@ def training_copy(
     """A copy for training: it shares the parameters and computes in `dtype`, in training mode.
 
     Args:
-        fp8: compute the products of the layers in 8 bits; the rest stays in `dtype`.
-        regional: let a compiler compile one layer for all, where that is possible.
+        fp8: compute the products of the layers in 8 bits; everything else stays in `dtype`.
+        regional: compile one layer for all of them, where possible.
     """
     shared = {id(parameter): parameter for parameter in model.parameters()}
     made = copy.deepcopy(model, shared).train()
@@ -35,7 +35,7 @@ def training_copy(
         for product in products_of(made):
             Float8Linear.take_over(product.linear)
     if regional:
-        from crammed.training.regions import RegionalEncoder  # takes long, as it loads a compiler
+        from crammed.training.regions import RegionalEncoder  # slow: it loads the compiler
 
         RegionalEncoder.take_over(made.encoder)
     return made
@@ -44,22 +44,22 @@ def training_copy(
 class Leaves:
     """What the loss of a training copy is differentiated by: parameters, or 16-bit casts of them.
 
-    The linear layers of a copy that computes in 16 bits get weights of their own in that format.
-    These are cast once per update instead of once per microbatch, and their gradients are added to
-    float32 as the products gave them. The numbers are those that the layers' own casts would give;
-    layers that multiply in 8 bits quantise the casts. Layers that are gone through several times
-    cast their weights each time, so that the gradients of all passes add up in float32.
+    In a copy that computes in 16 bits, the linear layers get weights of their own in that format.
+    These are cast once per update instead of once per microbatch, and their 16-bit gradients are
+    added to float32 sums. The numbers are the same as with casts in the layers; layers that
+    multiply in 8 bits quantise the casts. Layers that are run in several passes cast their weights
+    each time, so that the gradients of all passes are summed in float32.
 
     Args:
-        trained: a training copy, whose linear layers are given other weights.
+        trained: a training copy; its linear layers get other weights.
         decoder: cast the embedding for the decoder in the same way. The gradients of its two uses
-            are then added up one after the other, not first to each other.
+            are then added to the float32 sum one after the other, not first to each other.
 
     Attributes:
-        tensors: all of them.
-        decoder: the embedding as the decoder takes it; None leaves that to the decoder.
+        tensors: all leaves.
+        decoder: the embedding as cast for the decoder; None leaves the cast to the decoder.
         cast_bytes: memory of the casts.
-        scales: those of products in 8 bits; None where there are none.
+        scales: scales of 8-bit products; None if there are none.
     """
 
     def __init__(self, trained: MaskedLM, *, decoder: bool) -> None:
@@ -89,7 +89,7 @@ class Leaves:
         self.scales = Scales(trained) if eight_bit else None
 
     def refresh(self) -> None:
-        """Cast and quantise the parameters again, which have changed."""
+        """Cast and quantise the parameters again, after they have changed."""
         if self._casts:
             with torch.no_grad():
                 torch._foreach_copy_([made for made, _ in self._casts], [p for _, p in self._casts])
@@ -113,12 +113,12 @@ class Leaves:
             totals, added = sums.setdefault(gradient.dtype, ([], []))
             totals.append(parameter.grad)
             added.append(gradient)
-        for totals, added in sums.values():  # few launches where both lists are of one format
+        for totals, added in sums.values():  # few launches if both lists have one format
             torch._foreach_add_(totals, added)
 
 
 def recompute(model: MaskedLM) -> None:
-    """Let the layers compute their activations again for the gradients from now on."""
+    """Make the layers recompute their activations for the gradients from now on."""
     for module in model.modules():
         if isinstance(module, Layer):
             module.recompute = True
@@ -128,8 +128,7 @@ class LossScale:
     """Lifts small gradients into the range of float16 (Micikevicius et al. 2018, section 3.2).
 
     It starts high, halves when a gradient is not finite, and doubles after `GROWS_AFTER` finite
-    updates in a row. It is a number on the host, which has to know anyway whether an update is
-    skipped.
+    updates in a row. It is kept on the host, which has to know anyway whether an update is skipped.
     """
 
     FIRST = 2.0**16
@@ -141,7 +140,7 @@ class LossScale:
         self._finite = 0
 
     def adapt(self, finite: bool) -> None:
-        """Learn from an update whether its gradients were finite."""
+        """Adapt to whether the gradients of an update were finite."""
         self._finite = self._finite + 1 if finite else 0
         if not finite:
             self.value /= 2.0
@@ -150,10 +149,10 @@ class LossScale:
             self._finite = 0
 
     def state(self) -> dict[str, float]:
-        """The values that a checkpoint keeps."""
+        """The values for a checkpoint."""
         return {"value": self.value, "finite": self._finite}
 
     def restore(self, state: dict[str, float] | None) -> None:
-        """Take over the values of a checkpoint, if they are of a loss scale."""
+        """Load the values of a checkpoint, if they are those of a loss scale."""
         if state is not None and state.keys() == self.state().keys():
             self.value, self._finite = float(state["value"]), int(state["finite"])

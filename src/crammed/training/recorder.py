@@ -1,4 +1,4 @@
-"""Log points: sums stay on the device between them, so each point costs one synchronisation."""
+"""Log points: losses stay on the device between them, so each costs one synchronisation."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from crammed.training.agenda import Agenda
 from crammed.training.plan import Update
 
 MOST_SKIPPED = 30
-"""Updates skipped in a row; by then the loss scale has fallen from 65,536 to below 1e-4."""
+"""Most updates skipped in a row; by then the loss scale has fallen from 65,536 to below 1e-4."""
 USUAL = 100
-"""Values that say what is usual, and by how much values differ."""
+"""Number of previous values that define the usual value and deviation."""
 LAST = 100
-"""The loss at the end of a run is the mean over so many updates."""
+"""The loss at the end of a run is averaged over at least this many updates,"""
 SHARE_OF_LAST = 20
-"""But over no more than a share of all updates, one in so many."""
+"""or over one in this many of all updates, if that is fewer."""
 FEWEST = 20
-"""Nothing is a spike before there are so many values to compare it with."""
+"""Nothing counts as a spike before there are this many values to compare it with."""
 FAR = 10.0
 """A spike lies this many typical deviations above the usual value."""
 LEAST = {"loss": 0.01, "grad_norm": 0.1}
@@ -36,11 +36,11 @@ LEAST = {"loss": 0.01, "grad_norm": 0.1}
 class Spikes:
     """Finds values far above those before them.
 
-    The usual value is the median of the last `USUAL`, and the typical deviation is their median
-    absolute deviation, which spikes themselves hardly move.
+    The usual value is the median of the last `USUAL` values, and the typical deviation is their
+    median absolute deviation; spikes hardly affect either.
 
     Args:
-        least: a deviation counts as at least this share of the usual value.
+        least: lower bound on the deviation, as a share of the usual value.
     """
 
     def __init__(self, least: float) -> None:
@@ -48,10 +48,10 @@ class Spikes:
         self._last: deque[float] = deque(maxlen=USUAL)
 
     def add(self, values: list[float]) -> tuple[list[int], float]:
-        """Take note of some values.
+        """Add some values.
 
         Returns:
-            places of the spikes among them, and the usual value before them.
+            indices of the spikes among them, and the usual value before them.
         """
         found, middle = [], math.nan
         if len(self._last) >= FEWEST:
@@ -64,7 +64,7 @@ class Spikes:
 
 
 class Recorder:
-    """Gathers what updates report, and writes their means at log points.
+    """Collects losses and gradient norms of updates, and writes their means at log points.
 
     Attributes:
         loss: mean loss at the last log point; NaN before the first.
@@ -83,7 +83,7 @@ class Recorder:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what is not written yet, as after going back to a checkpoint."""
+        """Drop what has not been written yet, after going back to a checkpoint."""
         self._skipped = 0
         self._recent: deque[float] = deque(maxlen=LAST)
         self._clear()
@@ -95,7 +95,7 @@ class Recorder:
         self._norms: list[Tensor] = []
 
     def add(self, update: Update, loss: Tensor, norm: Tensor | None) -> None:
-        """Take note of a finished update; `loss` and `norm` are scalars on the device.
+        """Add a finished update; `loss` and `norm` are scalars on the device.
 
         Args:
             norm: None for an update that was skipped; its loss is ignored.
@@ -107,8 +107,8 @@ class Recorder:
         self._skipped = self._skipped + 1 if norm is None else 0
         if self._skipped == MOST_SKIPPED:
             raise Diverged(
-                f"{MOST_SKIPPED} updates in a row had gradients beyond float16's range, which "
-                "compute.dtype=float32 may hold"
+                f"{MOST_SKIPPED} updates in a row had gradients beyond float16's range; "
+                "compute.dtype=float32 may help"
             )
         if norm is not None:
             self._applied.append(update)
@@ -120,7 +120,7 @@ class Recorder:
         return bool(self._losses)
 
     def check(self, work: Work) -> None:
-        """Wait for the losses since the last log point.
+        """Wait for the losses since the last log point and check them.
 
         Raises:
             Diverged: one of them is not finite.
@@ -133,15 +133,15 @@ class Recorder:
         """Write a log point, if there is news.
 
         Args:
-            ended: training has ended, perhaps after too few updates for a mean that says much, so
-                the loss is averaged over some updates before them, too.
+            ended: whether training has ended. There may be too few updates since the last log point
+                for a meaningful mean, so the loss may include earlier updates.
 
         Raises:
             Diverged: the loss is not finite.
         """
         if not self.has_news():
             return
-        self._device.synchronize()  # training that is still under way belongs to training
+        self._device.synchronize()  # so that unfinished updates are booked as training
         with self._agenda.logging():
             self.check(work)
             losses = [float(loss) for loss in self._losses]
@@ -179,12 +179,12 @@ class Recorder:
         self._clear()
 
     def _at_the_end(self, losses: list[float], updates: int) -> list[float]:
-        """The losses since the last log point, or those of more updates if they are too few."""
+        """The losses since the last log point, or of more updates if those are too few."""
         enough = min(LAST, updates // SHARE_OF_LAST)
         return losses if len(losses) >= enough else list(self._recent)[-enough:]
 
     def _note_spikes(self, name: str, values: list[float]) -> None:
-        """Write an event for each value that is far above those before this log point."""
+        """Record an event for each value far above those before this log point."""
         places, usual = self._spikes[name].add(values)
         for place in places:
             number = self._applied[place].number + 1

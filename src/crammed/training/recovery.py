@@ -1,9 +1,9 @@
 """What a run does when it diverges: it stops, or goes back to its last checkpoint.
 
-Going back discards every update since that checkpoint. Their time stays charged, as lost, and a
-budget of work counts only what is kept. Training goes on with other rows or with lower rates, as
-`train.divergence` says; a checkpoint says so before the next update, so that a run that is stopped
-later repeats the choice.
+Going back discards every update since that checkpoint. Their time stays charged, as lost, and
+budgets other than time count only what is kept. Training goes on with other rows or with lower
+rates, as `train.divergence` says; a checkpoint records this before the next update, so that a run
+that is stopped and resumed later does the same.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from crammed.budget import Ledger, Work
 from crammed.errors import Diverged
+from crammed.quantity import counted
 from crammed.rules.rates import far_too_high
 from crammed.runs.directory import RunDir
 from crammed.training.agenda import Agenda
@@ -24,7 +25,7 @@ class Recovery:
     """Goes back as often as the recipe allows.
 
     Args:
-        detour: what going back has changed in earlier processes.
+        detour: what returns have changed in earlier processes.
         corpus_sha256: hash of the corpus that the run trains on.
     """
 
@@ -54,27 +55,27 @@ class Recovery:
         self._planner.skipped_rows, self._planner.rate = detour.skipped_rows, detour.rate
 
     def begin(self) -> None:
-        """Write a checkpoint to go back to, if the recipe may need one and there is none."""
+        """Write a checkpoint to go back to, if the recipe allows returns and there is none."""
         if self._rule.then != "stop" and self._checkpoints.held is None:
             self._checkpoints.save(Work())
 
     def go_back(self, fault: Diverged) -> Work:
-        """Restore the last checkpoint, and change what is to be different from now on.
+        """Restore the last checkpoint and apply what `train.divergence` changes.
 
         Returns:
             the work that is kept.
 
         Raises:
-            Diverged: the recipe says to stop, or the run has gone back often enough.
+            Diverged: the recipe says to stop, or the run has gone back as often as it may.
         """
-        self._run.heartbeat(self._ledger.charged())  # a resume charges what is discarded, too
+        self._run.heartbeat(self._ledger.charged())  # so that a resume charges what is discarded
         self._run.event("diverged", reason=str(fault))
         rule, detour = self._rule, self._detour
         if rule.then == "stop":
             raise Diverged(f"{fault}; {self._advice()}") from fault
         if detour.returns >= rule.times:
             raise Diverged(
-                f"{fault}, though the run went back {detour.returns} times "
+                f"{fault}, though the run went back {counted(detour.returns, 'time')} "
                 f"(train.divergence.times); {self._advice()}"
             ) from fault
         saved = load_checkpoint(self._run.checkpoints, self._step, self._corpus_sha256).state

@@ -1,10 +1,10 @@
-"""Layers that are compiled once for all of them.
+"""Compiles the layers of an encoder once for all of them.
 
-A compiler that is given a whole model compiles each of its layers for itself, which takes seconds
-for every layer. Here one region leads from each layer to the next: it is compiled for the first
-call and used again for the others. Across its border nothing can be merged, so it lies where
-nothing would be: between attention and its last product, neither of which the compiler writes. So
-the step moves the same bytes, and in 8 bits fewer than with a border elsewhere.
+Given a whole model, the compiler compiles each layer separately, which takes seconds per layer.
+Here a region spans from each layer to the next: it is compiled at the first call and reused for the
+others. Nothing can be fused across a region's border, so the border lies where nothing would be:
+between attention and its last product, neither of which the compiler generates. So the step moves
+the same bytes, and in 8 bits fewer than with a border elsewhere.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from crammed.model.positions import Tables
 
 
 class RegionalEncoder(Encoder):
-    """An `Encoder` for the compiler; what it computes is the same."""
+    """An `Encoder` that compiles by region; it computes the same."""
 
     @classmethod
     def take_over(cls, encoder: Encoder) -> None:
-        """Make one of these of an `Encoder`, unless its layers need more than regions pass on."""
+        """Turn an `Encoder` into one in place, unless its layers need more than regions pass on."""
         config = encoder.config
         if (
             type(encoder) is Encoder
@@ -63,10 +63,10 @@ def _blocks(
 
     Args:
         x: the residual stream [B, S, D].
-        mixed: what the layer's attention makes of it, before its last product.
+        mixed: the output of the layer's attention before its last product.
 
     Returns:
-        both for the layer that follows.
+        `x` and `mixed` for the following layer.
     """
     x = x + layer.attention.out(mixed)
     x = x + layer.ffn(layer.ffn_norm(x))

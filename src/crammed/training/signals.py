@@ -1,4 +1,4 @@
-"""Stopping on request, between two updates or in the middle of one."""
+"""Stopping on a signal, between two updates or in the middle of one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crammed.terminal.stopping import stop_signals
 
 
 class UpdateLeft(Exception):
-    """A signal came while gradients were computed; the update is left undone."""
+    """A signal came while gradients were being computed; the update is abandoned."""
 
 
 def leave_update(signals: list[str]) -> None:
@@ -23,10 +23,10 @@ def leave_update(signals: list[str]) -> None:
 
 @contextmanager
 def noted_signals() -> Iterator[list[str]]:
-    """Put the names of SIGINT, SIGTERM and SIGHUP into a list instead of ending the process.
+    """Add the names of SIGINT, SIGTERM and SIGHUP to a list instead of ending the process.
 
-    A second SIGINT interrupts at once, and SIGHUP stays ignored under ``nohup``. Outside the main
-    thread, where Python handles no signals, the list stays empty.
+    A SIGINT after any of them interrupts at once, and SIGHUP stays ignored under ``nohup``. Outside
+    the main thread, where Python handles no signals, the list stays empty.
     """
     received: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What a run does before its first update, on its budget: embeddings that begin with its text."""
+"""What a run does before its first update, on its budget: it sets embeddings from its text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from crammed.terminal.progress import Progress
 from crammed.training.plan import Planner
 
 MOST_TOKENS = 16_000_000
-"""Tokens to count at most, some seconds of work; float32 counts exactly up to 16.7 million."""
+"""Most tokens to count, a few seconds of work; float32 counts exactly up to 16.7 million."""
 TOKENS_A_SECOND = 50_000
-"""Tokens to count for each second of a budget of time: a twentieth of what any core can count in
-one, which leaves the rest of the time to training."""
+"""Tokens to count for each second of a time budget. Any core can count twenty times as many, so
+most of the time is left for training."""
 
 
 def start_embeddings(
@@ -36,13 +36,13 @@ def start_embeddings(
         rows = stream.read(0, rows_to_count(config, corpus_rows, planner))
         table = model.encoder.tokens.weight
         begin_with_neighbours(table, rows, config.model.first_embedding_std, config.seed)
-        task.update(1.0, f"begin with what stands together in {rows.size:,} tokens of text")
+        task.update(1.0, f"initialised from co-occurrence in {rows.size:,} tokens of text")
 
 
 def rows_to_count(config: RunConfig, corpus_rows: int, planner: Planner) -> int:
-    """How many rows of the text decide where embeddings begin.
+    """How many rows of the text to set the embeddings from.
 
-    No more than the run is going to read, as far as that is known, and each once.
+    Each row counts once, and never more rows than the run will read, if that is known.
     """
     length, budget = config.data.row_length, config.budget.limit
     most = int(min(corpus_rows * length, MOST_TOKENS, planner.limits.most_tokens)) // length

@@ -1,6 +1,6 @@
 """One update: mask on the device, forward and backward in microbatches, clip, apply.
 
-`crammed.training.loop` says which updates there are; `TrainStep.gradients` calls ``backward()`` of
+`crammed.training.loop` runs the updates; `TrainStep.gradients` calls ``backward()`` of
 `crammed.training.precision.Leaves`.
 """
 
@@ -38,21 +38,21 @@ MOST_PIECES = 8
 """The rows left over after whole microbatches are split into equal pieces, unless a microbatch
 would hold more than this many pieces of that size."""
 MOST_RESTS = 2
-"""Leftover rows are not split if a run leaves at most this many different numbers of them over."""
+"""Leftover rows are not split if a run has at most this many different numbers of them."""
 MOST_SHAPES = 64
-"""Shapes that a process may compile; PyTorch's own limit is eight, too few for mask stages."""
+"""Most shapes that a process may compile; PyTorch's limit of eight is too few for mask stages."""
 
 
 def moved(rows: Tensor, device: torch.device) -> Tensor:
-    """Copy rows from the CPU to the device, without stopping the work of a GPU."""
-    if device.type == "cuda":  # a copy from memory that is not pinned would wait for the device
+    """Copy rows from the CPU to the device, without stalling a GPU."""
+    if device.type == "cuda":  # a copy from unpinned memory would wait for the device
         return rows.pin_memory().to(device, non_blocking=True)
     return rows.to(device)
 
 
 @contextmanager
 def _compiler_faults() -> Iterator[None]:
-    """Say in one line what the compiler could not do."""
+    """Report failures of the compiler in one line."""
     try:
         yield
     except torch._dynamo.exc.BackendCompilerFailed as error:
@@ -73,15 +73,15 @@ class TrainStep:
     update is split into microbatches.
 
     Attributes:
-        model: the model that is trained, in float32 whatever format is computed in.
-        parameters: those of the model.
-        leaves: what losses are differentiated by, for the gradients of the parameters.
-        microbatch_rows: rows of one forward and backward pass, fewer once memory ran out.
-        recomputes: whether layers compute their activations again for the gradients.
-        before_microbatch: called before each of them; what it raises leaves the update undone.
+        model: the model being trained, in float32 whatever the format of computation.
+        parameters: the model's parameters.
+        leaves: what losses are differentiated by, to get the gradients of the parameters.
+        microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
+        recomputes: whether layers recompute their activations for the gradients.
+        before_microbatch: called before each microbatch; if it raises, the update is abandoned.
 
     Raises:
-        InputError: 8-bit products or our kernels were asked for, and do not suit the model.
+        InputError: 8-bit products or our kernels were requested but do not support the model.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TrainStep:
         source = _fused(model, config, device) if device.fused else model
         self._copy = training_copy(source, device.dtype, fp8=device.fp8, regional=device.regional)
         self._copy.encoder.keep_tables(config.data.row_length)
-        # On a CPU, `compiler`, which older runs have, gives what it always gave, to the bit.
+        # On a CPU, older runs have `compiler`, which must keep giving the same results to the bit.
         self._reorders = device.torch.type != "cpu" or device.kernels != "compiler"
         self.leaves = Leaves(self._copy, decoder=self._reorders)
         self.model = model
@@ -127,12 +127,12 @@ class TrainStep:
         self._in_flight: deque[torch.cuda.Event] = deque()
         loss = self._microbatch_loss
         self._loss = torch.compile(loss, fullgraph=True, dynamic=False) if device.compile else loss
-        if device.compile:  # sizes of microbatches times mask rates
+        if device.compile:  # a shape for each size of a microbatch and each mask rate
             limit = torch._dynamo.config.recompile_limit
             torch._dynamo.config.recompile_limit = max(limit, MOST_SHAPES)
 
     def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
-        """Summed loss of one microbatch [B, S] with `count` predictions in each row."""
+        """Summed loss of one microbatch [B, S] with `count` predictions per row."""
         masked = self._mask(rows, numbers, count)
         attended = None
         if self._config.train.attention == "document":
@@ -156,7 +156,7 @@ class TrainStep:
         return loss
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
-        """Get ready for the first update: fit the memory, compile every shape that will come.
+        """Prepare for the first update: fit the memory, and compile every shape to come.
 
         Args:
             row_counts: numbers of rows that an update may have.
@@ -177,11 +177,11 @@ class TrainStep:
                 self._with_less(lambda: self._compile_for(row_counts, rates))
 
     def fit(self, free: int, peak: Callable[[int], int]) -> None:
-        """Find how many rows a memory holds, and whether layers have to recompute.
+        """Find how many rows fit into memory, and whether layers have to recompute.
 
         Args:
-            free: its bytes, of which gradients and moments that are still to come take a part.
-            peak: gives the bytes that a microbatch of so many rows takes besides.
+            free: free bytes, including those for gradients and moments not yet allocated.
+            peak: returns the further bytes that a microbatch of a number of rows takes.
         """
         length = self._config.data.row_length
         kept = self._config.optim.state_per_parameter
@@ -194,16 +194,16 @@ class TrainStep:
             self.microbatch_rows = fitting_rows(peak, free, length)
 
     def _may_recompute(self) -> bool:
-        """Whether recomputing is still a way to save memory."""
+        """Whether recomputing is still an option to save memory."""
         undecided = self._device.recomputes is None and not self.recomputes
-        return undecided and not self._device.fused  # whose layers run into one another
+        return undecided and not self._device.fused  # fused kernels span layers
 
     def _recompute(self) -> None:
         self.recomputes = True
         recompute(self._copy)
 
     def _peak(self, rows: int) -> int:
-        """Bytes that a microbatch of so many rows takes uncompiled; compiled it takes less."""
+        """Bytes that a microbatch of `rows` rows takes uncompiled; compiled, it takes less."""
         device = self._device.torch
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -211,7 +211,7 @@ class TrainStep:
         return torch.cuda.max_memory_allocated(device) - before
 
     def try_rows(self, rows: int) -> None:
-        """Forward and backward of a microbatch, uncompiled, for what it takes; nothing is kept."""
+        """Forward and backward of a microbatch, uncompiled, to measure it; nothing is kept."""
         device, length = self._device.torch, self._config.data.row_length
         ids = torch.zeros((rows, length), dtype=torch.int64, device=device)
         count = predicted_positions(self._config.masking.rate, length)
@@ -219,7 +219,7 @@ class TrainStep:
         torch.autograd.grad(loss, self.leaves.tensors, allow_unused=True)
 
     def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
-        """Run every shape that training will meet once, so that no update has to wait."""
+        """Run every shape of training once, so that no update has to wait for the compiler."""
         sizes = {size for rows in row_counts for size in self._microbatches(rows)}
         length = self._config.data.row_length
         counts = {predicted_positions(rate, length) for rate in rates}
@@ -238,11 +238,11 @@ class TrainStep:
         self._device.synchronize()
 
     def _microbatches(self, rows: int) -> list[int]:
-        """Sizes of microbatches that add up to so many rows.
+        """Sizes of microbatches that add up to `rows` rows.
 
-        The rows left over after whole microbatches are one more. If a growing batch leaves over
-        many different numbers, each of which would have to be compiled, they are split into pieces
-        of one size, or into powers of two if those pieces would be too small.
+        The rows left over after whole microbatches form one more. If a growing batch leaves many
+        different numbers of them, each of which would have to be compiled, they are split into
+        pieces of one size, or into powers of two if those pieces would be too small.
         """
         whole, rest = divmod(rows, self.microbatch_rows)
         sizes = [self.microbatch_rows] * whole
@@ -255,18 +255,17 @@ class TrainStep:
         return sizes + [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
 
     def gradients(self, rows: Tensor, update: Update, first: int = 0) -> Tensor:
-        """Add up the gradients of one update.
+        """Accumulate the gradients of one update.
 
-        If the device's memory runs out, the update begins again with smaller microbatches, or with
+        If the device's memory runs out, the update restarts with smaller microbatches, or with
         layers that recompute.
 
         Args:
             rows: [R, S] token ids on the CPU.
-            first: place of the first of these rows in the update, if other processes have others.
+            first: place of these rows in the update, if other processes have the others.
 
         Returns:
-            the mean loss, a scalar on the device; with other processes, the part of the mean that
-            comes from these rows.
+            the mean loss, a scalar on the device; with several processes, these rows' part of it.
 
         Raises:
             InputError: not even one row fits.
@@ -276,14 +275,14 @@ class TrainStep:
         return self._with_less(lambda: self._accumulate(rows, update, first))
 
     def _with_less(self, work: Callable[[], T]) -> T:
-        """Do some work, again with smaller microbatches each time memory runs out."""
+        """Do some work; repeat it with smaller microbatches each time memory runs out."""
         while True:
             try:
                 return work()
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                fault = error.with_traceback(None)  # its frames hold what was computed so far
+                fault = error.with_traceback(None)  # its frames hold on to tensors
             self._shrink(fault)
 
     def _accumulate(self, rows: Tensor, update: Update, first: int) -> Tensor:
@@ -308,9 +307,9 @@ class TrainStep:
         return total
 
     def _shrink(self, error: RuntimeError) -> None:
-        """Drop the gradients so far, and take half as many rows at a time from now on.
+        """Drop the gradients so far, and halve the microbatches from now on.
 
-        If half of them would be few tokens, let layers recompute first.
+        If half would be too few tokens, let layers recompute first.
         """
         self.discard()
         tokens = self.microbatch_rows * self._config.data.row_length
@@ -330,12 +329,12 @@ class TrainStep:
         """Clip the gradients, update the weights and drop the gradients.
 
         Args:
-            factor: what every peak learning rate is multiplied with.
+            factor: factor on every peak learning rate.
 
         Returns:
-            the norm of the gradients before clipping, on the device; None where the update was
-            skipped because its gradients are beyond the range of float16. In that format the host
-            waits for the device to know it.
+            the norm of the gradients before clipping, on the device; None if the update was skipped
+            because its gradients are beyond the range of float16. In that format the host waits for
+            the device to find out.
         """
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self._scale is not None:
@@ -372,18 +371,18 @@ class TrainStep:
             self.leaves.scales.forget()
 
     def loss_scale(self) -> dict[str, float] | None:
-        """What a checkpoint keeps of float16's loss scale, or of the scales of 8-bit products."""
+        """Float16's loss scale or the scales of 8-bit products, for a checkpoint; None if none."""
         scale = self.leaves.scales or self._scale
         return None if scale is None else scale.state()
 
     def restore(self, loss_scale: dict[str, float] | None) -> None:
-        """Go on with the scales of a checkpoint; those of another number format are ignored."""
+        """Load the scales of a checkpoint; those of another number format are ignored."""
         if (scale := self.leaves.scales or self._scale) is not None:
             scale.restore(loss_scale)
 
 
 def _fused(model: MaskedLM, config: RunConfig, device: Device) -> MaskedLM:
-    """The model with our kernels."""
+    """The model with our kernels; raises `InputError` if they do not support it."""
     if config.masking.z_loss:
         raise InputError(
             "compute.kernels=triton: its loss does not know masking.z_loss; leave it out"

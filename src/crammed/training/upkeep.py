@@ -1,4 +1,4 @@
-"""What a run does between two updates: it logs, measures held-out loss, saves, stops, goes back."""
+"""What a run does between updates: it logs, measures held-out loss, saves, stops, goes back."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from crammed.training.step import TrainStep
 
 
 class Upkeep:
-    """Follows the agenda, and writes down how training ends.
+    """Follows the agenda, and records how training ends.
 
     Args:
-        loaded: what the run goes on from.
-        signals: names of the signals that have come; more are added while training goes on.
+        loaded: what the run resumes from.
+        signals: names of the signals received; more may be added during training.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Upkeep:
         self._signals = signals
         self._early_stop = run.config.train.early_stop
         self._heldout = HeldoutMeter(run, corpus, step.model, device)
-        self._agenda = agenda = Agenda(  # begins now that everything is ready
+        self._agenda = agenda = Agenda(  # starts now, when everything is ready
             run.config.train,
             ledger,
             planner.room_for,
@@ -66,7 +66,7 @@ class Upkeep:
             run, step, ledger, agenda, planner, self._checkpoints, saved.detour, sha256
         )
         self._compare = partial(compare_weights, step, group)
-        if group is None:  # several processes finish the update together
+        if group is None:  # several processes must finish the update together
             step.before_microbatch = partial(leave_update, signals)
         self._recovery.begin()
 
@@ -102,16 +102,16 @@ class Upkeep:
             raise StoppedByPolicy(fault)
 
     def _save(self, work: Work) -> None:
-        """Write a checkpoint, of weights that are the same in all processes."""
+        """Write a checkpoint, after checking that all processes have the same weights."""
         self._compare()
         self._checkpoints.save(work)
 
     def discarded(self, work: Work) -> None:
-        """Note that the last update was not complete in time."""
+        """Record that the last update was not complete in time."""
         self._run.event("discarded", update=work.updates, reason="not complete in time")
 
     def stopped(self, work: Work) -> Interrupted:
-        """Write down everything, and the time of an update that was left undone."""
+        """Save everything, including the time of an abandoned update; return what to raise."""
         self.keep(work)
         return Interrupted(
             f"stopped by {self._signals[0]} after {counted(work.updates, 'update')}; "
@@ -120,17 +120,17 @@ class Upkeep:
         )
 
     def keep(self, work: Work) -> None:
-        """Write down everything before the run ends, to go on from there."""
+        """Save everything before the run ends, to resume from there."""
         self._recorder.log(work, self._planner.progress(work))
         if work.updates:
             self._save(work)
         self._run.heartbeat(self._ledger.charged())
 
     def finish(self, work: Work) -> tuple[TrainState, End]:
-        """Write down everything, and that training has ended.
+        """Save everything, and that training has ended.
 
         Raises:
-            Interrupted: a signal came; the same command goes on with what follows training.
+            Interrupted: a signal came; the same command continues with what follows training.
             Diverged: the loss or a weight is not finite.
         """
         end = End(self._planner.charged, self._planner.progress(work))
@@ -142,10 +142,10 @@ class Upkeep:
         return state, end
 
     def go_back(self, fault: Diverged) -> Work:
-        """Undo what led to divergence, if the recipe says so; returns the work that is kept.
+        """Go back to the last checkpoint, if the recipe says so; return the work that is kept.
 
         Raises:
-            Diverged: it says to stop, or this has happened too often.
+            Diverged: the recipe says to stop, or this has happened too often.
         """
         work = self._recovery.go_back(fault)
         self._recorder.forget()

@@ -1,4 +1,4 @@
-"""Ends a process that waits for another one that will never answer."""
+"""Ends a process that waits for another one that will never respond."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from crammed.budget import format_seconds
 from crammed.errors import PeerLost
 
 PATIENCE = 1800.0
-"""Seconds without a finished microbatch or a command after which a process gives up."""
+"""Seconds without a microbatch or a command after which a process gives up."""
 _LOOKS = 20
-"""How often the watchdog looks within that time."""
+"""How often the watchdog checks within that time."""
 
 
 class Watchdog:
     """Ends this process with one line if nobody calls `beat` for `PATIENCE` seconds.
 
-    It is a thread, because a process that waits for a GPU or for another process looks at no clock.
-    It counts looks, not seconds, so that a process that was suspended does not find itself late.
+    It is a thread, because a process that waits for a GPU or for another process cannot watch the
+    clock. It counts its checks, not seconds, so that time spent suspended does not count.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def beat(self) -> None:
-        """Say that there was progress; the first call starts the watch."""
+        """Report progress; the first call starts the watch."""
         self._alive = True
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, args=(PATIENCE,), daemon=True)
@@ -51,4 +51,4 @@ class Watchdog:
                     "checkpoint\n"
                 )
                 os.write(2, words.encode())
-                os._exit(PeerLost.exit_code)  # nothing else ends a thread that waits for a GPU
+                os._exit(PeerLost.exit_code)  # nothing else ends a process that waits for a GPU
