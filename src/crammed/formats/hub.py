@@ -73,7 +73,10 @@ def parse_name(name: str) -> HubDataset:
             f"are {', '.join(sorted(SHORT_NAMES))}; write others as hub:OWNER/REPOSITORY"
         )
     if len(rest) > 2 or not all(parts):
-        raise InputError(f"hub:{name} should be hub:NAME or hub:OWNER/REPOSITORY, /CONFIG, /SPLIT")
+        raise InputError(
+            f"hub:{name} should be hub:NAME or hub:OWNER/REPOSITORY, which /CONFIG and /SPLIT may "
+            "follow"
+        )
     config, split = (*rest, "", "")[:2]
     return replace(known, config=config or known.config, split=split or known.split)
 

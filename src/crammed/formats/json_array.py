@@ -35,7 +35,7 @@ def array_objects(stream: BinaryIO, file: File) -> Iterator[tuple[str, str]]:
         place = f"{file.shown}, record {number}"
         if text.peek() != "{":
             raise InputError(
-                f"{place}: cut off, or not an object; an array must hold objects with fields alone"
+                f"{place}: cut off, or not an object; an array may hold only objects with fields"
             )
         if (found := text.take_object()) is None:
             raise InputError(

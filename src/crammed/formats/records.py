@@ -97,7 +97,7 @@ def tsv_records(file: File) -> Records:
 
 
 def _named_cells(file: File, rows: Iterable[tuple[int, list[str]]], hint: str = "") -> Records:
-    """Records of numbered rows, of which the first that is not empty names the columns."""
+    """Records of numbered rows; the first row that is not empty names the columns."""
     columns: list[str] = []
     for number, cells in rows:
         if not cells:

@@ -56,7 +56,7 @@ class CleanedText:
     skipped: list[dict[str, str]] = field(default_factory=list)
 
     def require_documents(self) -> None:
-        """Refuse to go on if no text is left.
+        """Refuse to continue if no text is left.
 
         Raises:
             InputError: no part could be read, or cleaning dropped every document.

@@ -189,7 +189,7 @@ class _Documents:
             self.samples.extend(sample(step, shard.source.name, text) for text in texts)
 
     def cut_repeated_passages(self, shortest: int) -> Cuts:
-        """The spans to cut out of each document; drops documents of which no text is left."""
+        """The spans to cut out of each document; drops documents left without text."""
         numbers = np.flatnonzero(self.kept)
         texts = [text.encode() for shard in self._shards for text in documents(shard.path)]
         spans = repeated_spans([texts[number] for number in numbers], shortest)

@@ -1,4 +1,4 @@
-"""Stage ``pack``: chunks or texts -> files of rows; then rows from what is left of all files."""
+"""Stage ``pack``: chunks or texts -> files of rows; then rows made of the tails of all files."""
 
 from __future__ import annotations
 

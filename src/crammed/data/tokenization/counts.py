@@ -12,7 +12,7 @@ MOST_CHUNKS = 8_000_000
 
 
 def total_counts(shards: Iterable[pa.Table]) -> Iterator[tuple[str, int]]:
-    """Each distinct chunk and how often it occurs, but for the rarest if there are too many.
+    """Each distinct chunk and how often it occurs, without the rarest if there are too many.
 
     Args:
         shards: tables with the columns ``chunk`` (text) and ``count`` (int64).

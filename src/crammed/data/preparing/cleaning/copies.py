@@ -108,7 +108,7 @@ class Matches:
         return Matches(self.documents[own], self.places[own], self.runs[own], self.words)
 
     def copies(self) -> _Integers:
-        """The documents of which `COPIED_SHARE` or more lies in matching runs, ascending."""
+        """The documents with `COPIED_SHARE` or more of their words in matching runs, ascending."""
         lengths = np.minimum(RUN, self.words[self.documents])
         goes_on = np.append(self.documents[1:] == self.documents[:-1], False)[: len(lengths)]
         steps = np.diff(self.places, append=0)
