@@ -167,7 +167,8 @@ def _below(study: dict[str, Any], measure: str) -> str:
     words = [
         sensitivity_text(study, measure),
         *([decidable_text(study)] if "unigram" in study else []),
-        f"Budget {study['budget']}, {counted(made['cores'], 'core')}, commit {made['commit']}.",
+        f"Budget {study['budget']}, on a machine with {counted(made['cores'], 'core')}, "
+        f"commit {made['commit']}.",
     ]
     return wrapped(*words)
 
