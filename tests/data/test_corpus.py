@@ -60,7 +60,7 @@ def test_a_file_that_is_cut_off_while_it_is_read_is_named(tmp_path: Path, size: 
     made = write_corpus(tmp_path / "corpus", numbered_files((3, 20_000)))
     assert made.read(np.array([20_002])).tolist() == [[20_002] * 4]
     os.truncate(made.path / "rows-00001.bin", size)
-    said = rf"rows-00001\.bin has {size} of 160,000 bytes; restore it from a copy"
+    said = rf"rows-00001\.bin has {size} of 160,000 bytes; restore it .* repeat the same command$"
     for corpus, row in ((made, 20_002), (made, 3)):
         with pytest.raises(InputError, match=said):
             corpus.read(np.array([row]))

@@ -3,11 +3,11 @@
 tokenization/  training a tokenizer; documents -> token ids
 corpus         a corpus on disk, and the order in which training reads its rows
 masking        rows -> masked rows, on the device
-borders        rows -> which of their tokens are in the same document
+borders        rows -> which of their tokens belong to the same document
 heldout        held-out documents -> fixed rows
 statistics     what is counted in a corpus
 samples        dropped documents, kept for audit
-show           a corpus in words, for the terminal and the report
-verification   whether a corpus is still what its hashes say
+show           a description of a corpus, for the terminal and the report
+verification   whether a corpus still matches its hashes
 preparing/     how text becomes a corpus
 """

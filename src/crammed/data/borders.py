@@ -1,4 +1,4 @@
-"""Where one document of a packed row ends and the next begins; worked out on the device."""
+"""Finds where documents begin and end within packed rows, on the device."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from torch import Tensor
 
 
 def same_document(rows: Tensor, sep: int) -> Tensor:
-    """Which tokens of a row belong to the same document, [B, S, S] bool.
+    """Which pairs of a row's tokens belong to the same document, [B, S, S] bool.
 
     A [SEP] ends a document and belongs to it. Packing puts one after every document, and text never
-    contains one, so the ids themselves tell where documents end.
+    contains one, so the ids alone show where documents end.
 
     Args:
-        rows: [B, S] token ids as they were packed, before masking.
+        rows: [B, S] token ids as packed, before masking.
         sep: id of [SEP].
     """
     ends = rows == sep

@@ -2,13 +2,13 @@
 
 manifest.json       counts, sources, and the hash of every file
 tokenizer.json
-rows-NNNNN.bin      rows of `row_length` ids, little-endian uint16 (uint32 above 65,536 ids); each
-                    file has any number of rows, and rows are numbered on from file to file
+rows-NNNNN.bin      rows of `row_length` ids, little-endian uint16 (uint32 above 65,536 ids); a file
+                    may have any number of rows, and numbering continues from file to file
 order-NAME.bin      stored orders: the row at each place, uint32 (uint64 above 2**32 rows)
 heldout.jsonl.gz    documents that training never sees, in a field ``text``
 dropped.jsonl.gz    samples of what each step dropped: step, source, text
 
-Corpora of older versions also have documents.bin, which nothing needs: [SEP] ends every document.
+Corpora of older versions also have documents.bin, which is not needed: [SEP] ends every document.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from crammed.keys import key
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 COUNTED_TOKENS = 1 << 23
-"""About how many tokens of a large corpus `Corpus.token_counts` reads."""
+"""About how many tokens `Corpus.token_counts` reads from a large corpus."""
 MOST_MAPPED = 20_000
 """Files of rows to map at a time; Linux allows a process 65,530 mappings."""
 
@@ -48,7 +48,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 def order_dtype(rows: int) -> np.dtype[Any]:
-    """The smallest little-endian unsigned type that holds every row's number."""
+    """The smallest little-endian unsigned type that holds every row number."""
     return np.dtype("<u4" if rows <= 1 << 32 else "<u8")
 
 
@@ -75,7 +75,7 @@ class Corpus:
     Attributes:
         path: its folder.
         manifest: the content of manifest.json.
-        sha256: hash of the manifest, and thereby of everything that it lists.
+        sha256: hash of the manifest, and so of everything that it lists.
     """
 
     def __init__(self, path: Path) -> None:
@@ -146,7 +146,7 @@ class Corpus:
         return tuple(name.removeprefix("order-").removesuffix(".bin") for name in names)
 
     def settings(self) -> dict[str, Any]:
-        """The part of a run's configuration that this corpus decides."""
+        """The part of a run's configuration that this corpus determines."""
         data = {**self.manifest["data"], "sources": []}
         tokenizer = self.manifest["tokenizer"]
         return migrate({"corpus": self.sha256, "data": data, "tokenizer": tokenizer})
@@ -169,8 +169,8 @@ class Corpus:
         """The rows with these numbers, [len(indices), row_length].
 
         Raises:
-            InputError: a file was cut off since the corpus was opened. Where that happens in the
-                very moment of reading, the process ends with SIGBUS, which nothing can catch.
+            InputError: a file was cut off since the corpus was opened. If that happens during the
+                read itself, the process dies of SIGBUS, which cannot be caught.
         """
         rows = np.empty((len(indices), self.row_length), np.int64)
         files = np.searchsorted(self._first_rows, indices, side="right") - 1
@@ -190,20 +190,20 @@ class Corpus:
         return np.bincount(tokens, minlength=self.vocab_size)
 
     def _check_length(self, number: int) -> None:
-        """Raise an `InputError` if a file has become shorter: what it lacks cannot be touched."""
+        """Raise an `InputError` if a file has become shorter: reading past its end is fatal."""
         name = self._files[number]
         try:
             size = os.stat(f"{self.path}/{name}").st_size
-        except FileNotFoundError:  # a file that is removed stays where it is mapped
+        except FileNotFoundError:  # a removed file stays mapped
             return
         if size < (listed := self.manifest["files"][name]["bytes"]):
             raise InputError(
                 f"corpus {self.path} was changed while it was read: {name} has {size:,} of "
-                f"{listed:,} bytes; restore it from a copy, then type the same command again"
+                f"{listed:,} bytes; restore it from a copy, then repeat the same command"
             )
 
     def _map(self, number: int) -> Tokens:
-        """The rows of a file, [rows in it, row_length]."""
+        """The rows of a file, [its rows, row_length]."""
         self._check_length(number)
         # Arrow's mapping outlives the file descriptor, so thousands of files need not stay open.
         with pa.memory_map(str(self.path / self._files[number])) as file:
@@ -211,7 +211,7 @@ class Corpus:
         return np.frombuffer(content, token_dtype(self.vocab_size)).reshape(-1, self.row_length)
 
     def damaged(self) -> Iterator[str]:
-        """Names of files that cannot be read, or differ from the manifest; reads every file."""
+        """Names of files that cannot be read or differ from the manifest; reads every file."""
         for name, entry in self.manifest["files"].items():
             try:
                 intact = sha256(self.path / name) == entry["sha256"]
@@ -225,14 +225,14 @@ class RowStream:
     """The endless, keyed order of training rows.
 
     The row at place n depends only on (seed, n), the corpus and the `OrderConfig`. Takes 4 bytes of
-    memory for each row of the corpus.
+    memory for each row of the corpus (8 above 2**32 rows).
     """
 
     def __init__(self, corpus: Corpus, seed: int, order: OrderConfig | None = None) -> None:
         """Begin with the first epoch.
 
         Args:
-            order: None for random, shuffled again for every epoch.
+            order: None for a random order, shuffled again for every epoch.
 
         Raises:
             InputError: the corpus does not store that order.
@@ -274,7 +274,7 @@ class RowStream:
         return order
 
     def _with_pool_first(self, order: Tokens, pool: int) -> Tokens:
-        """An order with so many rows, drawn by the seed, before the others."""
+        """`order` with `pool` rows, drawn by the seed, moved to the front."""
         if pool == len(order):
             return order
         draw = np.random.Generator(np.random.PCG64(key(self._seed, "pool")))

@@ -1,8 +1,9 @@
-"""Cuts held-out text into fixed rows, by the protocol of held-out loss.
+"""Cuts held-out text into fixed rows, following the protocol for held-out loss.
 
-The model's own tokenizer reads documents in pieces of 20,000 characters, [SEP] follows each
-document, and rows without padding come in a fixed shuffled order. `crammed.model.heldout` then
-replaces exactly round(rate x length) tokens of each row by [MASK], at rates of 15 % and 25 %.
+The model's own tokenizer encodes documents in pieces of 20,000 characters, [SEP] follows each
+document, and the rows, which have no padding, are shuffled in a fixed order.
+`crammed.model.heldout` then replaces exactly round(rate x length) tokens of each row with [MASK],
+at rates of 15 % and 25 %.
 Loss is in nats per masked token; bits per character compare models with different tokenizers.
 """
 
@@ -33,7 +34,7 @@ class HeldoutRows:
 
     Attributes:
         ids: [R, S] token ids.
-        tokens_per_character: of the whole text.
+        tokens_per_character: over the whole held-out text.
     """
 
     ids: NDArray[np.int64]
@@ -54,10 +55,10 @@ def heldout_texts(file: Path) -> Iterator[str]:
 
 
 def text_bytes(characters: int, file: Path) -> float:
-    """About how many bytes of UTF-8 a text has, by the documents held out of it.
+    """About how many bytes of UTF-8 a text takes, estimated from the documents held out of it.
 
     Args:
-        characters: of the text.
+        characters: length of the text.
 
     Raises:
         InputError: the file is unreadable or not of that form.
@@ -89,7 +90,7 @@ def cut_rows(
         ids_of: token ids of a text, without special tokens.
         sep: id of [SEP].
         file: JSON lines with a field ``text``, compressed or not.
-        most_rows: how many rows to draw at most.
+        most_rows: largest number of rows to draw.
         length: tokens in a row, S.
 
     Raises:

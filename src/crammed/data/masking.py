@@ -1,6 +1,6 @@
 """Masking on the device: a fixed number of positions in each row, drawn by keyed hashes.
 
-Apart from the seed, a row's masks depend on its number in the stream alone: not on the microbatch,
+Apart from the seed, a row's masks depend only on its number in the stream: not on the microbatch,
 the number of workers, the device or restarts. Fixed counts keep every shape static.
 """
 
@@ -43,8 +43,8 @@ def keyed_bits(word: int | Tensor, rows: Tensor, columns: int) -> Tensor:
     """32 uniform bits for each (row number, column): [B, columns] int64 in [0, 2**32).
 
     Args:
-        word: the key of the draw, from `crammed.keys.key`. As a tensor, [] int64, it is not a
-            constant of a compiled function, which then serves every seed.
+        word: the key of the draw, from `crammed.keys.key`. As a [] int64 tensor it does not become
+            a constant of a compiled function, which can then be used for every seed.
         rows: [B] int64 row numbers in the stream, at least 0.
     """
     column = torch.arange(columns, device=rows.device)
@@ -66,10 +66,10 @@ class Masker:
     of Geiping and Goldstein 2022.
 
     Args:
-        corruption: what the chosen positions become, one of `CORRUPTIONS`.
+        corruption: what replaces the chosen tokens, one of `CORRUPTIONS`.
         mask_id: id of [MASK].
         specials: ids that are never drawn as random tokens.
-        device: where the rows will be, to save copying the keys for every call.
+        device: where the rows will be, so that calls need not copy the keys there.
     """
 
     def __init__(
@@ -134,5 +134,5 @@ CORRUPTIONS: dict[str, Callable[[Masker, Tensor, Tensor], Tensor]] = {
     "80-10-10": _mostly_masked,
     "all-mask": _all_masked,
 }
-"""The values of `masking.corruption`: what becomes of the ids [B, N] at the chosen positions of
-rows with these numbers [B]."""
+"""The values of `masking.corruption`: functions from the ids at the chosen positions, [B, N], and
+the numbers of their rows, [B], to the ids that replace them."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 SAMPLES_OF_A_SHARD = 3
-"""Samples of every step from one shard."""
+"""Samples that each step keeps from one shard."""
 SAMPLE_CHARACTERS = 500
 
 Sample = dict[str, str]
@@ -19,7 +19,7 @@ def sample(step: str, source: str, text: str) -> Sample:
 
 
 def first_of_each_step(samples: Iterable[Sample], most: int) -> Iterator[Sample]:
-    """The samples in order, but no more than `most` of each step."""
+    """The samples in order, at most `most` from each step."""
     seen: Counter[str] = Counter()
     for each in samples:
         seen[each["step"]] += 1

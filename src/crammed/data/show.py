@@ -18,12 +18,12 @@ from crammed.quantity import counted, quantity
 _BAR = 32
 _SHOWN_CHARACTERS = 160
 _MUCH = 0.5
-"""Share of the tokens in long documents from which longer rows are worth a thought."""
+"""Share of the tokens in long documents from which longer rows are suggested."""
 _LONG_ROW = 512
 
 
 def describe_corpus(corpus: Corpus) -> list[tuple[str, str]]:
-    """The content of the manifest, as labels with one or more lines each.
+    """The content of the manifest, as pairs of a label and one or more lines.
 
     Raises:
         InputError: the manifest is damaged.
@@ -96,7 +96,7 @@ def sample_rows(corpus: Corpus, count: int) -> list[str]:
 
 
 def dropped_samples(corpus: Corpus, most_a_step: int = 2) -> list[Sample]:
-    """The beginnings of dropped documents, no more than `most_a_step` of each step."""
+    """The beginnings of dropped documents, at most `most_a_step` from each step."""
     file = corpus.path / "dropped.jsonl.gz"
     if not file.exists():
         return []
@@ -124,18 +124,18 @@ def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def describe_share(heldout: Mapping[str, Any]) -> str:
-    """Such as `` (1.3 % of the text)``; empty for corpora of older versions."""
+    """Text such as `` (1.3 % of the text)``; empty for corpora of older versions."""
     share = heldout.get("share")
     return "" if share is None else f" ({100 * share:.1f} % of the text)"
 
 
 def dropping_steps(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The cleaning steps that dropped something, in their order."""
+    """The cleaning steps that dropped something, in order."""
     return [step for step in manifest["steps"] if step["dropped"] or step.get("characters")]
 
 
 def describe_dropped(step: Mapping[str, Any]) -> str:
-    """Such as ``12 documents (0.4 %), 3.1 k characters``; a step may drop only one of the two."""
+    """Text such as ``12 documents (0.4 %), 3.1 k characters``; leaves out either one if it is 0."""
     words = []
     if step["dropped"]:
         share = step["dropped"] / (step["kept"] + step["dropped"])
@@ -146,7 +146,7 @@ def describe_dropped(step: Mapping[str, Any]) -> str:
 
 
 def _context(corpus: Corpus, histogram: Sequence[int]) -> list[str]:
-    """How much of the text lies in documents that do not fit into a row, and what to do then."""
+    """How much of the text lies in documents longer than a row, and what to do if it is much."""
     share = share_beyond(histogram, corpus.row_length)
     words = f"about {100 * share:.0f} % of the tokens are in documents longer than a row"
     if share < _MUCH or corpus.row_length >= _LONG_ROW:
@@ -165,7 +165,7 @@ def _vocabulary(corpus: Corpus) -> str:
 
 
 def _bars(bins: Sequence[tuple[str, int]]) -> list[str]:
-    """A bar chart of labelled counts, one line for each."""
+    """A bar chart of labelled counts, one line each."""
     if not bins:
         return []
     label_width = max(len(label) for label, _ in bins)

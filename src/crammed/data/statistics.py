@@ -1,4 +1,4 @@
-"""Statistics of a corpus, counted shard by shard and added up."""
+"""Statistics of a corpus, counted per shard and added up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Statistics:
-    """Counts over the documents of one shard, or of several.
+    """Counts over the documents of one or more shards; a document packed twice counts twice.
 
     Attributes:
         documents: number of documents of each source.
@@ -50,7 +50,7 @@ class Statistics:
         Args:
             characters: [D] characters of each document.
             tokens: [D] tokens of each document.
-            stream: [T] the documents' tokens, including what is put between them.
+            stream: [T] the documents' tokens, including the special tokens around them.
         """
         # Integers, so that rounding moves no document into another bin.
         density = BINS_A_TOKEN * tokens // np.maximum(characters, 1)
@@ -118,7 +118,7 @@ def unigram_cross_entropy(counts: Counts, rows: NDArray[np.int64]) -> float:
 
 
 def log_frequencies(counts: Counts) -> NDArray[np.float64]:
-    """Natural logarithms [V] of the shares of tokens that occur so often [V]; add-one smoothed."""
+    """Natural logarithms of token frequencies, [V], from counts, [V], with add-one smoothing."""
     shares: NDArray[np.float64] = np.log((counts + 1) / (counts.sum() + len(counts)))
     return shares
 
@@ -135,21 +135,21 @@ def labelled_lengths(histogram: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def share_beyond(histogram: Sequence[int], length: int) -> float:
-    """About which share of all tokens is in documents of at least so many.
+    """Approximate share of all tokens that lie in documents of at least `length` tokens.
 
-    The lengths within a bin are taken to be spread evenly over their logarithms.
+    The logarithms of the lengths in a bin are assumed to be uniformly distributed.
 
     Args:
         histogram: [LENGTH_BINS] documents by length in tokens.
     """
     counts = np.array(histogram, np.float64)
     begins = 2.0 ** np.arange(len(counts))
-    above = np.clip(length / begins, 1.0, 2.0)  # a bin's documents of that length begin there
+    above = np.clip(length / begins, 1.0, 2.0)  # where each bin reaches `length`
     return float((counts * begins * (2.0 - above)).sum() / max(1.0, (counts * begins).sum()))
 
 
 def _by_length(lengths: Counts) -> Counts:
-    """Histogram of integers by their highest bit; 0 counts as 1."""
+    """Histogram of integers by their highest set bit; 0 counts as 1."""
     _, exponents = np.frexp(np.maximum(lengths, 1).astype(np.float64))
     return _histogram(exponents.astype(np.int64) - 1, LENGTH_BINS)
 

@@ -1,10 +1,10 @@
-"""Comparing a corpus with its hashes, once on each machine.
+"""Compares a corpus with its hashes, once on each machine.
 
-That a corpus matched its hashes is remembered in the user's cache folder, not beside the corpus,
-which may lie on a disk that several machines read, each through its own memory and network. What
-is remembered are the size, the time of the last change and the number of every file, so that a file
-that was written to or replaced since is compared again. Damage that changes none of these, as a bit
-that a disk loses later, is found by ``crammed data verify`` alone.
+That a corpus matched its hashes is remembered in the user's cache folder rather than beside the
+corpus, which may lie on a disk that several machines read, each through its own memory and network.
+The note holds the size, modification time and inode number of every file, so a file that has since
+been written to or replaced is compared again. Damage that changes none of these, such as a bit that
+a disk loses later, is found only by ``crammed data verify``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from crammed.terminal.progress import Progress
 
 
 def verify_once(corpus: Corpus, progress: Progress) -> None:
-    """Compare the files of a corpus with their hashes, unless this machine did so already.
+    """Compare the files of a corpus with their hashes, unless this machine has already done so.
 
     Raises:
         InputError: some differ.
@@ -30,7 +30,7 @@ def verify_once(corpus: Corpus, progress: Progress) -> None:
     note = cache_folder() / "corpora" / f"{json_hash(str(corpus.path.resolve()))}.json"
     try:
         known = (read_json(note) or {}).get("seen")
-    except InputError:  # it is no more than a note
+    except InputError:  # only a note, not worth an error
         known = None
     if known == seen:
         return
@@ -38,7 +38,7 @@ def verify_once(corpus: Corpus, progress: Progress) -> None:
         damaged = list(corpus.damaged())
     if damaged:
         raise InputError(f"corpus {corpus.path} is damaged: {', '.join(damaged)}; prepare it again")
-    with contextlib.suppress(InputError, OSError):  # without a place for notes, every run compares
+    with contextlib.suppress(InputError, OSError):  # unwritable: every run compares
         write_json(note, {"corpus": corpus.sha256, "seen": seen})
 
 

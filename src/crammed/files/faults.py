@@ -1,4 +1,4 @@
-"""What a full disk, a failing one or a place that cannot be written to is called."""
+"""Messages for a full disk, a failing one, or a place that cannot be written to."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def disk_faults(path: Path) -> Iterator[None]:
 
 
 def failing(error: Exception, path: Path | None = None, number: int | None = None) -> str:
-    """What to say about an operation that the machine refused, and what to do then."""
+    """A message about an operation that the machine refused, and what to do about it."""
     named = getattr(error, "filename", None) or path
     place = f" {os.fsdecode(named)}" if isinstance(named, str | bytes | Path) else ""
     reason = os.strerror(number) if number else getattr(error, "strerror", None) or error

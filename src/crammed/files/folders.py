@@ -13,7 +13,7 @@ from crammed.files.faults import disk_faults
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, so that a power cut does not take them away again."""
+    """Make a folder and those above it, such that they survive a power cut."""
     if path.is_dir():
         return
     if path.parent != path:
@@ -23,12 +23,12 @@ def make_folder(path: Path) -> None:
 
 
 def missing_folders(path: Path) -> list[Path]:
-    """Those of `path` and the folders above it that do not exist, the innermost first."""
+    """Which of `path` and the folders above it do not exist, innermost first."""
     return [folder for folder in (path, *path.parents) if not folder.exists()]
 
 
 def remove_if_empty(folders: Iterable[Path]) -> None:
-    """Remove folders, but none that holds something."""
+    """Remove those of the folders that are empty."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
@@ -38,7 +38,7 @@ def remove_if_empty(folders: Iterable[Path]) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """Make a folder that appears at `path` complete, or not at all.
 
-    Yields a temporary folder beside it to write into; one that a crash left is removed first.
+    Yields a temporary folder beside it to write into; one left by a crash is removed first.
     """
     aside = path.with_name(f".{path.name}.tmp")
     with disk_faults(path):
@@ -53,7 +53,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def sync_all(files: Iterable[Path]) -> None:
-    """Wait until the disk has the content of all these files."""
+    """Wait until the content of all these files is on the disk."""
     for file in files:
         sync(file)
 
@@ -71,7 +71,7 @@ def publish(folder: Path, path: Path) -> None:
 
 
 def _move_into_place(folder: Path, path: Path) -> None:
-    """Rename a folder on the same disk, once all of its content has reached that disk."""
+    """Rename a folder within its disk, once all of its content is on that disk."""
     for each in (*folder.rglob("*"), folder):  # a folder's own content is the names in it
         if each.is_file() or each.is_dir():
             sync(each)
@@ -82,7 +82,7 @@ def _move_into_place(folder: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has the content of a file, or the names in a folder."""
+    """Wait until the content of a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -97,7 +97,7 @@ def inside(folder: Path, name: object, listing: str) -> Path:
         listing: what messages call the file that lists the name.
 
     Raises:
-        InputError: the name leads out of the folder, or is none.
+        InputError: the name leads out of the folder, or is not a name.
     """
     if isinstance(name, str) and name and "\0" not in name:
         path = Path(name)

@@ -1,4 +1,4 @@
-"""Hashes of files and of values, and whether a folder is as it was written."""
+"""Hashes of files and of values, and whether a folder is still as it was written."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ HASHES = "hashes.json"
 
 
 def write_hashes(folder: Path) -> None:
-    """Write the SHA-256 of every file of a `new_folder` into its ``hashes.json``."""
+    """Write the SHA-256 of the files directly in a `new_folder` into its ``hashes.json``."""
     hashes = {name: sha256(folder / name) for name in _names(folder)}
-    write_json(folder / HASHES, hashes, sync_folder=False)  # `new_folder` does that
+    write_json(folder / HASHES, hashes, sync_folder=False)  # `new_folder` syncs it
 
 
 def damage(folder: Path) -> str | None:
     """How a folder differs from its ``hashes.json``, in a few words; None if it does not.
 
-    Files that are not listed there do not matter.
+    Files that it does not list do not matter.
     """
     try:
         hashes = read_json(folder / HASHES)
@@ -58,5 +58,5 @@ def damage(folder: Path) -> str | None:
 
 
 def _names(folder: Path) -> list[str]:
-    """Names of the files of a folder, but for its hashes."""
+    """Names of the files in a folder, except for its hashes."""
     return sorted(file.name for file in folder.iterdir() if file.is_file() and file.name != HASHES)

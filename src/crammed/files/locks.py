@@ -12,15 +12,15 @@ from crammed.files.faults import disk_faults
 from crammed.files.folders import make_folder
 
 _A_LOOK = 0.1
-"""Seconds within which a look at a lock is over."""
+"""Seconds within which a process that only looks at a lock has let go of it."""
 
 
 class FolderLock:
     """An exclusive lock on a folder, held until `release`, the end of a ``with``, or a crash.
 
     Args:
-        folder: made if it does not exist.
-        shown: what messages name, if not the folder itself.
+        folder: created if it does not exist.
+        shown: path that messages name instead of the folder.
         file: name of the lock file in the folder.
 
     Raises:
@@ -43,7 +43,7 @@ class FolderLock:
             raise InputError(f"{shown or folder} cannot be locked: {error.strerror}") from error
 
     def release(self) -> None:
-        """Let another process have the folder."""
+        """Release the lock."""
         os.close(self._descriptor)
 
     def __enter__(self) -> FolderLock:
@@ -54,7 +54,7 @@ class FolderLock:
 
 
 def _lock(descriptor: int) -> None:
-    """Take a lock; one that is only looked at (`is_locked`) is free again in a moment."""
+    """Take a lock; tried twice, since `is_locked` holds a lock for a moment."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -63,10 +63,10 @@ def _lock(descriptor: int) -> None:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds a `FolderLock` on the folder now."""
+    """Whether a process now holds a `FolderLock` on the folder, in the default lock file."""
     try:
         descriptor = os.open(folder / ".lock", os.O_RDONLY)
-    except OSError:  # it has never been locked
+    except OSError:  # never locked
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""Temporary folders that do not outlive their process for long, even if it is killed.
+"""Temporary folders that do not long outlive their process, even if it is killed.
 
-Each is locked while its process lives. Whoever makes one removes those whose lock is free.
+Each is locked while its process lives. Making one removes those whose lock is free.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PREFIX = "crammed-scratch-"
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """An empty folder in the system's place for temporary files, removed in the end.
+    """An empty folder in the system's temporary directory, removed at the end.
 
     Raises:
-        InputError: the disk is full, or the place cannot be written to.
+        InputError: the disk is full, or the directory cannot be written to.
     """
     place = Path(tempfile.gettempdir())
     _remove_those_of_the_dead(place)
@@ -42,7 +42,7 @@ def _locked_folder(place: Path) -> tuple[Path, int]:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
         lock = os.open(folder, os.O_RDONLY)
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)  # waits for a process that just took it for left over
+            fcntl.flock(lock, fcntl.LOCK_EX)  # waits if a process is about to remove it
         if folder.exists():
             return folder, lock
         os.close(lock)
@@ -50,7 +50,7 @@ def _locked_folder(place: Path) -> tuple[Path, int]:
 
 def _remove_those_of_the_dead(place: Path) -> None:
     for folder in place.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # in use, of another user, or just gone
+        with contextlib.suppress(OSError):  # in use, another user's, or just gone
             lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read with one line for what is wrong."""
+"""Writes files whole or not at all, and reads them with one-line messages for what is wrong."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from crammed.files.faults import disk_faults
 from crammed.files.folders import make_folder, sync
 
 _TAIL = 65_536
-"""Bytes at the end of a log that hold its last record."""
+"""Bytes at the end of a log within which its last record is looked for."""
 
 
 def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     """Replace the file in one step: readers see the old content or the new, never a part.
 
-    When this returns, the disk has the new content. Makes the file's folder if there is none. A
-    link is replaced, and nothing is written to where it leads.
+    When this returns, the new content is on the disk. Makes the file's folder if there is none. A
+    link is itself replaced; nothing is written to its target.
 
     Args:
-        sync_folder: False lets a power cut bring the old content back, which takes less time.
+        sync_folder: False is faster, but a power cut may bring the old content back.
 
     Raises:
         InputError: it cannot be written, or is a device or a pipe.
@@ -38,7 +38,7 @@ def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     with disk_faults(path):
         make_folder(path.parent)
         try:
-            aside.unlink(missing_ok=True)  # a crash left it, or somebody made it a link
+            aside.unlink(missing_ok=True)  # left by a crash, or a link that somebody made
             with aside.open("x", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
@@ -82,7 +82,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
-    """The last whole object of a JSON-lines file, which may be written to; None if there is none.
+    """The last whole object of a JSON-lines file, which may be growing; None if there is none.
 
     Raises:
         OSError: the file cannot be read.
@@ -103,7 +103,7 @@ def last_record(path: Path) -> dict[str, Any] | None:
 
 
 def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a gzip file whose bytes depend on its content alone, not on its name or the time."""
+    """Write a gzip file whose bytes depend only on its content, not on its name or the time."""
     with disk_faults(path), path.open("wb") as raw:
         with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
             for chunk in chunks:
@@ -111,7 +111,7 @@ def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
-    """Write the array's bytes alone; numpy's own writer does not report a full disk."""
+    """Write only the array's bytes; numpy's own writer does not report a full disk."""
     with disk_faults(path), path.open("wb") as file:
         file.write(np.ascontiguousarray(array).data)
 

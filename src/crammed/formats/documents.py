@@ -33,18 +33,18 @@ _MOST_SHOWN = 500  # characters of a list of names
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read as a document."""
+    """What to read as documents."""
 
     documents: TextDocuments = "blank-line"
     """What counts as one document of plain text."""
     text_field: str = "text"
     """The field of a record that holds its text; dots lead to nested fields."""
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Fields, and the values (as text) of which a record must have one; others are dropped."""
+    """Fields and their allowed values, as text; records without one of these are dropped."""
 
     @property
     def fields(self) -> list[str]:
-        """The only fields of a record that are needed."""
+        """The fields of a record that are needed."""
         return [self.text_field, *self.where]
 
     def text_of(self, record: Record, place: str, columns: Iterable[str] = ()) -> str | None:
@@ -66,7 +66,7 @@ class ReadOptions:
         try:
             text = look_up(record, self.text_field)
         except KeyError:
-            names = " ".join(", ".join(columns or record).split())  # which may hold line breaks
+            names = " ".join(", ".join(columns or record).split())  # without line breaks
             raise InputError(
                 f"{place}: no field {self.text_field!r} (it has: {names[:_MOST_SHOWN]}); choose "
                 "another with data.text_field=NAME"
@@ -92,12 +92,12 @@ def format_of(path: Path) -> str | None:
     inner = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
     suffix = inner.suffix.lower()
     if suffix in _BINARY and inner != path:
-        return None  # these are compressed inside, never as a whole
+        return None  # compressed internally, never as a whole
     return suffix if suffix in READERS else None
 
 
 def read_text(file: File, options: ReadOptions) -> Iterator[str]:
-    """Documents of plain text, without the line break at their end."""
+    """Documents of plain text, without line breaks at their end."""
     gathered: list[str] = []
     for number, line in lines(file):
         if "\0" in line:
@@ -114,7 +114,7 @@ def read_text(file: File, options: ReadOptions) -> Iterator[str]:
 
 
 def read_json_lines(file: File, options: ReadOptions) -> Iterator[str]:
-    """Documents of JSON objects, one on each line."""
+    """Documents of JSON objects, one per line or in an array."""
     return _texts(json_records(file), options)
 
 

@@ -29,7 +29,7 @@ class HubDataset:
     converted: bool = False
     """Read the hub's copy in Parquet: the original is a script, which `datasets` no longer runs."""
     rows_per_document: int = 1
-    """How many successive rows to join, for data sets whose rows are sentences."""
+    """Number of consecutive rows to join, for data sets whose rows are sentences."""
 
     @property
     def newest(self) -> str | None:
@@ -37,8 +37,8 @@ class HubDataset:
         return "refs/convert/parquet" if self.converted else None
 
 
-# What the paper trained on or compared (section 4.4), then what people use now. The hub's Pile
-# lacks its copyrighted parts; its deduplicated copy has no `meta.pile_set_name`.
+# What the paper trained on or compared (section 4.4), then what is in use now. The Pile on the hub
+# lacks its copyrighted parts; the deduplicated copy has no `meta.pile_set_name`.
 SHORT_NAMES = {
     "wikipedia": HubDataset("wikimedia/wikipedia", "20231101.en"),
     "bookcorpus": HubDataset(
@@ -57,10 +57,10 @@ SHORT_NAMES = {
 
 
 def parse_name(name: str) -> HubDataset:
-    """The data set that ``hub:`` with this name after it stands for.
+    """The data set that ``hub:NAME`` stands for.
 
     Raises:
-        InputError: the name is neither a short one nor one with an owner.
+        InputError: the name is neither a short name nor OWNER/REPOSITORY.
     """
     parts = name.split("/")
     if parts[0] in SHORT_NAMES:
@@ -73,16 +73,19 @@ def parse_name(name: str) -> HubDataset:
             f"are {', '.join(sorted(SHORT_NAMES))}; write others as hub:OWNER/REPOSITORY"
         )
     if len(rest) > 2 or not all(parts):
-        raise InputError(f"hub:{name} should be hub:NAME or hub:OWNER/REPOSITORY, /CONFIG, /SPLIT")
+        raise InputError(
+            f"hub:{name} should be hub:NAME or hub:OWNER/REPOSITORY, which /CONFIG and /SPLIT may "
+            "follow"
+        )
     config, split = (*rest, "", "")[:2]
     return replace(known, config=config or known.config, split=split or known.split)
 
 
 def open_part(name: str, text_field: str | None, options: ReadOptions) -> HubPart:
-    """Look the data set up on the hub and fix its revision.
+    """Look up the data set on the hub and fix its revision.
 
     Args:
-        text_field: the field that this source names itself; None if it names none.
+        text_field: the field that this source sets for itself; None if it sets none.
 
     Raises:
         InputError: no such data set, configuration or split; no network; no `datasets`.

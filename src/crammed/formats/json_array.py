@@ -1,4 +1,4 @@
-"""Cuts the objects out of a JSON array that need not fit in memory as a whole."""
+"""Splits a JSON array into its objects; the array need not fit in memory as a whole."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from crammed.errors import InputError
 from crammed.formats.lines import File, chunks_of
 
 LARGEST = 1 << 28
-"""Characters of one object, so that an array without an end does not fill the memory."""
+"""Characters in one object at most, so that an object without an end does not fill the memory."""
 
 _INK = re.compile(r"[^ \t\n\r]")
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|\\?\Z)|[][{}]', re.DOTALL)
-"""A bracket or a string; group 1 is missing if the text ends before the string does."""
+"""A bracket or a string; group 1 is unset if the text ends before the string does."""
 
 
 def array_objects(stream: BinaryIO, file: File) -> Iterator[tuple[str, str]]:
-    """The objects of an array, each with its place for messages and its text.
+    """The objects of an array, each as its place, for messages, and its text.
 
     Memory holds one object and at most as much again of what follows.
 
     Raises:
-        InputError: the file is damaged, is no array, or the array holds something but objects.
+        InputError: the file is damaged or not an array, or the array holds anything but objects.
     """
     text = _Text(chunks_of(stream, file))
     number, before = 0, "["
@@ -35,7 +35,7 @@ def array_objects(stream: BinaryIO, file: File) -> Iterator[tuple[str, str]]:
         place = f"{file.shown}, record {number}"
         if text.peek() != "{":
             raise InputError(
-                f"{place}: cut off, or not an object; an array must hold objects with fields alone"
+                f"{place}: cut off, or not an object; an array may hold only objects with fields"
             )
         if (found := text.take_object()) is None:
             raise InputError(
@@ -55,7 +55,7 @@ def array_objects(stream: BinaryIO, file: File) -> Iterator[tuple[str, str]]:
 
 
 class _Text:
-    """Text that is read bit by bit, from the place that has been reached."""
+    """Text that is read piece by piece, with a position up to which it has been used."""
 
     def __init__(self, pieces: Iterator[str]) -> None:
         self._pieces = pieces
@@ -63,7 +63,7 @@ class _Text:
         self._at = 0
 
     def peek(self) -> str:
-        """The next character that is not white space, which is then here; empty at the end."""
+        """Move to the next character that is not white space, and return it; empty at the end."""
         while (found := _INK.search(self._text, self._at)) is None:
             self._at = len(self._text)
             if not self._read_on():
@@ -72,11 +72,11 @@ class _Text:
         return found[0]
 
     def skip(self) -> None:
-        """Go on by one character."""
+        """Move on by one character."""
         self._at += 1
 
     def take_object(self) -> str | None:
-        """The text from the bracket here to the one that closes it; None if that is too far."""
+        """The text from this bracket to the one that closes it; None if too long or cut off."""
         depth = end = 0
         while True:
             for token in _TOKEN.finditer(self._text, self._at + end):
@@ -96,7 +96,7 @@ class _Text:
                 return None
 
     def _read_on(self) -> bool:
-        """Read at least as much as is left, and forget what is behind; false at the end."""
+        """Read at least as much as is left, and drop what has been used; false at the end."""
         left = self._text[self._at :]
         read, size = [left], 0
         for piece in self._pieces:

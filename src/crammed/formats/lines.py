@@ -1,4 +1,4 @@
-"""Reads the lines of one text file: decompressed, decoded and numbered, with faults named."""
+"""Reads the lines of one text file: decompressed, decoded and numbered."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
 
 @contextmanager
 def read_faults(file: File) -> Iterator[None]:
-    """Turn what libraries raise about a damaged file into an `InputError`."""
+    """Turn libraries' errors about a damaged file into an `InputError`."""
     try:
         yield
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
@@ -60,7 +60,7 @@ def read_faults(file: File) -> Iterator[None]:
 
 @contextmanager
 def open_bytes(file: File) -> Iterator[io.BufferedReader]:
-    """The file's content, decompressed; what libraries say of damage becomes an `InputError`."""
+    """The file's content, decompressed; errors about damage become an `InputError`."""
     with read_faults(file):
         suffix = file.path.suffix.lower()
         if suffix == ".zst":
@@ -79,7 +79,7 @@ def lines(file: File) -> Iterator[tuple[int, str]]:
 
 
 def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Iterator[tuple[int, str]]:
-    """The same of a file that has been opened, from the line with the number `first`."""
+    """As `lines`, but from an open stream whose next line has the number `first`."""
     for number, line in enumerate(stream, first):
         if number == 1:
             if line.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -95,10 +95,10 @@ def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Iterator[tuple[int
 
 
 def skip_space(stream: io.BufferedReader) -> tuple[int, bytes]:
-    """Read up to the first byte that is not white space, which is still to be read.
+    """Skip to the first byte that is not white space, without consuming it.
 
     Returns:
-        how many lines ended before that byte, and the byte; it is empty if there is none.
+        The number of lines that ended before that byte, and the byte; empty if there is none.
     """
     if stream.peek(_BUFFER).startswith(_MARK):
         stream.read(len(_MARK))
@@ -112,7 +112,7 @@ def skip_space(stream: io.BufferedReader) -> tuple[int, bytes]:
 
 
 def chunks_of(stream: BinaryIO, file: File) -> Iterator[str]:
-    """The text in pieces of some thousand characters, without a byte order mark."""
+    """The text in pieces of up to `_BUFFER` bytes, without a byte order mark."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     try:
         while data := stream.read(_BUFFER):

@@ -1,4 +1,4 @@
-"""Reads the records of one file as dicts: JSON lines, CSV and TSV tables, Parquet, Arrow.
+"""Reads the records of one file as dicts: JSON, CSV and TSV tables, Parquet, Arrow.
 
 There is one function for each format. Every fault in a file is an `InputError` that names the file
 and the line or row.
@@ -19,7 +19,7 @@ from crammed.errors import InputError
 from crammed.formats.json_array import array_objects
 from crammed.formats.lines import File, lines, lines_of, open_bytes, read_faults, skip_space
 
-BATCH = 128  # rows turned into Python objects at once: books of a megabyte must fit in memory
+BATCH = 128  # rows made into Python objects at a time: books of a megabyte must fit in memory
 _LARGEST_FIELD = 2**31 - 1  # characters in a CSV cell; the csv module's own limit is 131,072
 
 Record = Mapping[str, Any]
@@ -28,7 +28,7 @@ Records = Iterator[tuple[str, Record]]
 
 
 def json_records(file: File) -> Records:
-    """JSON objects: one on each line, blank lines apart, or those of an array in any layout."""
+    """JSON objects: one per line, with blank lines ignored, or those of an array in any layout."""
     with open_bytes(file) as stream:  # once, since a pipe cannot be read again
         ended, first = skip_space(stream)
         if first == b"[":
@@ -97,7 +97,7 @@ def tsv_records(file: File) -> Records:
 
 
 def _named_cells(file: File, rows: Iterable[tuple[int, list[str]]], hint: str = "") -> Records:
-    """Rows with the numbers of their lines; the first that is not empty names the columns."""
+    """Records of numbered rows; the first row that is not empty names the columns."""
     columns: list[str] = []
     for number, cells in rows:
         if not cells:
@@ -116,7 +116,7 @@ def _named_cells(file: File, rows: Iterable[tuple[int, list[str]]], hint: str = 
 
 
 def _no_name_twice(columns: list[str], place: str) -> None:
-    """Raise an `InputError` if two columns have the same name; those without one are ignored."""
+    """Raise an `InputError` if two columns have the same name; unnamed columns are ignored."""
     seen: set[str] = set()
     for name in filter(None, columns):
         if name in seen:
@@ -145,7 +145,7 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
     """Rows of an Arrow file in either layout: stream (which `datasets` writes) or file.
 
     Args:
-        fields: as for `parquet_records`; a nested field is read with the whole of its column.
+        fields: as for `parquet_records`, but nested fields are read with their whole column.
     """
     with _table_faults(file), _open_arrow(file) as (names, batches):
         if fields is not None:
@@ -167,7 +167,7 @@ def arrow_columns(file: File) -> list[str]:
 
 @contextmanager
 def _table_faults(file: File) -> Iterator[None]:
-    """`read_faults` with those that values and names outside their range lead to."""
+    """`read_faults`, with the further errors that damaged values and names cause."""
     try:
         with read_faults(file):
             yield
@@ -193,7 +193,7 @@ def _open_arrow(file: File) -> Iterator[tuple[list[str], Iterable[Any]]]:
 def _row_records(file: File, batches: Iterable[Any]) -> Records:
     before = 0
     for batch in batches:
-        batch.validate(full=True)  # offsets and UTF-8, which a damaged file has wrong
+        batch.validate(full=True)  # checks offsets and UTF-8, which damage may spoil
         for row, record in enumerate(batch.to_pylist(), before + 1):
             yield f"{file.shown}, row {row}", record
         before += batch.num_rows

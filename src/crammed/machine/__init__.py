@@ -2,8 +2,8 @@
 
 device   the device of a run, its memory and its peak
 cards    graphics cards by name: memory, bandwidth, peak
-speed    the nominal speed of a device, until it is measured
-workers  processes, and the cores that each may use
-engine   who does the work on shards: this process, processes of this machine, a Ray cluster
-energy   the joules that a run draws, where the machine counts them
+speed    the nominal speed of a device, for use where none is measured
+workers  worker processes, and the cores and memory they may use
+engine   what works on shards: this process, processes on this machine, a Ray cluster
+energy   the energy that a run uses, in joules, where the machine counts it
 """

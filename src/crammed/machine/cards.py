@@ -1,7 +1,7 @@
 """What is known about graphics cards without having one: peaks, memory, bandwidth.
 
-Figures are the manufacturer's, but for the peaks of the paper's three cards, which are as the paper
-rates them (Geiping and Goldstein 2022, section 2).
+Figures are the manufacturer's, except for the peaks of the paper's three cards, which are the
+paper's own (Geiping and Goldstein 2022, section 2).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Card:
     """A graphics card.
 
     Attributes:
-        name: words that all occur in the name that PyTorch has for it.
-        teraflops: dense 16-bit matrix products with 32-bit accumulation, in TFLOP/s.
+        name: words that all occur in PyTorch's name for it.
+        teraflops: peak of dense 16-bit matrix products with 32-bit accumulation, in TFLOP/s.
         gibibytes: memory.
-        gigabytes_per_second: bandwidth of the memory.
+        gigabytes_per_second: memory bandwidth.
         capability: CUDA compute capability.
-        published: tokens per second of the paper's encoder in its authors' program, where somebody
-            has published them.
+        published: published tokens per second of the paper's encoder in its authors' program, if
+            any.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Card:
 
     @property
     def half(self) -> str:
-        """The 16-bit format that it multiplies."""
+        """The 16-bit format that it multiplies in hardware."""
         return "bfloat16" if self.capability >= (8, 0) else "float16"
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second that its memory moves."""
+        """Memory bandwidth in bytes per second."""
         return self.gigabytes_per_second * GIGA
 
 
@@ -73,9 +73,9 @@ CARDS = (
 
 
 def known_card(name: str) -> Card | None:
-    """The card with the most words that all occur in the name of a device; None if there is none.
+    """The card with the most words, all of which occur in a device's name; None if there is none.
 
-    Their order does not matter: an A100 of 80 GB calls itself ``NVIDIA A100-SXM4-80GB``.
+    Their order does not matter: an A100 with 80 GB calls itself ``NVIDIA A100-SXM4-80GB``.
     """
     words = _words(name)
     known = [card for card in CARDS if _words(card.name) <= words]
@@ -88,10 +88,10 @@ def _words(name: str) -> set[str]:
 
 
 def card_called(name: str) -> Card:
-    """The card that somebody means by a name, which may be a part of it, such as ``4090``.
+    """The card that a user's name for it means, which may be a part of it, such as ``4090``.
 
     Raises:
-        InputError: no card, or more than one.
+        InputError: it means no card, or more than one.
     """
     if (card := known_card(name)) is not None:
         return card

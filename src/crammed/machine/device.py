@@ -25,7 +25,7 @@ from crammed.machine.workers import cores
 FP8_CAPABILITY = (8, 9)
 """Lowest CUDA capability whose hardware multiplies matrices in 8 bits."""
 COMPILE_SECONDS_ON_CPU = 1200.0
-"""Work on one shape that is worth compiling on a CPU: a minute for a fifth off and more."""
+"""Work on one shape that is worth compiling on a CPU: a minute to save a fifth or more."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Device:
         dtype: format of the activations in pretraining.
         tuning_dtype: format of the activations in fine-tuning.
         fp8: whether the layers multiply in 8 bits.
-        kernels: what computes norms, gates and the loss, as `ComputeConfig` says it.
-        recomputes: whether layers compute their activations again for the gradients; None if
+        kernels: what computes norms, gates and the loss, as in `ComputeConfig`.
+        recomputes: whether layers recompute their activations for the backward pass; None if
             memory decides.
-        microbatch_rows: rows of one forward and backward pass to begin with.
+        microbatch_rows: initial number of rows in one forward and backward pass.
         fits_microbatch: whether to find a better number by measuring memory.
         peak: FLOP/s that matrix products can reach; None if unknown.
         peak_source: ``table``, ``measured`` or ``unknown``; a share of a measured peak is not MFU.
@@ -67,7 +67,7 @@ class Device:
 
     @property
     def in_place(self) -> bool:
-        """Whether the loss may be computed in place: only where that was measured to be faster."""
+        """Whether the loss may be computed in place: only where that was measured as faster."""
         eager = self.torch.type == "cpu" and not self.compile
         return self.kernels == "auto" and eager and self.dtype == torch.float32
 
@@ -75,14 +75,14 @@ class Device:
     def regional(self) -> bool:
         """Whether one layer is compiled for all.
 
-        Not on a CPU, whose runs have always been of whole graphs and stay what they were to the
+        Not on a CPU, where runs have always compiled whole graphs and must stay the same bit for
         bit.
         """
         return self.compile and self.torch.type == "cuda"
 
     @property
     def mfu_peak(self) -> float | None:
-        """The peak that model FLOP utilisation is a share of; None if the table lacks it."""
+        """The peak that model FLOP utilisation is relative to; None if the table lacks it."""
         return self.peak if self.peak_source == "table" else None
 
     def synchronize(self) -> None:
@@ -157,21 +157,21 @@ def choose_kind(config: ComputeConfig, reasons: list[str]) -> str:
 
 
 def memory_of(kind: str) -> int | None:
-    """Bytes of memory that a type of device has in all; None if unknown."""
+    """Total memory, in bytes, of a type of device; None if unknown."""
     if kind == "cuda":
         return int(torch.cuda.get_device_properties().total_memory)
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):  # a system that does not say
+    except (OSError, ValueError):  # the system does not say
         return None
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes that this process held at most: of a GPU's memory, otherwise of the machine's."""
+    """Most bytes that this process has held, of a GPU's memory or else of the machine's."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most  # which other systems count in KiB
+    return most if sys.platform == "darwin" else 1024 * most  # other systems count in KiB
 
 
 def native_half(device: torch.device) -> torch.dtype | None:
@@ -187,7 +187,7 @@ def native_half(device: torch.device) -> torch.dtype | None:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says, in any backend's words, that a device ran out of memory.
 
-    That includes an error that this one led to, such as the failure of a graph capture around it.
+    Errors raised in consequence count too, such as that of a graph capture around it.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return True
@@ -261,10 +261,10 @@ def _choose_compile(
 
 
 def _need_compiler(kind: str, asked: str) -> None:
-    """Refuse what was asked for where it is known that nothing could be compiled.
+    """Refuse what needs compiling if it is known that nothing could be compiled.
 
     Raises:
-        InputError: there is no compiler, or there are no headers of Python.
+        InputError: there is no compiler, or Python's headers are missing.
     """
     missing = None
     if kind == "cuda" and not can_compile_for_cuda():
@@ -341,7 +341,7 @@ def known_peak(name: str) -> float | None:
 
 
 def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of a product of 1024 x 1024 matrices, the best of five."""
+    """FLOP/s of multiplying 1024 x 1024 matrices, the best of five."""
     a = torch.ones(1024, 1024, device=device, dtype=dtype)
     best = 0.0
     for _ in range(5):

@@ -1,7 +1,7 @@
-"""Joules that training takes, by the counters of a GPU, or of a CPU and the memory beside it.
+"""Energy that training uses, in joules, from the counters of a GPU, or of a CPU and its memory.
 
-They count whatever runs on the device. Where there are none, or this process may not read them,
-nothing is known, and nothing is guessed.
+They count whatever runs on the device. If there are none, or this process may not read them, the
+energy is unknown, and is not estimated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RAPL = Path("/sys/class/powercap")
 NVML = "libnvidia-ml.so.1"
 """NVIDIA's management library, which comes with the driver."""
 SECONDS_BETWEEN_LOOKS = 10.0
-"""A CPU's counter may go round in two minutes."""
+"""A CPU's counter may wrap around within two minutes."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Counter:
     """A count of joules.
 
     Attributes:
-        read: gives the joules since some moment; raises OSError or ValueError if it cannot.
-        period: joules after which it begins at 0 again.
+        read: returns the joules since some fixed moment; raises OSError or ValueError if it cannot.
+        period: joules after which it wraps around to 0.
     """
 
     read: Callable[[], float]
@@ -40,10 +40,10 @@ class Counter:
 
 
 class Meter:
-    """Adds up what counters say from now on; without counters, nothing is known.
+    """Adds up what counters count from now on; without counters, the energy is unknown.
 
     Args:
-        before: joules that earlier processes used; None if that is not known.
+        before: joules that earlier processes used; None if unknown.
     """
 
     def __init__(self, counters: Sequence[Counter] = (), before: float | None = 0.0) -> None:
@@ -53,7 +53,7 @@ class Meter:
         self._used: float | None = before if self._last else None
 
     def joules(self) -> float | None:
-        """Joules up to now; None if they are not known."""
+        """Joules used so far; None if unknown."""
         with self._lock:
             if self._used is None:
                 return None
@@ -67,7 +67,7 @@ class Meter:
 
 
 def _read(counters: Sequence[Counter]) -> list[float]:
-    """What all counters say; nothing if one of them cannot be read."""
+    """The readings of all counters; empty if one of them cannot be read."""
     try:
         return [counter.read() for counter in counters]
     except (OSError, ValueError):
@@ -76,7 +76,7 @@ def _read(counters: Sequence[Counter]) -> list[float]:
 
 @contextmanager
 def metering(counters: Sequence[Counter], before: float | None) -> Iterator[Meter]:
-    """A meter that looks at its counters often enough to miss no round of theirs.
+    """A meter that reads its counters often enough to miss no wrap-around.
 
     Args:
         before: as for `Meter`.
@@ -96,24 +96,24 @@ def metering(counters: Sequence[Counter], before: float | None) -> Iterator[Mete
 
 
 def counters_of(device: torch.device) -> list[Counter]:
-    """The counters of a device; none where what it uses cannot be known."""
+    """The counters of a device; none if its energy cannot be known."""
     if device.type == "cuda":
         return gpu_counters(device)
     return cpu_counters() if device.type == "cpu" else []
 
 
 def cpu_counters(folder: Path = RAPL) -> list[Counter]:
-    """Those of all processor packages and their memory; none if one of them cannot be read."""
+    """Counters of all processor packages and memory; none if one of them cannot be read."""
     counters = []
     try:
-        for zone in sorted(folder.glob("intel-rapl:*")):  # of AMD, too
+        for zone in sorted(folder.glob("intel-rapl:*")):  # also on AMD processors
             name = (zone / "name").read_text("utf-8").strip()
-            if name.startswith("package") or name == "dram":  # others are parts of these
+            if name.startswith("package") or name == "dram":  # others are part of these
                 period = _microjoules(zone / "max_energy_range_uj")
                 counters.append(Counter(partial(_microjoules, zone / "energy_uj"), period))
     except (OSError, ValueError):
         return []
-    return counters if _read(counters) else []  # which root alone may do on most systems
+    return counters if _read(counters) else []  # on most systems only root may
 
 
 def _microjoules(file: Path) -> float:
@@ -121,7 +121,7 @@ def _microjoules(file: Path) -> float:
 
 
 def gpu_counters(device: torch.device) -> list[Counter]:
-    """That of an NVIDIA GPU since Volta; none of others."""
+    """The counter of an NVIDIA GPU, Volta or later; none for others."""
     import torch
 
     try:

@@ -1,8 +1,8 @@
-"""Who does the work on shards: this process, processes on this machine, or a Ray cluster.
+"""What does the work on shards: this process, processes on this machine, or a Ray cluster.
 
-A stage is a function from a job to a result, applied to jobs in order. Jobs and results travel
-between processes; anything large is written to files in a folder that all of them see. The same
-bytes come out whoever does the work.
+A stage is a function from a job to a result, applied to jobs in order. Jobs and results are passed
+between processes; anything large is written to files in a folder that all of them can access. The
+bytes that come out are the same whichever does the work.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from crammed.machine.workers import cores, worker_processes
 _libc = ctypes.CDLL(None) if hasattr(ctypes.CDLL(None), "malloc_trim") else None  # glibc only
 
 JOIN_SECONDS = 60.0
-"""Time after which a Ray cluster that does not answer is given up."""
+"""Seconds to wait for a Ray cluster to answer."""
 _RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""With "0" Ray listens on the loopback interface alone; it reads this when it is imported."""
+"""With "0", Ray listens only on the loopback interface; it reads this when imported."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -38,7 +38,7 @@ Handle = TypeVar("Handle")
 
 class Engine(Protocol):
     def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
-        """Results in the order of the jobs, which are drawn as workers become free."""
+        """Results in the order of the jobs, which are consumed as workers become free."""
         ...
 
 
@@ -94,7 +94,7 @@ def _in_order(
     wait: Callable[[Handle], Result],
     most_waiting: int,
 ) -> Iterator[Result]:
-    """Submit jobs, only a few at a time: each may hold megabytes of text."""
+    """Submit jobs a few at a time, since each may hold megabytes of text, and yield results."""
     waiting: deque[Handle] = deque()
     for job in jobs:
         if len(waiting) >= most_waiting:
@@ -111,7 +111,7 @@ def _run(function: Callable[[Item], Result], job: Item) -> Result:
 
 
 def release_memory() -> None:
-    """Return free memory to the system, which the allocators of every process like to keep."""
+    """Return free memory, which allocators tend to keep, to the system."""
     pa.default_memory_pool().release_unused()
     if _libc is not None:
         _libc.malloc_trim(0)
@@ -119,7 +119,7 @@ def release_memory() -> None:
 
 @contextmanager
 def _ray_engine(workers: int) -> Iterator[Engine]:
-    """A cluster on this machine alone, or the one that RAY_ADDRESS names."""
+    """A cluster of this process's own, or the one that RAY_ADDRESS names."""
     address = os.environ.get("RAY_ADDRESS") or "local"
     alone = "leave compute.engine at processes"
     with ray_cluster(address, "RAY_ADDRESS", "compute.engine=ray", alone, workers) as ray:
@@ -133,16 +133,17 @@ def ray_cluster(
     """Ray, joined to a cluster.
 
     Args:
-        address: ``local`` for one of this process alone, or as in 10.0.0.5:6379.
+        address: ``local`` for a cluster of this process's own, or an address such as 10.0.0.5:6379.
         option: what set the address, for messages.
-        user: what needs Ray, and `otherwise` what to do without it, for messages.
+        user: what needs Ray, for messages.
+        otherwise: what to do without Ray, for messages.
         workers: CPUs of a local cluster.
 
     Raises:
         InputError: Ray is not installed, or no cluster answers at the address.
         CrammedError: a task raised it.
     """
-    if address == "auto":  # any user of this machine may have written the file with the address
+    if address == "auto":  # any local user could have written the address file
         raise InputError(f"{option}=auto: name the cluster by its address, as in 10.0.0.5:6379")
     if address == "local":
         os.environ.setdefault(_RAY_CLUSTERS, "0")
@@ -157,7 +158,7 @@ def ray_cluster(
         else:
             _join(lambda: ray.init(address=address, **quiet), f"{option}={address}")
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray takes it over
+            signal.signal(signal.SIGTERM, handler)  # Ray replaces it
     try:
         yield ray
     except ray.exceptions.RayTaskError as error:
@@ -170,7 +171,7 @@ def ray_cluster(
 
 
 def _join(join: Callable[[], object], named: str) -> None:
-    """Join a cluster within a time limit, which Ray itself has not."""
+    """Join a cluster within a time limit, since Ray itself sets none."""
     faults: list[Exception] = []
 
     def attempt() -> None:

@@ -1,8 +1,8 @@
-"""The nominal speed of a device: what stands in for it where nothing can be measured.
+"""The nominal speed of a device, for use where its speed cannot be measured.
 
 It decides what `crammed recipes` shows, the tables of sizes in the documentation, which size is
-measured first, and whether compiling pays in a run whose budget is not one of time: such a run
-computes the same bits every time, which a measurement would not.
+measured first, and whether compiling pays off in a run whose budget is not a time: such a run must
+compute the same bits every time, and a measurement could change them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ MULTIPROCESSOR = 0.5e12
 APPLE = 2e12
 """Nominal FLOP/s of training on a CPU core, on a CUDA multiprocessor and on an Apple GPU."""
 SHARE_OF_PEAK = 0.5
-"""Share of its peak that training nominally reaches on a GPU whose peak is known."""
+"""Share of a GPU's peak that training nominally reaches, if the peak is known."""
 
 
 def nominal_speed(compute: ComputeConfig) -> float:
-    """FLOP/s that training is taken to reach on the device that `compute` chooses.
+    """FLOP/s that training is assumed to reach on the device that `compute` chooses.
 
-    Several processes that train together count with all of their GPUs.
+    Processes that train together are counted with all of their GPUs.
 
     Raises:
         InputError: this machine has no such device.

@@ -20,7 +20,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def cores() -> int:
-    """CPU cores that this process may use: by its affinity, its container and OMP_NUM_THREADS."""
+    """CPU cores that this process may use, given affinity, container and OMP_NUM_THREADS."""
     here = (
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
@@ -32,7 +32,7 @@ def cores() -> int:
 
 
 def _quotas() -> Iterator[float]:
-    """Cores that the control groups of this process, and those around them, allow."""
+    """Core limits set by the control groups of this process and the groups around them."""
     try:
         lines = _OWN_GROUPS.read_text().splitlines()
     except OSError:
@@ -49,7 +49,7 @@ def _quotas() -> Iterator[float]:
 
 
 def _quota(group: Path) -> Iterator[float]:
-    """The cores that a control group allows, if it limits them."""
+    """The cores that a control group allows, if it sets a limit."""
     try:
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text().split()
@@ -63,12 +63,12 @@ def _quota(group: Path) -> Iterator[float]:
 
 
 def world_size() -> int:
-    """Processes that ``torchrun`` started to train one model; 1 without it."""
+    """Number of processes that ``torchrun`` started to train one model; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def available_memory() -> int | None:
-    """Bytes that the machine and the container leave to new processes; None if unknown."""
+    """Bytes of memory that machine and container leave for new processes; None if unknown."""
     limits = []
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -94,7 +94,7 @@ def worker_processes(
 
     Args:
         otherwise: setting to suggest if a worker dies, such as ``compute.workers=1``.
-        initializer: function that each worker calls with `arguments` before anything else.
+        initializer: function that each worker calls with `arguments` before its first job.
 
     Raises:
         CrammedError: a worker died.
@@ -110,7 +110,7 @@ def worker_processes(
             f"with {otherwise} if it happens again"
         ) from error
     except BaseException:
-        # A worker's current job may take hours, and what it has finished is on the disk.
+        # A worker's current job may take hours; what is finished is already on the disk.
         for process in multiprocessing.active_children():
             process.terminate()
         raise
@@ -121,7 +121,7 @@ def worker_processes(
 def _begin_worker(initializer: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
     """Give the worker one core, leave the terminal to the driver, and end when the driver does."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    for each in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to all of them
+    for each in (signal.SIGINT, signal.SIGHUP):  # a terminal sends these to all of them
         signal.signal(each, signal.SIG_IGN)
     driver = multiprocessing.parent_process()
     assert driver is not None

@@ -1,6 +1,6 @@
 """Makes the data of the built-in suite ``docs`` from this machine's Python documentation.
 
-The docstrings are those that the source `python-docs` leaves out (`sources.python_docs`).
+It uses the docstrings that the source `python-docs` leaves out (`sources.python_docs`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from crammed.keys import uniform
 TASK_CHARACTERS = 250_000
 """Characters after which no further file of a package is read for the tasks."""
 FEWEST_ROWS = 150
-"""Rows of a split."""
+"""Rows that each split needs."""
 
 
 def write_tasks(folder: Path) -> None:
     """Write the two demonstration tasks as folders of JSON lines, in the layout of GLUE.
 
-    ``docs-package``: which of six packages is this docstring from? There are few rows to learn
-    from, and docstrings that name their package are left out. ``docs-order``: are the words of
-    this sentence in order or shuffled?
+    ``docs-package``: which of six packages is this docstring from? There are few training rows,
+    and docstrings that name their package are left out. ``docs-order``: are the words of this
+    sentence in order or shuffled?
 
     Raises:
         InputError: this Python installation has too little documentation.
@@ -40,7 +40,7 @@ def write_tasks(folder: Path) -> None:
             by_package[docstring.package].append(text)
     unique = {package: sorted(set(texts), key=uniform) for package, texts in by_package.items()}
     largest = sorted(unique, key=lambda package: (-len(unique[package]), package))[:6]
-    # Texts are split rather than rows, so that no text has rows on both sides.
+    # Texts are split, not rows, so that no text has rows in both splits.
     for split, low, high, per_class in (("train", 0.0, 0.6, 48), ("validation", 0.6, 1.0, 60)):
         part = {p: [t for t in texts if low <= uniform(t) < high] for p, texts in unique.items()}
         _write_rows(folder / "docs-package", split, _package_rows(part, largest, per_class))

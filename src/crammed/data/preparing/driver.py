@@ -1,11 +1,11 @@
 """Prepares a corpus from sources: read, clean, select, train a tokenizer, pack, order.
 
-Text moves in shards of some 16 MB (`shards`); workers do the stages on each of them.
-This is the driver: it passes shards through the stages, and does what needs all shards together.
-The same sources and the same configuration give the same bytes, whoever does the work and however
-often it is killed.
+Text moves in shards of about 16 MB (`shards`); workers run the stages on each of them. The driver,
+this module, passes shards through the stages and does what needs all shards at once. The same
+sources and the same configuration give the same bytes, whoever does the work and however often it
+is killed.
 
-Everything is made in a folder beside the corpus, which appears in its place once it is complete.
+Everything is made in another folder, and the corpus appears in its place once it is complete.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def prepare(
     """Make the corpus `out` and open it.
 
     Args:
-        compute: how many workers do the work, and where; the corpus is the same, byte for byte.
+        compute: how many workers to use, and where; it does not change a byte of the corpus.
         work: folder in which to keep intermediate results, so that a later preparation of the same
-            text, alone or with more, need not read it again. With None they are beside `out` and
-            are removed in the end.
-        choose: gives the tokenizer's settings in place of `tokenizer`, once the text is cleaned;
-            called with about how many tokens there will be to train on.
-        heldout: a corpus whose held-out documents this one holds out, too, and trains on none of;
-            None chooses some.
+            text, alone or with more, need not read it again. With None they are kept beside `out`
+            and removed at the end.
+        choose: returns tokenizer settings to use instead of `tokenizer`; called once the text is
+            cleaned, with the approximate number of tokens there will be to train on.
+        heldout: a corpus whose held-out documents this one also holds out and does not train on;
+            None chooses documents from the text.
 
     Raises:
         InputError: there is too little data or some is unreadable, `out` exists already, or
@@ -134,7 +134,7 @@ def require_extras(data: DataConfig, tokenizer: TokenizerConfig) -> None:
 
 @dataclass(frozen=True)
 class _SelectedShard:
-    """A cleaned shard, what to select from it, and the path of its files from then on."""
+    """A cleaned shard, what to select from it, and the path of the files made from it."""
 
     cleaned: Shard
     selection: ShardSelection
@@ -162,7 +162,7 @@ def _is_whole(corpus: Path) -> bool:
 
 @dataclass(frozen=True)
 class _Preparation:
-    """The stages, in order."""
+    """Runs the stages in order."""
 
     data: DataConfig
     tokenizer_config: TokenizerConfig
@@ -173,7 +173,7 @@ class _Preparation:
     given: GivenHeldout | None
 
     def run(self, sources: Sequence[Source], out: Path) -> None:
-        """Make the corpus and let it appear at `out`."""
+        """Make the corpus and publish it at `out`."""
         file = self.tokenizer_config.file
         supplied = None if file is None else load_tokenizer(Path(file))
         chunked = self.tokenizer_config.kind == "wordpiece"
@@ -197,11 +197,11 @@ class _Preparation:
         chunked: bool,
         out: Path,
     ) -> None:
-        """Make the corpus of cleaned text."""
+        """Make the corpus from cleaned text."""
         self.progress.line(f"held out  {selection.describe_heldout()}")
         made = self.folder / f"made-{self._identity(text, supplied)}"
         corpus, publishing = made / "corpus", made / "publishing"
-        if publishing.exists():  # a call was killed then, and may have moved files away
+        if publishing.exists():  # a call was killed there and may have moved files away
             if _is_whole(corpus):
                 publish(corpus, out)
                 shutil.rmtree(made)
@@ -241,7 +241,7 @@ class _Preparation:
         shutil.rmtree(made)
 
     def _identity(self, text: CleanedText, supplied: Tokenizer | None) -> str:
-        """A hash of what decides the corpus: cleaned shards, settings, a supplied tokenizer."""
+        """A hash of what determines the corpus: shards, settings, any supplied tokenizer."""
         return json_hash(
             [
                 SCHEMA,
@@ -265,7 +265,7 @@ class _Preparation:
         sizes: Sequence[int],
         unit: str = "characters",
     ) -> list[Result]:
-        """Apply a stage to all shards, and show progress in the sum of their sizes."""
+        """Apply a stage to all shards, and show progress by the sum of their sizes."""
         results: list[Result] = []
         with self.progress.task(label, float(sum(sizes))) as task:
             began, done = self.progress.clock(), 0
@@ -282,10 +282,10 @@ class _Preparation:
         before: Sequence[_SelectedShard] | None = None,
         heldout_runs: Path | None = None,
     ) -> list[int]:
-        """Select from all shards; returns the characters to pack from each.
+        """Select from all shards; returns the number of characters to pack from each.
 
         Args:
-            before: what was selected earlier, so that only what is different is selected again.
+            before: the earlier selection, if any; only shards that differ from it are redone.
         """
         jobs = [
             SelectJob(
@@ -318,7 +318,7 @@ class _Preparation:
         shards: Sequence[_SelectedShard],
         chunked: bool,
     ) -> Tokenizer:
-        """Train the tokenizer, unless it is supplied or trained already, and check its losses."""
+        """Train the tokenizer unless it is supplied or already trained, and report lost letters."""
         file = corpus / "tokenizer.json"
         if not file.exists():
             write_text(file, to_json(supplied or self._train(shards, chunked)))
@@ -351,7 +351,7 @@ class _Preparation:
         chunked: bool,
         characters: Sequence[int],
     ) -> tuple[list[Packed], list[Path]]:
-        """Pack all shards; returns the results, and the paths of the files that go with them."""
+        """Pack all shards; returns the results, and the path of the stage's files for each."""
         repeated = any(shard.cleaned.source.weight > 1.0 for shard in shards)
         groups = packing_groups(characters, repeated)
         jobs = [

@@ -1,7 +1,7 @@
-"""The held-out documents of another corpus, which a corpus holds out in place of its own choice.
+"""The held-out documents of another corpus, to hold out instead of choosing some.
 
-So corpora that are made in different ways, or of different text, can be compared on the same
-documents, on which none of them trains.
+This allows corpora made in different ways, or from different text, to be compared on the same
+documents, which none of them trains on.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.files.writing import save_array
 
 SEAM_STEP = "seam of the held-out text"
-"""The step of a corpus that holds out the end of a document, since each is too large."""
+"""Name of the step if the end of a document is held out, since every document is too large."""
 _AT_ONCE = 10_000
-"""Documents that are cut into words at once."""
+"""Number of documents cut into chunks at a time."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class GivenHeldout:
 
     Attributes:
         file: JSON lines with a field ``text``, as in every corpus.
-        sha256: of the file.
-        end: the text that is held out, if it is the end of a document of which the rest is trained
-            on; None if whole documents are.
-        documents, characters: how many there are.
+        sha256: hash of the file.
+        end: the held-out text, if it is the end of a document whose rest is trained on; None if
+            whole documents are held out.
+        documents, characters: their numbers.
     """
 
     file: Path
@@ -47,7 +47,7 @@ class GivenHeldout:
 
     @classmethod
     def of(cls, corpus: Corpus) -> GivenHeldout:
-        """Those of a corpus."""
+        """The held-out documents of a corpus."""
         manifest, file = corpus.manifest, corpus.heldout
         split = any(step["step"] == SEAM_STEP for step in manifest["steps"])
         return cls(
@@ -59,7 +59,7 @@ class GivenHeldout:
         )
 
     def among(self, digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Whether each document is one of them, by its digest; digests [n, 2]."""
+        """[n] whether each document is among them, by its digest; digests [n, 2]."""
         own = digests_of(heldout_texts(self.file))
         return np.isin(digests[:, 0], own[:, 0]) & np.isin(digests[:, 1], own[:, 1])
 

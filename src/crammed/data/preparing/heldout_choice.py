@@ -17,10 +17,10 @@ CHARACTERS_A_TOKEN = 5.0
 LARGEST_HELDOUT = 0.05
 """Largest share of the characters to hold out, unless `data.heldout_fraction` asks for more."""
 SEAM = 2000
-"""Characters dropped between the two parts of a document that is cut."""
+"""Characters dropped between the two parts of a document that is split."""
 
 _BREAKS = tuple(map(re.compile, (r"\n[ \t]*\n\s*", r"\n", r"[.!?]\s+", r"\s")))
-"""Where to cut a document, best first: paragraphs, lines, sentences, words."""
+"""Where to split a document, best first: paragraphs, lines, sentences, words."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class HeldoutChoice:
 
     Attributes:
         documents: [n] whether a document is held out.
-        part: at most how many characters at the end of each of them are; None if all are.
+        part: largest number of characters held out, from the end of each; None for all.
     """
 
     documents: NDArray[np.bool_]
@@ -48,14 +48,14 @@ def choose_heldout(
 
     Documents are taken in the order of their ranks until they hold `data.heldout_fraction` of the
     characters and fill `data.heldout_rows`, but never more than 5 % (or `data.heldout_fraction`,
-    if that is more): a document that would pass this limit is skipped. Where every document passes
-    it alone, the end of one that is long enough is held out.
+    if that is more): a document that would exceed this limit is skipped. If every document exceeds
+    it on its own, the end of one that is long enough is held out.
 
     Args:
-        ranks: [n] in [0, 1); documents with the same text have the same rank, and go together.
-        characters: [n].
-        by_line: whether there are text files in which lines could be documents, but are not.
-        dropped: how many other documents were dropped because they repeat these.
+        ranks: [n] in [0, 1); documents with the same text have the same rank and stay together.
+        characters: [n] characters of each document.
+        by_line: whether there are text files whose lines could be read as documents, but are not.
+        dropped: number of documents dropped earlier because they repeat these.
 
     Raises:
         InputError: there is no document, or too little text to hold any of it out.
@@ -94,7 +94,7 @@ def choose_heldout(
 
 
 def _first_that_fit(sizes: NDArray[np.int64], target: float, most: float) -> NDArray[np.bool_]:
-    """Take sizes in turn until they reach `target`, and skip those that would pass `most`."""
+    """Take sizes in turn until they reach `target`, skipping those that would exceed `most`."""
     taken = np.zeros(len(sizes), np.bool_)
     held, smallest = 0, int(sizes.min())
     for place, size in enumerate(map(int, sizes)):
@@ -110,7 +110,7 @@ def heldout_beginning(text: str, part: int) -> int:
     """Where the held-out end of a document begins: no more than `part` characters from its end.
 
     It begins at a paragraph if one begins in the first half of these characters, otherwise at a
-    line, a sentence or a word; where there is none of them, after any character.
+    line, a sentence or a word, and failing that, exactly `part` characters from the end.
     """
     earliest, latest = len(text) - part, len(text) - part // 2
     for pattern in _BREAKS:

@@ -1,8 +1,8 @@
-"""Leaves documents that repeat held-out text out of training.
+"""Keeps documents that repeat held-out text out of training.
 
-Held-out loss would otherwise measure what a model remembers. The driver hashes the held-out text;
-the stage ``select`` compares each shard with it, and the driver drops what all shards together show
-to be copies.
+Held-out loss would otherwise measure what a model has memorised. The driver hashes the held-out
+text, the stage ``select`` compares each shard with it, and the driver drops the copies, which only
+all shards together reveal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEP = "copies of held-out text"
 
 
 def write_heldout_runs(file: Path, shards: Sequence[Shard], selection: Selection) -> None:
-    """Write the hashes of the held-out documents' runs; 8 bytes for each of their words."""
+    """Write the hashes of the held-out documents' runs, about 8 bytes for each word."""
     pairs = zip(shards, selection.shards, strict=True)
     held = (heldout_documents(shard.path, chosen) for shard, chosen in pairs)
     save_array(file, heldout_hashes(cut_into_chunks(texts) for texts in held if texts))
@@ -39,7 +39,7 @@ def without_copies(
 
     Args:
         outs: path of each shard's files from the stage ``select`` on.
-        runs: file of `write_heldout_runs`.
+        runs: the file that `write_heldout_runs` wrote.
     """
     spread = np.zeros(len(np.load(runs, mmap_mode="r")), np.int64)
     for out in outs:

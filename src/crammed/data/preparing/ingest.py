@@ -1,8 +1,8 @@
 """Reads the documents of all sources into cleaned shards: the first stage of preparing a corpus.
 
 The driver reads and workers clean. The shards of a part (a file) are kept in a folder whose name is
-a hash of everything that decides them, so a part is read once, however often a preparation is
-killed or repeated.
+a hash of everything that determines them, so a part is read only once, however often a preparation
+is killed or repeated.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from crammed.quantity import progress_rate
 from crammed.terminal.progress import Progress
 
 SCHEMA = 1
-"""Version of the cleaned shards; shards of another version have another folder."""
+"""Version of the cleaned shards; each version has folders of its own."""
 _LATER_STEPS = ("exact", "substring", "max_tokens_per_character")
-"""Cleaning steps that do not decide the cleaned shards."""
+"""Cleaning settings that do not affect the cleaned shards."""
 
 
 @dataclass
 class Shard:
-    """A cleaned shard, where it is from, and the result of cleaning it once that is known."""
+    """A cleaned shard, where it is from, and the result of cleaning it, once known."""
 
     path: Path
     source: Source
@@ -49,14 +49,14 @@ class Shard:
 
 @dataclass
 class CleanedText:
-    """All cleaned shards in order, what each source gave, and which parts were skipped."""
+    """All cleaned shards in order, the parts read from each source, and the parts skipped."""
 
     shards: list[Shard] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
 
     def require_documents(self) -> None:
-        """Refuse text of which nothing is left.
+        """Refuse to continue if no text is left.
 
         Raises:
             InputError: no part could be read, or cleaning dropped every document.
@@ -94,11 +94,11 @@ def read_and_clean(
 
 
 class _Reader:
-    """Makes jobs of what is not cleaned yet, and lists all shards in order.
+    """Makes jobs for what is not cleaned yet, and lists all shards in order.
 
     Attributes:
-        waiting: for each job in turn, the shards that have its result: several where the same
-            content was found several times.
+        waiting: for each job in turn, the shards that share its result: more than one if the same
+            content was found more than once.
     """
 
     def __init__(self, data: DataConfig, folder: Path, progress: Progress) -> None:
@@ -106,7 +106,7 @@ class _Reader:
         self.waiting: list[list[Shard]] = []
         self.parts_read = 0
         self._begun: dict[Path, list[Shard]] = {}
-        """The shards that wait for the job on a path: two jobs must never write the same files."""
+        """The shards that share the job on a path; no two jobs may write the same files."""
         self._unreadable = data.unreadable
         settings = settings_of(data.clean)
         self._settings = {k: v for k, v in settings.items() if k not in _LATER_STEPS}
@@ -120,7 +120,7 @@ class _Reader:
         self._progress = progress
 
     def jobs(self, sources: Sequence[Source]) -> Iterator[CleanJob]:
-        """Jobs for the shards that are not cleaned yet; fills `text` on the way."""
+        """Jobs for the shards that are not cleaned yet; fills `text` as it goes."""
         for source in sources:
             record: dict[str, Any] = {"name": source.name, "weight": source.weight, "parts": []}
             self.text.sources.append(record)
@@ -149,14 +149,14 @@ class _Reader:
                     left -= read
 
     def _name(self, source: Source, content: _Content, most: int | None) -> str:
-        """Name of the folder for the shards of a part."""
+        """Name of the folder for a part's shards."""
         size = shards.SHARD_CHARACTERS
         return json_hash([SCHEMA, content.fingerprint, source.reading, most, self._settings, size])
 
     def _jobs_of(
         self, source: Source, part: Part, folder: Path, most: int | None, content: _Content
     ) -> Generator[CleanJob, None, int]:
-        """Jobs for the part's shards that are not cleaned yet; returns the part's characters."""
+        """Jobs for the part's shards not cleaned yet; returns the number of characters read."""
         if (done := shards.read_done(folder / "read.json")) is not None:
             paths = [folder / f"{number:05d}" for number in range(done["shards"])]
             known = [self._shard(path, source, part) for path in paths]
@@ -177,10 +177,10 @@ class _Reader:
         return characters
 
     def _begin(self, folder: Path, content: _Content) -> None:
-        """Make the folder of a part that is read from its beginning.
+        """Make the folder of a part that is to be read from its beginning.
 
-        If a call that was stopped had begun to read the part, some shards are there. They hold this
-        content only if nobody has touched the part since.
+        An earlier call that was stopped while reading the part may have left shards there. They
+        hold this content only if the part has not been touched since.
         """
         if folder in self._folders:
             return
@@ -194,7 +194,7 @@ class _Reader:
         return Shard(path, source, part.name, cleaned(path))
 
     def _needs_job(self, shard: Shard) -> bool:
-        """List a shard, and say whether it needs a job: it has no result, nor does one come."""
+        """List a shard; true if it needs a job, having no result and none under way."""
         self.text.shards.append(shard)
         if shard.result is not None:
             return False
@@ -220,10 +220,10 @@ class _Content:
 
     @contextmanager
     def stays(self, part: Part) -> Iterator[None]:
-        """Read the part, which must hold the same afterwards.
+        """Check after the part is read that its content has not changed.
 
         Raises:
-            SourceChanged: it does not; a fault that reading finds may be due to that.
+            SourceChanged: it has, which may also have caused a fault found in reading.
         """
         fault: InputError | None = None
         try:
@@ -240,10 +240,10 @@ class _Content:
 
 
 def cut_into_shards(documents: Iterable[str], most: int | None) -> Iterator[list[str]]:
-    """Lists of documents with some 16 M characters each.
+    """Lists of documents with about 16 million characters each.
 
     Args:
-        most: characters after which no further document is begun; None for no limit.
+        most: number of characters after which no further document is begun; None for no limit.
     """
     gathered: list[str] = []
     waiting = read = 0

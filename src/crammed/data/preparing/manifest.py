@@ -27,7 +27,7 @@ from crammed.files.writing import write_gzip, write_json
 
 SCHEMA = 2
 SAMPLES_OF_A_STEP = 20
-"""Dropped documents of every step that a corpus keeps for audit."""
+"""Dropped documents that a corpus keeps from each step for audit."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class StageResults:
 def write_manifest(
     corpus: Path, data: DataConfig, tokenizer_config: TokenizerConfig, results: StageResults
 ) -> None:
-    """Write dropped.jsonl.gz, and after it manifest.json as the last of all files.
+    """Write dropped.jsonl.gz and then manifest.json, the last of all files.
 
     Raises:
         InputError: the held-out text is shorter than a row.
     """
-    for left in (corpus / "manifest.json", *corpus.glob(".*")):  # by a call that was killed
+    for left in (corpus / "manifest.json", *corpus.glob(".*")):  # left by a call that was killed
         left.unlink(missing_ok=True)
     samples = first_of_each_step(_samples(results), SAMPLES_OF_A_STEP)
     lines = (json.dumps(sample, ensure_ascii=False).encode() + b"\n" for sample in samples)
@@ -90,9 +90,9 @@ def write_manifest(
 
 
 def settings_json(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
-    """What a manifest keeps of the settings, as ``data`` and ``tokenizer``.
+    """The settings that a manifest keeps, as ``data`` and ``tokenizer``.
 
-    Sources are not among them, nor anything else that names a folder of this machine.
+    It keeps neither sources nor anything else that names a folder on this machine.
     """
     return {
         "data": {
@@ -106,10 +106,10 @@ def settings_json(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any
 def changed_files(manifest: dict[str, Any], data: DataConfig, *, hashed: bool = True) -> list[str]:
     """Names of the sources' files that are new or have changed since the corpus was made.
 
-    Files that are gone do not count, and standard input cannot be read again.
+    Files that are gone do not count, nor does standard input, which cannot be read again.
 
     Args:
-        hashed: read all files; otherwise only their sizes are compared.
+        hashed: whether to read and hash all files instead of comparing only their sizes.
     """
     parts = [part for source in manifest["sources"] for part in source["parts"]]
     known = {json.dumps(part if hashed else _sized(part["name"], part)) for part in parts}
@@ -136,7 +136,7 @@ def _sized(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples(results: StageResults) -> Iterator[Sample]:
-    """Documents that the steps dropped, in the order of the steps."""
+    """Samples of the documents that steps dropped, in the order of the steps."""
     for shard in results.text.shards:
         yield from shard.cleaned.samples
     yield from results.selection.samples
@@ -184,7 +184,7 @@ def _heldout(corpus: Path, data: DataConfig, results: StageResults) -> dict[str,
 
 
 def _files(corpus: Path, packed: Sequence[Packed]) -> dict[str, dict[str, Any]]:
-    """Size and hash of every file; workers have hashed the rows that they wrote."""
+    """Size and hash of every file; workers have already hashed the rows that they wrote."""
     hashes = {f"rows-{number:05d}.bin": each.sha256 for number, each in enumerate(packed)}
     return {
         file.name: {"bytes": file.stat().st_size, "sha256": hashes.get(file.name) or sha256(file)}

@@ -8,7 +8,7 @@ common-first     highest mean log2 probability of the tokens first, by add-one s
 rare-first       lowest mean log2 probability first
 word-length      shortest decoded text first
 
-Integers add up to the same score on every machine; log2 probabilities are rounded to 2**-12.
+Integer sums are the same on every machine; log2 probabilities are rounded to multiples of 2**-12.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def _minus_one_at(marked: NDArray[np.bool_]) -> NDArray[np.int32]:
 
 
 def _surfaces(tokenizer: Tokenizer, vocab_size: int) -> list[str]:
-    """The text that each token adds when it is not the first one, including its space.
+    """The text that each token adds when it is not the first, including any space before it.
 
-    Exact if the decoder looks at one token at a time, as that of WordPiece does; each byte of a
-    character that byte-level BPE splits counts as one character.
+    Exact if the decoder handles tokens one at a time, as WordPiece's does; if byte-level BPE splits
+    a character, each of its bytes counts as one character.
     """
     first = Specials.of(tokenizer).sep
     pairs = [[first, token] for token in range(vocab_size)]
@@ -79,7 +79,7 @@ class ScoreJob:
     """A file of rows to score.
 
     Attributes:
-        values: `token_values` [V] by name of the order; at least one order.
+        values: `token_values` [V] by name of the order, for at least one.
     """
 
     file: Path
@@ -99,7 +99,7 @@ def score_rows(rows: Tokens, values: NDArray[np.int32]) -> NDArray[np.int32]:
 
     Args:
         rows: [R, S] token ids.
-        values: [V] of `token_values`.
+        values: [V] values from `token_values`.
     """
     scores: NDArray[np.int32] = values[rows].sum(axis=1, dtype=np.int32)
     return scores
@@ -108,8 +108,8 @@ def score_rows(rows: Tokens, values: NDArray[np.int32]) -> NDArray[np.int32]:
 def permutation(scores: Sequence[NDArray[np.int32]], name: Ordering) -> Tokens:
     """The row at each place, [R]: lowest score first, ties in random order.
 
-    The order of ties depends on the name of the order and the number of rows, but not on how the
-    scores are divided into arrays. Takes 20 bytes of memory for each row, besides the scores.
+    The order of ties depends on `name` and the number of rows, but not on how the scores are
+    divided into arrays. Takes 20 bytes of memory for each row, besides the scores.
     """
     together = np.concatenate(scores)
     shuffled = np.arange(len(together), dtype=order_dtype(len(together)))

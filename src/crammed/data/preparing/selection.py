@@ -1,6 +1,6 @@
-"""Selects among the documents of all shards: which to drop, to hold out, and to pack how often.
+"""Decides which documents of all shards to drop, which to hold out, and how often to pack the rest.
 
-The driver holds some 60 bytes for each document here, and for near-duplicates 8 more for each band.
+The driver holds about 60 bytes for each document here; near-duplicates take 8 more for each band.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
 from crammed.quantity import counted, quantity
 
 BYTES_A_TOKEN = 4.0
-"""Bytes of UTF-8 for each token of the text to train on: 3.7 in the documentation of Python and 4.3
-in English news with a vocabulary of 8,192. It is a guess elsewhere, and the size of a model hardly
-depends on it."""
+"""Bytes of UTF-8 per token of the text to train on: 3.7 in Python's documentation and 4.3 in
+English news with a vocabulary of 8,192. For other text it is a guess, but the size of a model
+hardly depends on it."""
 SAMPLED_SHARDS = 16
 SAMPLED_DOCUMENTS = 20
 
@@ -41,9 +41,9 @@ class Selection:
     """What happens to the documents of every shard, and what each step dropped.
 
     Attributes:
-        steps: for the manifest, documents kept and dropped by each step.
-        documents, characters: of all documents that are kept, held out or not.
-        packed_characters: of those to train on, each counted as often as it is packed.
+        steps: documents kept and dropped by each step, for the manifest.
+        documents, characters: totals of all documents that are kept, held out or not.
+        packed_characters: total of those to train on, each counted as often as it is packed.
     """
 
     shards: list[ShardSelection]
@@ -57,11 +57,11 @@ class Selection:
 
     @property
     def heldout_share(self) -> float:
-        """Share of the characters of all documents that are kept."""
+        """Share of the kept documents' characters that is held out."""
         return self.heldout_characters / self.characters
 
     def describe_heldout(self) -> str:
-        """Such as ``12 documents, 31 k characters (1.3 % of the text)``."""
+        """Text such as ``12 documents, 31 k characters (1.3 % of the text)``."""
         what = counted(self.heldout_documents, "document")
         if any(shard.splits for shard in self.shards):
             what = "the end of a document, since each is too large to be held out whole"
@@ -72,10 +72,11 @@ class Selection:
 def select_documents(
     shards: Sequence[Shard], data: DataConfig, given: GivenHeldout | None = None
 ) -> Selection:
-    """Drop exact and near-duplicates, hold documents out, and set how often each is packed.
+    """Drop duplicates, hold documents out, and set how often each is packed.
 
     Args:
-        given: documents to hold out in place of a choice; those that the shards have are dropped.
+        given: documents to hold out instead of choosing some; their copies in the shards are
+            dropped.
 
     Raises:
         InputError: there are too few documents to train on some and hold out others.
@@ -121,9 +122,9 @@ def select_documents(
 def _choose(
     every: _Documents, data: DataConfig, cuts: Cuts, *, by_line: bool
 ) -> tuple[Mask, Splits, int]:
-    """The documents to hold out, where to split those of which an end is, and their characters.
+    """The documents to hold out, where to split them if at all, and the characters held out.
 
-    The digest decides, so all copies of a document are on the same side.
+    The digest decides, so copies of a document are all held out or all trained on.
     """
     ranks = every.digests[every.kept, 0] / 2.0**64
     copies = sum(step["dropped"] for step in every.steps)
@@ -138,7 +139,7 @@ def _choose(
 
 
 def _could_be_lines(shards: Sequence[Shard]) -> bool:
-    """Whether some text is plain, and its documents are something else than its lines."""
+    """Whether some plain text is read as documents other than its lines."""
     sources = {id(shard.source): shard.source for shard in shards}.values()
     files = (part for source in sources for part in source.parts if isinstance(part, FilePart))
     return any(file.format == ".txt" and file.options.documents != "line" for file in files)
@@ -147,7 +148,7 @@ def _could_be_lines(shards: Sequence[Shard]) -> bool:
 def expected_tokens(shards: Sequence[Shard], selection: Selection) -> float:
     """About how many tokens there will be to train on: one for each `BYTES_A_TOKEN` bytes.
 
-    The bytes of a character are those of the first documents of some shards.
+    Bytes per character are measured on the first documents of some shards.
     """
     characters = size = 0
     for shard in shards[:: 1 + len(shards) // SAMPLED_SHARDS]:
@@ -162,8 +163,8 @@ class _Documents:
 
     Attributes:
         digests: [n, 2] two integers that identify the text.
-        characters: [n].
-        kept: [n] whether no step has dropped the document so far.
+        characters: [n] characters of each document.
+        kept: [n] false once a step has dropped the document.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -188,7 +189,7 @@ class _Documents:
             self.samples.extend(sample(step, shard.source.name, text) for text in texts)
 
     def cut_repeated_passages(self, shortest: int) -> Cuts:
-        """The spans to cut out of each document; drops documents that lose everything."""
+        """The spans to cut out of each document; drops documents left without text."""
         numbers = np.flatnonzero(self.kept)
         texts = [text.encode() for shard in self._shards for text in documents(shard.path)]
         spans = repeated_spans([texts[number] for number in numbers], shortest)
@@ -209,7 +210,7 @@ class _Documents:
         return cuts
 
     def split(self, numbers: NDArray[np.int64], part: int, cuts: Cuts) -> tuple[Splits, int]:
-        """Where to split copies of one document, and the characters held out of them together."""
+        """Where to split copies of one document, and the total characters held out of them."""
         text = without_spans(self._text(int(numbers[0])), cuts.get(int(numbers[0]), ()))
         begin = heldout_beginning(text, part)
         self._record(SEAM_STEP, 0, SEAM * len(numbers), changed=len(numbers))
@@ -217,7 +218,7 @@ class _Documents:
         return splits, (len(text) - begin) * len(numbers)
 
     def split_before(self, heldout: str, cuts: Cuts) -> Splits:
-        """Where to split the documents that hold this text; drops those that begin with it."""
+        """Where to split documents that hold this text; drops those with too little before it."""
         splits: Splits = {}
         begins = np.cumsum(self._sizes) - self._sizes
         dropped = characters = 0
@@ -247,9 +248,9 @@ class _Documents:
         self.steps.append({"step": step, **counts, **more})
 
     def repeats(self) -> NDArray[np.float64]:
-        """[n] how often each document is packed by the weight of its source, a whole number.
+        """[n] how often each document is packed, given the weight of its source; whole numbers.
 
-        The digest decides which documents get one more for the fraction of a weight.
+        The digest decides which documents are packed once more for the fraction of a weight.
         """
         weights = np.repeat([shard.source.weight for shard in self._shards], self._sizes)
         whole: NDArray[np.float64] = np.floor(weights)
@@ -258,7 +259,7 @@ class _Documents:
     def by_shard(
         self, repeats: NDArray[np.float64], heldout: Mask, cuts: Cuts, splits: Splits
     ) -> Iterator[ShardSelection]:
-        """The same selection for each shard, whose documents are numbered from 0."""
+        """The selection split into shards, each with its documents numbered from 0."""
         start = 0
         for size in self._sizes:
             end = start + size
@@ -272,8 +273,8 @@ class _Documents:
 
 
 def exact_duplicates(digests: NDArray[np.uint64]) -> Mask:
-    """True for every digest that has occurred before; digests [n, 2]."""
-    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: equal ones stay in their order
+    """[n] true for every digest that has occurred before; digests [n, 2]."""
+    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: equal ones keep their order
     ranked = digests[order]
     marks = np.zeros(len(digests), bool)
     marks[order[1:]] = (ranked[1:] == ranked[:-1]).all(axis=1)

@@ -29,7 +29,7 @@ class Cleaned:
     Attributes:
         documents: documents kept.
         characters: their characters.
-        dropped: for each step, the documents that it dropped and their characters.
+        dropped: for each step, the numbers of documents and characters that it dropped.
     """
 
     documents: int

@@ -1,4 +1,4 @@
-"""Stage ``pack``: chunks or texts -> rows; and the rows that span several files of them."""
+"""Stage ``pack``: chunks or texts -> files of rows; then rows made of the tails of all files."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class PackJob:
     """Shards to pack into one file of rows.
 
     Attributes:
-        parts: the first of them keeps the stage's files.
-        rows: file of rows to write.
+        parts: the stage's files go with the first of them.
+        rows: the file of rows to write.
         chunked: whether the documents are cut into chunks.
         tokenizer: a tokenizer.json.
         cls: whether documents begin with [CLS].
@@ -77,7 +77,7 @@ class Packed:
         unique: documents packed, each counted once.
         characters: their characters.
         dense, dense_characters: documents dropped for too many tokens per character.
-        tokens: all tokens to pack, including [SEP] and repeats.
+        tokens: all tokens to pack, including special tokens and repeats.
         rows: whole rows written.
         sha256: hash of the file of rows; None if there are no rows.
         statistics: `Statistics` of the documents, as JSON values.
@@ -163,14 +163,14 @@ def _encode(part: PackPart, chunked: bool, tokenizer: CorpusTokenizer) -> _Encod
 
 
 def packing_groups(characters: Sequence[int], repeated: bool) -> list[list[int]]:
-    """The shards to pack together, by their numbers.
+    """Groups of shards to pack together, by number.
 
-    Shards are packed alone, unless some documents are packed more than once: copies are spread over
-    what is packed together, so small shards then go with their neighbours until they have the size
-    of a whole one.
+    Each shard is packed on its own unless some documents are packed more than once. Copies are
+    spread over what is packed together, so small shards are then joined with their neighbours until
+    they reach the size of a full shard.
 
     Args:
-        characters: to pack from each shard.
+        characters: number of characters to pack from each shard.
         repeated: whether any source has a weight above 1.
     """
     if not repeated:
@@ -184,15 +184,15 @@ def packing_groups(characters: Sequence[int], repeated: bool) -> list[list[int]]
             groups.append([])
             gathered = 0
     last = groups.pop() if len(groups) > 1 else []
-    groups[-1] += last  # rather than packed alone, where copies may have too little between them
+    groups[-1] += last  # packed alone, its copies might be too close together
     return groups
 
 
 def spread_copies(lengths: NDArray[np.int64], repeats: NDArray[Any]) -> NDArray[np.int64]:
     """The numbers of the documents in the order in which to pack them.
 
-    A document that is packed r times has its copies r-ths of all tokens apart; the others stay in
-    their order. A row that held two copies would give away what is masked in one of them.
+    The copies of a document that is packed r times are an r-th of all tokens apart; the others keep
+    their order. A row with two copies would give away what is masked in one of them.
 
     Args:
         lengths: [D] tokens of each document.
@@ -215,10 +215,11 @@ def _join(
     special: Specials,
     cls: bool,
 ) -> NDArray[np.uint32]:
-    """The tokens of the documents with these numbers, joined.
+    """The tokens of documents joined in this order, each framed by its special tokens.
 
     Args:
         tokens: [D] number of tokens of each document in `ids`.
+        order: numbers of the documents to join.
     """
     before = np.array([special.cls] if cls else [], np.uint32)
     after = np.array([special.sep], np.uint32)
@@ -232,7 +233,7 @@ def _join(
 def _dense_samples(
     parts: Sequence[PackPart], dense: NDArray[np.int64], part: NDArray[np.int64]
 ) -> Iterator[Sample]:
-    """Samples of the documents with these numbers, of which `part` says where they are from."""
+    """Samples of the documents numbered `dense`; `part` holds each document's part."""
     for number, each in enumerate(parts):
         own = dense[part[dense] == number] - np.searchsorted(part, number)
         numbers = np.flatnonzero(each.selection.repeats)[own[:SAMPLES_OF_A_SHARD]].tolist()
@@ -249,7 +250,7 @@ def _load_tokenizer(file: Path) -> tuple[CorpusTokenizer, Specials]:
 def pack_tails(
     corpus: Path, outs: Sequence[Path], packed: Sequence[Packed], row_length: int, vocab_size: int
 ) -> int:
-    """Write rows of the files' tails, and return the number of tokens left out.
+    """Write rows made of the files' tails, and return the number of tokens left over.
 
     A tail may begin within a document. What precedes it then ends in [SEP], as every tail does.
 

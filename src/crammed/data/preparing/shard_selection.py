@@ -28,11 +28,11 @@ from crammed.files.writing import save_array
 
 
 class Split(NamedTuple):
-    """A document of which both parts are used: characters of its text after cutting.
+    """Where a document is split in two, as positions in its characters after cutting.
 
     Attributes:
-        training_end: where the part to train on ends.
-        heldout_begin: where the held-out part begins; what is between them is dropped.
+        training_end: end of the part to train on.
+        heldout_begin: beginning of the held-out part; what is between them is dropped.
     """
 
     training_end: int
@@ -47,7 +47,7 @@ class ShardSelection:
         repeats: [n] how often a document is packed; 0 leaves it out.
         heldout: [n] whether it is held out.
         cuts: spans of bytes to cut out of a document, by its number.
-        splits: documents that are both packed and held out, each one part.
+        splits: where to split a document, by its number, into parts to pack and to hold out.
     """
 
     repeats: NDArray[np.uint16]
@@ -56,7 +56,7 @@ class ShardSelection:
     splits: dict[int, Split] = field(default_factory=dict)
 
     def packs_as(self, other: ShardSelection) -> bool:
-        """Whether both pack the same documents equally often."""
+        """Whether both pack each document equally often."""
         return np.array_equal(self.repeats, other.repeats)
 
 
@@ -68,7 +68,7 @@ class SelectJob:
         out: path of the shard's files from this stage on.
         chunked: whether to cut the documents into chunks for the tokenizer.
         heldout_runs: the file of held-out runs to compare the documents with, if any.
-        again: whether documents were dropped after the stage was done.
+        again: whether documents have been dropped since the stage was first done.
     """
 
     shard: Path
@@ -112,7 +112,7 @@ def select_shard(job: SelectJob) -> Selected:
 
 
 def documents_to_pack(shard: Path, selection: ShardSelection) -> list[str]:
-    """The texts to pack, in order, after cutting; each once."""
+    """The texts to pack, after cutting, in order and once each."""
     numbers = np.flatnonzero(selection.repeats).tolist()
     texts = _numbered_documents(shard, numbers, selection)
     for place, number in enumerate(numbers):
@@ -122,7 +122,7 @@ def documents_to_pack(shard: Path, selection: ShardSelection) -> list[str]:
 
 
 def heldout_documents(shard: Path, selection: ShardSelection) -> list[str]:
-    """The held-out texts, in order, after cutting."""
+    """The held-out texts, after cutting, in order."""
     numbers = np.flatnonzero(selection.heldout).tolist()
     texts = _numbered_documents(shard, numbers, selection)
     for place, number in enumerate(numbers):
@@ -167,9 +167,9 @@ class FoundMatches:
     """What the documents of a shard share with held-out text.
 
     Attributes:
-        matches: without the runs that occur in too many of the shard's own documents.
-        spread: the numbers of all runs that occur, and in how many documents each does.
-        characters: [D] of each document.
+        matches: all but those with runs that occur in too many of the shard's own documents.
+        spread: the numbers of all runs that occur, and how many documents each occurs in.
+        characters: [D] characters of each document.
     """
 
     matches: Matches
@@ -189,7 +189,7 @@ def _write_matches(out: Path, matches: Matches, characters: NDArray[np.int64]) -
 
 
 def read_matches(out: Path) -> FoundMatches:
-    """What the stage found if it compared the documents with held-out text."""
+    """What the stage found when it compared the documents with held-out text."""
     table = np.load(shard_file(out, "matches.npy"))
     words, characters = np.load(shard_file(out, "matched-documents.npy"))
     spread = np.load(shard_file(out, "matched-runs.npy"))

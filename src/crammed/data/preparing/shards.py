@@ -1,15 +1,15 @@
-"""The files of a shard: some 16 MB of documents of one part, which every stage adds files to.
+"""The files of a shard: about 16 MB of documents from one part, and what each stage makes of them.
 
-Each stage is a worker's job on one shard. NAME is the shard's own:
+Each stage is a worker's job on one shard, whose files begin with its NAME:
 
 clean   documents -> NAME.documents.arrow (text, digest, characters), NAME.near.npy
 select  documents to keep -> NAME.heldout.jsonl, NAME.chunks.arrow, NAME.codes.npy, NAME.ends.npy,
         NAME.characters.npy; what they share with held-out text -> NAME.match*.npy
 pack    chunks, or texts -> rows-NNNNN.bin, NAME.tail.npy
 
-`shard_cleaning`, `shard_selection` and `shard_packing` have the stages. Every stage writes
-NAME.STAGE.json last: if it exists, the stage is done, and its result is read from there. Before
-that, it writes the hashes of all other files to NAME.hashes.json, so that damaged ones are made
+The stages are in `shard_cleaning`, `shard_selection` and `shard_packing`. Each writes
+NAME.STAGE.json last: if it exists, the stage is done, and its result is read from there. Just
+before, it writes the hashes of all other files to NAME.hashes.json, so that damaged files are made
 again.
 """
 
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 def shard_file(shard: Path, name: str) -> Path:
-    """One of the files of a shard."""
+    """The path of one of a shard's files."""
     return shard.with_name(f"{shard.name}.{name}")
 
 
@@ -47,15 +47,15 @@ def shard_file(shard: Path, name: str) -> Path:
 
 
 def stage_result(shard: Path, stage: str) -> dict[str, Any] | None:
-    """The fields of a stage's result; None if the stage is not done, or its files are damaged."""
+    """The fields of a stage's result; None if the stage is not done or its files are damaged."""
     done = read_done(shard_file(shard, f"{stage}.json"))
     return done if done is not None and _is_whole(shard) else None
 
 
 def _is_whole(shard: Path) -> bool:
-    """Whether the shard's files have their hashes, which older versions did not write.
+    """Whether the shard's files match their hashes; older versions wrote none.
 
-    A stage that has begun may have added files, which have none yet.
+    An unfinished stage may have added files without hashes; these do not matter.
     """
     try:
         listed = read_json(shard_file(shard, "hashes.json")) or {}
@@ -70,11 +70,11 @@ def _hashes(shard: Path) -> dict[str, str]:
 
 
 def read_done(file: Path) -> dict[str, Any] | None:
-    """What `write_done` wrote; None if it is not done, or is to be repeated after damage."""
+    """What `write_done` wrote; None if there is nothing, or it is damaged and must be redone."""
     try:
         values = read_json(file)
         if values is not None and values.pop("hash", None) not in (None, json_hash(values)):
-            return None  # None is what older versions have
+            return None  # files of older versions have no hash
         return values
     except (ValueError, InputError):
         return None
@@ -89,8 +89,8 @@ def finish_stage(shard: Path, stage: str, result: Result, *more: Path) -> Result
     """Mark a stage as done, and return its result, which is a dataclass.
 
     Args:
-        more: files that the stage has written in other places. They and the shard's own reach the
-            disk before the mark does, so that a power cut leaves no mark of what is lost.
+        more: files that the stage has written elsewhere. They and the shard's own reach the disk
+            before the mark does, so that after a power cut nothing lost is marked as done.
     """
     sync_all((*shard.parent.glob(f"{shard.name}.*"), *more))
     write_json(shard_file(shard, "hashes.json"), _hashes(shard))
@@ -103,7 +103,7 @@ def finish_stage(shard: Path, stage: str, result: Result, *more: Path) -> Result
 
 
 def write_documents(shard: Path, texts: Sequence[str]) -> None:
-    """Write cleaned documents with their digests and numbers of characters."""
+    """Write cleaned documents with their digests and lengths in characters."""
     table = pa.table(
         {
             "text": pa.array(texts, pa.large_string()),
@@ -130,7 +130,7 @@ def documents(shard: Path, numbers: Sequence[int] | None = None) -> list[str]:
 
 
 def digests(shard: Path) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The digest of every cleaned document as two integers, [n, 2], and its characters, [n]."""
+    """The digest of every cleaned document as two integers, [n, 2], and its length, [n]."""
     table = read_table(shard_file(shard, "documents.arrow"), ["digest", "characters"])
     joined = b"".join(
         chunk.buffers()[1].to_pybytes()[: len(chunk) * DIGEST_BYTES]
@@ -140,7 +140,7 @@ def digests(shard: Path) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
 
 
 def digests_of(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """The digests of cleaned texts, as `digests` gives them, [n, 2]."""
+    """The digests of cleaned texts in the form that `digests` returns, [n, 2]."""
     return _as_integers(b"".join(map(_digest, texts)))
 
 
@@ -149,7 +149,7 @@ def _as_integers(joined: bytes) -> NDArray[np.uint64]:
 
 
 def minhash_bands(shard: Path) -> NDArray[np.uint64]:
-    """The hashes of every cleaned document that near-duplicates share, [n, bands]."""
+    """The MinHash bands of every cleaned document, [n, bands]; near-duplicates share some."""
     bands: NDArray[np.uint64] = np.load(shard_file(shard, "near.npy"), mmap_mode="r")
     return bands
 

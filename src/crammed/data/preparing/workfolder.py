@@ -1,4 +1,4 @@
-"""The folder in which a corpus is prepared: when it stays, and when it goes."""
+"""The folder in which a corpus is prepared: when it is kept, and when it is removed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _folder_beside(out: Path) -> Path:
 def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
     """A locked folder for intermediate results: `work`, or one beside `out`.
 
-    The one beside `out` stays if the work ends early and something is finished, so that the
-    repaired call can go on from there.
+    The one beside `out` is kept if the work fails after something was finished, so that the
+    corrected command can continue from there.
     """
     folder = work or _folder_beside(out)
     with FolderLock(folder, out, "lock"):
@@ -53,7 +53,7 @@ def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
 
 @contextmanager
 def _faults(folder: Path, out: Path) -> Iterator[None]:
-    """Turn what the machine refuses into an `InputError` that says so."""
+    """Turn failures of the machine, such as running out of memory, into an `InputError`."""
     try:
         with disk_faults(out):
             yield
@@ -66,7 +66,7 @@ def _faults(folder: Path, out: Path) -> Iterator[None]:
             place = f" {printable(error.filename)}" if error.filename else ""
             raise InputError(f"cannot read or write{place}: {error.strerror or error}") from error
         raise _memory_ran_out() from error
-    except (MemoryError, pa.ArrowException) as error:  # Arrow's other faults are such limits, too
+    except (MemoryError, pa.ArrowException) as error:  # Arrow's other errors are memory limits
         raise _memory_ran_out() from error
     except RuntimeError as error:
         if "start new thread" not in str(error):
@@ -75,7 +75,7 @@ def _faults(folder: Path, out: Path) -> Iterator[None]:
 
 
 _SHORT_OF_MEMORY = (errno.ENOMEM, errno.EAGAIN)
-"""For data, and for the stack of a thread."""
+"""Memory ran out for data, or for the stack of a thread."""
 
 
 def _memory_ran_out() -> InputError:
@@ -86,16 +86,16 @@ def _memory_ran_out() -> InputError:
 
 
 def remove_left_overs(out: Path) -> None:
-    """Remove what a process that was killed at the very end of preparing `out` left beside it."""
+    """Remove what a process killed at the very end of preparing `out` left beside it."""
     folder = _folder_beside(out)
     if folder.exists():
-        with suppress(InputError), FolderLock(folder, out, "lock"):  # or its process still lives
+        with suppress(InputError), FolderLock(folder, out, "lock"):  # or its process is alive
             shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def refusals_of(text: CleanedText) -> Iterator[None]:
-    """Mark a refusal of text of which there is little: it takes no time to clean again."""
+    """Mark refusals of small texts as leaving nothing worth keeping: cleaning is quick."""
     try:
         yield
     except InputError as error:

@@ -1,9 +1,9 @@
-"""Cutting text into chunks, such as " the" and ",", that can be tokenized one by one.
+"""Cuts text into chunks, such as " the" and ",", that can be tokenized one by one.
 
 BERT's normaliser works character by character, and its pre-tokenizer cuts at white space, around
-punctuation and around Chinese characters. Text may be cut at those places beforehand: its pieces
-are then the pieces of its chunks, one after the other. Cuts are at ASCII or Chinese characters
-only: these never combine with a neighbour in any normal form, and bytes are enough to find them.
+punctuation and around Chinese characters. If text is cut at those places beforehand, its word
+pieces are those of its chunks in order. Cuts are made only at ASCII or Chinese characters: these
+never combine with a neighbour in any normal form, and can be found by looking at bytes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from crammed.errors import InputError
 
 WHITE_SPACE = " \t\n\r"
-"""What BERT's normaliser turns into spaces in ASCII; it removes other control characters."""
+"""The ASCII that BERT's normaliser turns into spaces; it removes other control characters."""
 
 _LARGEST = np.iinfo(np.int32).max
 _OTHER, _WHITE, _PUNCTUATION = 1, 2, 4
 
 
 def _byte_tables() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The kind of each byte, and the kinds of byte after which text is cut before it."""
+    """The kind of each byte, and the kinds of preceding byte that it is cut off from."""
     kind = np.full(256, _OTHER, np.uint8)
     cut_after = np.full(256, _PUNCTUATION, np.uint8)
     for byte in WHITE_SPACE.encode():
@@ -47,7 +47,7 @@ class ChunkedText:
     Attributes:
         unique: the distinct chunks, in the order in which they first occur.
         counts: [len(unique)] how often each of them occurs.
-        codes: [C] index in `unique` of each chunk in turn, over all documents.
+        codes: [C] index in `unique` of every chunk of all documents, in order.
         ends: [D] number of codes up to the end of each document.
     """
 
@@ -61,7 +61,7 @@ def cut_into_chunks(texts: Sequence[str]) -> ChunkedText:
     """Cut texts before runs of white space, around ASCII punctuation, before Chinese characters.
 
     Raises:
-        InputError: the texts have 2 GiB or more together.
+        InputError: the texts have 2 GiB or more in all.
     """
     documents = pa.array(texts, pa.large_string())
     _, offsets, characters = documents.buffers()
@@ -75,7 +75,7 @@ def cut_into_chunks(texts: Sequence[str]) -> ChunkedText:
     if len(data):
         cut[1:-1] = (_KIND[data[:-1]] & _CUT_AFTER[data[1:]]) != 0
     cut[borders] = True
-    starts = np.flatnonzero(cut).astype(np.int32)  # of every chunk, and the end of the last
+    starts = np.flatnonzero(cut).astype(np.int32)  # starts of all chunks, then the end of the last
     chunks = pa.Array.from_buffers(
         pa.string(), len(starts) - 1, [None, pa.py_buffer(starts), characters]
     ).dictionary_encode()

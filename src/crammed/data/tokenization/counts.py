@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MOST_CHUNKS = 8_000_000
-"""Distinct chunks to count at a time; beyond that, the rarest are forgotten."""
+"""Counts to add up at a time; a sum of more than half as many chunks loses the rarest."""
 
 
 def total_counts(shards: Iterable[pa.Table]) -> Iterator[tuple[str, int]]:
-    """Each distinct chunk, and how often it occurs.
+    """Each distinct chunk and how often it occurs, without the rarest if there are too many.
 
     Args:
         shards: tables with the columns ``chunk`` (text) and ``count`` (int64).

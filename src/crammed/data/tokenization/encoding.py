@@ -1,7 +1,7 @@
-"""Token ids of many documents: each distinct chunk is tokenized once, then gathered with numpy.
+"""Token ids of many documents: each distinct chunk is tokenized once, and numpy gathers the ids.
 
-A few hundred thousand distinct chunks make up millions, which is where the speed comes from. It
-needs a tokenizer of BERT's kind (`crammed.data.tokenization.chunks`); others encode whole texts.
+This is fast because only a few hundred thousand of millions of chunks are distinct. It needs a
+BERT-like tokenizer (`crammed.data.tokenization.chunks`); other tokenizers encode whole texts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from crammed.data.tokenization.chunks import WHITE_SPACE, ChunkedText
 from crammed.data.tokenization.tokenizer import NOT_ASCII, vocabulary_size
 
 MOST_KNOWN = 1 << 19
-"""Chunks whose pieces a `CorpusTokenizer` remembers: about 100 MB."""
+"""Chunks whose pieces a `CorpusTokenizer` remembers, in about 100 MB."""
 
 _SEPARATOR = "[CHUNK]"
-"""Follows each chunk while it is tokenized; no chunk contains it, since none contains "[C"."""
+"""Put after each chunk for tokenizing; no chunk contains it, since none contains "[C"."""
 _BATCH = 1000
 _LARGEST = np.iinfo(np.int32).max
 _ASCII_ONLY = {"type": "Replace", "pattern": {"Regex": NOT_ASCII}, "content": ""}
-"""The step that drops what is outside ASCII, as it stands in a tokenizer.json."""
+"""The step that drops characters outside ASCII, as a tokenizer.json holds it."""
 
 
 class CorpusTokenizer:
@@ -33,7 +33,7 @@ class CorpusTokenizer:
 
     Attributes:
         takes_chunks: whether `encode_chunks` can be used; `encode_texts` always can.
-        vocab_size: rows of an embedding that every id fits into.
+        vocab_size: rows that an embedding needs for all ids.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -54,10 +54,10 @@ class CorpusTokenizer:
         self._starts: NDArray[np.int32] = np.zeros(1, np.int32)
 
     def encode_chunks(self, text: ChunkedText) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Ids of all documents, joined, and their number up to the end of each document, [D].
+        """Ids of all documents, joined, and the number of ids up to the end of each document, [D].
 
         Raises:
-            ValueError: the tokenizer is not of this kind (see `takes_chunks`).
+            ValueError: the tokenizer cannot encode chunks (see `takes_chunks`).
         """
         if not self.takes_chunks:
             raise ValueError("this tokenizer's pieces depend on their neighbours: use encode_texts")
@@ -95,9 +95,9 @@ class CorpusTokenizer:
         self._pieces = np.concatenate([self._pieces, np.delete(pieces, separators)])
 
     def encode_texts(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The same result, computed by the library itself, for any tokenizer."""
+        """The same as `encode_chunks`, from whole texts and with any tokenizer."""
         ids = [np.empty(0, np.uint32)]
-        for text in texts:  # one at a time: the library needs 100 bytes a token
+        for text in texts:  # one at a time: the library needs 100 bytes per token
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
             ids.append(np.asarray(encoding.ids, np.uint32))
         return np.concatenate(ids), np.cumsum([len(part) for part in ids[1:]], dtype=np.int64)
@@ -106,7 +106,7 @@ class CorpusTokenizer:
 def _plain(values: dict[str, Any]) -> Tokenizer:
     """A tokenizer that reads special tokens as text, and neither truncates nor pads."""
     tokenizer = Tokenizer.from_str(json.dumps(values))
-    tokenizer.encode_special_tokens = True  # that is, as the text they are
+    tokenizer.encode_special_tokens = True  # as ordinary text, that is
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -115,8 +115,9 @@ def _plain(values: dict[str, Any]) -> Tokenizer:
 def _without_specials(values: dict[str, Any]) -> dict[str, Any]:
     """A tokenizer.json whose model finds no special tokens in text.
 
-    Unigram and WordPiece models find every piece of their vocabulary, special or not. Under names
-    that occur in no text, the special ones keep their ids. (BPE reaches pieces only by merging.)
+    Unigram and WordPiece models find every piece of their vocabulary, special or not, so special
+    tokens are renamed to what no text contains and keep their ids. (BPE reaches pieces only by
+    merging.)
     """
     model = dict(values["model"])
     if model["type"] == "BPE":
@@ -136,7 +137,7 @@ def _without_specials(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_like_bert(values: dict[str, Any]) -> bool:
-    """Whether a tokenizer.json joins nothing that `cut_into_chunks` cuts."""
+    """Whether a tokenizer.json never joins what `cut_into_chunks` cuts apart."""
     normalizer = values["normalizer"] or {}
     steps = normalizer.get("normalizers", [normalizer])
     return bool(

@@ -32,7 +32,7 @@ _NAMES = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
-"""Names of each special token in a tokenizer.json, which does not tell their roles."""
+"""Names by which a special token's role is known: a tokenizer.json does not state it."""
 
 _SETTINGS = {
     "pad": ("pad_token",),
@@ -41,7 +41,7 @@ _SETTINGS = {
     "sep": ("sep_token", "eos_token"),
     "mask": ("mask_token",),
 }
-"""Keys of each special token in the files beside a tokenizer.json."""
+"""Keys that name each special token in the files beside a tokenizer.json."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Specials:
         return astuple(self)
 
     def names(self, tokenizer: Tokenizer) -> dict[str, str]:
-        """Their names in the tokenizer, such as ``{"pad": "[PAD]", ...}``."""
+        """Their names in the tokenizer, as in ``{"pad": "[PAD]", ...}``."""
         return {f.name: str(tokenizer.id_to_token(getattr(self, f.name))) for f in fields(self)}
 
 
@@ -98,15 +98,16 @@ def _is_mark(character: str) -> bool:
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """Rows of an embedding that every id fits into; some tokenizers skip ids."""
+    """Rows that an embedding needs for all ids; some tokenizers skip ids."""
     return 1 + max(tokenizer.get_vocab().values())
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Load a tokenizer.json, or that of a Hugging Face folder, and add what training needs.
 
-    Special tokens with unusual names, which only special_tokens_map.json or tokenizer_config.json
-    explain, get BERT's names and keep their ids. If nothing frames sentences, [CLS] and [SEP] will.
+    Special tokens with unusual names, whose roles only special_tokens_map.json or
+    tokenizer_config.json state, get BERT's names and keep their ids. A tokenizer that does not
+    frame sentences in special tokens is made to frame them in [CLS] and [SEP].
 
     Raises:
         InputError: there is no tokenizer, it is damaged, or it lacks a padding, unknown, first,
@@ -127,7 +128,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 @contextmanager
 def library_faults(file: Path) -> Iterator[None]:
-    """Turn what the library raises about a damaged tokenizer.json into an `InputError`."""
+    """Turn the library's errors about a damaged tokenizer.json into an `InputError`."""
     try:
         yield
     except (InputError, MemoryError):
@@ -135,7 +136,7 @@ def library_faults(file: Path) -> Iterator[None]:
     except Exception as error:  # nothing more precise is raised
         raise _not_a_tokenizer(file) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of the library's own language
+        if type(error).__name__ != "PanicException":  # from the library's Rust code
             raise
         raise _not_a_tokenizer(file) from error
 
@@ -145,7 +146,7 @@ def _not_a_tokenizer(file: Path) -> InputError:
 
 
 def _completed(values: Any, file: Path) -> Tokenizer:
-    """The tokenizer of a tokenizer.json with what training needs."""
+    """The tokenizer in a tokenizer.json, with what training needs added."""
     _check_ids(values, file)
     vocabulary = Tokenizer.from_str(json.dumps(values)).get_vocab()
     for role, token in _names_beside(file).items():
@@ -163,12 +164,12 @@ def _completed(values: Any, file: Path) -> Tokenizer:
     tokenizer.add_special_tokens([name for name in names.values() if name not in known])
     if tokenizer.num_special_tokens_to_add(is_pair=False) == 0:
         tokenizer.post_processor = _framed(names["cls"], specials.cls, names["sep"], specials.sep)
-    tokenizer.encode("Any text, \u2603.")  # finds what is missing in the file
+    tokenizer.encode("Any text, \u2603.")  # fails if the file lacks something
     return tokenizer
 
 
 def _check_ids(values: Any, file: Path) -> None:
-    """Refuse ids that no embedding has: the library would count up to them.
+    """Refuse ids beyond any vocabulary: the library would count up to them.
 
     Raises:
         InputError: there is one.
@@ -204,7 +205,7 @@ def _names_beside(file: Path) -> dict[str, str]:
 
 
 def _swapped(values: Any, one: str, other: str) -> Any:
-    """A JSON value with two strings exchanged, in keys as well."""
+    """A JSON value with two strings exchanged, in keys and values."""
     new = {one: other, other: one}
     if isinstance(values, dict):
         return {new.get(key, key): _swapped(value, one, other) for key, value in values.items()}
@@ -232,7 +233,7 @@ def _framed(cls: str, cls_id: int, sep: str, sep_id: int) -> Any:
 
 
 def to_json(tokenizer: Tokenizer) -> str:
-    """The content of tokenizer.json, with the vocabulary in the order of its ids."""
+    """The content of tokenizer.json, with the vocabulary in order of ids."""
     values = json.loads(tokenizer.to_str())
     vocabulary = values["model"]["vocab"]
     if isinstance(vocabulary, dict):

@@ -1,4 +1,4 @@
-"""Trains a tokenizer on the corpus: the same text gives the same bytes, in any order."""
+"""Trains a tokenizer on the corpus: the same text, in any order, gives the same bytes."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from crammed.keys import uniform
 _ALPHABET_SHARE = 0.5
 """Largest share of the vocabulary that single characters may take."""
 _ALPHABET_COVERAGE = 0.99998
-"""Share of the text that the characters of a WordPiece tokenizer cover."""
+"""Share of the text that the characters of a WordPiece vocabulary cover."""
 _CHARACTERS_A_WORD = 6
 """Including the space after it; a rough measure that also suits scripts without spaces."""
 _COVERAGE = 0.9999
-"""Share of the text that the characters of a Unigram tokenizer cover; the rest become [UNK]."""
+"""Share of the text that the characters of a Unigram vocabulary cover; others become [UNK]."""
 _WORDS_A_TEXT = 2000
-"""The library takes 256 texts at a time, and some 60 bytes for each word."""
+"""The library takes 256 texts at a time, and about 60 bytes for each word."""
 _HASH_BYTES = 6
 _LONGEST_WORD = 1000
-"""Words above 100 characters become [UNK] in WordPiece, so longer ones teach it nothing, and the
-time to train on them grows with the square of their length."""
+"""WordPiece turns words of more than 100 characters into [UNK], so they teach it nothing, and the
+time to train on a word grows with the square of its length."""
 _PIECE = 10_000
-"""Characters in a piece of text that is sampled as a whole."""
+"""Characters in a piece of text that is sampled or left out as a whole."""
 
 
 def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> Tokenizer:
@@ -57,11 +57,11 @@ def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig)
 
     The library's trainer numbers continuing characters in the order of a hash map, so no two
     trainings agree. Here the characters are counted first, and every ``##c`` is passed to the
-    trainer as if it were special, which fixes all ids. The vocabulary then goes into a fresh
+    trainer as if it were special, which fixes all ids. The vocabulary then goes into a new
     tokenizer, in which only `SPECIALS` are special.
 
     Args:
-        counts: each chunk of `chunks.cut_into_chunks` and how often it occurs, in any order.
+        counts: each chunk from `chunks.cut_into_chunks` and how often it occurs, in any order.
 
     Raises:
         InputError: the text has no characters that the tokenizer keeps.
@@ -104,9 +104,9 @@ _ASCII_ONLY = normalizers.Replace(Regex(NOT_ASCII), "")
 
 
 def _words_of(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> dict[str, int]:
-    """How often each word that chunks normalise to occurs; the words are sorted.
+    """Words, sorted, and how often each occurs once the chunks are normalised.
 
-    Many chunks go through the normaliser at a time, joined by "|", which is always a chunk of its
+    Chunks go through the normaliser many at a time, joined by "|", which is always a chunk of its
     own and which nothing else normalises to.
     """
     normalizer, cut = _bert_normalizer(config), pre_tokenizers.BertPreTokenizer()
@@ -134,7 +134,7 @@ def _batches(counts: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]
 def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> list[str]:
     """The characters that make up nearly all of the text, sorted.
 
-    Each takes two places in the vocabulary, so the rarest become [UNK]: thousands may occur only a
+    Each takes two entries of the vocabulary, so the rarest become [UNK]: thousands may occur only a
     few times, in foreign names.
     """
     totals: Counter[str] = Counter()
@@ -152,9 +152,9 @@ def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> list[str]:
 
 
 def _thinned(words: Mapping[str, int], most: int) -> dict[str, int]:
-    """Scale occurrences to `most` in all; a hash of the word decides how its fraction rounds.
+    """Scale counts to `most` occurrences in all; a hash of each word decides how its count rounds.
 
-    The result is a sample of the corpus that depends on no order and no number of workers.
+    This samples the corpus regardless of the order of words and the number of workers.
     """
     share = most / max(1, sum(words.values()))
     if share >= 1.0:
@@ -163,7 +163,7 @@ def _thinned(words: Mapping[str, int], most: int) -> dict[str, int]:
     for word, count in words.items():
         whole, part = divmod(count * share, 1.0)
         scaled = int(whole) + (uniform(word, _HASH_BYTES) < part)
-        if scaled > 1:  # a single occurrence teaches nothing, and these take half the memory
+        if scaled > 1:  # single occurrences teach nothing and take half the memory
             thinned[word] = scaled
     return thinned
 
@@ -184,7 +184,7 @@ def train_from_texts(texts: Callable[[], Iterable[str]], config: TokenizerConfig
     """Train a byte-level BPE (GPT-2, ModernBERT) or a Unigram tokenizer (Kudo 2018).
 
     Args:
-        texts: called twice: to measure the text, and to sample the part to train on.
+        texts: called twice, to measure the text and then to sample the part to train on.
 
     Raises:
         InputError: there is no text, the vocabulary is too small for its characters, or an extra
@@ -195,7 +195,7 @@ def train_from_texts(texts: Callable[[], Iterable[str]], config: TokenizerConfig
 
 
 def _thinned_texts(texts: Callable[[], Iterable[str]], words: int) -> Iterator[str]:
-    """Pieces of the texts with about this many words in all; a hash of each piece decides."""
+    """Pieces of the texts with about `words` words in all, chosen by a hash of each piece."""
     share = words * _CHARACTERS_A_WORD / max(1, sum(map(len, texts())))
     for text in texts():
         for start in range(0, len(text), _PIECE):
@@ -205,7 +205,7 @@ def _thinned_texts(texts: Callable[[], Iterable[str]], words: int) -> Iterator[s
 
 
 def _letters(config: TokenizerConfig, form: str) -> list[Any]:
-    """Normalisers that bring text into normal form `form` ("C" or "KC") and do as `config` says."""
+    """Normalisers for normal form `form` ("C" or "KC") and the settings in `config`."""
     composed = getattr(normalizers, f"NF{form}")()
     decomposed = getattr(normalizers, f"NF{form[:-1]}D")()
     steps = [decomposed, normalizers.StripAccents()] if config.strip_accents else []
@@ -234,15 +234,15 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def unigram_library() -> Any:
-    """The library that trains; an `InputError` names the extra if it is missing."""
+    """The library that trains; if it is missing, an `InputError` names the extra."""
     return import_extra("sentencepiece", "unigram", "tokenizer.kind=unigram")
 
 
 def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """Train with SentencePiece, in one thread, on sorted words.
 
-    The trainer of `tokenizers` adds its words up in the order of a hash map, so that no two
-    trainings give the same scores.
+    The trainer of `tokenizers` adds up words in the order of a hash map, so no two trainings give
+    the same scores.
     """
     library = unigram_library()
     spaces = normalizers.Replace(Regex(r"\s+"), " ")

@@ -1,7 +1,8 @@
-"""Which text is fit to train on.
+"""Decides which text is fit to train on.
 
-steps       what is done to one document: Unicode, length, Gopher's and C4's rules, downstream
-downstream  sentences of the evaluation tasks, to be found in documents
+steps       the steps that clean one document: Unicode, length, Gopher's and C4's rules, downstream
+downstream  finds sentences of the evaluation tasks in documents
 near        near-duplicates among all documents, by MinHash
+copies      documents that repeat held-out text, by the runs of words they share
 substring   repeated passages within all documents, by a suffix array
 """

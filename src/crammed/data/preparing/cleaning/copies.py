@@ -1,6 +1,6 @@
 """Finds documents that repeat held-out text.
 
-A document is compared by its runs: any 13 words that follow each other, in lower case and without
+A document is compared by its runs: every 13 consecutive words, in lower case and without
 punctuation. A document of fewer words is a single run.
 """
 
@@ -17,11 +17,11 @@ from crammed.data.preparing.cleaning.downstream import normalised_words
 from crammed.data.tokenization.chunks import ChunkedText
 
 RUN = 13
-"""Words in a run, as in the comparisons of training with test data of Brown et al. (2020)."""
+"""Words in a run, as in the comparison of training and test data by Brown et al. (2020)."""
 MOST_DOCUMENTS = 10
 """A run in more documents than this is a licence, a header or a template rather than a copy."""
 COPIED_SHARE = 0.2
-"""A document is a copy if the runs that it shares with held-out text hold this share of it."""
+"""A document is a copy if runs shared with held-out text make up this share of its words."""
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _FEWEST_BITS, _MOST_BITS = 16, 26
@@ -35,8 +35,8 @@ class Runs:
     """The runs of some documents.
 
     Attributes:
-        hashes: [N].
-        places: [N] number of the first word, counted over all documents.
+        hashes: [N] hash of each run.
+        places: [N] number of its first word, counted over all documents.
         ends: [D] number of words up to the end of each document.
     """
 
@@ -46,13 +46,13 @@ class Runs:
 
     @classmethod
     def of(cls, text: ChunkedText) -> Runs:
-        """Takes about 40 bytes of memory for each word."""
+        """The runs of chunked text; takes about 40 bytes of memory for each word."""
         by_chunk = np.fromiter(map(_word_hash, text.unique), np.uint64, len(text.unique))
         words = by_chunk[text.codes]
         is_word = words != 0
         ends = np.concatenate([[0], np.cumsum(is_word)])[text.ends]
         words = words[is_word]
-        across = np.zeros(len(words), np.bool_)  # runs that would go on in the next document
+        across = np.zeros(len(words), np.bool_)  # runs that would continue into the next document
         for words_left in range(1, RUN):
             across[(ends - words_left)[ends >= words_left]] = True
         hashes = _joined(words, np.arange(max(0, len(words) - RUN + 1)), RUN)
@@ -67,13 +67,13 @@ class Runs:
 
 
 def _word_hash(chunk: str) -> int:
-    """Hash of a chunk's letters and digits; 0 if it has none."""
+    """Hash of a chunk's letters and digits; 0 if it has neither."""
     word = "".join(normalised_words(chunk))
     return crc32(word.encode()) + 1 if word else 0
 
 
 def _joined(words: Hashes, places: _Integers, length: int) -> Hashes:
-    """Hash of the `length` words from each place on; the number of words counts, too."""
+    """Hash of the `length` words that begin at each place; it also depends on `length`."""
     hashes = np.full(len(places), length, np.uint64)
     for n in range(length):
         hashes *= _FACTOR
@@ -86,10 +86,10 @@ class Matches:
     """Where documents share runs with held-out text.
 
     Attributes:
-        documents: [M] ascending.
+        documents: [M] number of the document, ascending.
         places: [M] as in `Runs`, ascending.
         runs: [M] number of the run among all held-out runs.
-        words: [D] of each document.
+        words: [D] number of words of each document.
     """
 
     documents: _Integers
@@ -98,7 +98,7 @@ class Matches:
     words: _Integers
 
     def spread(self) -> tuple[_Integers, _Integers]:
-        """The runs that occur, and in how many documents each does."""
+        """The runs that occur, and how many documents each occurs in."""
         runs = self.runs.max(initial=0) + 1
         return np.unique(np.unique(self.documents * runs + self.runs) % runs, return_counts=True)
 
@@ -108,7 +108,7 @@ class Matches:
         return Matches(self.documents[own], self.places[own], self.runs[own], self.words)
 
     def copies(self) -> _Integers:
-        """The documents of which `COPIED_SHARE` or more lies in matching runs, ascending."""
+        """The documents with `COPIED_SHARE` or more of their words in matching runs, ascending."""
         lengths = np.minimum(RUN, self.words[self.documents])
         goes_on = np.append(self.documents[1:] == self.documents[:-1], False)[: len(lengths)]
         steps = np.diff(self.places, append=0)
@@ -118,10 +118,10 @@ class Matches:
 
 
 class HeldoutRuns:
-    """The runs of all held-out documents, to look others up in."""
+    """The runs of all held-out documents, as a table to look up others in."""
 
     def __init__(self, hashes: Hashes) -> None:
-        """Takes `heldout_hashes`."""
+        """Index the hashes that `heldout_hashes` returned."""
         self._hashes = hashes
         bits = min(max(len(hashes).bit_length() + 4, _FEWEST_BITS), _MOST_BITS)
         self._shift = np.uint64(64 - bits)
@@ -130,7 +130,7 @@ class HeldoutRuns:
         self._maybe[hashes >> self._shift] = True
 
     def matches(self, text: ChunkedText) -> Matches:
-        """The runs that documents share with the held-out ones."""
+        """The runs that documents share with held-out documents."""
         runs = Runs.of(text)
         maybe = np.flatnonzero(self._maybe[runs.hashes >> self._shift])
         asked = runs.hashes[maybe]

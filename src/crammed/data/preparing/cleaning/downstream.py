@@ -1,6 +1,6 @@
-"""Finds sentences of the evaluation tasks in text that a model is to be trained on.
+"""Finds sentences of the evaluation tasks in text to train on.
 
-A model that has read the sentences it will be asked about scores higher than it should.
+A model that has already read the sentences it is tested on scores higher than it should.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def normalised_words(text: str) -> list[str]:
 class Downstream:
     """Finds whole downstream sentences of `SHORTEST` or more words in documents.
 
-    Every text column of every row of every split is a sentence, in training and validation splits
-    alike. Only letters and digits count; case does not. The search is exact: the hashes of all
-    windows of `SHORTEST` words tell where to compare.
+    Every text column of every row is a sentence, in training and validation splits alike. Only
+    letters and digits count; case does not. The search is exact: hashes of all windows of
+    `SHORTEST` words only show where to compare.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +70,7 @@ class Downstream:
         self._maybe[_first_bits(beginnings[::SHORTEST])] = True
 
     def sentence_in(self, text: str) -> str | None:
-        """The first downstream sentence that the text contains, normalised; None if none."""
+        """The first downstream sentence in the text, normalised; None if there is none."""
         words = normalised_words(text)
         hashes = self._windows(words)
         for start in np.flatnonzero(self._maybe[_first_bits(hashes)]).tolist():

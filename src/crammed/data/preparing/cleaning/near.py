@@ -1,7 +1,7 @@
 """Near-duplicates by MinHash and banding (Broder 1997; Lee et al. 2022, section 4.2).
 
-A document is the set of its word 5-grams. Two documents whose sets have the Jaccard index s agree
-in each MinHash with probability s. At least one of b bands of r hashes then agrees with probability
+A document is the set of its word 5-grams. Two documents whose sets have Jaccard index s agree in
+each MinHash with probability s. At least one of b bands of r hashes then agrees with probability
 1 - (1 - s^r)^b, an S-shaped curve that is steep around its middle.
 """
 
@@ -22,7 +22,7 @@ NGRAM = 5
 PERMUTATIONS = 128
 """MinHashes of one document."""
 FEWEST_USED = 112
-"""The bands may leave out the rest, to come closer to the configured index."""
+"""The bands may leave out the others, to come closer to the configured index."""
 
 _SEED = 1
 _Hashes = NDArray[np.uint64]
@@ -49,7 +49,7 @@ class Signer:
     A document of fewer than 5 words is a set of one element: its text in lower case.
 
     Attributes:
-        bands: number of hashes of a document.
+        bands: number of hashes for each document.
     """
 
     def __init__(self, jaccard: float) -> None:
@@ -80,7 +80,7 @@ class Signer:
 
 
 def minhash_library() -> Any:
-    """The class that hashes; an `InputError` names the extra if it is missing."""
+    """The class that computes MinHashes; if it is missing, an `InputError` names the extra."""
     return import_extra("rensa", "dedup", "data.clean.near").RMinHash
 
 
@@ -94,13 +94,13 @@ class _WordHashes(dict[str, int]):
 
 
 def _elements(texts: Iterable[str]) -> tuple[_Hashes, NDArray[np.int64]]:
-    """Hashes of the word 5-grams of all documents, flat, and where each document's end."""
+    """Hashes of the word 5-grams of all documents, joined, and where each document's end."""
     hash_of = _WordHashes().__getitem__
     by_document = []
     for text in texts:
         words = normalised_words(text)
         if len(words) < NGRAM:
-            words = [text.lower(), *[""] * (NGRAM - 1)]  # one element that nothing else can make
+            words = [text.lower(), *[""] * (NGRAM - 1)]  # one element, unlike any other
         by_document.append(np.fromiter(map(hash_of, words), np.uint64, len(words)))
     word_ends = np.cumsum([len(hashes) for hashes in by_document])
     flat = np.concatenate(by_document)
@@ -112,7 +112,7 @@ def _elements(texts: Iterable[str]) -> tuple[_Hashes, NDArray[np.int64]]:
 
 
 def _folded(parts: Iterable[_Hashes]) -> _Hashes:
-    """One hash of several in order, mixed as in splitmix64 (Steele et al. 2014)."""
+    """Several hashes combined in order, mixed as in splitmix64 (Steele et al. 2014)."""
     state: Any = np.uint64(0x9E3779B97F4A7C15)
     for part in parts:
         state = part ^ state
@@ -125,10 +125,9 @@ def _folded(parts: Iterable[_Hashes]) -> _Hashes:
 def near_duplicates(bands: Sequence[_Hashes]) -> list[NDArray[np.bool_]]:
     """Find the documents that repeat an earlier one, by their hashes from one `Signer`.
 
-    Documents that share the hash of a band are linked; of all that are linked with each other,
-    directly or through others, only the first stays. Besides the hashes (8 bytes for each band of
-    each document) this takes about 35 bytes for each document and 40 for each pair of duplicates
-    in a band.
+    Documents that share the hash of a band are linked; of all that are linked, directly or through
+    others, only the first is kept. Besides the hashes (8 bytes for each band of each document) this
+    takes about 35 bytes for each document and 40 for each pair of duplicates in a band.
 
     Args:
         bands: [documents, bands] for each shard, in order.
@@ -145,7 +144,7 @@ def near_duplicates(bands: Sequence[_Hashes]) -> list[NDArray[np.bool_]]:
         for band in range(bands[0].shape[1])
     ]
     one, other = np.concatenate(links, axis=1)
-    from scipy.sparse import coo_array  # takes longer to import than all else that workers need
+    from scipy.sparse import coo_array  # slower to import than all that workers need
     from scipy.sparse.csgraph import connected_components
 
     graph = coo_array((np.ones(len(one), np.bool_), (one, other)), shape=(total, total))

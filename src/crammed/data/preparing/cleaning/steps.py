@@ -1,6 +1,6 @@
-"""The steps that clean one document, in their order.
+"""The steps that clean one document, in order.
 
-unicode     brings the same text into one spelling; changes it, never drops it
+unicode     normalises spellings of the same text; changes it, never drops it
 empty       drops what has no text
 length      drops what has too few or too many characters
 gopher      the quality and repetition rules of Gopher (Rae et al. 2021, section A.1 and table A1)
@@ -8,7 +8,7 @@ c4          the rules of C4 (Raffel et al. 2020, section 2.2); also changes the 
 downstream  drops what contains a sentence of an evaluation task
 
 gopher and c4 count words between spaces and rely on English stop words and punctuation. Languages
-without spaces, such as Chinese, are out of their scope: they would drop all of that text.
+without spaces, such as Chinese, are out of their scope: they would drop all such text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def settings_of(config: CleanConfig) -> dict[str, Any]:
-    """The settings, which name the downstream tasks by their content instead of by their folder."""
+    """The settings, with the folder of downstream tasks replaced by a hash of its content."""
     settings = config.model_dump(mode="json")
     if config.downstream is not None:
         settings["downstream"] = fingerprint(Path(config.downstream))
@@ -51,10 +51,10 @@ def settings_of(config: CleanConfig) -> dict[str, Any]:
 
 
 class Cleaner:
-    """Applies the active steps to a document; the outcome depends on its text alone.
+    """Applies the active steps to a document; the outcome depends only on its text.
 
     Attributes:
-        steps: names of the active steps, in their order.
+        steps: names of the active steps, in order.
     """
 
     def __init__(self, config: CleanConfig) -> None:
@@ -65,7 +65,7 @@ class Cleaner:
         """
         self._config = config
         self._apply: dict[str, Callable[[str], str | None]] = {}
-        """Steps by name; each gives the document as it goes on, or None to drop it."""
+        """Steps by name; each returns the document for the next step, or None to drop it."""
         if config.unicode:
             self._apply["unicode"] = normalise
         self._apply["empty"] = _unless_empty
@@ -107,13 +107,13 @@ def _unless_empty(text: str) -> str | None:
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # category Cc except tab and newline
 _INVISIBLE = "\u200b\u2060\ufeff"  # no width; not the joiners, which scripts such as Persian need
-_DAMAGED = "\ufffd\ud800-\udfff"  # bytes that an encoding could not decode, lone surrogates
+_DAMAGED = "\ufffd\ud800-\udfff"  # undecodable bytes, lone surrogates
 _REMOVED = re.compile(f"[{_CONTROLS}{_INVISIBLE}{_DAMAGED}]")
 _REMOVED_ASCII = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), 0x7F])
 
 
 def normalise(text: str) -> str:
-    r"""The text in normal form C, with line breaks \n and without invisible characters.
+    r"""The text in normal form C, with \n for line breaks and without invisible characters.
 
     Removes control characters other than tab and newline, characters without width, U+FFFD, lone
     surrogates, and spaces at the end of lines. Applying it again changes nothing.
@@ -173,7 +173,7 @@ def _repeats_itself(text: str, words: Sequence[str]) -> bool:
 
 
 def _has_repeated_pieces(pieces: Sequence[str]) -> bool:
-    """Whether lines (or paragraphs) repeat too often, by their number and their characters."""
+    """Whether too many lines (or paragraphs), or too many of their characters, are repeats."""
     occurrences = Counter(pieces)
     repeated = len(pieces) - len(occurrences)
     characters = sum(map(len, pieces))
@@ -182,10 +182,10 @@ def _has_repeated_pieces(pieces: Sequence[str]) -> bool:
 
 
 def _has_repeated_ngrams(words: Sequence[str]) -> bool:
-    """Whether n-grams take too large a share of the characters, not counting spaces.
+    """Whether repeated n-grams make up too large a share of the characters, spaces excluded.
 
     An n-gram that occurs once repeats nothing, and the first of several occurrences is not a
-    repetition. Where repeated n-grams overlap, a word counts once.
+    repetition. Where repeated n-grams overlap, each word counts once.
     """
     numbers: dict[str, int] = {}
     fresh = count()
@@ -196,13 +196,13 @@ def _has_repeated_ngrams(words: Sequence[str]) -> bool:
     for n in range(2, 11):
         if len(grams) < 2:
             return False
-        # The number of an (n-1)-gram and that of the next word give the n-gram's.
+        # An n-gram's number combines those of its (n-1)-gram and its last word.
         grams = grams[:-1] * len(words) + ids[n - 1 :]
         _, first, grams, occurrences = np.unique(
             grams, return_index=True, return_inverse=True, return_counts=True
         )
         if len(first) == len(grams):
-            return False  # no n-gram occurs twice, so no longer one does
+            return False  # no n-gram occurs twice, so neither does a longer one
         if n in _TOP_NGRAM:
             most = occurrences.max()
             characters = int((ends[first + n] - ends[first])[occurrences == most].max()) * int(most)

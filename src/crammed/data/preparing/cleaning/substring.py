@@ -13,22 +13,22 @@ from crammed.errors import InputError
 from crammed.extras import import_extra
 
 MOST_BYTES = 2**31 - 1
-"""As many as positions of 32 bits can number."""
+"""The most that 32-bit positions can address."""
 
 Span = tuple[int, int]
-"""Of bytes, [start, end)."""
+"""A range of bytes, [start, end)."""
 _Positions = NDArray[np.int64]
 
 
 def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[Span]]:
     """Find passages of UTF-8 texts that have occurred before, in an earlier text or in their own.
 
-    A passage has at least `shortest` bytes and lies within one text. Its first occurrence stays:
-    what repeats without a break, such as a line of dashes, is cut only after its first `shortest`
-    bytes. Takes about 13 bytes of memory for each byte of text, and 45 if all of it repeats.
+    A passage has at least `shortest` bytes and lies within one text. Its first occurrence is kept;
+    of what repeats without a break, such as a line of dashes, the first `shortest` bytes are kept.
+    Takes about 13 bytes of memory for each byte of text, and 45 if all of it repeats.
 
     Returns:
-        For each text its spans of bytes, in order and apart; they begin and end between characters.
+        For each text its spans of bytes, sorted and disjoint, with ends on character boundaries.
 
     Raises:
         InputError: there are more than `MOST_BYTES` bytes, or the library is not installed.
@@ -51,7 +51,7 @@ def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[Span]]:
 
 
 def without_spans(text: str, spans: Sequence[Span]) -> str:
-    """The text without these spans of its UTF-8 bytes, which are in order and apart."""
+    """The text without these spans of its UTF-8 bytes, which are sorted and disjoint."""
     if not spans:
         return text
     whole, kept, place = text.encode(), [], 0
@@ -62,7 +62,7 @@ def without_spans(text: str, spans: Sequence[Span]) -> str:
 
 
 def suffix_sorting_library() -> tuple[Any, Any]:
-    """Suffix sorting and longest common prefixes; an `InputError` names the extra if missing."""
+    """Suffix sorting and longest common prefixes; if missing, an `InputError` names the extra."""
     library = import_extra("pydivsufsort", "dedup", "data.clean.substring")
     return library.divsufsort, library.kasai
 
@@ -70,11 +70,11 @@ def suffix_sorting_library() -> tuple[Any, Any]:
 def _repeated_starts(
     suffixes: NDArray[np.int32], common: NDArray[np.int32], ends: _Positions, shortest: int
 ) -> _Positions:
-    """Positions, sorted, whose next `shortest` bytes have occurred before.
+    """Sorted positions whose next `shortest` bytes have occurred before.
 
     Args:
-        suffixes: where each suffix of the joined texts begins, in the suffixes' sorted order.
-        common: length of the longest common prefix of each suffix with the next.
+        suffixes: where each suffix of the joined texts begins, in sorted order of the suffixes.
+        common: length of the longest common prefix of each suffix and the next.
         ends: where each text ends.
     """
     as_next = common[:-1] >= shortest
@@ -101,7 +101,7 @@ def _merged(starts: _Positions, ends: _Positions, shortest: int) -> _Positions:
 
 
 def _by_text(spans: _Positions, joined: bytes, ends: _Positions) -> list[list[Span]]:
-    """The spans of each text, from its beginning, without characters that a span cuts through."""
+    """The spans of each text, relative to its beginning, shrunk to whole characters."""
     data = np.frombuffer(joined, np.uint8)
     start, end = spans[:, 0].copy(), spans[:, 1].copy()
     for _ in range(3):  # a character has up to three bytes after its first
@@ -117,6 +117,6 @@ def _by_text(spans: _Positions, joined: bytes, ends: _Positions) -> list[list[Sp
 
 
 def _continues(data: NDArray[np.uint8], positions: _Positions) -> NDArray[np.bool_]:
-    """Whether a byte continues a character that an earlier one began; false past the end."""
+    """Whether a byte continues a character begun by an earlier one; false past the end."""
     inside = positions < len(data)
     return np.asarray(inside & (data[np.where(inside, positions, 0)] & 0xC0 == 0x80))

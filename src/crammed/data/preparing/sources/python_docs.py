@@ -1,9 +1,9 @@
 """The source `python-docs`: English documentation that every Python installation has.
 
-These are the docstrings of the standard library and of installed packages, read from their source
-without importing it, and the topics of `pydoc`. The same packages give the same documents. Some
-source files are kept out of the corpus for the demonstration tasks (`demo_tasks`), so
-that no model is evaluated on text that it was pretrained on.
+It consists of the docstrings of the standard library and of installed packages, read from their
+source without importing it, and the topics of `pydoc`. The same packages give the same documents.
+Some source files are reserved for the demonstration tasks (`demo_tasks`), so that no model is
+evaluated on text that it was pretrained on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "_vendor", "
 
 @dataclass(frozen=True)
 class Docstring:
-    """A docstring and the top-level package that it is from."""
+    """A docstring and the top-level package it comes from."""
 
     package: str
     text: str
@@ -69,14 +69,14 @@ class PythonDocs:
 def docstrings(
     part: Literal["corpus", "tasks"], characters: int, per_package: int
 ) -> Iterator[Docstring]:
-    """The docstrings of one of the two disjoint parts, in an order of files given by a hash.
+    """The docstrings of one of the two disjoint parts, with files in the order of a hash.
 
-    The order mixes packages, so that stopping after `characters` leaves a bit of everything.
+    This mixes packages, so that stopping after `characters` still gives a bit of everything.
 
     Args:
         part: the corpus, or the demonstration tasks.
-        characters: number after which no further file is read.
-        per_package: number after which no further file of the same package is read.
+        characters: number of characters after which no further file is read.
+        per_package: the same for the files of one package.
     """
     files = [
         (uniform(label), label, path)
@@ -132,7 +132,7 @@ def _docstrings_of(path: Path) -> list[str]:
 
 
 def _prose(text: str) -> str:
-    """The docstring without interpreter sessions and lines of dashes."""
+    """The docstring without lines typed at the interpreter and lines of dashes."""
     lines = inspect.cleandoc(text).splitlines()
     kept = [x for x in lines if not re.match(r"\s*(>>>|\.\.\. |[-=~*^]{3,}\s*$)", x)]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()

@@ -1,7 +1,7 @@
-"""Finds the files of a source: those of a folder, of a glob, or one file.
+"""Finds the files of a source: those of a folder or a glob, or a single file.
 
-Symbolic links are followed, but every folder is entered once and every file is read once, under
-the name that comes first, so that links that lead back upwards do no harm.
+Symbolic links are followed, but every folder is entered only once and every file is read only once,
+under the name that comes first, so links that lead back up the tree do no harm.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from crammed.formats.records import is_json
 
 
 def find_files(name: str) -> list[Path]:
-    """The files of known formats that a path or a glob stands for, in the order to read them in.
+    """The files of known formats that a path or a glob stands for, in reading order.
 
     Raises:
-        InputError: there is none, one has a name that is not UTF-8, or a folder cannot be read.
+        InputError: there are none, one has a name that is not UTF-8, or a folder cannot be read.
     """
     path = Path(name).expanduser()
     shown = printable(name)
@@ -53,13 +53,13 @@ def _known_formats() -> str:
 
 
 def printable(path: str | Path) -> str:
-    r"""A path for a message: bytes that are not UTF-8, and control characters, as ``\xNN``."""
+    r"""A path for a message, with bytes that are not UTF-8 and control characters as ``\xNN``."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(c if c >= " " and c != "\x7f" else f"\\x{ord(c):02x}" for c in text)
 
 
 def _check_name(file: Path) -> None:
-    """Refuse a path that neither a manifest nor the libraries that read tables can hold.
+    """Refuse a path that manifests and the libraries that read tables cannot represent.
 
     Raises:
         InputError: it is not UTF-8.
@@ -73,7 +73,7 @@ def _check_name(file: Path) -> None:
 
 
 FirstVisit = Callable[[Path], bool]
-"""Whether a file or folder is met for the first time, whatever name leads to it."""
+"""Whether a file or folder is seen for the first time, under any name."""
 
 
 def _first_visit() -> FirstVisit:
@@ -109,7 +109,7 @@ def _match(pattern: Path) -> list[Path]:
 
 
 def _glob(pattern: Path) -> Iterator[Path]:
-    """What `glob.glob` finds, except that ``**`` enters every folder once."""
+    """Like `glob.glob`, except that ``**`` enters every folder only once."""
     parts = pattern.parts
     if "**" not in parts:
         yield from map(Path, glob.glob(str(pattern)))
@@ -127,7 +127,7 @@ def _glob(pattern: Path) -> Iterator[Path]:
 
 
 def _folders(folder: Path, is_first: FirstVisit) -> Iterator[Path]:
-    """A folder and those below it that are not hidden."""
+    """A folder and the folders below it that are not hidden."""
     if not is_first(folder):
         return
     yield folder
@@ -139,8 +139,8 @@ def _folders(folder: Path, is_first: FirstVisit) -> Iterator[Path]:
 def _search(folder: Path, is_first: FirstVisit) -> Iterator[Path]:
     """Files of known formats in a folder and the folders below it, sorted by path.
 
-    A folder that `datasets` saved lists its files itself, in their order. Hidden files and folders
-    are ignored.
+    For a folder that `datasets` saved, they are the files that it lists, in that order. Hidden
+    files and folders are ignored.
     """
     if not is_first(folder):
         return
@@ -174,7 +174,7 @@ def ignored_files(data: DataConfig) -> Counter[str]:
 
 
 def _saved_by_datasets(folder: Path) -> list[Path]:
-    """The files of a data set that `datasets.save_to_disk` wrote here; empty if it did not.
+    """The files of a data set saved here by `datasets.save_to_disk`; empty if there is none.
 
     Raises:
         InputError: a listed name leads out of the folder.
@@ -190,7 +190,7 @@ def _saved_by_datasets(folder: Path) -> list[Path]:
 
 
 def _is_data(file: Path) -> bool:
-    """Whether a file found in a folder is data; JSON that holds no records is settings."""
+    """Whether a file found in a folder is data; JSON without records is taken for settings."""
     if format_of(file) != ".json":
         return format_of(file) is not None
     if file.name == "dataset_dict.json":

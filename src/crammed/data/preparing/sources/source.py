@@ -34,23 +34,23 @@ from crammed.formats.records import is_json
 
 
 class SourceChanged(InputError):
-    """A part is not the same any more as when reading it began."""
+    """A part has changed since reading it began."""
 
 
 class Part(Protocol):
-    """A run of documents that is read in one go, such as a file; can be pickled."""
+    """A series of documents that is read in one go, such as a file; can be pickled."""
 
     @property
     def name(self) -> str:
-        """Its name in reports; a file's name without the folder."""
+        """Its name in reports; for a file, its name without the folder."""
         ...
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies the content, without the names of this machine's folders."""
+        """What identifies the content, without the names of folders on this machine."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """What differs if the content does, on this machine; takes no time to find out."""
+        """What changes on this machine whenever the content does; quick to find out."""
         ...
 
     def documents(self) -> Iterator[str]:
@@ -69,7 +69,7 @@ class FilePart:
     name: str
     file: File
     format: str
-    """The key of `READERS` for it."""
+    """Its key in `READERS`."""
     options: ReadOptions
 
     def fingerprint(self) -> dict[str, Any]:
@@ -90,10 +90,10 @@ class FilePart:
         return READERS[self.format](self.file, self.options)
 
     def check(self) -> None:
-        """Find what can be found wrong without reading the file.
+        """Check what can be checked without reading the file.
 
         Raises:
-            InputError: the file is gone, empty or no regular file, or `where` is used with plain
+            InputError: the file is gone, empty or not a regular file, or `where` is used with plain
                 text.
         """
         try:
@@ -122,7 +122,7 @@ class Source:
     max_characters: int | None
     """Begin no further document once this many have been read; None for no limit."""
     reading: dict[str, Any]
-    """What besides a part's fingerprint decides its documents, as plain values."""
+    """What determines a part's documents besides its fingerprint, as plain values."""
 
 
 def open_sources(data: DataConfig) -> list[Source]:
@@ -142,7 +142,7 @@ def open_sources(data: DataConfig) -> list[Source]:
 
 
 def check_text(data: DataConfig) -> None:
-    """Read the first document of each source that is on disk, which finds a wrong field at once.
+    """Read the first document of each source on disk, to find a wrong field at once.
 
     Raises:
         InputError: as `open_sources` and `Part.documents`.
@@ -194,7 +194,7 @@ def _file_parts(name: str, options: ReadOptions) -> list[FilePart]:
 
 
 def _below(file: Path, source: str) -> Path:
-    """A file as messages name it: from the source's own folder, not from that of the user."""
+    """The path that messages show: it begins at the source's folder, whatever leads there."""
     root = Path(source).expanduser()
     while glob.has_magic(str(root)):
         root = root.parent
@@ -214,7 +214,7 @@ def _standard_input(options: ReadOptions) -> FilePart:
 
 @functools.cache
 def _spooled() -> Path:
-    """Standard input, which can be read only once, as a file that lasts as long as this process."""
+    """Standard input, which can be read only once, as a file kept until this process ends."""
     # The command line puts the null device in place of a standard input that is closed.
     if sys.stdin is None or getattr(sys.stdin, "name", None) == os.devnull:
         raise InputError("standard input is closed: pipe text into it, or name a file")
