@@ -8,12 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from crammed.errors import InputError
 from crammed.files.folders import new_folder, publish
 from crammed.files.locks import FolderLock
-from crammed.files.writing import read_json, write_gzip, write_json, write_text
+from crammed.files.writing import read_json, save_array, write_gzip, write_json, write_text
 
 
 def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
@@ -163,3 +164,10 @@ def test_a_folder_is_on_the_disk_with_all_names_in_it_before_it_appears(
     inside = {number(path) for path in (made, *made.rglob("*"))}
     assert set(done[:4]) == {("sync", each) for each in inside}
     assert done[4:] == [("name", number(made)), ("sync", number(tmp_path))]
+
+
+def test_an_array_is_read_as_it_was_however_it_lies_in_memory(tmp_path: Path) -> None:
+    table = np.arange(6).reshape(2, 3)
+    for array in (table, np.asfortranarray(table), table[:, ::2], table.T):
+        save_array(tmp_path / "x.npy", array)
+        assert np.load(tmp_path / "x.npy").tolist() == array.tolist()

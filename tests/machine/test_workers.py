@@ -51,6 +51,16 @@ def test_limits_of_containers_count(
     assert workers.cores() == expected
 
 
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="reads the kernel's count")
+def test_memory_that_only_caches_files_is_available(machine: Path) -> None:
+    group = machine / "cgroup"
+    group.mkdir()
+    (group / "memory.max").write_text("5000\n")
+    (group / "memory.current").write_text("4000\n")
+    (group / "memory.stat").write_text("anon 1000\nfile 3000\ninactive_file 2500\n")
+    assert workers.available_memory() == 3500
+
+
 @pytest.mark.parametrize(
     ("asked", "expected"), [("1", 1), ("3,2", 3), ("64", 16), ("", 16), ("0", 16)]
 )

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from crammed.errors import InputError
+from crammed.tasks.glue_data import glue_data_split
 from crammed.tasks.layouts import FolderData, FoundSplit, open_data
 from crammed.tasks.read import read_task, splits_in, tasks_in
 from crammed.tasks.task import Suite, load_suite
@@ -72,6 +73,9 @@ def test_parts_in_the_hubs_layout_are_read_in_order(tmp_path: Path, where: str) 
     with pytest.raises(
         InputError, match="lacks part 1 of 00003 of the split validation_m: download"
     ):
+        find(tmp_path, "validation_m")
+    parquet(tmp_path / where / "validation_m-00000-of-00001.parquet", ROWS)
+    with pytest.raises(InputError, match="parts of 00001 and of 00003 for the split validation_m"):
         find(tmp_path, "validation_m")
 
 
@@ -219,6 +223,10 @@ def test_mrpc_as_microsoft_published_it(tmp_path: Path) -> None:
         InputError, match=r"lacks dev_ids.tsv, which lists the validation rows of msr_paraphrase"
     ):
         tasks_in(suite, tmp_path)
+    (tmp_path / "MRPC/dev_ids.tsv").write_text("\n")
+    with pytest.raises(InputError, match=r"dev_ids.tsv lists no validation rows: download it"):
+        read_task(suite.tasks["mrpc"], tmp_path, suite)
+    assert glue_data_split(tmp_path / "MRPC", ["validation_matched"]) is None
     tsv(tmp_path / "MRPC/dev_ids.tsv", ("2", "12"), ("5", "15"))
     data = read_task(suite.tasks["mrpc"], tmp_path, suite)
     assert [pair[0] for pair in data.scored["mrpc"].texts] == ["First 2.", "First 5."]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -212,12 +212,13 @@ class _SplitWriter:
     max_length: int
     scratch: Path
     cut: dict[str, int] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=count)
 
     def write(self, split: str, rows: Rows) -> TokenizedSplit:
         words = self.task.kind == "tokens"
         tokens = self.backbone.tokenize(rows.texts, self.max_length, words=words)
         counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
-        written = TokenizedSplit(self.scratch / f"{len(self.cut)}.npz", rows.choices)
+        written = TokenizedSplit(self.scratch / f"{next(self._numbers)}.npz", rows.choices)
         written.write(tokens, rows.labels, counts)
         self.cut[split] = tokens.cut
         return written

@@ -113,11 +113,12 @@ def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:
 def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write only the array's bytes; numpy's own writer does not report a full disk."""
     with disk_faults(path), path.open("wb") as file:
-        file.write(np.ascontiguousarray(array).data)
+        file.write(array.data)
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write the array in the format that `numpy.load` reads, and report a full disk."""
+    array = np.ascontiguousarray(array)  # the header says in which order the numbers lie
     with disk_faults(path), path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(np.ascontiguousarray(array).data)
+        file.write(array.data)

@@ -74,13 +74,19 @@ def available_memory() -> int | None:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(line for line in lines if line.startswith("MemAvailable"))
         limits.append(1024 * int(free.split()[1]))
-        group = Path("/sys/fs/cgroup")
-        most = (group / "memory.max").read_text().strip()
+        most = (_GROUPS / "memory.max").read_text().strip()
         if most != "max":
-            limits.append(int(most) - int((group / "memory.current").read_text()))
-    except (OSError, StopIteration, ValueError):
+            taken = int((_GROUPS / "memory.current").read_text())
+            limits.append(int(most) - taken + _cached_files())
+    except (OSError, StopIteration, ValueError, KeyError):
         pass  # another system, or no cgroup of version 2
     return min(limits) if limits else None
+
+
+def _cached_files() -> int:
+    """Bytes of files that this container keeps in memory only until something else needs it."""
+    lines = (_GROUPS / "memory.stat").read_text().splitlines()
+    return int(dict(line.split() for line in lines)["inactive_file"])
 
 
 @contextmanager

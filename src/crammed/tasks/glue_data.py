@@ -49,6 +49,8 @@ def glue_data_split(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | N
 
 def _msr(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
     """A split of MRPC as Microsoft published it; ``dev_ids.tsv`` lists the validation split."""
+    if not {"train", "dev", "test"}.intersection(spellings):
+        return None
     test = "test" in spellings
     file = folder / f"msr_paraphrase_{'test' if test else 'train'}.txt"
     if not file.is_file():
@@ -61,6 +63,8 @@ def _msr(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
             f"{folder} lacks dev_ids.tsv, which lists the validation rows of {file.name}"
         )
     ids = [tuple(line.split()) for _, line in lines(File(listed, str(listed)))]
+    if not any(ids):
+        raise InputError(f"{listed} lists no validation rows: download it again")
     return GlueDataSplit(file, "MRPC", frozenset(ids), "dev" in spellings)
 
 

@@ -206,6 +206,12 @@ def _numbered(files: Sequence[Path], split: str) -> tuple[Path, ...]:
     form = re.compile(rf"{re.escape(split)}-(\d+)-of-(\d+)(-\w+)?\.parquet")
     found = [(match, file) for file in files if (match := form.fullmatch(file.name))]
     if found:
+        totals = sorted({match[2] for match, _ in found})
+        if len(totals) > 1:
+            raise InputError(
+                f"{found[0][1].parent} has parts of {totals[0]} and of {totals[1]} for the split "
+                f"{split}, which are of two downloads: remove those of one"
+            )
         missing = set(range(int(found[0][0][2]))) - {int(match[1]) for match, _ in found}
         if missing:
             raise InputError(

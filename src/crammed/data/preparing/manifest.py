@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,8 @@ def settings_json(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any
 def changed_files(manifest: dict[str, Any], data: DataConfig, *, hashed: bool = True) -> list[str]:
     """Names of the sources' files that are new or have changed since the corpus was made.
 
-    Files that are gone do not count, nor does standard input, which cannot be read again.
+    Files that are gone or cannot be read any more do not count, nor does standard input, which
+    cannot be read again.
 
     Args:
         hashed: whether to read and hash all files instead of comparing only their sizes.
@@ -114,21 +116,22 @@ def changed_files(manifest: dict[str, Any], data: DataConfig, *, hashed: bool = 
     parts = [part for source in manifest["sources"] for part in source["parts"]]
     known = {json.dumps(part if hashed else _sized(part["name"], part)) for part in parts}
     skipped = {each["part"] for each in manifest["skipped"]}
-    files = tuple(each for each in data.sources if each.max_characters is None and each.is_on_disk)
-    try:
-        sources = open_sources(data.model_copy(update={"sources": files})) if files else []
-    except InputError:
-        return []
+    files = [each for each in data.sources if each.max_characters is None and each.is_on_disk]
 
     def now(part: Part) -> dict[str, Any]:
         return part.fingerprint() if hashed else _sized(part.name, part.state())
 
-    return [
-        part.name
-        for source in sources
-        for part in source.parts
-        if part.name not in skipped and json.dumps(now(part)) not in known
-    ]
+    changed = []
+    for file in files:  # each by itself: one that is gone says nothing about the others
+        with suppress(InputError):
+            (source,) = open_sources(
+                data.model_copy(update={"sources": (file,), "unreadable": "skip"})
+            )
+            for part in source.parts:
+                with suppress(InputError):
+                    if part.name not in skipped and json.dumps(now(part)) not in known:
+                        changed.append(part.name)
+    return changed
 
 
 def _sized(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
