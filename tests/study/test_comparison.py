@@ -219,3 +219,16 @@ def test_arms_that_are_still_near_the_unigram_model_are_named() -> None:
     assert decidable_text(values).endswith("1 is needed.")
     del values["unigram"]
     assert on_plateau(values) == []
+
+
+def test_arms_on_the_plateau_do_not_widen_the_intervals_of_others() -> None:
+    values = study(
+        arm(4.0, 4.01, 4.02), new=arm(3.9, 3.91, 3.93), slow=arm(5.0, 5.9, 5.4), off=arm(5.6, 5.3)
+    )
+    assert all(row["loss@0.15"]["verdict"] is None for row in compare_arms(values))
+    values["unigram"] = 5.5
+    rows = {row["arm"]: row["loss@0.15"] for row in compare_arms(values)}
+    assert rows["new"]["verdict"] == "better"
+    found = smallest_difference(values)
+    assert found is not None
+    assert found["deviation"] == pytest.approx(0.013, abs=0.001)

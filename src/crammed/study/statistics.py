@@ -3,8 +3,9 @@
 Seeds are the unit: a run is one number. Each arm is compared with the baseline by Welch's t-test
 (Welch 1947), which does not assume equal variances: a recipe that is stuck hardly varies at all.
 Three seeds say little about an arm's variance, so the variance pooled over all arms of the study
-enters each arm's with the weight of one more seed (moderated t-tests, Smyth 2004). One study makes
-many comparisons, so p-values are corrected for the number of arms by Holm's step-down method (Holm
+enters each arm's with the weight of one more seed (moderated t-tests, Smyth 2004). Arms that are
+still on the plateau of word frequencies do not enter that of the others. One study makes many
+comparisons, so p-values are corrected for the number of arms by Holm's step-down method (Holm
 1979), and intervals by Bonferroni (Dunn 1961), so that they hold simultaneously.
 ``benchmarks/study_power.py`` shows what this finds in studies like ours.
 """
@@ -57,13 +58,15 @@ def compare_arms(study: Mapping[str, Any], measures: Sequence[str] = RATES) -> l
         failed, ``failed`` is the first reason.
     """
     rows = [_row(name, arm, measures[0]) for name, arm in study["arms"].items()]
-    judged = decidable(study) is not False
+    judged, slow = decidable(study) is not False, on_plateau(study)
     for measure in measures:
         values = {name: values_of(arm, measure) for name, arm in study["arms"].items()}
-        pooled, base = _Pooled(values.values()), values[study["baseline"]]
+        every, learned = _Pooled(values.values()), _of_learned(study, values)
         for row in rows:
-            if own := values[row["arm"]]:
-                row[measure] = _one(own, base if row["arm"] != study["baseline"] else [], pooled)
+            arm = row["arm"]
+            base = values[study["baseline"]] if arm != study["baseline"] else []
+            if own := values[arm]:
+                row[measure] = _one(own, base, every if arm in slow else learned)
         _correct([row[measure] for row in rows if measure in row])
         for row in rows:
             if judged and measure in row:
@@ -164,7 +167,7 @@ def smallest_difference(study: Mapping[str, Any], measure: str = RATES[0]) -> di
         variance.
     """
     arms = {name: values_of(arm, measure) for name, arm in study["arms"].items()}
-    pooled = _Pooled(arms.values())
+    pooled = _of_learned(study, arms)
     base = arms.pop(study["baseline"])
     others = [values for values in arms.values() if len(values) > 1]
     if len(base) < 2 or not others or not pooled.variance:
@@ -206,6 +209,16 @@ class _Pooled:
         if squared == 0.0:
             return 0.0, 0.0
         return math.sqrt(squared), squared**2 / sum(part**2 / free for part, free in parts)
+
+
+def _of_learned(study: Mapping[str, Any], values: Mapping[str, list[float]]) -> _Pooled:
+    """The variance within the arms that are past the plateau, if the baseline is.
+
+    Where an arm is about to leave the plateau, its seeds differ ten times as much as elsewhere,
+    which says nothing about how much those of other arms do.
+    """
+    slow = on_plateau(study) if decidable(study) else []
+    return _Pooled(each for arm, each in values.items() if arm not in slow)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
