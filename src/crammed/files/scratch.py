@@ -40,7 +40,10 @@ def scratch_folder() -> Iterator[Path]:
 def _locked_folder(place: Path) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        lock = os.open(folder, os.O_RDONLY)
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # a process took it for that of a dead one, and removed it
+            continue
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)  # waits if a process is about to remove it
         if folder.exists():

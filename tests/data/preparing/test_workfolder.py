@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -266,6 +267,24 @@ def test_folders_for_a_moment_do_not_outlive_their_process(
     with scratch_folder():
         pass
     assert set(tmp_path.iterdir()) == {other}
+
+
+def test_a_folder_that_another_process_removes_at_once_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    make = tempfile.mkdtemp
+    made: list[str] = []
+
+    def unlucky(**words: Any) -> str:
+        made.append(make(**words))
+        if len(made) == 1:
+            os.rmdir(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", unlucky)
+    with scratch_folder() as mine:
+        assert str(mine) == made[1]
 
 
 def test_the_next_call_of_a_run_removes_what_a_kill_left(folder: Path) -> None:

@@ -1,4 +1,8 @@
-"""Trains a tokenizer on the corpus: the same text, in any order, gives the same bytes."""
+"""Trains a tokenizer on the corpus: the same text, in any order, gives the same bytes.
+
+Of text with millions of different chunks the rarest are not counted, and which these are depends on
+the order of the shards.
+"""
 
 from __future__ import annotations
 
