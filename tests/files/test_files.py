@@ -14,7 +14,14 @@ import pytest
 from crammed.errors import InputError
 from crammed.files.folders import new_folder, publish
 from crammed.files.locks import FolderLock
-from crammed.files.writing import read_json, save_array, write_gzip, write_json, write_text
+from crammed.files.writing import (
+    read_json,
+    save_array,
+    write_array,
+    write_gzip,
+    write_json,
+    write_text,
+)
 
 
 def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
@@ -171,3 +178,5 @@ def test_an_array_is_read_as_it_was_however_it_lies_in_memory(tmp_path: Path) ->
     for array in (table, np.asfortranarray(table), table[:, ::2], table.T):
         save_array(tmp_path / "x.npy", array)
         assert np.load(tmp_path / "x.npy").tolist() == array.tolist()
+        write_array(tmp_path / "x.bin", array)
+        assert (tmp_path / "x.bin").read_bytes() == array.tobytes()

@@ -113,7 +113,7 @@ def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:
 def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write only the array's bytes; numpy's own writer does not report a full disk."""
     with disk_faults(path), path.open("wb") as file:
-        file.write(array.data)
+        file.write(np.ascontiguousarray(array).data)
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
