@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ os.environ["CRAMMED_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,18 +25,24 @@ from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare
 from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.evaluation import Request
 from crammed.machine.device import Device, choose_device
 from crammed.terminal.progress import SILENT
-from support import command
+from support import command, disk
 from support.backbones import RECIPES, Load
+from support.evaluation import PROTOCOL, Ask, make_model
 from support.models import FAMILIES, save_model, untrained
+from support.tasks import PAIR, write_task
 from support.text import documents, tiny, write_jsonl
 
+disk.wait_for_nothing()
 torch.set_num_threads(1)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, commands would ignore it
 # The time of an example depends on how busy the machine is, not on the code.
-settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any")
+settings.register_profile("fresh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A change is judged by the same examples before and after; `make test-all` looks for new ones.
+settings.register_profile("same", settings.get_profile("fresh"), derandomize=True)
+settings.load_profile("same")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -100,3 +108,46 @@ def model_folders(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> d
 @pytest.fixture(scope="session")
 def load_model(model_folders: dict[str, Path]) -> Load:
     return lambda name: BackboneSpec(str(model_folders[name]), 0.1).load()
+
+
+@pytest.fixture
+def model(tmp_path: Path, corpus: Corpus) -> Path:
+    """The part of a run directory that evaluation needs."""
+    return make_model(tmp_path / "model", corpus, 0)
+
+
+@pytest.fixture
+def ask(tmp_path: Path, model: Path) -> Ask:
+    """A request for the model, in this process unless `jobs` says otherwise."""
+    protocol = tmp_path / "quick.yaml"
+    protocol.write_text(PROTOCOL)
+
+    def request(**values: Any) -> Request:
+        base = {
+            "model": str(model),
+            "suite": "glue",
+            "data": str(tmp_path),
+            "protocol": str(protocol),
+            "into": tmp_path / "scores",
+            "jobs": 1,
+            "compute": ComputeConfig(device="cpu"),
+        }
+        return Request(**{**base, **values})
+
+    return request
+
+
+@pytest.fixture
+def blimp(tmp_path: Path) -> Path:
+    """Data of the judge of the same name."""
+    file = tmp_path / "blimp.jsonl"
+    file.write_text(json.dumps(PAIR) + "\n")
+    return file
+
+
+@pytest.fixture
+def glue(tmp_path: Path) -> Path:
+    """Two small tasks."""
+    for task in ("cola", "rte"):
+        write_task(tmp_path / "glue", task, 40)
+    return tmp_path / "glue"

@@ -3,8 +3,9 @@
     make test-all
     python tools/test_all.py "long tests"     # repeats these steps; the others' results stay
 
-The steps are `make test`, the tests marked `long`, ten minutes of faults of all kinds (`chaos.py`),
-the tests of commands with a fresh interpreter for each command, and the tests of the code that
+The steps are `make test`, the tests marked `long`, the properties with examples drawn anew
+(`make test` tries the same ones each time), ten minutes of faults of all kinds (`chaos.py`), the
+tests of commands with a fresh interpreter for each command, and the tests of the code that
 depends most on libraries, with the oldest and the newest libraries that pyproject.toml allows;
 there, exported models also go through the Trainer, sentence-transformers and ONNX. All steps run,
 even if one fails.
@@ -26,11 +27,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "records" / "test-all" / "output.txt"
 PYTEST = ["-m", "pytest", "-n", "auto", "-q"]
+EXPLORE = ["--hypothesis-profile", "fresh"]
 COMMANDS = ["tests/cli", "tests/study", "tests/training/test_resume.py"]
 COMMANDS += ["tests/training/test_distributed.py", "tests/data/preparing/test_preparation.py"]
 COMMANDS += ["tests/evaluation/test_suite.py", "tests/test_older_versions.py", "tests/workshop"]
 LIBRARIES = ["tests/config", "tests/cli", "tests/export", "tests/evaluation", "tests/report"]
 LIBRARIES += ["tests/data/test_tokenizer.py", "tests/formats", "tests/test_older_versions.py"]
+PYTORCH = ["tests/model", "tests/optim", "tests/training", "tests/machine"]
 CAMPAIGN = ["tools/chaos.py", "--minutes", "10", "--jobs", "2"]
 SHOWN: tuple[str, ...] = (
     "jinja2",
@@ -59,10 +62,11 @@ def steps() -> Iterator[Step]:
     test, oldest, newest = (f".venv-{name}/bin/python" for name in ("test", "oldest", "newest"))
     fresh = {"CRAMMED_TESTS_FORK": "0"}
     yield Step("make test", ["make", "test"])
-    yield Step("long tests", [test, *PYTEST, "-m", "long"])
+    yield Step("long tests", [test, *PYTEST, "-m", "long", *EXPLORE])
+    yield Step("new examples of properties", [test, *PYTEST, "-m", "hypothesis", *EXPLORE])
     yield Step("the campaign of faults", [test, *CAMPAIGN])
     yield Step("a fresh interpreter for every command", [test, *PYTEST, *COMMANDS], fresh)
-    yield Step("the oldest libraries", [oldest, *PYTEST, *LIBRARIES])
+    yield Step("the oldest libraries", [oldest, *PYTEST, *LIBRARIES, *PYTORCH])
     yield Step("the newest libraries", [newest, *PYTEST, *LIBRARIES])
 
 

@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,66 +18,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crammed.config import ComputeConfig, Protocol
+from crammed.config import Protocol
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.comparison import compare_models
-from crammed.evaluation.evaluation import Request, evaluate
+from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
 from crammed.evaluation.folder import default_folder, read_outputs, scores_folder
 from crammed.evaluation.protocol import load_protocol
 from crammed.files.writing import write_json
 from crammed.terminal.progress import SILENT
 from support.command import PATIENCE, started, wait_for
-from support.models import untrained
+from support.evaluation import Ask, make_model, tasks_of
 from support.tasks import write_task
 from support.text import tiny
-
-PROTOCOL = "{seeds: 2, epochs: 2, batch: 8, lr: 2e-3, max_length: 32}"
-
-
-@pytest.fixture
-def model(tmp_path: Path, corpus: Corpus) -> Path:
-    """The part of a run directory that evaluation needs."""
-    return make_model(tmp_path / "model", corpus, 0)
-
-
-def make_model(path: Path, corpus: Corpus, seed: int) -> Path:
-    config = tiny("crammed")
-    path.mkdir(parents=True)
-    untrained(corpus.tokenizer, config.model, seed).save(path / "final")
-    write_json(path / "config.json", config.model_dump(mode="json"))
-    return path
-
-
-@pytest.fixture
-def ask(tmp_path: Path, model: Path) -> Callable[..., Request]:
-    """A request for the model, in this process unless `jobs` says otherwise."""
-    protocol = tmp_path / "quick.yaml"
-    protocol.write_text(PROTOCOL)
-
-    def request(**values: Any) -> Request:
-        base = {
-            "model": str(model),
-            "suite": "glue",
-            "data": str(tmp_path),
-            "protocol": str(protocol),
-            "into": tmp_path / "scores",
-            "jobs": 1,
-            "compute": ComputeConfig(device="cpu"),
-        }
-        return Request(**{**base, **values})
-
-    return request
-
-
-Ask = Callable[..., Request]
-
-
-def tasks_of(result: dict[str, Any]) -> dict[str, Any]:
-    tasks: dict[str, Any] = result["suites"]["glue"]["tasks"]
-    return tasks
 
 
 def test_scores_have_seeds_intervals_and_the_untrained_model(tmp_path: Path, ask: Ask) -> None:

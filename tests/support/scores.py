@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from crammed.evaluation.protocol import load_protocol
@@ -64,3 +66,11 @@ HELDOUT = {
     **{"loss@0.15": 2.51234, "loss@0.25": 2.7},
     **{"bits_per_character@0.15": 0.8, "bits_per_character@0.25": 0.85},
 }
+
+
+def evaluated(run: Path, **suites: Any) -> Path:
+    """The run, given these scores."""
+    (run / "evaluation").mkdir(exist_ok=True)
+    scores = {"schema": 2, "model": {}, "protocol": PAPERS, "suites": suites}
+    (run / "evaluation" / "scores.json").write_text(json.dumps(scores))
+    return run

@@ -27,6 +27,7 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
+from support import disk
 from support.command import forking
 
 IMPORTED = (
@@ -131,6 +132,7 @@ if __name__ == "__main__":
     for name in IMPORTED:
         with contextlib.suppress(ImportError):  # transformers may be missing, as for some users
             importlib.import_module(name)
+    disk.wait_for_nothing()
     gc.freeze()  # its pages stay shared
     with socket.socket(fileno=int(sys.argv[1])) as listening:
         asked = serve(listening)

@@ -30,3 +30,13 @@ def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:
                 row[wanted.text[0]] = f"{'harbour' if n % 2 else 'garden'} {text[:30]}"
                 file.write(json.dumps({**row, "label": n % 2, "idx": n, **columns}) + "\n")
     return folder
+
+
+PAIR = {
+    "sentence_good": "The fox runs.",
+    "sentence_bad": "The fox run.",
+    "UID": "agreement",
+    "linguistics_term": "agreement",
+    "field": "morphology",
+}
+"""A pair of BLiMP."""

@@ -60,6 +60,31 @@ class _Slow(torch.autograd.Function):
         return (g @ rounded(weight, E4M3)).to(x.dtype), (g.T @ rounded(x, E4M3)).to(weight.dtype)
 
 
+def in_float32(
+    a: Tensor, b: Tensor, by_a: Tensor, by_b: Tensor, *, out_dtype: torch.dtype, **_: bool
+) -> Tensor:
+    """What `torch._scaled_mm` computes: a product of 8-bit numbers, times both scales."""
+    return ((a.float() @ b.float()) * (by_a * by_b)).to(out_dtype)
+
+
+@pytest.fixture
+def fast_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute in float32 what some processors take seconds for: one product of 512 x 64 x 192."""
+    monkeypatch.setattr(torch, "_scaled_mm", in_float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_fast_products_are_those_of_the_library(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    a, by_a = quantised(torch.randn(16, 32, generator=draw), E5M2)
+    b, by_b = quantised(torch.randn(48, 32, generator=draw), E4M3)
+    ours = in_float32(a, b.t(), by_a, by_b, out_dtype=dtype)
+    library = torch._scaled_mm(a, b.t(), by_a, by_b, out_dtype=dtype)
+    torch.testing.assert_close(
+        ours, library, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-5
+    )
+
+
 @pytest.mark.parametrize("dtype", [E4M3, E5M2])
 @given(st.integers(-30, 30), st.integers(0, 1000))
 @settings(max_examples=40, deadline=None)
@@ -147,6 +172,7 @@ def test_every_model_is_near_in_8_bits(config: ModelConfig) -> None:
     assert (near.float() - exact).norm() < 0.2 * exact.norm()
 
 
+@pytest.mark.usefixtures("fast_products")
 def test_the_gradient_points_where_the_exact_one_does() -> None:
     model = MaskedLM(tiny("crammed", "model.layers=4", "model.width=64").model, 256)
     initialise(model, 0.04, torch.Generator().manual_seed(0))
@@ -236,6 +262,7 @@ def test_scales_stay_where_nothing_useful_was_seen() -> None:
     assert 0.0 < 1.0 / state[".input"] < torch.finfo(torch.float32).max, "its reciprocal is finite"
 
 
+@pytest.mark.usefixtures("fast_products")
 def test_what_an_update_sees_does_not_depend_on_its_microbatches(cpu: Device) -> None:
     found = []
     for rows in (64, 16):
@@ -248,6 +275,7 @@ def test_what_an_update_sees_does_not_depend_on_its_microbatches(cpu: Device) ->
     assert found[0] == pytest.approx(found[1], rel=0.05)
 
 
+@pytest.mark.usefixtures("fast_products")
 def test_an_update_that_does_not_count_leaves_the_scales_alone(cpu: Device) -> None:
     step, _ = step_with(cpu, tiny("crammed"), **EIGHT)
     step.gradients(rows_of(8), update_of(8))
@@ -273,6 +301,7 @@ def test_compiling_leaves_no_scales_behind(cpu: Device, monkeypatch: pytest.Monk
     assert scales_of(step) == scales_of(other)
 
 
+@pytest.mark.usefixtures("fast_products")
 def test_scales_go_through_a_checkpoint_to_the_bit(cpu: Device) -> None:
     first, model = step_with(cpu, tiny("crammed"), **EIGHT)
     for number in range(2):
@@ -290,6 +319,7 @@ def test_scales_go_through_a_checkpoint_to_the_bit(cpu: Device) -> None:
     assert losses[1] == losses[2] == pytest.approx(losses[0], rel=1e-2)
 
 
+@pytest.mark.usefixtures("fast_products")
 def test_as_much_is_learned_from_a_token_as_in_16_bits(cpu: Device) -> None:
     """Rows of sixteen tokens that repeat themselves, which attention can find."""
     shape = ("model.layers=2", "model.width=64", "optim.lr=3e-3")
