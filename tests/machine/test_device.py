@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -214,3 +215,16 @@ def test_a_processor_compiles_for_runs_long_enough(
     if compiled and asked == "auto":
         (tmp_path / "Python.h").unlink()
         assert not choose_device(ComputeConfig(), seconds).compile
+
+
+@pytest.mark.parametrize(
+    ("version", "fp8", "regional"),
+    [("2.11.0+cu130", False, True), ("2.11.0+cu130", True, False), ("2.13.0", True, True)],
+)
+def test_an_older_pytorch_compiles_8_bits_as_one_graph(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch, version: str, *, fp8: bool, regional: bool
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    gpu = replace(cpu, torch=torch.device("cuda"), compile=True, fp8=fp8)
+    assert gpu.regional is regional
+    assert not replace(gpu, compile=False).regional

@@ -77,6 +77,17 @@ def test_a_compiler_that_fails_is_one_line(cpu: Device, monkeypatch: pytest.Monk
     assert "\n" not in str(error.value)
 
 
+def test_what_the_compiler_cannot_trace_is_one_line(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, _ = step_with(cpu, tiny("crammed", "model.layers=1"), compile=True)
+
+    monkeypatch.setattr(step, "_mask", lambda *_: torch._dynamo.graph_break())
+    with pytest.raises(InputError, match="the compiler failed: Unsupported") as error:
+        step.prepare([8], [0.25])
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_a_seed_is_no_constant_of_the_compiled_step(
     cpu: Device, monkeypatch: pytest.MonkeyPatch, dropout: float

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import device
 from torch import dtype as Format
+from torch.torch_version import TorchVersion
 
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
@@ -24,6 +25,8 @@ from crammed.machine.workers import cores
 
 FP8_CAPABILITY = (8, 9)
 """Lowest CUDA capability whose hardware multiplies matrices in 8 bits."""
+COMPARES_8_BITS = "2.13"
+"""The version of PyTorch in which regions with 8-bit products compile; in 2.11 they do not."""
 COMPILE_SECONDS_ON_CPU = 1200.0
 """Work on one shape that is worth compiling on a CPU: a minute to save a fifth or more."""
 
@@ -76,9 +79,10 @@ class Device:
         """Whether one layer is compiled for all.
 
         Not on a CPU, where runs have always compiled whole graphs and must stay the same bit for
-        bit.
+        bit; nor 8-bit products by an older PyTorch, whose compiler cannot compare their regions.
         """
-        return self.compile and self.torch.type == "cuda"
+        compared = not self.fp8 or TorchVersion(torch.__version__) >= COMPARES_8_BITS
+        return self.compile and self.torch.type == "cuda" and compared
 
     @property
     def mfu_peak(self) -> float | None:

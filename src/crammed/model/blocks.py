@@ -107,6 +107,12 @@ def unit_rms(x: Tensor, eps: float) -> Tensor:
     return F.rms_norm(precise, x.shape[-1:], eps=eps).to(x.dtype)
 
 
+_AUTOCAST = {
+    kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind)
+}
+"""Device types with autocast, asked once: PyTorch 2.11 cannot compile the question."""
+
+
 class Norm(nn.Module):
     """Base of the norms over the last dimension. The output has the number format of the input.
 
@@ -130,7 +136,7 @@ class Norm(nn.Module):
         # Autocast has its own rule for norms on each device type. Where it leaves their output in
         # float32, a cast back to the input's format would undo that.
         kind = x.device.type
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        if kind in _AUTOCAST and torch.is_autocast_enabled(kind):
             return self.normalise(x, self.weight, self.bias)
         # On a CPU, PyTorch's 16-bit norms sum the weights' gradients in 16 bits.
         precise = torch.promote_types(x.dtype, torch.float32)

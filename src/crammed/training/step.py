@@ -55,10 +55,10 @@ def _compiler_faults() -> Iterator[None]:
     """Report failures of the compiler in one line."""
     try:
         yield
-    except torch._dynamo.exc.BackendCompilerFailed as error:
+    except torch._dynamo.exc.TorchDynamoException as error:
         from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes seconds to import
 
-        fault = error.inner_exception
+        fault = getattr(error, "inner_exception", error)
         reason = ": ".join([type(fault).__name__, *str(fault).splitlines()[:1]])
         raise InputError(
             f"the compiler failed: {reason}. If a process was killed while it compiled, remove the "
