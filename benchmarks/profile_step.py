@@ -4,9 +4,9 @@
         [--out RESULT.json]
 
 Forward and backward of one microbatch and the optimizer step after it are profiled separately: all
-kernels of the step belong to the optimizer. The others are sorted into groups by name. On a CPU,
-operators take the place of kernels. `idle_seconds` is the time, measured without the profiler, in
-which no kernel ran.
+kernels of the step belong to the optimizer. The others are sorted by name into the parts that a
+step on paper has, so that both can be compared. On a CPU, operators take the place of kernels.
+`idle_seconds` is the time, measured without the profiler, in which no kernel ran.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from torch.profiler import ProfilerActivity, profile
 from common import Json, Training, config_of, described, finish, run, seconds_of, summary
 from crammed.errors import InputError
 from crammed.machine.device import Device, choose_device
+from kernel_parts import part_of
 
 WARM = 3
 GROUPS = (
-    # The first match counts. Names of attention kernels contain words of products as well, and the
-    # compiler names a kernel after all its operators, even those that it only feeds.
+    # The first match counts; other kernels belong to the parts of `kernel_parts`, and after those
+    # to `LEFT`. Names of attention kernels contain words of products as well, and the compiler
+    # names a kernel after all its operators, even those that it only feeds.
     ("attention", r"^(?!triton_).*(flash|fmha|attention|sdpa|mha_)"),
-    ("loss", r"softmax|nll_loss|cross_entropy|^aten::(amax|exp_)$"),
+    ("loss", r"^aten::(amax|exp_)$"),
     (
-        "matrix products",
+        "products",
         r"^triton_tem_|^(?!triton_).*(gemm|nvjet|cutlass|cublas|xmma|splitk|scaled_mm)"
         r"|^aten::(addmm|b?mm|linear)$",
     ),
-    ("norms", r"layer_norm|rms_norm|add_norm"),
-    ("embedding", r"embedding|index_put|indexing"),
+    ("weights", r"multi_tensor_apply"),
     ("copies", r"memcpy|memset|^aten::(copy_|_to_copy|clone|contiguous)$"),
-    ("elementwise", r"^triton_|^aten::|elementwise|reduce_kernel|gate"),
 )
+LEFT = ("other elementwise", r"^triton_|^aten::|elementwise|reduce_kernel")
 
 
 def main(
@@ -80,7 +81,8 @@ def main(
 def group_of(kernel: str) -> str:
     """The group that the name of a forward or backward kernel puts it into."""
     found = (group for group, words in GROUPS if re.search(words, kernel, re.IGNORECASE))
-    return next(found, "other")
+    last = LEFT[0] if re.search(LEFT[1], kernel, re.IGNORECASE) else "other"
+    return next(found, part_of(kernel) or last)
 
 
 def _kernels(device: Device, do: Callable[[], object], group: str | None) -> list[Json]:

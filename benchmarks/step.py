@@ -99,10 +99,11 @@ def main(
         try:
             loop = built(name)
             loop.run(0, updates)
-        except Exception as error:  # the others are still measured
-            if not loops:
-                raise
+        except Exception as error:
             failed[name] = _reason(name, error)
+            if not loops:  # nothing to compare the others with
+                keep(0)
+                raise
         else:
             loops.append(loop)
             keep(0)

@@ -88,6 +88,58 @@ def test_operators_are_counted_by_what_they_take_and_give() -> None:
     assert launch_of(torch.ops.aten.mm.default, (a, b), {}, a @ b) is None, "not on the GPU"
 
 
+R, D, H, V = 6, 8, 12, 20
+"""Rows, width, hidden width, vocabulary."""
+
+
+@pytest.mark.parametrize(
+    ("operator", "takes", "gives", "read", "written"),
+    [
+        # Streams and logits have 2 bytes an element; weights, sums and labels have 4, 4 and 8.
+        ("gate", [(R, 2 * H)], [(R, H)], 2 * R * 2 * H, 2 * R * H),
+        ("gate_backward", [(R, H), (R, 2 * H)], [(R, 2 * H)], 2 * R * 3 * H, 2 * R * 2 * H),
+        (
+            "add_norm",
+            [(R, D), (R, D), (D, "float32"), (D, "float32")],
+            [(R, D), (R, D), (R, "float32"), (R, "float32")],
+            2 * 2 * R * D + 2 * 4 * D,  # stream and branch; weight and bias
+            2 * 2 * R * D + 2 * 4 * R,  # total and norm; mean and deviation of each row
+        ),
+        (
+            "cross_entropy",
+            [(R, V), (R, "int64")],
+            [(R, "float32"), (R, "float32")],
+            2 * R * V + 8 * R,
+            2 * 4 * R,
+        ),
+        (
+            "cross_entropy_backward",
+            [(R, "float32"), (R, V), (R, "int64"), (R, "float32")],
+            [(R, V)],
+            2 * R * V + (4 + 8 + 4) * R,
+            2 * R * V,
+        ),
+    ],
+)
+def test_our_operators_move_what_a_count_by_hand_says(
+    operator: str, takes: list[Any], gives: list[Any], read: int, written: int
+) -> None:
+    pytest.importorskip("triton")
+
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda")
+
+    def made(shape: tuple[Any, ...]) -> torch.Tensor:
+        *size, last = shape
+        dtype = getattr(torch, last) if isinstance(last, str) else torch.bfloat16
+        return torch.empty(size if isinstance(last, str) else shape, dtype=dtype).as_subclass(OnGpu)
+
+    importlib.import_module("crammed.kernels.encoder")
+    func = getattr(torch.ops.crammed, operator).default
+    launch = room("launches").launch_of(func, [*map(made, takes)], {}, [*map(made, gives)])
+    assert (launch.read, launch.written, launch.kernels) == (read, written, 1)
+
+
 def test_what_our_norm_s_backward_moves_besides() -> None:
     """Four programs on each of 132 multiprocessors leave float32 sums for weight and bias."""
     more, kernels = room("launches").DECLARED["crammed.add_norm_backward"](

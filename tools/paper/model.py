@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from crammed.machine.cards import Card
 from crammed.planning.oncard import ATTENTION, BANDWIDTH, LAUNCH, PRODUCTS
+from kernel_parts import part_of
 from paper import launches
 from paper.launches import Launch
 
 EIGHT_BITS = 1.68
 """How many times as fast a layer's product is in 8 bits as in 16: one H200 reached 1,214 to 1,258
 TFLOP/s where 16 bits reached 727 to 740."""
-PARTS = (
-    # The first match counts. The compiler names a kernel after its operators, or in a region after
-    # what these decompose into; the parts are those of `crammed.model.traffic`. Elementwise kernels
-    # contain no norm, although some are named after the one before.
-    ("loss", r"softmax|nll_loss|cross_entropy"),
-    ("embedding", r"embedding|index_put|_sin_|arange_cos"),
-    ("head", r"(gather|scatter|new_zeros).*layer_norm|layer_norm.*(gather|scatter|new_zeros)"),
-    ("gates", r"^triton_poi.*(gelu|erf|tanh|silu|sigmoid|exp_|relu)"),
-    ("residuals and norms", r"layer_norm|rms_norm|add_norm|rsqrt|_mul_sub_sum|^aten\.sum"),
-    ("gates", r"gelu|silu|relu|sigmoid|gate"),
-    ("masks", r"bitwise|sort|scatter|gather|remainder"),
-    ("queries, keys, values", r"select_backward|permute|clone|cat|transpose"),
-    ("residuals and norms", r"_to_copy.*view|view.*_to_copy"),
-    ("weights", r"^aten\.(add_|_foreach_add_)|_to_copy"),
-)
 
 
 @dataclass(frozen=True)
@@ -81,8 +66,7 @@ def part(launch: Launch) -> str:
     """The part of the step that a launch belongs to."""
     if launch.flops:
         return "attention" if launches.ATTENTION in launch.name else "products"
-    found = (name for name, words in PARTS if re.search(words, launch.name))
-    return next(found, "other")
+    return part_of(launch.name) or "other"
 
 
 def sums(counted: Mapping[Launch, int], card: Card) -> dict[str, Sum]:

@@ -5,7 +5,7 @@ microbatch follow from it as on a real card. Time is FLOPs at a share of the pea
 bytes that `crammed.model.traffic` counts at a share of the bandwidth. The shares are what single
 operations reached on one H200. No part is faster than its kernel launches, which dominate in tiny
 models. Gaps between kernels, clocks that drop under load, compiling and reading are not counted: on
-that H200, a plain loop took 1.3 times its count.
+that H200, a plain compiled loop of the paper's shape under autocast took 1.3 times its count.
 """
 
 from __future__ import annotations

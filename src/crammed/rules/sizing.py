@@ -208,7 +208,8 @@ def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
     place = fed[-1] if fed else 0
     wanted = f"{tokens_per_parameter(sizes[place].parameters):g} tokens per parameter of its layers"
     if any(size.tokens >= needed[n] for n, size in enumerate(sizes) if n > place):
-        wanted += f" from reading the text at most {sizes[0].most_epochs:g} times"
+        most = sizes[0].most_epochs
+        wanted += f" from reading the text at most {'once' if most == 1 else f'{most:g} times'}"
     if fed:
         return place, f"the largest that gets {wanted}"
     return place, f"no size gets {wanted}, and the smallest comes nearest"
