@@ -16,11 +16,18 @@ def import_extra(library: str, extra: str, user: str, otherwise: str = "") -> An
         otherwise: what to do instead of installing it; ends the message.
 
     Raises:
-        InputError: the library is not installed; the message names the extra that installs it.
+        InputError: the library is not installed, and the message names the extra that installs it;
+            or it is, and cannot be imported.
     """
     try:
         return import_module(library)
     except ImportError as error:
-        raise InputError(
-            f"{user} needs {library}: pip install 'crammed[{extra}]'{otherwise}"
-        ) from error
+        missing = isinstance(error, ModuleNotFoundError) and f"{library}.".startswith(
+            f"{error.name}."
+        )
+        if missing:
+            why = f": pip install 'crammed[{extra}]'"
+        else:
+            first = next(iter(str(error).splitlines()), type(error).__name__)
+            why = f", which is installed but cannot be imported ({first})"
+        raise InputError(f"{user} needs {library}{why}{otherwise}") from error

@@ -17,6 +17,7 @@ from crammed.evaluation.heldout import heldout_score
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.submission import submit
 from crammed.evaluation.suite import Scores, SuiteEvaluator
+from crammed.evaluation.twins import SharedTwins
 from crammed.machine.device import Device, choose_device
 from crammed.model.trained import has_trained_model
 from crammed.runs.directory import read_config
@@ -42,6 +43,7 @@ class Request:
         protocol: name or file; None is the run's own, or else the paper's.
         into: the evaluation folder; None is `default_folder`.
         untrained: also fine-tune the untrained model.
+        twins: folder in which models of the same shape share what the untrained model predicts.
         submission: zip file to write for the leaderboard.
         jobs: how many models to fine-tune at once; None is what cores and memory allow.
         trust_remote_code: allow Python code that comes with a Hugging Face model.
@@ -55,6 +57,7 @@ class Request:
     protocol: str | None = None
     into: Path | None = None
     untrained: bool = True
+    twins: Path | None = None
     submission: Path | None = None
     jobs: int | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
@@ -74,9 +77,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         InputError: an unknown suite, protocol or task, a model or data that cannot be read, or a
             folder that holds other scores.
     """
-    suite = None if request.suite in WITHOUT_FINETUNING else load_suite(request.suite)
-    if request.submission is not None and not (suite and _test_files(suite)):
-        raise InputError(f"no leaderboard takes a submission of {request.suite}")
+    suite = _suite_of(request)
     protocol = protocol_for(request.model, request.protocol, request.seeds)
     spec = BackboneSpec(request.model, protocol.dropout, request.trust_remote_code)
     backbone = spec.load()
@@ -95,16 +96,21 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         return {**result, "suites": {request.suite: scores}}
     data = None if request.data == "hub" else Path(request.data)
     tasks = suite.select(request.tasks or tasks_in(suite, data))
+    numerics = Numerics.on(device)
+    twins = None
+    if request.twins is not None:
+        twins = SharedTwins.of(request.twins, backbone, protocol, numerics)
     with EvaluationFolder(path, backbone, protocol) as folder:
         evaluator = SuiteEvaluator(
             folder,
             backbone,
             spec,
             protocol,
-            Numerics.on(device),
+            numerics,
             progress,
             untrained=request.untrained,
             test=request.submission is not None,
+            twins=twins,
             jobs=request.jobs,
         )
         result["max_length"] = evaluator.max_length
@@ -113,6 +119,18 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
             result["submission"] = str(request.submission)
             result["missing"] = submit(folder, suite, scores, request.submission)
     return {**result, "suites": {suite.name: scores}}
+
+
+def _suite_of(request: Request) -> Suite | None:
+    """The suite to fine-tune on, if any; refuse what does not go with it before any work."""
+    suite = None if request.suite in WITHOUT_FINETUNING else load_suite(request.suite)
+    if request.submission is not None and not (suite and _test_files(suite)):
+        raise InputError(f"no leaderboard takes a submission of {request.suite}")
+    if request.twins is not None and not (suite and request.untrained):
+        raise InputError("no untrained model is fine-tuned, so leave out --untrained-in")
+    if request.twins is not None and request.twins.exists() and not request.twins.is_dir():
+        raise InputError(f"{request.twins} is not a folder: name another with --untrained-in")
+    return suite
 
 
 def _test_files(suite: Suite) -> list[str]:

@@ -110,10 +110,14 @@ class EvaluationFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._created and kind is InputError and not self.scores()["suites"]:
-            shutil.rmtree(self.path)  # nothing was evaluated in it
+        if self._created and kind is InputError and not self._holds_anything():
+            shutil.rmtree(self.path)
             remove_if_empty(self._made)
         self._lock.release()
+
+    def _holds_anything(self) -> bool:
+        """Whether a score is there, or what one fine-tuned model predicts."""
+        return bool(self.scores()["suites"]) or any(self.path.glob("predictions/**/*.npz"))
 
     def save_gold(self, suite: str, name: str, rows: Rows, about: dict[str, Any]) -> None:
         """Save the labels that outputs are scored against.
@@ -179,12 +183,33 @@ def read_scores(folder: Path) -> dict[str, Any]:
     """``{"schema", "model", "protocol", "suites": {name: scores}}`` of an evaluation folder.
 
     Raises:
-        InputError: it is not an evaluation folder.
+        InputError: it is not an evaluation folder, or its scores are damaged.
     """
     described = read_json(folder / "evaluation.json")
     if described is None:
         raise InputError(f"{folder} holds no evaluation: evaluate that model first")
-    return read_json(folder / "scores.json") or {**described, "suites": {}}
+    scores = read_json(folder / "scores.json") or {**described, "suites": {}}
+    if not _are_scores(scores):
+        raise InputError(
+            f"{folder / 'scores.json'} is damaged: remove it, and evaluate again; what was "
+            "fine-tuned is kept"
+        )
+    return scores
+
+
+def _are_scores(found: dict[str, Any]) -> bool:
+    """Whether this has the shape of ``scores.json``."""
+    suites = found.get("suites")
+    if not isinstance(suites, dict) or not all(isinstance(s, dict) for s in suites.values()):
+        return False
+    tasks = [suite.get("tasks", {}) for suite in suites.values()]
+    if not all(isinstance(each, dict) for each in tasks):
+        return False
+    entries = [entry for each in tasks for entry in each.values()]
+    return all(
+        isinstance(entry, dict) and isinstance(entry.get("median", 0.0), int | float)
+        for entry in entries
+    )
 
 
 def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]]:

@@ -24,6 +24,7 @@ from crammed.evaluation.finetuning.jobs import (
 )
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
 from crammed.evaluation.scores.score import failed_json, score_json, suite_means
+from crammed.evaluation.twins import SharedTwins
 from crammed.files.hashes import json_hash
 from crammed.files.scratch import scratch_folder
 from crammed.tasks.read import read_task
@@ -60,6 +61,7 @@ class SuiteEvaluator:
         numerics: the device and number format for fine-tuning.
         untrained: also fine-tune the untrained model, whose score is the floor for each score.
         test: also predict the unlabelled test splits, for a submission.
+        twins: where the untrained model's predictions are shared; None shares them with no one.
         jobs: how many models to fine-tune at once; None is what cores and memory allow.
     """
 
@@ -71,6 +73,7 @@ class SuiteEvaluator:
     progress: Progress
     untrained: bool = True
     test: bool = False
+    twins: SharedTwins | None = None
     jobs: int | None = None
 
     @property
@@ -105,14 +108,26 @@ class SuiteEvaluator:
                     prepared.append(self._prepare(suite, name, read, scratch / name))
                 except InputError as error:
                     failures[name] = str(error)
-            unfinished = [job for each in prepared for job in each.jobs if not job.finished()]
+            jobs = [job for each in prepared for job in each.jobs]
+            if self.twins is not None:
+                self.twins.take(suite.name, jobs)
+            unfinished = [job for job in jobs if not job.finished()]
             protocol = self.protocol.model_copy(update={"max_length": self.max_length})
             setup = FinetuneSetup(self.spec, protocol, self.numerics)
             failures |= run_jobs(
                 unfinished, setup, self.backbone.parameters, self.jobs, self.progress
             )
+            self._share_twins(suite, jobs)
         found = [each for each in prepared if each.task.name not in failures]
         return self._score_all(suite, found, failures)
+
+    def _share_twins(self, suite: Suite, jobs: Sequence[FinetuneJob]) -> None:
+        """Leave the untrained model's predictions to others; this only saves them time."""
+        if self.twins is not None:
+            try:
+                self.twins.give(suite.name, jobs)
+            except InputError as error:
+                self.progress.line(f"untrained  not shared: {str(error).partition(';')[0]}")
 
     def _prepare(self, suite: Suite, name: str, data: TaskData, scratch: Path) -> _PreparedTask:
         """Tokenize all splits of a task, and list its jobs."""

@@ -31,6 +31,8 @@ class Backbone(Protocol):
     """The name that reports show."""
     sha256: str
     """Digest of configuration, weights and tokenizer."""
+    shape_sha256: str
+    """Digest of configuration and tokenizer, on which the untrained model depends."""
     parameters: int
     """Number of parameters, including the masked-language-model head if a class for it exists."""
     width: int | None

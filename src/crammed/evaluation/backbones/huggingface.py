@@ -16,6 +16,7 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
 from crammed.evaluation.backbones.huggingface_files import (
     check_tokenizer_files,
+    is_weights,
     loading,
     model_files,
 )
@@ -42,7 +43,9 @@ class HuggingFaceBackbone:
         import transformers
 
         self.name = name
-        self.sha256 = digest(model_files(folder))
+        files = model_files(folder)
+        self.sha256 = digest(files)
+        self.shape_sha256 = digest(file for file in files if not is_weights(file))
         self._folder = folder
         self._trust = {"trust_remote_code": trust_remote_code}
         self._kept: dict[str, dict[str, Tensor]] = {}

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crammed.errors import InputError
+from crammed.extras import import_extra
 from crammed.files.folders import inside
 from crammed.terminal.quiet import quiet_transformers
 
@@ -31,12 +32,7 @@ def find(spec: str) -> tuple[str, Path]:
         InputError: there is no such folder and no such model on the hub, or transformers is not
             installed.
     """
-    try:
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "Hugging Face models need transformers: pip install 'crammed[hf]'"
-        ) from error
+    import_extra("transformers", "hf", "a Hugging Face model")
     path = Path(spec).expanduser()
     if path.is_dir():
         return path.resolve().name, path
@@ -90,6 +86,11 @@ def model_files(folder: Path) -> list[Path]:
     return [*weights, *{file for pattern in _REST for file in folder.glob(pattern)}]
 
 
+def is_weights(file: Path) -> bool:
+    """Whether a file of a model holds weights, or says which file holds which."""
+    return any(file.match(pattern) for pattern in (*_WEIGHTS, "*.index.json"))
+
+
 def _check_indices(folder: Path) -> None:
     """Refuse an index of weights that points outside the folder: transformers would follow it."""
     for index in folder.glob("*.index.json"):
@@ -119,7 +120,7 @@ def loading(name: str, part: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise InputError(
-            f"the {part} of {name} needs a package that is not installed: {_first_line(error)}"
+            f"the {part} of {name} needs a package that cannot be imported: {_first_line(error)}"
         ) from error
     except Exception as error:  # loading may raise anything
         if "trust_remote_code" in str(error):

@@ -17,25 +17,27 @@ from crammed.model.trained import TrainedModel, load_trained
 from crammed.tasks.rows import Texts
 
 _HEADS = ("pooler.", "head.", "classifier.")
+_SHAPE = ("config.json", "tokenizer.json")
 
 
 def run_files(run: Path) -> list[Path]:
     """The files that determine what the model of a run directory computes."""
-    files = ("config.json", "model.safetensors", "tokenizer.json")
-    return [run / "final" / file for file in files]
+    return [run / "final" / file for file in (*_SHAPE, "model.safetensors")]
 
 
 class RunBackbone:
     """A model trained here; `crammed.evaluation.backbones.base.Backbone` documents the members.
 
     Args:
+        run: its run directory.
         dropout: for fine-tuning; it may differ from the dropout in pretraining.
     """
 
-    def __init__(self, final: TrainedModel, name: str, sha256: str, dropout: float) -> None:
+    def __init__(self, final: TrainedModel, run: Path, dropout: float) -> None:
         specials = Specials.of(final.tokenizer)
-        self.name = name
-        self.sha256 = sha256
+        self.name = run.resolve().name
+        self.sha256 = digest(run_files(run))
+        self.shape_sha256 = digest(run / "final" / file for file in _SHAPE)
         self.parameters = parameters(final.config, final.vocab_size)
         self.width: int | None = final.config.width
         self.max_length = final.config.max_length
@@ -50,7 +52,7 @@ class RunBackbone:
     @classmethod
     def of_run(cls, run: Path, dropout: float) -> RunBackbone:
         """The trained model of a run directory."""
-        return cls(load_trained(run), run.resolve().name, digest(run_files(run)), dropout)
+        return cls(load_trained(run), run, dropout)
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
         check_length(max_length, self)

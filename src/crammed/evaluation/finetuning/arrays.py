@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -14,6 +15,12 @@ from numpy.typing import NDArray
 from crammed.files.faults import disk_faults
 
 Arrays = dict[str, NDArray[Any]]
+_DAMAGED = (
+    *(OSError, EOFError, BadZipFile, zlib.error),  # missing or truncated
+    *(ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError),  # another file
+    *(NotImplementedError, RuntimeError),  # a zip file of a newer version, or with a password
+)
+"""What reading a file raises that is not what `save_arrays` wrote."""
 
 
 def save_arrays(file: Path, arrays: Arrays, about: dict[str, Any]) -> None:
@@ -44,6 +51,6 @@ def load_arrays(file: Path) -> tuple[Arrays, dict[str, Any]] | None:
         with np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
             about = json.loads(str(arrays.pop("about")))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing or truncated
+    except _DAMAGED:
         return None
-    return arrays, about
+    return (arrays, about) if isinstance(about, dict) else None

@@ -132,7 +132,7 @@ class FinetuneJob:
     def finished(self) -> bool:
         """Whether the file holds outputs for every split of this data."""
         loaded = load_arrays(self.file)
-        if loaded is None or loaded[1]["key"] != self.key:
+        if loaded is None or loaded[1].get("key") != self.key:
             return False
         return self.splits.keys() <= loaded[0].keys()
 
