@@ -186,7 +186,7 @@ def study(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> St
     file.write_text(json.dumps({"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms}))
     commands: dict[str, list[str]] = {}
 
-    def train(run: Any, processes: Any) -> dict[str, Any]:
+    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
         commands[f"{run.arm}-{run.seed}"] = run.command
         kept = {"tokens": 1, "updates": 6, "parameters": 1, "seconds": 1.0}
         return {

@@ -14,6 +14,7 @@ from crammed.cli.models import _score_parts
 from crammed.cli.options import DataOption
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
+from crammed.errors import InputError
 from crammed.evaluation.scores.table import cut_text, longest_sequence, show
 from crammed.formats.documents import READERS
 from crammed.pipeline import run_everything
@@ -150,3 +151,16 @@ def test_a_run_without_tasks_leaves_no_folder_of_scores(tmp_path: Path) -> None:
     result = run_everything(Asked(config), tmp_path / "run", None, None, SILENT)
     assert result["tasks"] == {}
     assert not (tmp_path / "run" / "evaluation").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "name the data to evaluate on with --data, or another model with --compare"),
+        ({"compare": "other", "tasks": "rte"}, "--tasks needs the data to evaluate on: add --data"),
+        ({"compare": "other", "twins": Path("t")}, "--untrained-in needs the data to evaluate on"),
+    ],
+)
+def test_options_that_need_data_are_refused_without(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        models.evaluate("one", **options)

@@ -367,7 +367,7 @@ def study(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Ca
         json.dumps({"base": ["crammed", *OF_CORPUS], "baseline": "plain", "arms": arms})
     )
 
-    def train(run: Any, processes: Any) -> dict[str, Any]:
+    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
         words = [word for word in run.command if "=" in word]
         assert {word.partition("=")[0] for word in words} >= {*OPEN} - {"tokenizer.vocab_size"}
         return {

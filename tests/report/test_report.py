@@ -22,16 +22,8 @@ from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT, Progress
 from support.corpora import numbered_files, write_corpus
 from support.html import Balanced
-from support.scores import BLIMP, GLUE, HELDOUT, PAPERS
+from support.scores import BLIMP, GLUE, HELDOUT, PAPERS, evaluated
 from support.text import documents, tiny, write_jsonl
-
-
-def evaluated(run: Path, **suites: Any) -> Path:
-    """The run, given these scores."""
-    (run / "evaluation").mkdir(exist_ok=True)
-    scores = {"schema": 2, "model": {}, "protocol": PAPERS, "suites": suites}
-    (run / "evaluation" / "scores.json").write_text(json.dumps(scores))
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +178,24 @@ def test_a_run_without_its_corpus(moved: Path, tmp_path: Path) -> None:
     page = write_report([moved], tmp_path / "report.html").read_text()
     assert "Contents of the corpus" not in page
     assert page.count("<svg") == 5
+
+
+def test_scores_by_other_protocols_are_shown_beside_the_own(moved: Path, tmp_path: Path) -> None:
+    evaluated(moved, glue=GLUE)
+    (moved / "evaluation").rename(moved / "evaluation-bert-base")
+    alone = write_report([moved], tmp_path / "alone.html").read_text()
+    assert "Scores after fine-tuning: glue by bert-base</h2>" in alone
+    evaluated(moved, blimp=BLIMP, glue=GLUE)
+    page = write_report([moved], tmp_path / "report.html").read_text()
+    checker = Balanced()
+    checker.feed(page)
+    assert not checker.open
+    places = [
+        page.index(f"Scores after fine-tuning: glue{by}</h2>") for by in ("", " by bert-base")
+    ]
+    assert places == sorted(places)
+    assert "<span>mean of mrpc, rte, qqp (partial data; cola FAILED)" in page
+    assert "(partial data; cola FAILED) by bert-base" in page
 
 
 def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from crammed.report.curves import read_curves
 from crammed.report.study import _limit, _ticks, write_study_page
 from crammed.study.scaling import cells_of
 from support.html import Balanced
+from support.scores import GLUE, evaluated
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
 RECORDS = sorted((Path(__file__).parents[2] / "records").glob("*/study.json"))
@@ -53,7 +54,7 @@ def page(folder: Path, values: dict[str, Any]) -> str:
 def test_a_study_without_its_runs_has_all_but_curves_and_links(tmp_path: Path) -> None:
     text = page(tmp_path / "mine", study(unigram=6.0, description="Two ways (section 4)."))
     assert "<h1>Study mine</h1>" in text
-    assert ">Two ways (section 4). 4 arms, budget 2e6tok each, compared with plain." in text
+    assert ">Two ways (section 4). 4 arms, budget 2 M tokens each, compared with plain." in text
     assert "Decidable at this budget: plain ends 1.99 nats below" in text
     good = text[text.index('<tr class="better"><td class="arm">good') :]
     assert "-0.500" in good[: good.index("</tr>")]
@@ -145,6 +146,9 @@ def test_runs_that_are_there_have_curves_and_links(tmp_path: Path) -> None:
     text = write_study_page(tmp_path / "mine", elsewhere).read_text("utf-8")
     assert f'href="../mine/{links[0]}"' in text
     assert (tmp_path / "mine" / links[0]).stat().st_mtime_ns == before
+    evaluated(tmp_path / "mine" / "plain-0", glue=GLUE)
+    write_study_page(tmp_path / "mine", elsewhere)
+    assert "Scores after fine-tuning" in (tmp_path / "mine" / links[0]).read_text("utf-8")
 
 
 def with_corpora(values: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +194,7 @@ def test_budgets_are_compared_each_by_itself(tmp_path: Path) -> None:
     budgets = {"x1": "1e6tok", "x4": "4e6tok"}
     base = "post.2x64@x1"
     text = page(tmp_path, {**study(budgets=budgets, unigram=4.9), "arms": arms, "baseline": base})
-    x1, x4 = (text.index(f'class="part">{label}: {budget}<') for label, budget in budgets.items())
+    x1, x4 = (text.index(f'class="part">x{n}: {n} M tokens<') for n in (1, 4))
     assert text[:x1].count("<svg") == 4 + 2  # keys; loss against FLOPs, and against parameters
     assert "post: loss " in text[:x1]
     assert r"$\pre$, x4" in text[:x1]  # which is no formula
@@ -240,6 +244,7 @@ def test_report_leads_to_the_page_of_a_study(
         {"arms": {"plain": {"words": ["crammed"], "runs": {"0": {"loss@0.15": "low"}}}}},
         {"arms": {"plain": {"words": ["crammed"], "runs": {"x": run(4.0)}}}},
         {"baseline": "none"},
+        {"budget": "much"},
         {"arms": 3},
         {"unigram": "high"},
         {"corpus": None},

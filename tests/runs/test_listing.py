@@ -42,6 +42,10 @@ def test_runs_of_every_state_are_found_below_a_folder(tmp_path: Path) -> None:
     assert (finished.recipe, finished.budget, finished.seed) == ("crammed", "300updates", 0)
     assert finished.heldout_loss == pytest.approx(4.122, abs=0.001)
     assert finished.scores_text == "mean of stsb, rte 26.5"
+    evaluated = tmp_path / "deep" / "er" / "finished" / "evaluation"
+    shutil.copytree(evaluated, evaluated.with_name("evaluation-mine"))
+    both = "mean of stsb, rte 26.5; mean of stsb, rte by mine 26.5"
+    assert one(tmp_path / "deep").scores_text == both
     stopped = found["stopped"]
     assert (stopped.state_text, stopped.heldout_loss) == ("stopped at 40 %", None)
     assert one(tmp_path / "stopped").path == str(tmp_path / "stopped")

@@ -77,7 +77,7 @@ def test_every_arm_is_trained_with_every_budget(
 def test_arms_are_compared_within_each_budget(
     study: Study, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(run: Any, processes: Any) -> dict[str, Any]:
+    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
         loss = 5.0 - run.arm.endswith("x4") + 0.5 * run.arm.startswith("small") + run.seed / 100
         return {**RUN, "loss@0.15": loss, "loss@0.25": loss}
 

@@ -25,6 +25,9 @@ from crammed.study.table import sensitivity_text, study_tables
 BASE, NEAR, FAR = (4.0, 4.1, 4.2), (3.9, 3.95, 3.8), (3.0, 3.1, 3.05)
 
 
+FAILED = {"words": [], "runs": {"0": {"failed": "the loss is not finite"}}}
+
+
 def arm(*losses: float, **scores: list[float]) -> dict[str, Any]:
     one = {"tokens": 10, "updates": 1, "parameters": 5, "seconds": 2.0}
     runs: dict[str, Any] = {}
@@ -51,8 +54,7 @@ def test_differences_have_intervals_and_the_best_is_first() -> None:
 
 
 def test_one_seed_has_no_interval_and_a_failure_is_said() -> None:
-    bad = {"words": [], "runs": {"0": {"failed": "the loss is not finite"}}}
-    rows = compare_arms(study(arm(4.0), one=arm(3.0), bad=bad))
+    rows = compare_arms(study(arm(4.0), one=arm(3.0), bad=FAILED))
     assert [row["arm"] for row in rows] == ["one", "base", "bad"]
     assert rows[0]["loss@0.15"]["difference"] == pytest.approx(-1.0)
     assert rows[0]["loss@0.15"]["p"] is rows[0]["loss@0.15"]["verdict"] is None
@@ -125,7 +127,7 @@ def test_no_spread_is_not_taken_for_one_seed(losses: tuple[float, ...], said: st
 def test_a_table_of_scores_has_their_name() -> None:
     values = study(arm(*BASE, blimp=[60.0, 61.0, 60.5]), new=arm(*FAR, blimp=[55.0, 56.0, 55.5]))
     titles = [each.title for each in study_tables(values) if isinstance(each, Table)]
-    assert titles == ["Held-out loss", "blimp"]
+    assert titles == ["Held-out loss", "BLiMP"]
 
 
 def test_more_is_better_for_scores() -> None:
@@ -232,3 +234,20 @@ def test_arms_on_the_plateau_do_not_widen_the_intervals_of_others() -> None:
     found = smallest_difference(values)
     assert found is not None
     assert found["deviation"] == pytest.approx(0.013, abs=0.001)
+
+
+def test_a_baseline_without_a_result_is_said() -> None:
+    values = {**study(FAILED, new=arm(*FAR)), "unigram": 7.0}
+    text = " ".join(printed(values).split())
+    assert "No run of the baseline base has finished, so arms cannot be judged yet." in text
+    assert "The baseline base has no result, so nothing is compared with it." in text
+    assert "--seeds" not in text
+
+
+def test_an_arm_on_the_plateau_with_more_seeds_than_the_pool_has() -> None:
+    values = study(arm(4.0, 4.02), slow=arm(*(5.5 + n / 200 for n in range(21))))
+    values["unigram"] = 5.5
+    many = smallest_difference(values)
+    assert many is not None
+    assert many["deviation"] == pytest.approx(0.02 / 2**0.5)
+    assert many["difference"] > 0.02

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crammed.budget import Budget, Ledger, Work
+from crammed.budget import Budget, Ledger, Work, format_seconds
 from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
@@ -123,9 +123,16 @@ def test_starting_held_out_loss_and_judging_are_part_of_the_cost(
     judged: dict[str, Any] = {"words": words, "judges": "blimp", "blimp": pairs}
     masking(tmp_path, corpus, **judged, as_json=False)
     assert capsys.readouterr().out.endswith(" core-hours, and judging by blimp\n")
+    masking(tmp_path, corpus, words=words, ray="10.0.0.5:6379", jobs=4, as_json=False)
+    alone = format_seconds(round(expected))
+    said = f"about {alone} of runs, as many at a time as the cluster holds"
+    assert said in capsys.readouterr().out
     run = {"loss@0.15": 4.0, "tokens": 10, "seconds": 12.0, "whole_seconds": 17.0}
     scored = {**run, "scores": {"blimp": 60.0}, "judging_seconds": {"blimp": 7.0}}
     write_runs(tmp_path, {"masks-25": {"0": scored}, "masks-15": {"0": run}})
+    # One that was resumed, of which only the last part is known, says nothing about the rest.
+    half = {**run, "whole_seconds": 2.0}
+    write_runs(tmp_path, {"masks-25": {"0": scored}, "masks-15": {"0": run, "5": half}})
     masking(tmp_path, corpus, **judged)
     cost = json.loads(capsys.readouterr().out)["masking"]
     assert (cost["left"], cost["uncounted"]) == (15, [])
@@ -243,7 +250,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The calls of studies, none of which trains anything."""
     calls: list[Any] = []
 
-    def run(call: Any, judges: Any, cluster: Any) -> dict[str, Any]:
+    def run(call: Any, judges: Any) -> dict[str, Any]:
         calls.append(call)
         if call.name == "masking":
             raise InputError("arm masks-15: no memory")

@@ -44,7 +44,7 @@ def study(tmp_path: Path, corpus: Corpus, arms: Any = ARMS, budget: Budget = BUD
 def out(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished study with two seeds, whose runs took no training."""
 
-    def train(run: Any, processes: Any) -> dict[str, Any]:
+    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
         made = Path(run.command[run.command.index("--out") + 1])
         config = folder.config_of(all_arms, run.arm, Corpora(corpus), BUDGET)
         with RunDir.open(made, config.model_copy(update={"seed": run.seed})):
@@ -183,7 +183,7 @@ def test_reasons_of_failures_are_below_the_table(
 ) -> None:
     reason = "a batch of 65536 rows is more than the corpus has [x]: " + "long " * 60 + "end"
 
-    def train(run: Any, processes: Any) -> dict[str, Any]:
+    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
         good = {**RUN, "loss@0.15": 4.0, "loss@0.25": 5.0}
         return {"failed": reason} if run.arm == "muon" else good
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from crammed.budget import Budget
-from crammed.cli import studies
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.evaluation.folder import default_folder
 from crammed.files.writing import read_json, write_json
 from crammed.study import runner
 from crammed.study.arms import Study, load_study
@@ -24,18 +24,12 @@ from crammed.study.places import Ended
 from crammed.study.runner import run_study
 from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE, crammed
+from support.evaluation import make_model
 from support.study import SUMMARY
-from support.tasks import write_task
+from support.tasks import PAIR, write_task
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
-PAIR = {
-    "sentence_good": "The fox runs.",
-    "sentence_bad": "The fox run.",
-    "UID": "agreement",
-    "linguistics_term": "agreement",
-    "field": "morphology",
-}
 
 
 def value(words: Sequence[str], name: str) -> str:
@@ -66,7 +60,7 @@ class Place:
             self.asked.append("pretrain")
             write_json(Path(value(words, "--out")) / "summary.json", SUMMARY)
             return Ended(0, "", "")
-        by = f"-{value(words, '--protocol')}" if "--protocol" in words else ""
+        by = f"-{Path(value(words, '--protocol')).stem}" if "--protocol" in words else ""
         suite, file = value(words, "--suite"), Path(words[3]) / f"evaluation{by}" / "scores.json"
         self.asked.append(suite)
         if suite in self.fails and self.fails[suite].code != 5:
@@ -80,7 +74,7 @@ class Place:
             median = 80.0 if by else 70.0
             given = {each: {"median": median, "untrained": twin} for each in tasks}
             good = [each for each in tasks if "failed" not in self.tasks.get(each, {})]
-            means = [{"of": good, "value": 70.0, "untrained": 50.0}] if good[1:] else []
+            means = [{"of": good, "value": median, "untrained": 50.0}] if good[1:] else []
             scores["suites"]["glue"] = {"tasks": {**given, **self.tasks}, "means": means}
         write_json(file, scores)
         return self.fails.get(suite, Ended(0, "", ""))
@@ -117,20 +111,6 @@ def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[s
         return entry
 
     return run
-
-
-@pytest.fixture
-def blimp(tmp_path: Path) -> Path:
-    file = tmp_path / "blimp.jsonl"
-    file.write_text(json.dumps(PAIR) + "\n")
-    return file
-
-
-@pytest.fixture
-def glue(tmp_path: Path) -> Path:
-    for task in ("cola", "rte"):
-        write_task(tmp_path / "glue", task, 40)
-    return tmp_path / "glue"
 
 
 def test_a_study_says_which_runs_are_judged(
@@ -251,8 +231,9 @@ def test_a_mean_is_over_the_same_tasks_in_all_runs(
     write_task(glue, "mrpc", 40)
     mean = f"glue{by}"
     two = judged(*judges_of([f"glue.cola{by}", f"glue.mrpc{by}"], None, glue))
-    assert two["scores"][mean] == 70.0
-    assert judged(*judges_of(["blimp"], blimp))["scores"][mean] == 70.0
+    one_score = 80.0 if by else 70.0
+    assert two["scores"][mean] == one_score
+    assert judged(*judges_of(["blimp"], blimp))["scores"][mean] == one_score
     place.fails, place.tasks = {"glue": Ended(5, "", "")}, {"rte": {"failed": "too few rows"}}
     entry = judged(*judges_of([mean], None, glue))
     assert entry["unscored"] == {f"glue.rte{by}": "too few rows"}
@@ -271,75 +252,6 @@ def test_damaged_scores_are_those_of_their_run_alone(tmp_path: Path, text: str) 
     assert unscored(tmp_path, judge, {}, "it is damaged") == {"glue.rte": "it is damaged"}
 
 
-@pytest.mark.parametrize(
-    ("names", "given", "message"),
-    [
-        (["blimb"], {}, "no judge 'blimb': did you mean blimp"),
-        (["blimp"], {}, "the judge blimp needs its data: give --blimp FILE"),
-        (["glue"], {"glue": Path("none")}, "no glue data at none"),
-        (["blimp@bert-base"], {}, "blimp@bert-base: blimp fine-tunes nothing"),
-        (["glue@bert-bass"], {}, "no protocol 'bert-bass': did you mean bert-base"),
-        (["heldout"], {"blimp": Path(__file__)}, "--blimp names data that no judge uses"),
-    ],
-)
-def test_wrong_judges_are_refused(names: list[str], given: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        judges_of(names, **given)
-
-
-def test_protocols_of_the_same_name_are_refused(tmp_path: Path, glue: Path) -> None:
-    (tmp_path / "bert-base.yaml").write_text("{seeds: 1}")
-    names = ["glue.cola@bert-base", f"glue.cola@{tmp_path / 'bert-base.yaml'}"]
-    with pytest.raises(InputError, match="two protocols of judges are called bert-base"):
-        judges_of(names, glue=glue)
-
-
-def test_a_task_without_data_is_refused(glue: Path) -> None:
-    with pytest.raises(InputError, match="has no task mrpc: it has cola, rte"):
-        judges_of(["glue.mrpc"], None, glue)
-    assert [each.names for each in judges_of(["glue"], None, glue)] == [("glue.cola", "glue.rte")]
-
-
-def declared(tmp_path: Path, judges: str | None = None, **typed: Any) -> list[tuple[Any, ...]]:
-    """Suites, data and tasks that a study asks for whose file names judges and their data."""
-    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
-    file = tmp_path / "studies" / "s.yaml"
-    file.parent.mkdir(exist_ok=True)
-    (file.parent / "own.yaml").write_text("epochs: 2\n")
-    judging = ["blimp", "glue.cola@own.yaml"]
-    own = {"judges": judging, "blimp": "../blimp.jsonl", "glue": "../glue"}
-    file.write_text(json.dumps({**values, **own}))
-    call = studies._Call(str(file), [], None, [], BUDGET, 1, tmp_path / "out", 1)
-    found = studies._judges(call, judges, typed.get("blimp"), typed.get("glue"))
-    assert all(each.by in ("", "@own") for each in found)
-    return [(each.suite, each.data.resolve(), each.tasks) for each in found]
-
-
-def test_a_file_declares_judges_and_what_is_typed_wins(
-    tmp_path: Path, blimp: Path, glue: Path
-) -> None:
-    both = [("blimp", blimp, ()), ("glue", glue, ("cola",))]
-    assert declared(tmp_path) == both
-    assert declared(tmp_path, judges="glue.rte") == [("glue", glue, ("rte",))]
-    assert declared(tmp_path, judges="heldout") == []
-    other = blimp.rename(tmp_path / "other.jsonl")
-    assert declared(tmp_path, blimp=other) == [("blimp", other, ()), both[1]]
-    with pytest.raises(InputError, match=r"no blimp data at .*: name a FILE that exists"):
-        declared(tmp_path)
-
-
-def test_judges_of_a_file_are_checked_before_anything_is_prepared(
-    tmp_path: Path, text_file: Path, glue: Path
-) -> None:
-    file = tmp_path / "s.yaml"
-    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
-    file.write_text(json.dumps({**values, "judges": ["glue.mrpc"], "glue": "glue"}))
-    texts, out = [str(text_file)], tmp_path / "out"
-    with pytest.raises(InputError, match="has no task mrpc: it has cola, rte"):
-        studies.study(str(file), budget=BUDGET, data=texts, out=out)
-    assert not out.exists()
-
-
 def test_a_study_is_judged_by_the_evaluation(
     tmp_path: Path, corpus: Corpus, blimp: Path, glue: Path
 ) -> None:
@@ -355,3 +267,107 @@ def test_a_study_is_judged_by_the_evaluation(
         scores = arm["runs"]["0"]["scores"]
         assert scores.keys() == {"blimp", "glue.cola", "untrained.glue.cola"}
         assert scores["blimp"] in (0.0, 100.0)
+    assert len(list((tmp_path / "out" / "untrained").iterdir())) == 1  # both arms have one twin
+
+
+def test_a_mean_of_fewer_tasks_is_so_in_runs_that_have_more(
+    judged: Callable[..., dict[str, Any]], place: Place, glue: Path, tmp_path: Path
+) -> None:
+    write_task(glue, "mrpc", 40)
+    place.tasks = {name: {"median": m} for name, m in (("cola", 20.0), ("mrpc", 80.0))}
+    assert judged(*judges_of(["glue"], None, glue))["scores"]["glue"] == pytest.approx(170 / 3)
+    judged(*judges_of(["glue.cola", "glue.rte"], None, glue), seeds=2)
+    runs = (read_json(tmp_path / "out" / "study.json") or {})["arms"]["plain"]["runs"]
+    assert [runs[seed]["scores"]["glue"] for seed in "01"] == [45.0, 45.0]
+    assert runs["0"]["scores"]["glue.mrpc"] == 80.0
+
+
+def test_a_protocol_that_changed_is_refused(
+    judged: Callable[..., dict[str, Any]], glue: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("epochs: 2\n")
+
+    def judges() -> list[Judge]:
+        return judges_of([f"glue.rte@{file}"], None, glue)
+
+    place_of = judges()[0].folder(tmp_path)
+    assert place_of.name == "evaluation-own"
+    first = judged(*judges())
+    for changed in ("epochs: 3\n", "epochs: 2\nseeds: 3\n", "epochs: 2\nlr_width: 768\n"):
+        file.write_text(changed)
+        with pytest.raises(InputError, match=r"own\.yaml has changed since runs were scored by"):
+            judged(*judges())
+    file.write_text("epochs: 2  # as before\n")
+    assert judged(*judges()) == first
+
+
+def test_a_file_in_place_of_the_shared_twins_is_refused(
+    judged: Callable[..., dict[str, Any]], place: Place, glue: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "untrained").touch()
+    with pytest.raises(InputError, match="untrained must be a folder: remove the file"):
+        judged(*judges_of(["glue.rte"], None, glue))
+    assert place.asked == []
+
+
+def test_why_scores_were_missing_is_said_to_those_who_ask_for_them(
+    judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, glue: Path
+) -> None:
+    place.fails, place.tasks = {"glue": Ended(5, "", "")}, {"rte": {"failed": "too few rows"}}
+    asked = judges_of(["blimp", "glue.rte"], blimp, glue)
+    assert judged(*asked)["unscored"] == {"glue.rte": "too few rows"}
+    assert "unscored" not in judged(*judges_of(["blimp"], blimp))
+    assert judged(*asked)["unscored"] == {"glue.rte": "too few rows"}
+
+
+def test_data_that_changed_without_changing_its_size_is_noticed(
+    judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, tmp_path: Path
+) -> None:
+    (judge,) = judges_of(["blimp"], blimp)
+    judged(judge)
+    study = read_json(tmp_path / "out" / "study.json") or {}
+    study["judges"]["blimp"] = judge.former_state()  # of an earlier version
+    write_json(tmp_path / "out" / "study.json", study)
+    place.asked.clear()
+    judged(judge)
+    assert place.asked == []
+    blimp.write_text(blimp.read_text().replace("The fox", "The cat"))
+    judged(judge)
+    assert place.asked == 2 * ["blimp"]
+
+
+def test_the_folder_of_a_protocol_is_that_of_the_evaluation(
+    glue: Path, tmp_path: Path, corpus: Corpus
+) -> None:
+    (tmp_path / "own@2.yaml").write_text("epochs: 2\n")
+    (judge,) = judges_of([f"glue.rte@{tmp_path / 'own@2.yaml'}"], None, glue)
+    run = make_model(tmp_path / "run", corpus, 0)
+    assert judge.protocol is not None
+    assert judge.folder(run) == default_folder(str(run), judge.protocol)
+
+
+def test_what_is_judged_is_kept_when_the_study_is_killed(
+    judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, glue: Path, tmp_path: Path
+) -> None:
+    asked = judges_of(["blimp", "glue"], blimp, glue)
+    run = place.run
+    said: list[str] = []
+
+    def killed(words: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
+        said.extend(words)
+        if "glue" in said:
+            raise KeyboardInterrupt
+        return run(words, env)
+
+    place.run = killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        judged(*asked)
+    kept = (read_json(tmp_path / "out" / "study.json") or {})["arms"]["plain"]["runs"]["0"]
+    assert kept["scores"] == {"blimp": 61.5}
+    assert kept["whole_seconds"] == 0.0
+    place.run = run  # type: ignore[method-assign]
+    place.asked.clear()
+    judged(*asked)
+    assert place.asked.count("blimp") == 1  # of the other arm, which had not begun

@@ -247,10 +247,55 @@ def test_budgets_that_are_too_small_give_no_findings() -> None:
     study = made({"gated": 1.0, "bert": 1.0}, 0.0, seeds=1)
     assert doubts(study) == []  # as in older studies, nobody knows
     study["unigram"] = 1.0 + study["arms"]["gated.one@x4"]["runs"]["0"]["loss@0.15"]
-    assert doubts(study) == ["Not decidable at x1, x2, so what follows is not a finding:"]
-    assert laws_of(study)[0] == doubts(study)[0]
+    slow = "bert.double, bert.half, gated.double, gated.half at x4"
+    assert doubts(study) == [
+        f"Left out, because still on the plateau of word frequencies: {slow}.",
+        "Not decidable at x1, x2, so what follows is not a finding:",
+    ]
+    assert laws_of(study)[:2] == doubts(study)
     study["unigram"] = 0.0
     assert doubts(study)[0].startswith("Not decidable at any of these budgets, so ")
+
+
+def test_arms_on_the_plateau_enter_no_law() -> None:
+    study = made({"gated": 1.0, "bert": 1.0}, 0.005)
+    study["unigram"] = 1.5 + study["arms"]["gated.one@x1"]["runs"]["0"]["loss@0.15"]
+    before = analyse(study)
+    for kind, loss in (("gated", study["unigram"]), ("bert", study["unigram"] - 0.9)):
+        for run in study["arms"][f"{kind}.half@x1"]["runs"].values():
+            run["loss@0.15"] = loss
+    said = "Left out, because still on the plateau of word frequencies: bert.half, gated.half at x1"
+    assert doubts(study) == [f"{said}."]
+    assert laws_of(study)[0] == doubts(study)[0]
+    found = analyse(study)
+    assert before is not None
+    assert found is not None
+    less = (before["test"]["freedom"][1] - found["test"]["freedom"][1], 2 * 3 - 1)
+    assert less[0] == less[1]  # the six runs of a block, which had a mean
+    assert found["test"]["p_permutation"] > 0.05
+    assert len(found["types"]["gated"]["points"]) == 5
+
+
+def test_a_type_that_is_late_is_left_out_of_the_test_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Off the plateau at one budget only, it has no curve to compare with those of the others."""
+    monkeypatch.setattr(scaling, "SHUFFLES", 199)
+    two = made({"gated": 1.0, "bert": 1.02}, 0.003)
+    three = made({"gated": 1.0, "bert": 1.02, "late": 1.0}, 0.003)
+    for name, entry in two["arms"].items():
+        three["arms"][name] = entry
+    unigram = 1.1 + two["arms"]["gated.half@x1"]["runs"]["0"]["loss@0.15"]
+    two["unigram"] = three["unigram"] = unigram
+    for name, entry in three["arms"].items():
+        if name.startswith("late.") and not name.endswith(f"@{list(three['budgets'])[-1]}"):
+            for run in entry["runs"].values():
+                run["loss@0.15"] = unigram - 0.5
+    expected, found = analyse(two), analyse(three)
+    assert expected is not None
+    assert found is not None
+    assert found["types"].keys() == {"gated", "bert"}
+    assert found["test"] == expected["test"]
 
 
 def test_what_was_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

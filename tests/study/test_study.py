@@ -146,7 +146,7 @@ def test_a_study_that_is_stopped_begins_no_more_runs(
     begun: list[str] = []
     cancelled = threading.Event()
 
-    def train(run: Any, processes: Any) -> dict[str, Any]:
+    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
         begun.append(run.arm)
         assert len(begun) == 1 or cancelled.wait(PATIENCE)
         return {"failed": "stopped"}

@@ -37,6 +37,10 @@ def test_time_left_counts_from_where_work_resumed() -> None:
     assert _lines([(0, 0.5), (20, 0.75)], 1.0)[0] == "work  75 %  20s left  detail"
 
 
+def test_the_first_seconds_give_no_estimate() -> None:
+    assert _lines([(0, 0.0), (10, 0.001)], 1.0)[0] == "work  0 %  detail"
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -129,6 +129,26 @@ def test_arms_with_other_vocabularies_are_shown_in_bits_per_character(copy: Path
     assert second.startswith("| small | 2 | 2.505 ± 0.007 | 2.600 ± 0.000 | +0.500 (")
 
 
+def test_scores_of_runs_have_columns_beside_their_twins(copy: Path) -> None:
+    def runs(arm: str, blimp: float) -> dict[str, Any]:
+        run = {"loss@0.15": 4.0, "loss@0.25": 4.1, "tokens": 5e5, "seconds": 60.0}
+        scores = {"glue.cola@bert-base": 20.0, "untrained.glue.cola@bert-base": 5.0}
+        judged = {"scores": {"blimp": blimp, **(scores if arm == "plain" else {})}}
+        return {str(n): {**run, **judged} for n in range(2)}
+
+    arms = {arm: {"runs": runs(arm, blimp)} for arm, blimp in (("plain", 60.0), ("other", 55.0))}
+    made = {"environment": {"cores": 2, "commit": "abc"}, "budget": "5e5tok"}
+    write_json(copy / "records" / "any" / "study.json", {"baseline": "plain", "arms": arms, **made})
+    page = copy / "docs" / "any.md"
+    page.write_text("<!-- study: any -->\n<!-- end of study -->\n", "utf-8")
+    assert _tables(copy).returncode == 0
+    head, _, *lines = page.read_text("utf-8").splitlines()[1:5]
+    assert head.endswith("| p | BLiMP | CoLA by bert-base (untrained) | tokens |")
+    plain, other = sorted(lines, reverse=True)
+    assert plain.endswith("| 60.0 ± 0.0 | 20.0 ± 0.0 (5.0) | 500 k |")
+    assert other.endswith("| 55.0 ± 0.0 |  | 500 k |")
+
+
 def test_the_page_of_experiments_shows_the_latest_record_of_each(copy: Path) -> None:
     def made(date: str, loss: float) -> None:
         arms = {}
@@ -147,6 +167,8 @@ def test_the_page_of_experiments_shows_the_latest_record_of_each(copy: Path) -> 
         folder.mkdir()
         write_json(folder / "study.json", {**values, **made, "arms": arms})
 
+    for ours in (copy / "records").glob("*-study-scaling"):
+        shutil.rmtree(ours)
     page = copy / "docs" / "any.md"
     page.write_text("<!-- experiment: scaling -->\n<!-- end of experiment -->\n", "utf-8")
     assert _tables(copy).returncode == 0

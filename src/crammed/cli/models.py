@@ -42,6 +42,14 @@ UntrainedOption = Annotated[
     bool,
     typer.Option("--untrained/--no-untrained", help="Also fine-tune the untrained model."),
 ]
+TwinsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--untrained-in",
+        metavar="DIR",
+        help="Share the untrained model's predictions with models of its shape.",
+    ),
+]
 SubmissionOption = Annotated[
     Path | None,
     typer.Option(help="Predict the test splits, and write this zip for the leaderboard."),
@@ -70,6 +78,7 @@ def evaluate(
     protocol: ProtocolOption = None,
     compare: CompareOption = None,
     untrained: UntrainedOption = True,
+    twins: TwinsOption = None,
     submission: SubmissionOption = None,
     into: IntoOption = None,
     jobs: JobsOption = None,
@@ -80,20 +89,17 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score an encoder on tasks, BLiMP or held-out text; compare two."""
-    from crammed.evaluation.evaluation import Request
-    from crammed.evaluation.evaluation import evaluate as evaluate_model
+    from crammed.evaluation import evaluation
     from crammed.evaluation.scores.table import show
     from crammed.files.writing import write_json
     from crammed.pipeline import raise_for_failed_tasks
 
     values: dict[str, Any] = {"model": model, "suites": {}}
     parts: list[Printed] = []
-    if data is None and compare is None:
-        raise InputError(
-            "name the data to evaluate on with --data, or another model with --compare"
-        )
+    given = {"--tasks": tasks, "--seeds": seeds, "--submission": submission, "--jobs": jobs}
+    _need_data(data, compare, {**given, "--untrained-in": twins})
     if data is not None:
-        request = Request(
+        request = evaluation.Request(
             model=model,
             suite=suite,
             data=data,
@@ -102,13 +108,14 @@ def evaluate(
             protocol=protocol,
             into=into,
             untrained=untrained,
+            twins=twins,
             submission=submission,
             jobs=jobs,
             compute=compute_config(device, dtype),
             trust_remote_code=trust_remote_code,
         )
         with shown_progress() as progress:
-            values = evaluate_model(request, progress)
+            values = evaluation.evaluate(request, progress)
         parts += _score_parts(values)
     if compare is not None:
         values["compare"], tables = _compared(model, compare, suite, protocol, into)
@@ -120,6 +127,17 @@ def evaluate(
     else:
         show(parts)
     raise_for_failed_tasks(values["suites"])
+
+
+def _need_data(data: str | None, compare: str | None, options: dict[str, object]) -> None:
+    """Refuse to evaluate on nothing, and options that do nothing without data."""
+    if data is None and compare is None:
+        raise InputError(
+            "name the data to evaluate on with --data, or another model with --compare"
+        )
+    given = [name for name, value in options.items() if value is not None]
+    if data is None and given:
+        raise InputError(f"{given[0]} needs the data to evaluate on: add --data, or leave it out")
 
 
 def _compared(

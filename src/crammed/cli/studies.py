@@ -120,18 +120,16 @@ def study(
         raise InputError("use --data or --corpus, not both")
     refuse_twice([w for w in words or [] if "=" in w], "--budget", "budget.limit", given=True)
     texts = [absolute_source(each) for each in data or []]
-    call = _Call(name, words or [], corpus, texts, budget, seeds, out, jobs or default_jobs())
+    call = _Call(name, words or [], corpus, texts, budget, seeds, out, jobs or default_jobs(), ray)
     calls = _every(call) if name == EVERY else [call]
     asked = [_judges(each, judges, blimp, glue) for each in calls]
     if dry_run or name == EVERY:
         _say_costs(calls, asked, alone=dry_run, as_json=as_json)
     if not dry_run:
-        _run_each(calls, asked, ray, as_json=as_json)
+        _run_each(calls, asked, as_json=as_json)
 
 
-def _run_each(
-    calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], cluster: str | None, *, as_json: bool
-) -> None:
+def _run_each(calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, as_json: bool) -> None:
     """Run studies one after the other, write their pages, and print what they found.
 
     If one of several is refused, the others still run.
@@ -147,7 +145,7 @@ def _run_each(
     refused: dict[str, str] = {}
     for call, asked in zip(calls, judges, strict=True):
         try:
-            result = _run(_sharing(call, calls), asked, cluster)
+            result = _run(_sharing(call, calls), asked)
         except InputError as error:
             if not several:
                 raise
@@ -212,6 +210,7 @@ class _Call:
     seeds: int
     out: Path
     jobs: int
+    cluster: str | None
 
 
 def _every(call: _Call) -> list[_Call]:
@@ -309,10 +308,11 @@ def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
         corpora = planned_corpora(study, call.texts, call.budget, call.out)
     loaded = load_study(call.name, corpora, call.budget, call.words)
     given = (call.budget, call.seeds, call.out, call.jobs)
-    return cost_of(loaded, corpora, *given, timing, judges)
+    cost = cost_of(loaded, corpora, *given, timing, judges)
+    return cost if call.cluster is None else replace(cost, jobs=None)
 
 
-def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str, Any]:
+def _run(call: _Call, judges: Sequence[Judge]) -> dict[str, Any]:
     """Prepare the corpora of a study, check its arms, and run it."""
     from crammed.study.arms import left_out, load_study
     from crammed.study.folder import Chooser, began_earlier
@@ -339,7 +339,7 @@ def _run(call: _Call, judges: Sequence[Judge], cluster: str | None) -> dict[str,
             progress,
             chooser.chosen,
             judges,
-            cluster,
+            call.cluster,
         )
 
 

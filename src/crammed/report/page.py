@@ -128,7 +128,7 @@ def _load_run(path: Path) -> dict[str, Any]:
         "stages": _stages(events),
         "spent": early.share if early is not None else summary["u"],
         "remarks": [*_ending(early), *_trouble(events)],
-        **_scores(read_json(path / "evaluation" / "scores.json") or {"suites": {}}),
+        **_all_scores(path),
         "env": read_json(path / "env.json") or {},
         "yaml": _yaml(config),
         "corpus": _corpus(path / "corpus"),
@@ -149,12 +149,26 @@ def _load_evaluation(path: Path) -> dict[str, Any]:
     return {"name": scores["model"]["name"], **scores, **_scores(scores)}
 
 
+def _all_scores(run: Path) -> dict[str, Any]:
+    """The scores of a run by its own protocol, followed by those by others that were named."""
+    found = _scores(read_json(run / "evaluation" / "scores.json") or {"suites": {}})
+    for file in sorted(run.glob("evaluation-*/scores.json")):
+        others = _scores(read_json(file) or {"suites": {}})
+        protocol = file.parent.name.removeprefix("evaluation-")
+        by = f" by {protocol}"
+        found["suites"] |= {name + by: {**s, "by": by} for name, s in others["suites"].items()}
+        for name in ("blimp", "other_heldout"):  # which no protocol changes
+            found[name] = found[name] or others[name]
+    return found
+
+
 def _scores(scores: dict[str, Any]) -> dict[str, Any]:
     """What a model was evaluated on: suites of tasks, BLiMP, held-out text."""
     suites, protocol = scores["suites"], scores.get("protocol", {})
     tasks = {
         name: {
             **suite,
+            "by": "",
             "figure": figures.scores_figure(suite["tasks"]),
             "published": published_beside(name, suite, protocol),
             "longest": table.longest_sequence(protocol, scores.get("model", {})),

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import UndefinedError
 
 import crammed
-from crammed.budget import format_seconds
+from crammed.budget import Budget, format_seconds
 from crammed.errors import InputError
 from crammed.files.writing import write_text
 from crammed.quantity import quantity
@@ -107,7 +107,7 @@ def _part(
     own = {arm: curves[name] for arm, name in names.items() if name in curves}
     return {
         "label": label,
-        "budget": part["budget"],
+        "budget": _budget_text(part["budget"]),
         "judged": decidable(part) is not False,
         "decided": decidable_text(part),
         "forests": [_forest(part, measure) for measure in table.judged_by(part)],
@@ -119,7 +119,7 @@ def _part(
 
 
 def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tuple[str, str], str]:
-    """Links from the page to those of the runs, by arm and seed; missing pages are written."""
+    """Links from the page to those of the runs, by arm and seed, which are written if need be."""
     runs = {
         (arm, seed): run_folder(folder, arm, int(seed))
         for arm, entry in study["arms"].items()
@@ -127,10 +127,10 @@ def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tu
     }
     there = {key: run for key, run in runs.items() if (run / "metrics.jsonl").exists()}
     links = {}
-    missing = {key: run for key, run in there.items() if not (run / "report.html").exists()}
-    if missing:
-        with progress.task("pages", len(missing)) as task:
-            for done, run in enumerate(missing.values(), 1):
+    old = [run for run in there.values() if _lacks_page(run)]
+    if old:
+        with progress.task("pages", len(old)) as task:
+            for done, run in enumerate(old, 1):
                 with suppress(InputError, *_NOT_A_RESULT):  # unfinished or damaged: no page
                     write_report([run], run / "report.html")
                 task.update(done, run.name)
@@ -138,6 +138,28 @@ def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tu
         if (run / "report.html").exists():
             links[key] = os.path.relpath(run / "report.html", out.resolve().parent)
     return links
+
+
+def _lacks_page(run: Path) -> bool:
+    """Whether a run has no page, or has ended or been scored since its page was written."""
+    page, results = (
+        run / "report.html",
+        (run / "summary.json", *run.glob("evaluation*/scores.json")),
+    )
+    written = page.stat().st_mtime_ns if page.exists() else -1
+    return written < 0 or any(f.exists() and f.stat().st_mtime_ns > written for f in results)
+
+
+def _budget_text(budget: str) -> str:
+    """A budget in words.
+
+    Raises:
+        ValueError: it is not one, which only a damaged result holds.
+    """
+    try:
+        return str(Budget.parse(budget))
+    except InputError as error:
+        raise ValueError(str(error)) from error
 
 
 # ---- differences

@@ -129,17 +129,21 @@ def _failure(run: Path, seed: int) -> str | None:
 
 
 def _scores(run: Path) -> Iterator[tuple[str, float]]:
-    """The means of each suite, or its tasks if it has no mean; and BLiMP."""
+    """The means of each suite, or its tasks if it has no mean; and BLiMP.
+
+    Scores by another protocol than the run's own are named after it.
+    """
     for file in sorted(run.glob("evaluation*/scores.json")):
+        by = file.parent.name.removeprefix("evaluation").removeprefix("-")
         try:
             for name, suite in (read_json(file) or {})["suites"].items():
                 tasks = suite.get("tasks", {})
                 found = {mean["name"]: mean["value"] for mean in suite.get("means", ())}
                 found = found or {task: t["median"] for task, t in tasks.items() if "median" in t}
-                if name == "blimp":
-                    found["BLiMP"] = suite["blimp"]
                 for each, value in found.items():
-                    yield str(each), _finite(value)
+                    yield f"{each} by {by}" if by else str(each), _finite(value)
+                if name == "blimp":  # which no protocol changes
+                    yield "BLiMP", _finite(suite["blimp"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{file} is damaged: restore it from a copy") from error
 

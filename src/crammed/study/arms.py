@@ -137,7 +137,10 @@ def _located(study: Study, folder: Path) -> Study:
     """The study with the paths in its file, which are relative to this folder, made usable here."""
     data = {suite: str(folder / path.expanduser()) for suite, path in study.judge_data.items()}
     named = (each.partition("@") for each in study.judges)
-    judges = (f"{kind}{at}{folder / p if Path(p).suffix else p}" for kind, at, p in named)
+    judges = (
+        f"{kind}{at}{folder / Path(p).expanduser() if Path(p).suffix else p}"
+        for kind, at, p in named
+    )
     return study.model_copy(update={**data, "judges": tuple(judges)})
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from crammed.budget import Budget
 from crammed.errors import InputError
+from crammed.study.statistics import decidable, on_plateau
 
 LIMIT = "budget.limit="
 _LONGEST = 100
@@ -95,3 +96,10 @@ def by_budget(study: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         base = study["baseline"].rpartition("@")[0]
         parts[label] = {**study, "budget": limit, "budgets": {}, "baseline": base, "arms": arms}
     return parts
+
+
+def still_on_plateau(study: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The arms that are still on the plateau at budgets whose baseline is not, by label."""
+    parts = by_budget(study).items()
+    slow = {label: on_plateau(part) for label, part in parts if decidable(part)}
+    return {label: arms for label, arms in slow.items() if arms}

@@ -31,7 +31,7 @@ class Cost:
         runs: number of runs, over all arms and seeds.
         left: runs that have not finished, or that a judge has not scored.
         seconds: what these take, one after the other, from their start to their last score.
-        jobs: how many of them train at a time.
+        jobs: how many of them train at a time; None if that is unknown, as on a cluster.
         cores: CPU cores of each run; 0 on a GPU.
         uncounted: judges that have scored no run yet, so that their time is unknown.
     """
@@ -40,7 +40,7 @@ class Cost:
     runs: int
     left: int
     seconds: float
-    jobs: int
+    jobs: int | None
     cores: int
     uncounted: tuple[str, ...] = ()
 
@@ -67,10 +67,13 @@ class Cost:
 
     def __str__(self) -> str:
         runs = f"{counted(self.arms, 'arm')}, {self.left:,} of {counted(self.runs, 'run')} to go"
-        took = format_seconds(round(self.seconds / min(self.jobs, max(1, self.left))))
+        at_a_time = min(self.jobs or 1, max(1, self.left))
+        took = f"about {format_seconds(round(self.seconds / at_a_time))}"
+        if self.jobs is None:
+            took += " of runs, as many at a time as the cluster holds"
         paid = f", {self.core_hours:.1f} core-hours" if self.cores else ""
         more = f", and judging by {', '.join(self.uncounted)}" if self.uncounted else ""
-        return f"{runs}, about {took}{paid}{more}"
+        return f"{runs}, {took}{paid}{more}"
 
 
 def cost_of(

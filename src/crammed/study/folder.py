@@ -35,6 +35,7 @@ from crammed.study.timing import JUDGING, WHOLE
 from crammed.terminal.progress import Progress
 
 RESULT = "study.json"
+_SECTIONS = ("chosen", "judges", "protocols", "corpora", "budgets")
 _MOST = 1e30
 """Every number of a run is smaller than this."""
 
@@ -64,7 +65,7 @@ def _is_result(found: Mapping[str, Any]) -> bool:
     """Whether this has the shape of a result, whichever version wrote it."""
     try:
         json.dumps(found, allow_nan=False)
-        sections = (found.get(name, {}) for name in ("chosen", "judges", "corpora", "budgets"))
+        sections = (found.get(name, {}) for name in _SECTIONS)
         arms = found["arms"].values()
         return all(isinstance(each, dict) for each in sections) and all(map(_is_arm, arms))
     except (KeyError, TypeError, AttributeError, ValueError):
@@ -96,13 +97,19 @@ def _is_run(run: Mapping[str, Any]) -> bool:
 def finished_runs(out: Path) -> dict[str, dict[str, Any]]:
     """The arms in the folder's ``study.json`` with finished runs, without those that failed.
 
+    Why scores are missing is left out: a call that asks for them tries again, and says it again.
+
     Raises:
         InputError: the file is damaged.
     """
     found = read_result(out)
     finished: dict[str, dict[str, Any]] = {}
     for arm, entry in found["arms"].items() if found is not None else ():
-        runs = {seed: run for seed, run in entry["runs"].items() if "failed" not in run}
+        runs = {
+            seed: {name: value for name, value in run.items() if name != "unscored"}
+            for seed, run in entry["runs"].items()
+            if "failed" not in run
+        }
         if runs:
             finished[arm] = {**entry, "runs": runs}
     return finished

@@ -9,6 +9,7 @@ untrained twin that was fine-tuned beside it, and ``glue``, the mean over the ta
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 
 from crammed.errors import InputError
 from crammed.evaluation.protocol import load_protocol
-from crammed.files.hashes import json_hash
+from crammed.evaluation.scores.score import means_over
+from crammed.files.hashes import json_hash, sha256
 from crammed.files.writing import read_json
 from crammed.hints import did_you_mean
 from crammed.tasks.read import tasks_in
@@ -25,6 +27,8 @@ from crammed.tasks.task import load_suite
 
 HELDOUT, BLIMP, GLUE = "heldout", "blimp", "glue"
 NOTHING: Mapping[str, Path] = MappingProxyType({})
+TWINS = "untrained"
+"""The folder of a study that holds what untrained models predict."""
 _UNTRAINED = "untrained."
 
 
@@ -62,7 +66,7 @@ class Judge:
 
     def folder(self, run: Path) -> Path:
         """The folder of a run's evaluation by its protocol."""
-        return run / f"evaluation{self.by.replace('@', '-')}"
+        return run / f"evaluation{self.by.replace('@', '-', 1)}"
 
     def is_missing(self, run: Mapping[str, Any]) -> bool:
         """Whether a run of ``study.json`` lacks a score that this judge gives."""
@@ -73,17 +77,35 @@ class Judge:
         return [name for name in self.names if not any(_is_of(each, name) for each in scores)]
 
     def words(self, run: Path, device: str) -> list[str]:
-        """What to type after ``python`` to have a run judged."""
+        """What to type after ``python`` to have a run judged.
+
+        The runs of a study share their untrained twins, in a folder beside them.
+        """
         words = ["-m", "crammed", "evaluate", str(run), "--suite", self.suite]
         words += ["--data", str(self.data), "--device", device, "--json"]
         words += ["--protocol", self.protocol] if self.protocol is not None else []
-        return [*words, "--tasks", ",".join(self.tasks)] if self.tasks else words
+        if self.tasks:
+            words += ["--tasks", ",".join(self.tasks), "--untrained-in", str(run.parent / TWINS)]
+        return words
 
     def state(self) -> str:
-        """A hash that changes with the names and the sizes of its data."""
+        """A hash of its data."""
+        return json_hash([(name, sha256(file)) for name, file in self._files()])
+
+    def former_state(self) -> str:
+        """What `state` was in earlier versions: a hash of the names and sizes of its data."""
+        return json_hash([(file.name, file.stat().st_size) for _, file in self._files()])
+
+    def _files(self) -> list[tuple[str, Path]]:
+        """The files of its data, sorted, and their paths within it."""
         files = [self.data] if self.data.is_file() else sorted(self.data.rglob("*"))
-        sizes = [(file.name, file.stat().st_size) for file in files if file.is_file()]
-        return json_hash(sizes)
+        return [(str(f.relative_to(self.data)), f) for f in files if f.is_file()]
+
+    def protocol_hash(self) -> str | None:
+        """A hash of the whole protocol; None if it is each run's own."""
+        if self.protocol is None:
+            return None
+        return json_hash(load_protocol(self.protocol).model_dump(mode="json"))
 
 
 def judges_of(
@@ -155,8 +177,12 @@ def _data(suite: str, data: Path | None, kind: str) -> Path:
 
 def _protocol(name: str) -> str:
     """The name of a built-in protocol, or the absolute path of a protocol's file."""
-    load_protocol(name)
-    return str(Path(name).absolute()) if Path(name).suffix else name
+    if not Path(name).suffix:
+        load_protocol(name)
+        return name
+    file = str(Path(name).expanduser().absolute())
+    load_protocol(file)
+    return file
 
 
 def scores_of(run: Path, judge: Judge) -> dict[str, float]:
@@ -168,9 +194,6 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
     for name, entry in given.get("tasks", {}).items():
         if any(_is_of(score := f"{GLUE}.{name}{judge.by}", each) for each in judge.names):
             found |= _both(score, entry, "median")
-    means = given.get("means", [])
-    if means and {f"{GLUE}.{name}{judge.by}" for name in means[0]["of"]} <= found.keys():
-        found |= _both(f"{GLUE}{judge.by}", means[0], "value")
     return found
 
 
@@ -179,17 +202,45 @@ def with_scores(
 ) -> dict[str, Any]:
     """The scores of a run, with those that a judge has given it.
 
-    The mean is dropped if a task has no score: it would be over fewer tasks than in other runs.
+    The mean is over the tasks of this judge, so that it is of the same tasks in all runs. It is
+    missing if a task has no score, or if there is only one.
     """
-    if judge.suite != GLUE or not given:
-        return {**before, **given}
-    mean = f"{GLUE}{judge.by}"
-    kept = _without(mean, given) if judge.lacks(given) else given
-    return {**_without(mean, before), **kept}
+    scores = {**before, **given}
+    if judge.suite != GLUE:
+        return scores
+    kept = {k: v for k, v in scores.items() if k.removeprefix(_UNTRAINED) != judge.name}
+    if judge.lacks(kept):
+        return kept
+    return {**kept, **_means(kept, judge)}
 
 
-def _without(mean: str, scores: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in scores.items() if name.removeprefix(_UNTRAINED) != mean}
+def with_same_means(arms: dict[str, Any], judges: Iterable[Judge]) -> dict[str, Any]:
+    """The arms of ``study.json`` with all means over the tasks of these judges.
+
+    Args:
+        judges: those that are about to score other runs.
+    """
+    asked = {judge.name: judge for judge in judges}
+    for run in (run for entry in arms.values() for run in entry["runs"].values()):
+        for judge in asked.values():
+            if "scores" in run:
+                run["scores"] = with_scores(run["scores"], {}, judge)
+    return arms
+
+
+def _means(scores: Mapping[str, Any], judge: Judge) -> dict[str, float]:
+    """The mean over a judge's tasks, and that of the untrained twins."""
+    found: dict[str, float] = {}
+    for kind in ("", _UNTRAINED):
+        own = {
+            name.removeprefix(kind).partition("@")[0].removeprefix(f"{GLUE}."): value
+            for name, value in scores.items()
+            if name.startswith(kind)
+            and any(_is_of(name.removeprefix(kind), n) for n in judge.names)
+        }
+        for _, of, _ in means_over(load_suite(GLUE), own)[:1]:
+            found[f"{kind}{judge.name}"] = statistics.fmean(own[each] for each in of)
+    return found
 
 
 def _given(run: Path, judge: Judge) -> dict[str, Any]:
@@ -230,13 +281,43 @@ def unscored(run: Path, judge: Judge, scores: Mapping[str, Any], fault: str) -> 
     }
 
 
+def refuse_changed_protocols(judges: Sequence[Judge], study: Mapping[str, Any], out: Path) -> None:
+    """Check that a study's runs were scored by the protocols that judges have now.
+
+    Args:
+        study: what ``study.json`` in `out` holds.
+
+    Raises:
+        InputError: a protocol's file has changed since then, or a file is in place of the folder
+            of shared twins.
+    """
+    if any(judge.tasks for judge in judges) and (out / TWINS).is_file():
+        raise InputError(f"{out / TWINS} must be a folder: remove the file")
+    before = study.get("protocols", {})
+    runs = [run for arm in study.get("arms", {}).values() for run in arm["runs"].values()]
+    for judge in judges:
+        scored = any(out.glob(f"*/{judge.folder(out).name}/evaluation.json")) or any(
+            judge.lacks(run.get("scores", {})) != list(judge.names) for run in runs
+        )
+        if scored and before.get(judge.name) not in (None, judge.protocol_hash()):
+            raise InputError(
+                f"{judge.protocol} has changed since runs were scored by it: give what it holds "
+                "now another name, or restore it"
+            )
+
+
 def stale_suites(judges: Sequence[Judge], before: Mapping[str, str]) -> list[str]:
     """The suites whose data has changed.
 
     Args:
         before: the `Judge.state` of each suite when runs were judged.
     """
-    return [each.suite for each in judges if before.get(each.suite) not in (None, each.state())]
+    known = {each.suite: each for each in judges if each.suite in before}
+    return [
+        suite
+        for suite, each in known.items()
+        if before[suite] not in (each.state(), each.former_state())
+    ]
 
 
 def without_stale(run: dict[str, Any], stale: Sequence[str]) -> dict[str, Any]:

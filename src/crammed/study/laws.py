@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crammed.quantity import flops_text, quantity
-from crammed.study.budgets import by_budget
+from crammed.study.budgets import by_budget, still_on_plateau
 from crammed.study.scaling import analyse
 from crammed.study.statistics import decidable
 
@@ -18,13 +18,15 @@ def laws_of(study: Mapping[str, Any]) -> list[str]:
 
 
 def doubts(study: Mapping[str, Any]) -> list[str]:
-    """A sentence on the budgets of a study that are too small for findings, if there are any."""
-    parts = by_budget(study)
-    stuck = [label for label, part in parts.items() if decidable(part) is False]
-    if not stuck:
-        return []
-    which = "any of these budgets" if len(stuck) == len(parts) else ", ".join(stuck)
-    return [f"Not decidable at {which}, so what follows is not a finding:"]
+    """Sentences on budgets that are too small for findings, and on arms that are left out."""
+    parts, said = by_budget(study), []
+    if slow := still_on_plateau(study):
+        which = "; ".join(f"{', '.join(arms)} at {label}" for label, arms in slow.items())
+        said.append(f"Left out, because still on the plateau of word frequencies: {which}.")
+    if stuck := [label for label, part in parts.items() if decidable(part) is False]:
+        which = "any of these budgets" if len(stuck) == len(parts) else ", ".join(stuck)
+        said.append(f"Not decidable at {which}, so what follows is not a finding:")
+    return said
 
 
 def law_lines(found: Mapping[str, Any]) -> list[str]:

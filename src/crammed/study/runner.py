@@ -11,18 +11,20 @@ reason}``; ``scores`` are those of its judges by name, and ``unscored`` says why
 ``joules`` are present if known; ``whole_seconds`` are those of its command from start to end, or of
 the last part if it was resumed, and ``judging_seconds`` those of each judge. If the study prepares
 its corpora, each arm has the hash of its ``corpus`` beside its words, and ``corpora`` describes
-each corpus by its hash; ``judges`` holds a hash of the data of each suite.
+each corpus by its hash; ``judges`` holds a hash of the data of each suite, and ``protocols`` one of
+each fine-tuning protocol that judges name.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from crammed.budget import Budget
@@ -40,9 +42,11 @@ from crammed.study.corpora import Corpora, corpora_of, of_training
 from crammed.study.folder import RESULT, finished_runs, read_result, refuse_another, run_folder
 from crammed.study.judges import (
     Judge,
+    refuse_changed_protocols,
     scores_of,
     stale_suites,
     unscored,
+    with_same_means,
     with_scores,
     without_stale,
 )
@@ -130,8 +134,8 @@ def run_study(
             "chosen": chosen or {},
             **_about_budgets(study, budget, before),
             **_about_corpora(study, corpora, out, before),
-            **_about_judges(judges, before),
-            "arms": arms,
+            **_about_judges(judges, before, out),
+            "arms": with_same_means(arms, [judge for run in todo for judge in run.judges]),
         }
         if result != before:  # a later call takes what was chosen from here
             write_json(out / RESULT, result)
@@ -181,10 +185,18 @@ def _about_corpora(
     return about
 
 
-def _about_judges(judges: Sequence[Judge], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of the data that each suite was scored on; empty without suites."""
+def _about_judges(judges: Sequence[Judge], before: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """The state of the data and protocols that runs were scored with; empty without judges.
+
+    Raises:
+        InputError: runs were scored by a protocol that has changed.
+    """
+    refuse_changed_protocols(judges, before, out)
     states = {**before.get("judges", {}), **{each.suite: each.state() for each in judges}}
-    return {"judges": states} if states else {}
+    named = {each.name: made for each in judges if (made := each.protocol_hash()) is not None}
+    protocols = {**before.get("protocols", {}), **named}
+    about = {"judges": states, "protocols": protocols}
+    return {name: values for name, values in about.items() if values}
 
 
 def _begun(
@@ -271,17 +283,16 @@ def _train_all(
     board: Board,
 ) -> None:
     """Train and judge, and add what each run gives to the result and its file."""
-    total = board.seeds * len(board.finished)
+    total, kept = board.seeds * len(board.finished), _Kept(result, out / RESULT)
     with progress.task("study", total) as bar, ThreadPoolExecutor(place.slots) as pool:
-        futures = {pool.submit(_train, run, place): run for run in todo}
+        futures = {pool.submit(_train, run, place, kept.of(run)): run for run in todo}
         waiting: set[Future[dict[str, Any]]] = set(futures)
         try:
             while waiting:
                 ended, waiting = wait(waiting, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
                 for future in ended:
                     run, entry = futures[future], future.result()
-                    result["arms"][run.arm]["runs"][str(run.seed)] = entry
-                    write_json(out / RESULT, result)
+                    kept.of(run)(entry)
                     board.ended(_shown(run), failed="failed" in entry)
                     progress.line(_line(run, entry, board))
                 running = [futures[each] for each in waiting if each.running()]
@@ -291,6 +302,23 @@ def _train_all(
             place.stop()
             pool.shutdown(wait=True)
             raise
+
+
+class _Kept:
+    """The result of a study and its file, to which the threads of several runs add."""
+
+    def __init__(self, result: dict[str, Any], file: Path) -> None:
+        self._result, self._file, self._lock = result, file, Lock()
+
+    def of(self, run: _Run) -> Callable[[dict[str, Any]], None]:
+        """Where the entry of a run is put; a later one replaces it."""
+
+        def keep(entry: dict[str, Any]) -> None:
+            with self._lock:
+                self._result["arms"][run.arm]["runs"][str(run.seed)] = entry
+                write_json(self._file, self._result)
+
+        return keep
 
 
 def _shown(run: _Run) -> Running:
@@ -310,8 +338,11 @@ def _line(run: _Run, entry: Mapping[str, Any], board: Board) -> str:
     return f"{run.arm}, seed {run.seed}  {what}  ({board.of_arm(run.arm)})"
 
 
-def _train(run: _Run, place: Place) -> dict[str, Any]:
-    """Do what is left of training and judging a run; returns its entry in ``study.json``."""
+def _train(run: _Run, place: Place, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Do what is left of training and judging a run; returns its entry in ``study.json``.
+
+    What is there after each step is kept, because the next may take hours and be killed.
+    """
     entry = run.before
     _wait_for(run.folder)
     if entry is None:
@@ -322,7 +353,8 @@ def _train(run: _Run, place: Place) -> dict[str, Any]:
         if entry is None:
             return {"failed": f"it ended without a result: does this machine see {run.folder}?"}
         entry[WHOLE] = ended.seconds
-    return _judged(run, entry, place) if run.judges else entry
+        keep(entry)
+    return _judged(run, entry, place, keep) if run.judges else entry
 
 
 def _wait_for(run: Path) -> None:
@@ -332,7 +364,9 @@ def _wait_for(run: Path) -> None:
         time.sleep(0.1)
 
 
-def _judged(run: _Run, entry: dict[str, Any], place: Place) -> dict[str, Any]:
+def _judged(
+    run: _Run, entry: dict[str, Any], place: Place, keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """The entry of a run with its scores."""
     faults: dict[str, str] = {}
     for judge in run.judges:
@@ -344,9 +378,9 @@ def _judged(run: _Run, entry: dict[str, Any], place: Place) -> dict[str, Any]:
         entry = {**entry, "scores": scores}
         if given:
             entry[JUDGING] = {**entry.get(JUDGING, {}), judge.name: ended.seconds}
+        keep(entry)
         faults |= unscored(run.folder, judge, scores, _fault(ended))
-    kept = {name: value for name, value in entry.items() if name != "unscored"}
-    return {**kept, "unscored": faults} if faults else kept
+    return {**entry, "unscored": faults} if faults else entry
 
 
 def _fault(ended: Ended) -> str:

@@ -4,6 +4,8 @@ Arms are named ``TYPE.SIZE``. A law is L = a C^-b + c, fitted to relative errors
 `FOR_A_FLOOR` budgets, too few to determine c, c is 0. Intervals are from a parametric bootstrap
 over seeds: the standard deviation of log losses within cells (an arm at a budget), pooled over all
 cells, gives the error of each mean, and everything is fitted again to means drawn with that error.
+
+Arms still on the plateau of word frequencies when the baseline has left it are not part of this.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.study.budgets import by_budget
+from crammed.study.budgets import by_budget, still_on_plateau
 from crammed.study.statistics import main_measure
 
 FOR_A_FLOOR = 4
@@ -64,18 +67,24 @@ class Law:
         return float(self.a * flops**-self.b + self.c)
 
 
-def cells_of(study: Mapping[str, Any], loss: str | None = None) -> list[Cell]:
+def cells_of(
+    study: Mapping[str, Any],
+    loss: str | None = None,
+    without: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> list[Cell]:
     """The cells of a study in which something finished.
 
     Args:
         study: what `run_study` returns.
         loss: name of the measure; None is the one that arms are compared by.
+        without: arms to leave out, by the label of the budget.
     """
     loss, found = loss or main_measure(study), []
     for label, part in by_budget(study).items():
+        left = without.get(label, ())
         for arm, entry in part["arms"].items():
             runs = [run for run in entry["runs"].values() if {loss, "exaflop"} <= run.keys()]
-            if runs:
+            if runs and arm not in left:
                 name, _, size = arm.partition(".")
                 kind = name if size else arm  # a dot at the end belongs to the name
                 flops = 1e18 * math.fsum(run["exaflop"] for run in runs) / len(runs)
@@ -166,7 +175,7 @@ def analyse(
         the FLOPs to the power of ``exponent``. ``test`` is what `compare_types` returns. Intervals
         hold with 95 %, and are None without two seeds.
     """
-    cells = cells_of(study, loss)
+    cells = cells_of(study, loss, still_on_plateau(study))
     if len({cell.label for cell in cells}) < 2:
         return None
     deviation, freedom = spread_of(cells)
@@ -177,7 +186,8 @@ def analyse(
         own = [cell for cell in cells if cell.type == kind]
         if len({cell.label for cell in own}) > 1:
             types[kind] = _of_type(own, means, draws)
-    return {"types": types, "test": compare_types(cells, types, seed)}
+    fitted = [cell for cell in cells if cell.type in types]
+    return {"types": types, "test": compare_types(fitted, types, seed)}
 
 
 Place = tuple[str, str, str]

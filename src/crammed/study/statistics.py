@@ -122,13 +122,14 @@ def decidable(study: Mapping[str, Any]) -> bool | None:
 
 def decidable_text(study: Mapping[str, Any]) -> str:
     """A sentence that says whether arms can be judged, and why."""
-    decided = decidable(study)
+    decided, base = decidable(study), study["baseline"]
+    if decided is None and study.get("unigram") is not None:
+        return f"No run of the baseline {base} has finished, so arms cannot be judged yet."
     if decided is None:
         return (
             "The unigram cross-entropy is not part of this result, so whether the budget is "
             "enough to judge arms was not checked."
         )
-    base = study["baseline"]
     below = study["unigram"] - statistics.fmean(values_of(study["arms"][base], RATES[0]))
     place = f"{abs(below):.2f} nats {'below' if below >= 0 else 'above'}"
     where = f"{base} ends {place} the unigram cross-entropy of {study['unigram']:.3f}"
@@ -198,7 +199,8 @@ class _Pooled:
         Args:
             groups: variance and number of seeds of each of the two.
         """
-        rest = self._freedom - sum(seeds - 1 for _, seeds in groups)
+        # Not below 0: arms on the plateau are not in the pool, but may be compared.
+        rest = max(0, self._freedom - sum(seeds - 1 for _, seeds in groups))
         weight = PRIOR * min(1.0, rest / ENOUGH)
         parts = []
         for variance, seeds in groups:

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from crammed.budget import Budget
 from crammed.study.budgets import by_budget
 from crammed.study.laws import laws_of
 from crammed.study.statistics import (
@@ -32,6 +33,15 @@ _NAMES = {
     "document_loss": "held-out loss on documents by themselves",
     "bits_per_character": "bits per character",
 }
+_SCORES = {
+    "blimp": "BLiMP",
+    "glue": "mean of tasks",
+    "glue.cola": "CoLA",
+    "glue.mnli-mm": "MNLI-mm",
+    "glue.sst2": "SST-2",
+    "glue.stsb": "STS-B",
+    **{f"glue.{task}": task.upper() for task in ("mrpc", "qqp", "mnli", "qnli", "rte", "wnli")},
+}
 
 
 _TWINS = ("bits_", "untrained.")
@@ -46,11 +56,12 @@ def judged_by(study: Json) -> list[str]:
 
 
 def measure_text(measure: str) -> str:
-    """``loss@0.15`` -> ``held-out loss, 15 % masked``; a score has its own name."""
-    name, _, rate = measure.partition("@")
-    if name not in _NAMES or not rate:
-        return measure
-    return f"{_NAMES[name]}, {100 * float(rate):.0f} % masked"
+    """``loss@0.15`` -> ``held-out loss, 15 % masked``; ``glue.cola@mine`` -> ``CoLA by mine``."""
+    name, _, after = measure.partition("@")
+    if name in _NAMES and after:
+        return f"{_NAMES[name]}, {100 * float(after):.0f} % masked"
+    title = _SCORES.get(name, name.removeprefix("glue."))
+    return f"{title} by {after}" if after else title
 
 
 def mean_text(one: Json, measure: str = RATES[0]) -> str:
@@ -91,7 +102,12 @@ def sensitivity_text(study: Json, measure: str) -> str:
     found = smallest_difference(study, measure)
     if found is None:
         seeds = {arm: len(values_of(each, measure)) for arm, each in study["arms"].items()}
-        if seeds.pop(study["baseline"]) > 1 and max(seeds.values(), default=0) > 1:
+        of_base = seeds.pop(study["baseline"])
+        if not of_base:
+            return (
+                f"The baseline {study['baseline']} has no result, so nothing is compared with it."
+            )
+        if of_base > 1 and max(seeds.values(), default=0) > 1:
             return "All seeds of an arm gave the same result, which says nothing about others."
         return "One seed of the baseline or of each arm cannot show a difference: give --seeds 5."
     digits = _digits(measure)
@@ -110,7 +126,7 @@ def study_tables(study: Json) -> list[Table | Text]:
     parts: list[Table | Text] = []
     for label, part in by_budget(study).items():
         if label:
-            parts.append(Text(f"{label}: {part['budget']}", style="bold"))
+            parts.append(Text(f"{label}: {Budget.parse(part['budget'])}", style="bold"))
         for measure in judged_by(part):
             parts += [_table(part, measure), Text(sensitivity_text(part, measure))]
         parts.append(Text(decidable_text(part)))
@@ -160,8 +176,8 @@ def missing_scores(result: Json) -> dict[str, str]:
 
 def _table(study: Json, measure: str) -> Table:
     judged, second = decidable(study) is not False, measure == RATES[0]
-    name = measure_text(measure)  # a score keeps its own
-    title = "Held-out loss" if second else name if name == measure else name.capitalize()
+    name = measure_text(measure)
+    title = "Held-out loss" if second else f"{name[:1].upper()}{name[1:]}"
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,

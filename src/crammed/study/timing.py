@@ -152,7 +152,9 @@ class Finished:
     def of(cls, arms: Arms) -> Finished:
         """Read from the arms of ``study.json``, without runs that failed."""
         every = [run for entry in arms.values() for run in entry["runs"].values()]
-        rest = [max(0.0, run[WHOLE] - run["seconds"]) for run in every if WHOLE in run]
+        # A run that was resumed has only the seconds of its last part.
+        whole = [run for run in every if run.get(WHOLE, 0.0) >= run["seconds"]]
+        rest = [run[WHOLE] - run["seconds"] for run in whole]
         judging: dict[str, list[float]] = {}
         for run in every:
             for name, took in run.get(JUDGING, {}).items():

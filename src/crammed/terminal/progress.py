@@ -27,6 +27,8 @@ from crammed.terminal.quiet import silence, visible
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BEFORE_ESTIMATE = 15.0
+"""The first seconds start processes and compile, so their rate says nothing about the time left."""
 
 
 class _Console(Console):
@@ -75,8 +77,12 @@ class ProgressTask:
     def _share(self, done: float, now: float) -> str:
         if not self._total or self._first is None or done <= self._first[1]:
             return ""
-        left = (now - self._first[0]) * (self._total - done) / (done - self._first[1])
-        return f"{100 * done / self._total:.0f} %  {format_seconds(max(0.0, round(left)))} left  "
+        share = f"{100 * done / self._total:.0f} %  "
+        took = now - self._first[0]
+        if took < SECONDS_BEFORE_ESTIMATE:
+            return share
+        left = took * (self._total - done) / (done - self._first[1])
+        return f"{share}{format_seconds(max(0.0, round(left)))} left  "
 
     def close(self, outcome: str = "") -> None:
         """End with a line that stays: `outcome`, or else the last detail."""
