@@ -18,15 +18,18 @@ from crammed.study.statistics import (
     compare_arms,
     decidable,
     decidable_text,
+    lower_is_better,
     main_measure,
 )
 from crammed.study.table import (
     difference_text,
     interval_text,
+    judged_by,
     mean_text,
     measure_text,
     p_text,
     sensitivity_text,
+    untrained_text,
 )
 from layout import NOT_YET, wrapped
 from study_figures import differences_figure
@@ -96,6 +99,8 @@ def _verdicts(part: dict[str, Any]) -> str:
     rows = [row for row in compare_arms(part, (main,)) if main in row]
     if decidable(part) is False:
         return wrapped("Which arm is better cannot be decided with this budget.") + "\n"
+    if not any(row["arm"] == part["baseline"] for row in rows):
+        return wrapped(f"The baseline `{part['baseline']}` has no result.") + "\n"
     tested = [row for row in rows if row[main]["p"] is not None]
     if not tested:
         return wrapped("With one seed, no difference can be told from chance.") + "\n"
@@ -133,24 +138,47 @@ def documents_table(names: list[str]) -> str:
 
 
 def _arms_table(values: dict[str, Any]) -> str:
-    """The arms by held-out loss, or by bits per character where vocabularies may differ."""
+    """The arms by held-out loss, or by bits per character where vocabularies may differ.
+
+    Scores that runs were judged by have columns of their own, the untrained twin in brackets.
+    """
     main = main_measure(values)
     name = main.partition("@")[0]
     measures = [rate.replace(RATES[0].partition("@")[0], name) for rate in RATES]
-    lines = [
-        f"| arm | seeds | {measure_text(main).partition(',')[0]} at 15 % masking | at 25 % masking "
-        f"| difference from {values['baseline']}, 95 % interval | p | tokens |",
-        "|---|---|---|---|---|---|---|",
+    scores = [each for each in judged_by(values) if not lower_is_better(each)]
+    titles = [
+        *("arm", "seeds", f"{measure_text(main).partition(',')[0]} at 15 % masking"),
+        *("at 25 % masking", f"difference from {values['baseline']}, 95 % interval", "p"),
+        *(_score_title(values, each) for each in scores),
+        "tokens",
     ]
-    for row in compare_arms(values, measures):
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for row in compare_arms(values, [*measures, *scores]):
         if main not in row:
-            lines.append(f"| {row['arm']} | 0 | {row.get('failed', 'not run')} | | | | |")
+            cells = [row["arm"], "0", row.get("failed", "not run")]
+            lines.append(f"| {' | '.join(cells + [''] * (len(titles) - 3))} |")
             continue
         few, many = (mean_text(row[each], each) for each in measures)
         difference, p = _found(values, row[main])
-        cells = (row["arm"], str(row["seeds"]), few, many, difference, p, quantity(row["tokens"]))
-        lines.append(f"| {' | '.join(cells)} |")
+        judged = [_score_text(values, row, each) for each in scores]
+        cells = [row["arm"], str(row["seeds"]), few, many, difference, p, *judged]
+        lines.append(f"| {' | '.join([*cells, quantity(row['tokens'])])} |")
     return "\n".join([*lines, "", _below(values, main)]) + "\n"
+
+
+def _score_title(study: dict[str, Any], measure: str) -> str:
+    """``glue.cola@bert-base`` -> ``CoLA by bert-base (untrained)``."""
+    title = measure_text(measure)
+    twins = any(untrained_text(study, arm, measure) for arm in study["arms"])
+    return f"{title} (untrained)" if twins else title
+
+
+def _score_text(study: dict[str, Any], row: dict[str, Any], measure: str) -> str:
+    """A mean score, and that of the untrained twins if there are any."""
+    if measure not in row:
+        return ""
+    twin = untrained_text(study, row["arm"], measure)
+    return mean_text(row[measure], measure) + (f" ({twin})" if twin else "")
 
 
 def _found(study: dict[str, Any], one: dict[str, Any]) -> tuple[str, str]:
