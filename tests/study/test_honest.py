@@ -24,6 +24,7 @@ from crammed.study.arms import load_study
 from crammed.study.board import Board, Running
 from crammed.study.places import Ended
 from crammed.study.runner import run_study
+from crammed.study.timing import JUDGING, WHOLE, Finished
 from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE
 from support.study import SUMMARY
@@ -198,12 +199,14 @@ def test_the_progress_line_tells_how_far_each_run_is(tmp_path: Path) -> None:
 
     log("plain", 0.1)
     log("muon", *[0.01] * 1000, 0.2)
-    done, words = shown.look(runs)
+    done, words, left = shown.look(runs)
+    assert left is None
     assert done == pytest.approx(2.3)
     assert words == "1 finished; 1 failed; plain seed 1: 10 %; muon seed 1: 20 %"
     clock.now += 60.0
     log("plain", 0.1, 0.4)
-    done, words = shown.look(runs)
+    done, words, left = shown.look(runs)
+    assert left == 120.0
     assert done == pytest.approx(2.6)
     assert "plain seed 1: 40 %, 2m left; muon seed 1: 20 %" in words
     shown.ended(runs[0], failed=False)
@@ -223,7 +226,7 @@ def test_the_progress_line_counts_judging(tmp_path: Path) -> None:
 
     def look(run: Running, seconds: float) -> tuple[float, str]:
         clock.now += seconds
-        done, words = shown.look([run])
+        done, words, _ = shown.look([run])
         return round(done, 6), words.partition("; ")[2].removeprefix(f"plain seed {run.seed}: ")
 
     log(first, 0.0)
@@ -254,3 +257,34 @@ def test_the_progress_line_counts_judging(tmp_path: Path) -> None:
     assert look(trained, 0.0) == (2.0, "1 failed; plain seed 2: judging, 1m left")
     assert look(trained, 15.0)[0] == 2.25
     assert look(third._replace(is_judged=False), 0.0)[0] == 3.0
+
+
+def test_a_study_that_goes_on_knows_at_once_how_long_it_will_take(tmp_path: Path) -> None:
+    """Two arms of one and three minutes, and half a minute of judging, two runs at a time."""
+    clock = FakeClock()
+    arms = {
+        arm: {"runs": {"0": {"seconds": took - 10.0, WHOLE: took, JUDGING: {"blimp": 30.0}}}}
+        for arm, took in (("plain", 60.0), ("wide", 180.0))
+    }
+    runs = [Running(arm, n, tmp_path / f"{arm}-{n}", True) for n in (1, 2) for arm in arms]
+    expected = Finished.of(arms).expected(["blimp"])
+    assert Finished.of(arms).expected(["blimp", "glue"]).judged is None
+    shown = Board(3, clock, Counter(dict.fromkeys(arms, 1)), waiting=[*runs], expected=expected)
+    assert shown.look(runs[:2]) == (2.0, "2 finished", (4 * 30 + 2 * 60 + 2 * 180) / 2)
+    clock.now += 20.0  # nothing shows yet how fast the runs are
+    assert shown.look(runs[:2])[2] == 300.0 - 20.0
+    for run, shares in ((runs[0], (0.0, 0.5)), (runs[1], (0.0,))):
+        run.folder.mkdir()
+        for share in shares:
+            (run.folder / "metrics.jsonl").write_text(json.dumps({"u": share}) + "\n")
+            assert shown.look(runs[:2])[2] is not None
+            clock.now += 50.0
+    clock.now -= 50.0
+    (runs[0].folder / "metrics.jsonl").write_text(json.dumps({"u": 1.0}) + "\n")
+    # The first run has taken 120 seconds before its judges, not 60; others will take twice, too.
+    each = [30.0, 2 * 180.0 + 30.0 - 120.0, 120.0 + 30.0, 2 * 180.0 + 30.0]
+    assert shown.look(runs[:2])[2] == pytest.approx(sum(each) / 2)
+    shown.ended(runs[0], failed=False)
+    trained = [runs[2]._replace(is_trained=True)]  # of which only the judge is left
+    alone = Board(3, clock, Counter(plain=2), waiting=trained, expected=expected)
+    assert alone.look(trained)[2] == 30.0

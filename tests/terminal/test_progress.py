@@ -41,6 +41,21 @@ def test_the_first_seconds_give_no_estimate() -> None:
     assert _lines([(0, 0.0), (10, 0.001)], 1.0)[0] == "work  0 %  detail"
 
 
+def test_who_knows_better_gives_the_time_left() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with Progress(stream, clock) as progress, progress.task("work", 4.0) as task:
+        task.update(1.0, left=300.0)
+        clock.now = 10.0
+        task.update(1.0, left=290.0)
+    assert stream.getvalue().splitlines()[0] == "work  25 %  4m 50s left  "
+    with Progress(Terminal(), clock) as progress, progress.task("work", 4.0) as task:
+        task.update(1.0, left=290.0)
+        assert progress.bars is not None
+        with (console := Console(file=io.StringIO(), width=100)).capture() as shown:
+            console.print(progress.bars.get_renderable())
+    assert "25 % 4m 50s left" in shown.get()
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

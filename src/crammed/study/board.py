@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class Running(NamedTuple):
 
 @dataclass
 class _Seen:
-    """What has been seen of a run.
+    """What has been seen of a run that was started.
 
     Attributes:
         since: when it was first seen.
@@ -47,6 +47,32 @@ class _Seen:
     judging: float | None = None
 
 
+class _State(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+        share: of the run that is done.
+        words: what it does, and how long that takes.
+        left: seconds until the run ends; None if unknown.
+    """
+
+    share: float
+    words: str
+    left: float | None = None
+
+
+class Expected(NamedTuple):
+    """What runs take by those that finished in earlier calls, in seconds.
+
+    Attributes:
+        trained: a run without its judges, by arm.
+        judged: all judges of a run; None if unknown.
+    """
+
+    trained: Mapping[str, float]
+    judged: float | None = None
+
+
 @dataclass
 class Board:
     """The state of all runs.
@@ -54,53 +80,67 @@ class Board:
     Attributes:
         seeds: how many runs each arm has.
         finished: how many of them have finished, by arm; `failed` counts those that failed.
+        waiting: the runs that have not been started.
+        expected: what is known before the first run has ended.
     """
 
     seeds: int
     clock: Clock
     finished: Counter[str]
     failed: Counter[str] = field(default_factory=Counter)
+    waiting: list[Running] = field(default_factory=list)
+    expected: Expected = field(default_factory=lambda: Expected({}))
     _seen: dict[Path, _Seen] = field(default_factory=dict)
+    _training: list[tuple[str, float]] = field(default_factory=list)
     _judging: list[float] = field(default_factory=list)
-    _shares: list[float] = field(default_factory=list)
 
     def ended(self, run: Running, *, failed: bool) -> None:
         """Note the end of a run."""
         (self.failed if failed else self.finished)[run.arm] += 1
+        self._start(run)
         seen = self._seen.get(run.folder)
-        if failed or seen is None or seen.judging is None:
+        if failed or seen is None:
             return
-        now = self.clock()
-        self._judging.append(now - seen.judging)  # seconds, and their share of all
-        if not run.is_trained and now > seen.since:
-            self._shares.append((now - seen.judging) / (now - seen.since))
+        trained = self.clock() if seen.judging is None else seen.judging
+        if not run.is_trained:
+            self._training.append((run.arm, trained - seen.since))
+        if seen.judging is not None:
+            self._judging.append(self.clock() - seen.judging)
 
     def of_arm(self, arm: str) -> str:
         """How many runs of an arm have finished, such as ``2 of 3 runs, 1 failed``."""
         failed = f", {self.failed[arm]} failed" if self.failed[arm] else ""
         return f"{self.finished[arm]} of {counted(self.seeds, 'run')}{failed}"
 
-    def look(self, running: Collection[Running]) -> tuple[float, str]:
-        """How many runs are done, with fractions for those running, and the state in words."""
+    def look(self, running: Collection[Running]) -> tuple[float, str, float | None]:
+        """How many runs are done, with fractions for those running; the state in words; and the
+        seconds until all have ended, None until it is known what a run takes."""
+        states = {run: self._state(run) for run in running}
         done = float(self.finished.total() + self.failed.total())
-        parts = []
-        for run in running:
-            seen = self._seen.setdefault(run.folder, _Seen(self.clock()))
-            if run.is_judged and (run.folder / "summary.json").exists():
-                share, words = self._while_judged(run, seen)
-            elif (run.folder / "final").exists():  # which is written when training has ended
-                share, words = 1.0 - self._share_of_judging(run), "held-out loss and export"
-            elif (trained := share_done(run.folder)) is not None:
-                share, words = self._while_trained(run, seen, trained)
-            else:
-                continue
-            done += share
-            parts.append(f"{run.arm} seed {run.seed}: {words}")
+        done += sum(state.share for state in states.values())
         failed = [f"{self.failed.total()} failed"] if self.failed else []
-        return done, "; ".join([f"{self.finished.total()} finished", *failed, *parts])
+        parts = [f"{run.arm} seed {run.seed}: {state.words}" for run, state in states.items()]
+        shown = [part for part, state in zip(parts, states.values(), strict=True) if state.words]
+        words = "; ".join([f"{self.finished.total()} finished", *failed, *shown])
+        return done, words, self._left(states)
 
-    def _while_trained(self, run: Running, seen: _Seen, share: float) -> tuple[float, str]:
-        """The share of a run that is done, and words for its training and the time left."""
+    def _start(self, run: Running) -> None:
+        if run in self.waiting:
+            self.waiting.remove(run)
+
+    def _state(self, run: Running) -> _State:
+        self._start(run)
+        seen = self._seen.setdefault(run.folder, _Seen(self.clock()))
+        if run.is_judged and (run.folder / "summary.json").exists():
+            return self._while_judged(run, seen)
+        if (run.folder / "final").exists():  # which is written when training has ended
+            share = 1.0 - self._share_of_judging(run)
+            return _State(share, "held-out loss and export", self._judged(run))
+        if (trained := share_done(run.folder)) is not None:
+            return self._while_trained(run, seen, trained)
+        return _State(0.0, "")
+
+    def _while_trained(self, run: Running, seen: _Seen, share: float) -> _State:
         now = self.clock()
         of_judging = self._share_of_judging(run)
         done, words = (1.0 - of_judging) * share, f"{100 * share:.0f} %"
@@ -108,30 +148,80 @@ class Board:
             seen.moving = share, now
         first, at = seen.moving
         if share <= first:
-            return done, words
-        left = (now - at) * (1.0 - share) / (share - first)
-        if run.is_judged and not self._judging:
-            return done, f"{words}, {format_seconds(round(left))} until it is judged"
-        left += statistics.median(self._judging) if run.is_judged else 0.0
-        return done, f"{words}, {format_seconds(round(left))} left"
+            return _State(done, words)
+        left, judged = (now - at) * (1.0 - share) / (share - first), self._judged(run)
+        if judged is None:
+            return _State(done, f"{words}, {format_seconds(round(left))} until it is judged")
+        left += judged
+        return _State(done, f"{words}, {format_seconds(round(left))} left", left)
 
-    def _while_judged(self, run: Running, seen: _Seen) -> tuple[float, str]:
-        """The share of a run that is done while it is being judged, and words for that."""
+    def _while_judged(self, run: Running, seen: _Seen) -> _State:
         if seen.judging is None:
             seen.judging = self.clock()
-        took = self.clock() - seen.judging
-        expected = statistics.median(self._judging) if self._judging else 0.0
+        took, expected = self.clock() - seen.judging, self._judged(run) or 0.0
         share = min(1.0, took / expected) if expected else 0.0
         done = 1.0 - self._share_of_judging(run) * (1.0 - share)
         if took >= expected:  # how much longer is unknown
-            return done, f"judging, {format_seconds(round(took))} so far"
-        return done, f"judging, {format_seconds(round(expected - took))} left"
+            left = 0.0 if expected else None
+            return _State(done, f"judging, {format_seconds(round(took))} so far", left)
+        left = expected - took
+        return _State(done, f"judging, {format_seconds(round(left))} left", left)
+
+    def _judged(self, run: Running) -> float | None:
+        """Seconds that judging a run takes; None if unknown."""
+        if not run.is_judged:
+            return 0.0
+        return statistics.median(self._judging) if self._judging else self.expected.judged
 
     def _share_of_judging(self, run: Running) -> float:
         """The share of a run's time in this study that goes to its judges."""
         if not run.is_judged or run.is_trained:
             return float(run.is_judged)
-        return statistics.median(self._shares) if self._shares else _UNKNOWN
+        judged = self._judged(run)
+        known = [took for _, took in self._training] or list(self.expected.trained.values())
+        if judged is None or not known:
+            return _UNKNOWN
+        return judged / max(judged + statistics.median(known), 1e-9)
+
+    def _left(self, states: Mapping[Running, _State]) -> float | None:
+        """Seconds until the last run has ended, if as many run at a time as now."""
+        trained = self._trained(states)
+        lefts = []
+        for run in (*states, *self.waiting):
+            left = states[run].left if run in states else None
+            if left is None:
+                left = self._whole(run, trained)
+            if left is None:
+                return None
+            lefts.append(left)
+        return max([sum(lefts) / max(1, len(states)), *lefts])
+
+    def _trained(self, states: Mapping[Running, _State]) -> dict[str, float]:
+        """Seconds that a run takes before its judges, by arm."""
+        here = list(self._training)
+        for run, state in states.items():  # what shows how far it is shows what it takes
+            seen, judged = self._seen[run.folder], self._judged(run)
+            if state.left is not None and seen.judging is None and judged is not None:
+                here.append((run.arm, self.clock() - seen.since + state.left - judged))
+        before = self.expected.trained
+        paces = [took / before[arm] for arm, took in here if before.get(arm)]
+        # This machine may be slower, or busier, than the one where other runs finished.
+        pace = statistics.median(paces) if paces else 1.0
+        by_arm: dict[str, list[float]] = {}
+        for arm, took in here:
+            by_arm.setdefault(arm, []).append(took)
+        means = {arm: statistics.fmean(each) for arm, each in by_arm.items()}
+        return {**{arm: pace * took for arm, took in before.items()}, **means}
+
+    def _whole(self, run: Running, trained: Mapping[str, float]) -> float | None:
+        """Seconds left of a run that does not show how far it is; None if nothing tells."""
+        whole = self._judged(run)
+        if whole is None or not (trained or run.is_trained):
+            return None
+        if not run.is_trained:
+            whole += trained.get(run.arm, statistics.fmean(trained.values()))
+        seen = self._seen.get(run.folder)
+        return max(0.0, whole - (self.clock() - seen.since)) if seen else whole
 
 
 def share_done(run: Path) -> float | None:

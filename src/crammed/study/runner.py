@@ -51,7 +51,7 @@ from crammed.study.judges import (
     without_stale,
 )
 from crammed.study.places import Ended, Place, opened, threads_of
-from crammed.study.timing import JUDGING, WHOLE
+from crammed.study.timing import JUDGING, WHOLE, Finished
 from crammed.terminal.progress import Progress
 
 _SCORED = (0, TaskFailed.exit_code)
@@ -140,15 +140,21 @@ def run_study(
         if result != before:  # a later call takes what was chosen from here
             write_json(out / RESULT, result)
         if place is not None:
-            _train_all(todo, result, out, place, progress, _board(study, seeds, todo, progress))
+            _train_all(todo, result, out, place, progress, _board(result, seeds, todo, progress))
     return result
 
 
-def _board(study: Study, seeds: int, todo: Sequence[_Run], progress: Progress) -> Board:
+def _board(
+    result: Mapping[str, Any], seeds: int, todo: Sequence[_Run], progress: Progress
+) -> Board:
     """The state of all runs before the first that is left is started."""
     left = Counter(run.arm for run in todo)
-    finished = Counter({arm: seeds - left[arm] for arm in study.arms})
-    return Board(seeds, progress.clock, finished)
+    finished = Counter({arm: seeds - left[arm] for arm in result["arms"]})
+    waiting = list(map(_shown, todo))
+    judges = dict.fromkeys(judge.name for run in todo for judge in run.judges)
+    begun = {arm: entry for arm, entry in result["arms"].items() if entry["runs"]}
+    expected = Finished.of(begun).expected(judges)
+    return Board(seeds, progress.clock, finished, waiting=waiting, expected=expected)
 
 
 def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> dict[str, Any]:

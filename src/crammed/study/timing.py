@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from crammed.planning.gauge import Pace, heldout_pace, training_pace
 from crammed.planning.settling import device_of
 from crammed.rules.sizing import expected_tokens, flops_per_token
 from crammed.schedule import batch_rows
+from crammed.study.board import Expected
 from crammed.terminal.progress import Progress
 from crammed.training.heldout import rows_on_the_way
 
@@ -166,4 +167,12 @@ class Finished:
             },
             statistics.median(rest) if rest else None,
             {name: statistics.median(took) for name, took in judging.items()},
+        )
+
+    def expected(self, judges: Iterable[str]) -> Expected:
+        """What another run takes, by what `judges` and the rest took."""
+        known = [self.judging.get(name) for name in judges]
+        return Expected(
+            {arm: took + (self.rest or 0.0) for arm, took in self.trained.items()},
+            None if None in known else sum(took for took in known if took is not None),
         )

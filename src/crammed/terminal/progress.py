@@ -40,9 +40,12 @@ class _Time(ProgressColumn):
     """The time left, or the time elapsed if the former is unknown."""
 
     def render(self, task: Task) -> Text:
-        if task.total is None or task.time_remaining is None:
+        left = task.fields["left"]
+        if left is None and task.total is not None:
+            left = task.time_remaining
+        if left is None:
             return Text(f"{format_seconds(int(task.elapsed or 0.0))} so far")
-        return Text(f"{format_seconds(task.time_remaining)} left")
+        return Text(f"{format_seconds(max(0, round(left)))} left")
 
 
 class ProgressTask:
@@ -57,32 +60,40 @@ class ProgressTask:
         self._first: tuple[float, float] | None = None
         self._bar: TaskID | None = None
         if progress.bars is not None:
-            self._bar = progress.bars.add_task(label, total=total, detail="")
+            self._bar = progress.bars.add_task(label, total=total, detail="", left=None)
 
-    def update(self, done: float, detail: str = "") -> None:
-        """Show that `done` of the total is done, with a short detail."""
+    def update(self, done: float, detail: str = "", left: float | None = None) -> None:
+        """Show how much is done.
+
+        Args:
+            done: how much of the total.
+            detail: a few words.
+            left: seconds until all is done; None has them follow from the rate so far.
+        """
         self._detail = detail
         if self._first is None:  # resumed work does not start at zero
             self._first = self._progress.clock(), done
         bars = self._progress.bars
         if bars is not None and self._bar is not None:
             with self._progress.writing():
-                bars.update(self._bar, completed=done, detail=visible(detail))
+                bars.update(self._bar, completed=done, detail=visible(detail), left=left)
             return
         now = self._progress.clock()
         if now - self._shown >= SECONDS_BETWEEN_LINES:
             self._shown = now
-            self._progress.line(f"{self._label}  {self._share(done, now)}{detail}")
+            self._progress.line(f"{self._label}  {self._share(done, now, left)}{detail}")
 
-    def _share(self, done: float, now: float) -> str:
-        if not self._total or self._first is None or done <= self._first[1]:
+    def _share(self, done: float, now: float, left: float | None) -> str:
+        if not self._total or self._first is None:
             return ""
+        if left is None:
+            took, more = now - self._first[0], done - self._first[1]
+            if more <= 0.0:
+                return ""
+            if took >= SECONDS_BEFORE_ESTIMATE:
+                left = took * (self._total - done) / more
         share = f"{100 * done / self._total:.0f} %  "
-        took = now - self._first[0]
-        if took < SECONDS_BEFORE_ESTIMATE:
-            return share
-        left = took * (self._total - done) / (done - self._first[1])
-        return f"{share}{format_seconds(max(0.0, round(left)))} left  "
+        return share if left is None else f"{share}{format_seconds(max(0, round(left)))} left  "
 
     def close(self, outcome: str = "") -> None:
         """End with a line that stays: `outcome`, or else the last detail."""
