@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import tempfile
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -35,6 +37,8 @@ from support.models import FAMILIES, save_model, untrained
 from support.tasks import PAIR, write_task
 from support.text import documents, tiny, write_jsonl
 
+OF_A_TERMINAL = {"COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+
 disk.wait_for_nothing()
 torch.set_num_threads(1)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, commands would ignore it
@@ -46,7 +50,11 @@ settings.load_profile("same")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start one server for all processes of xdist while they collect the tests."""
+    """Forget what a person has set for their terminal, which changes what is printed, and start
+    one server for all processes of xdist while they collect the tests."""
+    for name in OF_A_TERMINAL:
+        os.environ.pop(name, None)
+    os.environ["TERM"] = "xterm"
     if command.FORKS and config.getoption("numprocesses", None):
         command.start_server()
 
@@ -55,6 +63,14 @@ def pytest_unconfigure() -> None:
     """Remove the code of models that transformers copied, and our own notes."""
     for name in ("HF_MODULES_CACHE", "CRAMMED_CACHE"):
         shutil.rmtree(os.environ[name], ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    """A test draws the same numbers whichever tests its process ran before."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
 
 
 @pytest.fixture(autouse=True, scope="session")

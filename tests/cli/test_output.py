@@ -131,7 +131,7 @@ from crammed.terminal.stopping import leave
 signal.signal(signal.SIGTERM, leave)
 context = multiprocessing.get_context("spawn")
 ours, theirs = context.Pipe()
-work = "import time; ready.send(1); time.sleep(20); open('outlived', 'w')"
+work = "import time; ready.send(1); time.sleep(600); open('outlived', 'w')"
 context.Process(target=exec, args=(work, {"ready": theirs})).start()
 ours.recv()
 import signalling

@@ -20,6 +20,7 @@ from crammed.cli.studies import study as verb
 from crammed.config.yamlfile import load_yaml
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.machine import workers
 from crammed.rules.recipe import load_config
 from crammed.study.arms import Study, load_study
 from crammed.study.corpora import Corpora
@@ -133,6 +134,8 @@ def test_runs_share_the_threads_that_the_environment_allows(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(workers, "_GROUPS", tmp_path / "cgroup")  # which allows a container less
+    monkeypatch.setattr(workers, "_OWN_GROUPS", tmp_path / "self")
     study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
     for asked, threads in (("4", 2), ("1", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", asked)

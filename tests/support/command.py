@@ -249,7 +249,8 @@ def _descriptor(wanted: Any, kept: IO[bytes] | None, inherited: int) -> int:
 
 def start_server() -> None:
     """Start the server that forks commands, for this process and those that it starts."""
-    folder = tempfile.TemporaryDirectory(prefix="crammed-tests-")
+    # The path of a socket has at most 107 characters.
+    folder = tempfile.TemporaryDirectory(prefix="crammed-tests-", dir="/tmp")
     os.environ[_ADDRESS] = f"{folder.name}/server"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.environ[_ADDRESS])

@@ -82,7 +82,7 @@ def against_double(
 @pytest.mark.parametrize("stream", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("biased", [True, False])
 def test_add_norm(rows: int, width: int, stream: torch.dtype, biased: bool) -> None:
-    for branch in {stream, torch.bfloat16}:
+    for branch in dict.fromkeys((stream, torch.bfloat16)):
         inputs = [drawn(rows, width, dtype=stream), drawn(rows, width, dtype=branch)]
         inputs += [drawn(width) for _ in range(1 + biased)]
 

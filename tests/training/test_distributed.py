@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
+import os
 import signal
 import socket
 import subprocess
@@ -25,6 +27,19 @@ from support.command import PATIENCE, crammed, dying, prepared, started
 from support.text import MODEL, tiny
 
 CRAMMED = ["-m", "crammed"]
+PORTS = range(20_000, 32_000)
+"""Below those that the system hands out, so that nobody else gets one before the group listens."""
+_GROUPS = itertools.count()
+
+
+def free_port() -> int:
+    """A port that no other group of this process has had."""
+    for _ in PORTS:
+        port = PORTS[(32 * os.getpid() + next(_GROUPS)) % len(PORTS)]
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
+    raise OSError("all ports are in use")
 
 
 def test_a_group_of_gpus_has_the_peak_of_all(cpu: Device) -> None:
@@ -50,9 +65,7 @@ def group(
         last: words that the last process alone gets.
         model: words that all get first.
     """
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     always = ("--json", f"--corpus={corpus.path}", f"--out={out}")
     size = str(len(commands))
     several = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -19,7 +19,7 @@ from crammed.optim.build import build_optimizer
 from crammed.training.build import new_model
 from crammed.training.plan import Update
 from crammed.training.step import TrainStep
-from support.steps import SPECIALS
+from support.steps import SPECIALS, rows_of
 from support.text import tiny
 
 
@@ -80,7 +80,7 @@ def test_compiled_steps_equal_eager_ones(cpu: Device, count: int) -> None:
 
 
 def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
-    rows = torch.randint(5, 256, (6, 32))
+    rows = rows_of(6)
     moved = {}
     for clip in ("null", "1e-3"):
         config = tiny(

@@ -21,7 +21,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import CrammedError, InputError
 from crammed.files.writing import read_json, write_json
-from support.command import crammed, python
+from support.command import PATIENCE, crammed, python
 from support.models import save_model
 from support.text import MODEL, documents, tiny
 
@@ -228,7 +228,7 @@ def test_tables_show_a_contest(
 
 
 def test_two_lanes_train_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    both, play = threading.Barrier(2, timeout=20.0), stage.play
+    both, play = threading.Barrier(2, timeout=PATIENCE), stage.play
 
     def wait(words: list[str], name: str) -> dict[str, Any]:
         both.wait()
@@ -263,7 +263,7 @@ def test_when_one_lane_fails_the_others_end(
         while not processes._running:
             assert not running.done()
         processes.stop()
-        assert running.result(20.0)[0] == -signal.SIGKILL
+        assert running.result(PATIENCE)[0] == -signal.SIGKILL
         assert processes.run(["sleep", "600"], os.environ, log)[0] == -signal.SIGKILL
 
 

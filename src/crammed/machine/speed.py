@@ -1,8 +1,8 @@
 """The nominal speed of a device, for use where its speed cannot be measured.
 
-It decides what `crammed recipes` shows, the tables of sizes in the documentation, which size is
-measured first, and, where a measurement could change the bits that a run computes, whether compiling
-pays off: in runs whose budget is not a time, or whose text may end before their time does.
+It decides what `crammed recipes` shows, the tables of sizes in the documentation, and which size is
+measured first. It also decides whether compiling pays off where a measurement could change the bits
+that a run computes: if its budget is not a time, or if its text may end before its time does.
 """
 
 from __future__ import annotations
