@@ -39,11 +39,13 @@ class _Seen:
     Attributes:
         since: when it was first seen.
         moving: the share that was trained when a log point was first seen, and that time.
+        before: seconds that this share takes; an earlier call may have trained it.
         judging: when it was first seen being judged.
     """
 
     since: float
     moving: tuple[float, float] | None = None
+    before: float = 0.0
     judging: float | None = None
 
 
@@ -103,7 +105,7 @@ class Board:
             return
         trained = self.clock() if seen.judging is None else seen.judging
         if not run.is_trained:
-            self._training.append((run.arm, trained - seen.since))
+            self._training.append((run.arm, trained - seen.since + seen.before))
         if seen.judging is not None:
             self._judging.append(self.clock() - seen.judging)
 
@@ -149,7 +151,8 @@ class Board:
         first, at = seen.moving
         if share <= first:
             return _State(done, words)
-        left, judged = (now - at) * (1.0 - share) / (share - first), self._judged(run)
+        whole, judged = (now - at) / (share - first), self._judged(run)
+        seen.before, left = first * whole, (1.0 - share) * whole
         if judged is None:
             return _State(done, f"{words}, {format_seconds(round(left))} until it is judged")
         left += judged
@@ -202,7 +205,8 @@ class Board:
         for run, state in states.items():  # what shows how far it is shows what it takes
             seen, judged = self._seen[run.folder], self._judged(run)
             if state.left is not None and seen.judging is None and judged is not None:
-                here.append((run.arm, self.clock() - seen.since + state.left - judged))
+                past = self.clock() - seen.since + seen.before
+                here.append((run.arm, past + state.left - judged))
         before = self.expected.trained
         paces = [took / before[arm] for arm, took in here if before.get(arm)]
         # This machine may be slower, or busier, than the one where other runs finished.
