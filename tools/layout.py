@@ -28,9 +28,10 @@ def rule(head: str) -> str:
     return "|".join(["", *["---"] * (head.count("|") - 1), ""])
 
 
-def wrapped(*sentences: str) -> str:
-    """A paragraph as pages wrap it."""
-    return textwrap.fill(" ".join(sentences), PAGE_WIDTH, break_on_hyphens=False)
+def wrapped(*sentences: str, below: str = "") -> str:
+    """A paragraph as pages wrap it; each line after the first begins with `below`."""
+    text = " ".join(sentences)
+    return textwrap.fill(text, PAGE_WIDTH, break_on_hyphens=False, subsequent_indent=below)
 
 
 def source(results: list[dict[str, Any]]) -> str:

@@ -56,7 +56,8 @@ def experiment(names: list[str]) -> str:
         parts += [_verdicts(part), f"![Differences from {part['baseline']}]({figure})\n"]
         parts.append(_arms_table(part))
     if (found := analyse(values)) is not None:
-        parts.append("".join(f"- {line}\n" for line in [*doubts(values), *law_lines(found)]))
+        lines = [*doubts(values), *law_lines(found)]
+        parts.append("".join(f"{wrapped(f'- {line}', below='  ')}\n" for line in lines))
     parts.append(f"From [{record.name}](../records/{record.name}/README.md).\n")
     return "\n".join(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -200,7 +201,7 @@ def test_the_progress_line_tells_how_far_each_run_is(tmp_path: Path) -> None:
     log("plain", 0.1)
     log("muon", *[0.01] * 1000, 0.2)
     done, words, left = shown.look(runs)
-    assert left is None
+    assert left == math.inf
     assert done == pytest.approx(2.3)
     assert words == "1 finished; 1 failed; plain seed 1: 10 %; muon seed 1: 20 %"
     clock.now += 60.0
@@ -268,7 +269,7 @@ def test_a_study_that_goes_on_knows_at_once_how_long_it_will_take(tmp_path: Path
     }
     runs = [Running(arm, n, tmp_path / f"{arm}-{n}", True) for n in (1, 2) for arm in arms]
     expected = Finished.of(arms).expected(["blimp"])
-    assert Finished.of(arms).expected(["blimp", "glue"]).judged is None
+    assert Finished.of(arms).expected(["blimp", "glue"]).judged == math.inf
     shown = Board(3, clock, Counter(dict.fromkeys(arms, 1)), waiting=[*runs], expected=expected)
     assert shown.look(runs[:2]) == (2.0, "2 finished", (4 * 30 + 2 * 60 + 2 * 180) / 2)
     clock.now += 20.0  # nothing shows yet how fast the runs are
@@ -277,7 +278,7 @@ def test_a_study_that_goes_on_knows_at_once_how_long_it_will_take(tmp_path: Path
         run.folder.mkdir()
         for share in shares:
             (run.folder / "metrics.jsonl").write_text(json.dumps({"u": share}) + "\n")
-            assert shown.look(runs[:2])[2] is not None
+            assert shown.look(runs[:2])[2] < math.inf
             clock.now += 50.0
     clock.now -= 50.0
     (runs[0].folder / "metrics.jsonl").write_text(json.dumps({"u": 1.0}) + "\n")
@@ -295,3 +296,27 @@ def test_a_study_that_goes_on_knows_at_once_how_long_it_will_take(tmp_path: Path
     trained = [runs[2]._replace(is_trained=True)]  # of which only the judge is left
     alone = Board(3, clock, Counter(plain=2), waiting=trained, expected=expected)
     assert alone.look(trained)[2] == 30.0
+
+
+def test_arms_of_another_call_are_not_counted(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, lambda _: Ended(0, "", ""))
+    arms: dict[str, list[str]] = {"plain": [], "muon": [], "slow": ["optim.lr=1e-4"]}
+    study = load_study(write(tmp_path, arms), corpus, BUDGET)
+    run_study(study, corpus, BUDGET, 2, tmp_path / "out", 1, SILENT)
+    boards: list[Board] = []
+    make = runner._board
+
+    def board(*given: Any) -> Board:
+        boards.append(make(*given))
+        return boards[-1]
+
+    monkeypatch.setattr(runner, "_board", board)
+    del arms["slow"]
+    fewer = load_study(write(tmp_path, arms), corpus, BUDGET)
+    said = io.StringIO()
+    run_study(fewer, corpus, BUDGET, 3, tmp_path / "out", 1, Progress(said))
+    assert boards[0].finished == {"plain": 3, "muon": 3}
+    assert boards[0].expected.trained.keys() == {"plain", "muon", "slow"}
+    assert "study  6 finished" in said.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import signal
@@ -47,7 +48,9 @@ def test_who_knows_better_gives_the_time_left() -> None:
         task.update(1.0, left=300.0)
         clock.now = 10.0
         task.update(1.0, left=290.0)
-    assert stream.getvalue().splitlines()[0] == "work  25 %  4m 50s left  "
+        clock.now = 20.0
+        task.update(1.0, left=math.inf)  # the rate would be none, either
+    assert stream.getvalue().splitlines()[:2] == ["work  25 %  4m 50s left  ", "work  25 %  "]
     with Progress(Terminal(), clock) as progress, progress.task("work", 4.0) as task:
         task.update(1.0, left=290.0)
         assert progress.bars is not None

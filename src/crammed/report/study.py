@@ -142,12 +142,12 @@ def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tu
 
 def _lacks_page(run: Path) -> bool:
     """Whether a run has no page, or has ended or been scored since its page was written."""
-    page, results = (
-        run / "report.html",
-        (run / "summary.json", *run.glob("evaluation*/scores.json")),
-    )
-    written = page.stat().st_mtime_ns if page.exists() else -1
-    return written < 0 or any(f.exists() and f.stat().st_mtime_ns > written for f in results)
+    page = run / "report.html"
+    if not page.exists():
+        return True
+    written = page.stat().st_mtime_ns
+    results = (run / "summary.json", *run.glob("evaluation*/scores.json"))
+    return any(file.exists() and file.stat().st_mtime_ns > written for file in results)
 
 
 def _budget_text(budget: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from crammed.budget import Clock, format_seconds
 from crammed.files.writing import last_record
 from crammed.quantity import counted
+from crammed.terminal.progress import Progress
 
 _UNKNOWN = 0.5
 """The assumed share of a run's time that judging takes, until a run has been judged."""
@@ -39,13 +41,13 @@ class _Seen:
     Attributes:
         since: when it was first seen.
         moving: the share that was trained when a log point was first seen, and that time.
-        before: seconds that this share takes; an earlier call may have trained it.
+        trained: seconds that the run takes before its judges, by what was done since then.
         judging: when it was first seen being judged.
     """
 
     since: float
     moving: tuple[float, float] | None = None
-    before: float = 0.0
+    trained: float = 0.0
     judging: float | None = None
 
 
@@ -55,12 +57,12 @@ class _State(NamedTuple):
     Attributes:
         share: of the run that is done.
         words: what it does, and how long that takes.
-        left: seconds until the run ends; None if unknown.
+        left: seconds until the run ends; infinity if unknown.
     """
 
     share: float
     words: str
-    left: float | None = None
+    left: float = math.inf
 
 
 class Expected(NamedTuple):
@@ -68,11 +70,11 @@ class Expected(NamedTuple):
 
     Attributes:
         trained: a run without its judges, by arm.
-        judged: all judges of a run; None if unknown.
+        judged: all judges of a run; infinity if unknown.
     """
 
     trained: Mapping[str, float]
-    judged: float | None = None
+    judged: float = math.inf
 
 
 @dataclass
@@ -96,6 +98,21 @@ class Board:
     _training: list[tuple[str, float]] = field(default_factory=list)
     _judging: list[float] = field(default_factory=list)
 
+    @classmethod
+    def of(
+        cls,
+        arms: Iterable[str],
+        seeds: int,
+        todo: Iterable[Running],
+        expected: Expected,
+        progress: Progress,
+    ) -> Board:
+        """The state before the first run that is left, of those in `todo`, has been started."""
+        waiting = list(todo)
+        left = Counter(run.arm for run in waiting)
+        finished = Counter({arm: seeds - left[arm] for arm in arms})
+        return cls(seeds, progress.clock, finished, waiting=waiting, expected=expected)
+
     def ended(self, run: Running, *, failed: bool) -> None:
         """Note the end of a run."""
         (self.failed if failed else self.finished)[run.arm] += 1
@@ -103,9 +120,9 @@ class Board:
         seen = self._seen.get(run.folder)
         if failed or seen is None:
             return
-        trained = self.clock() if seen.judging is None else seen.judging
-        if not run.is_trained:
-            self._training.append((run.arm, trained - seen.since + seen.before))
+        until = self.clock() if seen.judging is None else seen.judging
+        if not run.is_trained:  # an earlier call may have trained a part of it
+            self._training.append((run.arm, max(until - seen.since, seen.trained)))
         if seen.judging is not None:
             self._judging.append(self.clock() - seen.judging)
 
@@ -114,9 +131,9 @@ class Board:
         failed = f", {self.failed[arm]} failed" if self.failed[arm] else ""
         return f"{self.finished[arm]} of {counted(self.seeds, 'run')}{failed}"
 
-    def look(self, running: Collection[Running]) -> tuple[float, str, float | None]:
+    def look(self, running: Collection[Running]) -> tuple[float, str, float]:
         """How many runs are done, with fractions for those running; the state in words; and the
-        seconds until all have ended, None until it is known what a run takes."""
+        seconds until all have ended, infinity until it is known what a run takes."""
         states = {run: self._state(run) for run in running}
         done = float(self.finished.total() + self.failed.total())
         done += sum(state.share for state in states.values())
@@ -152,8 +169,8 @@ class Board:
         if share <= first:
             return _State(done, words)
         whole, judged = (now - at) / (share - first), self._judged(run)
-        seen.before, left = first * whole, (1.0 - share) * whole
-        if judged is None:
+        seen.trained, left = at - seen.since + whole, (1.0 - share) * whole
+        if math.isinf(judged):
             return _State(done, f"{words}, {format_seconds(round(left))} until it is judged")
         left += judged
         return _State(done, f"{words}, {format_seconds(round(left))} left", left)
@@ -161,17 +178,16 @@ class Board:
     def _while_judged(self, run: Running, seen: _Seen) -> _State:
         if seen.judging is None:
             seen.judging = self.clock()
-        took, expected = self.clock() - seen.judging, self._judged(run) or 0.0
-        share = min(1.0, took / expected) if expected else 0.0
+        took, expected = self.clock() - seen.judging, self._judged(run)
+        share = min(1.0, took / max(expected, 1e-9))
         done = 1.0 - self._share_of_judging(run) * (1.0 - share)
-        if took >= expected:  # how much longer is unknown
-            left = 0.0 if expected else None
+        left = max(0.0, expected - took)
+        if math.isinf(left) or not left:  # how much longer is unknown
             return _State(done, f"judging, {format_seconds(round(took))} so far", left)
-        left = expected - took
         return _State(done, f"judging, {format_seconds(round(left))} left", left)
 
-    def _judged(self, run: Running) -> float | None:
-        """Seconds that judging a run takes; None if unknown."""
+    def _judged(self, run: Running) -> float:
+        """Seconds that judging a run takes; infinity if unknown."""
         if not run.is_judged:
             return 0.0
         return statistics.median(self._judging) if self._judging else self.expected.judged
@@ -182,31 +198,24 @@ class Board:
             return float(run.is_judged)
         judged = self._judged(run)
         known = [took for _, took in self._training] or list(self.expected.trained.values())
-        if judged is None or not known:
+        if math.isinf(judged) or not known:
             return _UNKNOWN
         return judged / max(judged + statistics.median(known), 1e-9)
 
-    def _left(self, states: Mapping[Running, _State]) -> float | None:
+    def _left(self, states: Mapping[Running, _State]) -> float:
         """Seconds until the last run has ended, if as many run at a time as now."""
         trained = self._trained(states)
-        lefts = []
-        for run in (*states, *self.waiting):
-            left = states[run].left if run in states else None
-            if left is None:
-                left = self._whole(run, trained)
-            if left is None:
-                return None
-            lefts.append(left)
+        lefts = [
+            self._whole(run, trained) if math.isinf(state.left) else state.left
+            for run, state in states.items()
+        ]
+        lefts += [self._whole(run, trained) for run in self.waiting]
         return max([sum(lefts) / max(1, len(states)), *lefts])
 
     def _trained(self, states: Mapping[Running, _State]) -> dict[str, float]:
         """Seconds that a run takes before its judges, by arm."""
-        here = list(self._training)
-        for run, state in states.items():  # what shows how far it is shows what it takes
-            seen, judged = self._seen[run.folder], self._judged(run)
-            if state.left is not None and seen.judging is None and judged is not None:
-                past = self.clock() - seen.since + seen.before
-                here.append((run.arm, past + state.left - judged))
+        now = [(run.arm, self._seen[run.folder].trained) for run in states]
+        here = [*self._training, *(pair for pair in now if pair[1])]
         before = self.expected.trained
         paces = [took / before[arm] for arm, took in here if before.get(arm)]
         # This machine may be slower, or busier, than the one where other runs finished.
@@ -217,13 +226,12 @@ class Board:
         means = {arm: statistics.fmean(each) for arm, each in by_arm.items()}
         return {**{arm: pace * took for arm, took in before.items()}, **means}
 
-    def _whole(self, run: Running, trained: Mapping[str, float]) -> float | None:
-        """Seconds left of a run that does not show how far it is; None if nothing tells."""
+    def _whole(self, run: Running, trained: Mapping[str, float]) -> float:
+        """Seconds left of a run that does not show how far it is; infinity if nothing tells."""
         whole = self._judged(run)
-        if whole is None or not (trained or run.is_trained):
-            return None
         if not run.is_trained:
-            whole += trained.get(run.arm, statistics.fmean(trained.values()))
+            others = statistics.fmean(trained.values()) if trained else math.inf
+            whole += trained.get(run.arm, others)
         seen = self._seen.get(run.folder)
         return max(0.0, whole - (self.clock() - seen.since)) if seen else whole
 

@@ -18,7 +18,6 @@ each fine-tuning protocol that judges name.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
@@ -140,21 +139,21 @@ def run_study(
         if result != before:  # a later call takes what was chosen from here
             write_json(out / RESULT, result)
         if place is not None:
-            _train_all(todo, result, out, place, progress, _board(result, seeds, todo, progress))
+            _train_all(study, seeds, todo, result, out, place, progress)
     return result
 
 
 def _board(
-    result: Mapping[str, Any], seeds: int, todo: Sequence[_Run], progress: Progress
+    study: Study, seeds: int, todo: Sequence[_Run], arms: Mapping[str, Any], progress: Progress
 ) -> Board:
-    """The state of all runs before the first that is left is started."""
-    left = Counter(run.arm for run in todo)
-    finished = Counter({arm: seeds - left[arm] for arm in result["arms"]})
-    waiting = list(map(_shown, todo))
+    """The state of all runs before the first that is left is started.
+
+    Args:
+        arms: those of ``study.json``, which may have others than the study.
+    """
     judges = dict.fromkeys(judge.name for run in todo for judge in run.judges)
-    begun = {arm: entry for arm, entry in result["arms"].items() if entry["runs"]}
-    expected = Finished.of(begun).expected(judges)
-    return Board(seeds, progress.clock, finished, waiting=waiting, expected=expected)
+    expected = Finished.of(arms).expected(judges)
+    return Board.of(study.arms, seeds, map(_shown, todo), expected, progress)
 
 
 def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,15 +280,17 @@ def _runs(
 
 
 def _train_all(
+    study: Study,
+    seeds: int,
     todo: Sequence[_Run],
     result: dict[str, Any],
     out: Path,
     place: Place,
     progress: Progress,
-    board: Board,
 ) -> None:
     """Train and judge, and add what each run gives to the result and its file."""
-    total, kept = board.seeds * len(board.finished), _Kept(result, out / RESULT)
+    board = _board(study, seeds, todo, result["arms"], progress)
+    total, kept = seeds * len(study.arms), _Kept(result, out / RESULT)
     with progress.task("study", total) as bar, ThreadPoolExecutor(place.slots) as pool:
         futures = {pool.submit(_train, run, place, kept.of(run)): run for run in todo}
         waiting: set[Future[dict[str, Any]]] = set(futures)

@@ -7,6 +7,7 @@ is the time that a command takes to start, once.
 
 from __future__ import annotations
 
+import math
 import statistics
 import subprocess
 import sys
@@ -164,6 +165,7 @@ class Finished:
             {
                 arm: statistics.fmean(run["seconds"] for run in entry["runs"].values())
                 for arm, entry in arms.items()
+                if entry["runs"]
             },
             statistics.median(rest) if rest else None,
             {name: statistics.median(took) for name, took in judging.items()},
@@ -171,8 +173,7 @@ class Finished:
 
     def expected(self, judges: Iterable[str]) -> Expected:
         """What another run takes, by what `judges` and the rest took."""
-        known = [self.judging.get(name) for name in judges]
         return Expected(
             {arm: took + (self.rest or 0.0) for arm, took in self.trained.items()},
-            None if None in known else sum(took for took in known if took is not None),
+            sum(self.judging.get(name, math.inf) for name in judges),
         )

@@ -8,6 +8,7 @@ terminal had hung up.
 from __future__ import annotations
 
 import errno
+import math
 import signal
 import sys
 import time
@@ -43,7 +44,7 @@ class _Time(ProgressColumn):
         left = task.fields["left"]
         if left is None and task.total is not None:
             left = task.time_remaining
-        if left is None:
+        if left is None or math.isinf(left):
             return Text(f"{format_seconds(int(task.elapsed or 0.0))} so far")
         return Text(f"{format_seconds(max(0, round(left)))} left")
 
@@ -68,7 +69,8 @@ class ProgressTask:
         Args:
             done: how much of the total.
             detail: a few words.
-            left: seconds until all is done; None has them follow from the rate so far.
+            left: seconds until all is done; infinity if unknown. None has them follow from the
+                rate so far.
         """
         self._detail = detail
         if self._first is None:  # resumed work does not start at zero
@@ -93,7 +95,9 @@ class ProgressTask:
             if took >= SECONDS_BEFORE_ESTIMATE:
                 left = took * (self._total - done) / more
         share = f"{100 * done / self._total:.0f} %  "
-        return share if left is None else f"{share}{format_seconds(max(0, round(left)))} left  "
+        if left is None or math.isinf(left):
+            return share
+        return f"{share}{format_seconds(max(0, round(left)))} left  "
 
     def close(self, outcome: str = "") -> None:
         """End with a line that stays: `outcome`, or else the last detail."""
