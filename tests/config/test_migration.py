@@ -33,6 +33,16 @@ def test_options_that_an_optimizer_does_not_read_are_dropped(name: str) -> None:
     assert again.identity() == config.identity()
 
 
+def test_a_run_with_the_former_kernels_is_read_and_the_word_is_refused() -> None:
+    config = load_config("crammed-2022")
+    values = config.model_dump(mode="json")
+    values["compute"]["kernels"] = "triton"
+    assert RunConfig.model_validate(migrate(values)) == config
+    with pytest.raises(InputError, match=r"kernels: .*set compute\.kernels=auto") as error:
+        load_config("crammed-2022", ["compute.kernels=triton"])
+    assert "\n" not in str(error.value)
+
+
 def test_todays_configurations_stay_as_they_are() -> None:
     values = load_config("bert-original").model_dump(mode="json")
     before = json.dumps(values)

@@ -20,6 +20,9 @@ def migrate(saved: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(saved)
     if isinstance(optim := values.get("optim"), Mapping):
         values["optim"] = _without_unread_options(optim)
+    compute = values.get("compute")
+    if isinstance(compute, Mapping) and compute.get("kernels") == "triton":
+        values["compute"] = {**compute, "kernels": "auto"}  # which differs by rounding alone
     if values.get("corpus") is not None and isinstance(data := values.get("data"), Mapping):
         # Corpora of older versions kept the copies. A run that prepares its own corpus has either
         # finished it, so that the key has no effect, or prepares it by the current rule.

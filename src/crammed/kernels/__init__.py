@@ -1,5 +1,1 @@
-"""Kernels for what torch.compile leaves slow or for updates that are not compiled.
-
-Each has a reference in plain PyTorch. Where Triton kernels cannot run, their references do, so
-callers need not check.
-"""
+"""What PyTorch leaves slow in updates that are not compiled, with references in plain PyTorch."""
