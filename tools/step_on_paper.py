@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare a toy with a count by hand")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    noted = begin("a step on paper", given.attention)
+    noted = begin(given.attention)
     if given.check:
         sys.exit(_check(noted))
     from common import finish

@@ -107,22 +107,3 @@ def test_floor(tmp_path: Path) -> None:
     )
     assert "fp8" not in result["sums"]
     assert "decoder, weight gradient" in table
-
-
-def test_kernels() -> None:
-    result, _ = run("kernels.py", "--tokens", "16", "--repeats", "2", "--no-compiled")
-    assert {case["kernel"] for case in result["cases"]} == {
-        "add_norm",
-        "gate gelu",
-        "gate relu2",
-        "cross_entropy",
-    }
-    for case in result["cases"]:
-        assert ("kernel" in case["ways"]) == result["triton"]
-        forward, both = case["ways"]["eager reference"].values()
-        assert forward["ms"] > 0
-        moved = case["forward_bytes"] + case["backward_bytes"]
-        assert both["gigabytes_per_second"] == pytest.approx(moved / both["ms"] / 1e6)
-        assert both["share_of_copy"] == pytest.approx(
-            both["gigabytes_per_second"] / result["copy_gigabytes_per_second"]
-        )

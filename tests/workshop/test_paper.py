@@ -26,6 +26,7 @@ NORMS = "residuals and norms"
 
 @pytest.fixture(autouse=True)
 def _tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)  # `kernel_parts` serves both
     monkeypatch.syspath_prepend(TOOLS)
 
 
@@ -33,11 +34,11 @@ def room(name: str) -> Any:
     return importlib.import_module(f"paper.{name}")
 
 
-def on_paper(*words: str, tool: str = "step_on_paper.py") -> subprocess.CompletedProcess[str]:
+def on_paper(*words: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, where PyTorch is not imported yet."""
     if (missing := room("gpu").missing()) is not None:
         pytest.skip(f"a step on paper needs {missing}")
-    command = [sys.executable, str(TOOLS / tool), *words]
+    command = [sys.executable, str(TOOLS / "step_on_paper.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done
@@ -88,66 +89,6 @@ def test_operators_are_counted_by_what_they_take_and_give() -> None:
     assert launch_of(torch.ops.aten.mm.default, (a, b), {}, a @ b) is None, "not on the GPU"
 
 
-R, D, H, V = 6, 8, 12, 20
-"""Rows, width, hidden width, vocabulary."""
-
-
-@pytest.mark.parametrize(
-    ("operator", "takes", "gives", "read", "written"),
-    [
-        # Streams and logits have 2 bytes an element; weights, sums and labels have 4, 4 and 8.
-        ("gate", [(R, 2 * H)], [(R, H)], 2 * R * 2 * H, 2 * R * H),
-        ("gate_backward", [(R, H), (R, 2 * H)], [(R, 2 * H)], 2 * R * 3 * H, 2 * R * 2 * H),
-        (
-            "add_norm",
-            [(R, D), (R, D), (D, "float32"), (D, "float32")],
-            [(R, D), (R, D), (R, "float32"), (R, "float32")],
-            2 * 2 * R * D + 2 * 4 * D,  # stream and branch; weight and bias
-            2 * 2 * R * D + 2 * 4 * R,  # total and norm; mean and deviation of each row
-        ),
-        (
-            "cross_entropy",
-            [(R, V), (R, "int64")],
-            [(R, "float32"), (R, "float32")],
-            2 * R * V + 8 * R,
-            2 * 4 * R,
-        ),
-        (
-            "cross_entropy_backward",
-            [(R, "float32"), (R, V), (R, "int64"), (R, "float32")],
-            [(R, V)],
-            2 * R * V + (4 + 8 + 4) * R,
-            2 * R * V,
-        ),
-    ],
-)
-def test_our_operators_move_what_a_count_by_hand_says(
-    operator: str, takes: list[Any], gives: list[Any], read: int, written: int
-) -> None:
-    pytest.importorskip("triton")
-
-    class OnGpu(torch.Tensor):
-        device = torch.device("cuda")
-
-    def made(shape: tuple[Any, ...]) -> torch.Tensor:
-        *size, last = shape
-        dtype = getattr(torch, last) if isinstance(last, str) else torch.bfloat16
-        return torch.empty(size if isinstance(last, str) else shape, dtype=dtype).as_subclass(OnGpu)
-
-    importlib.import_module("crammed.kernels.encoder")
-    func = getattr(torch.ops.crammed, operator).default
-    launch = room("launches").launch_of(func, [*map(made, takes)], {}, [*map(made, gives)])
-    assert (launch.read, launch.written, launch.kernels) == (read, written, 1)
-
-
-def test_what_our_norm_s_backward_moves_besides() -> None:
-    """Four programs on each of 132 multiprocessors leave float32 sums for weight and bias."""
-    more, kernels = room("launches").DECLARED["crammed.add_norm_backward"](
-        (None, None, torch.empty(7, 768), None, None, None, True)
-    )
-    assert (more, kernels) == (4 * 132 * 768 * 4 * 2, 3)
-
-
 def test_the_model_of_time() -> None:
     model, launch = room("model"), room("launches").Launch
     card = card_called("H200")
@@ -171,35 +112,10 @@ def test_the_model_of_time() -> None:
     assert model.between_products(found).launches == 0
 
 
-def test_branches_of_a_graph_share_a_device() -> None:
-    model, launch = room("model"), room("launches").Launch
-    card = card_called("H200")
-    short, moving = launch("k", "forward", 1, 1), launch("k", "forward", 4_320_000_000, 0)
-    assert model.side_by_side([short] * 100, 10, card) == pytest.approx(100 * model.LAUNCH)
-    assert model.side_by_side([short, moving], 10, card) == pytest.approx(10e-3)
-
-
-def test_the_table_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = {"launches": 3000, "flops": 2e12, "bytes": 5e9}
-    loops = {
-        "ours": {**loop, "host_launches": 3, "seconds": 2e-3},
-        "plain": {**loop, "host_launches": 3000, "seconds": 8e-3},
-    }
-    made = {"commit": "c", "packages": {"torch": "t"}}
-    result = {"rows": 16, "widths": {"64": loops}, "device": "d", "environment": made}
-    (tmp_path / "paper.json").write_text(json.dumps(result))
-    monkeypatch.setattr(importlib.import_module("layout"), "BENCHMARKS", tmp_path)
-    shown = importlib.import_module("count_tables").paper_finetuning_table(["paper.json"])
-    assert "| 16 x 64 | ours | 3 | 3,000 | 2.00 TFLOP | 5.0 GB | 2.0 ms | 1.0 |" in shown
-    assert "| 16 x 64 | plain | 3,000 | 3,000 | 2.00 TFLOP | 5.0 GB | 8.0 ms | 4.0 |" in shown
-
-
 @pytest.mark.parametrize(
     ("kernel", "part"),
     [
         ("triton_red_fused__log_softmax_nll_loss_forward_1", "loss"),
-        ("_gate_forward_kernel", "gates"),
-        ("crammed.add_norm_backward", NORMS),
         ("triton_poi_fused__to_copy_12", "weights"),
         ("aten.add_.Tensor", "weights"),
         ("aten._foreach_add_.List", "weights"),
@@ -231,7 +147,7 @@ def test_cards_that_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "cards.json").write_text(done.stdout)
     tables = importlib.import_module("count_tables")
     monkeypatch.setattr(importlib.import_module("layout"), "BENCHMARKS", tmp_path)
-    for kind in ("cards", "paper", "paper_parts"):
+    for kind in ("cards", "paper"):
         assert getattr(tables, f"{kind}_table")(["gone.json"]) == "Not measured yet.\n"
     shown = tables.cards_table(["cards.json"])
     assert (
@@ -278,19 +194,3 @@ def test_layers_compiled_as_one_move_what_each_for_itself_does(tmp_path: Path) -
         assert one[each] == whole[each], each
     for part, moved in whole["parts"].items():
         assert one["parts"][part] == pytest.approx(moved), part
-
-
-@pytest.mark.long
-def test_fine_tuning_on_paper_trains_the_same_model_as_the_plain_loop(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    out = tmp_path / "paper.json"
-    words = ["--models", "4", "--width", "16", "--width", "32", "--out", str(out)]
-    on_paper("crammed", *SMALL, *words, tool="finetune_on_paper.py")
-    result = json.loads(out.read_text())
-    assert list(result["widths"]) == ["16", "32"]
-    for loops in result["widths"].values():
-        ours, plain = loops["ours"], loops["plain"]
-        assert ours["flops"] == plain["flops"]
-        assert ours["host_launches"] < 5 < ours["launches"] < plain["launches"]
-        assert plain["host_launches"] == plain["launches"]
-        assert ours["seconds"] < plain["seconds"]

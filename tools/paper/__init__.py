@@ -9,7 +9,7 @@ What is counted:
 - for every kernel that the compiler generates, the bytes of each element that it reads and of each
   that it writes, once, whatever the number of passes (`accesses`);
 - for every other operator, its inputs and outputs, and the FLOPs of products and attention
-  (`launches`); our own kernels declare what else they move.
+  (`launches`).
 
 What is not counted: what a kernel reads twice because it fell out of a cache, what attention moves
 internally, gaps between kernels, clocks that fall under load, and a GPU's tuning of kernels.

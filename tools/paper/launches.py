@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,6 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from paper.gpu import Properties
 
 VIEWS = (
     # Operators that launch nothing, although PyTorch does not count all of them as views.
@@ -119,10 +117,7 @@ def launch_of(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     read, written = _bytes(inputs), _bytes(_tensors(changed) if changed else outputs)
-    kernels = 1
-    if name in DECLARED:
-        more, kernels = DECLARED[name](args)
-        read, written = read + more, written + more
+    kernels = _launches_of_lists(args) if name == "aten._foreach_add_.List" else 1
     return Launch(name, "operator", read, written, kernels)
 
 
@@ -156,31 +151,13 @@ def _attention(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]
     return Launch(name, "operator", _bytes(inputs), _bytes(outputs), 1, flops, shape)
 
 
-def _column_sums(args: Any) -> tuple[int, int]:
-    """Bytes and kernels of `crammed::add_norm_backward`, for column sums that a later sum reads.
-
-    Each of four programs per multiprocessor writes float32 sums for weight and bias.
-    """
-    width, parts = args[2].shape[-1], 2 if args[6] else 1
-    return 4 * Properties.multi_processor_count * width * 4 * parts, 1 + parts
-
-
-def _of_lists(args: Any) -> tuple[int, int]:
-    """Bytes and kernels of sums of lists of tensors.
+def _launches_of_lists(args: Any) -> int:
+    """Launches of sums of lists of tensors.
 
     Tensors of one format share launches, each of at most 64 tensors and 320 chunks.
     """
-    totals, added = args[:2]
+    totals, added = list[Tensor](args[0]), list[Tensor](args[1])
     if any(a.dtype != b.dtype for a, b in zip(totals, added, strict=True)):
-        return 0, len(totals)
+        return len(totals)
     chunks = sum(math.ceil(total.numel() / 65_536) for total in totals)
-    return 0, max(math.ceil(len(totals) / 64), math.ceil(chunks / 320))
-
-
-DECLARED: dict[str, Callable[[Any], tuple[int, int]]] = {
-    "crammed.add_norm_backward": _column_sums,
-    "aten._foreach_add_.List": _of_lists,
-}
-"""For operators that PyTorch cannot look into: the bytes that they write and read again besides
-their inputs and outputs, and how many kernels one call launches. Any other operator of ours moves
-its inputs and outputs in one kernel."""
+    return max(math.ceil(len(totals) / 64), math.ceil(chunks / 320))

@@ -27,7 +27,7 @@ def loop_of(name: str, config: RunConfig) -> Update:
     Raises:
         KeyError: there is no such loop.
     """
-    make_on_device()
+    _make_on_device()
     rows = config.compute.microbatch_rows
     assert rows is not None
     common, steps = importlib.import_module("common"), importlib.import_module("step")
@@ -61,7 +61,7 @@ def loops() -> Sequence[str]:
     return ("ours", WHOLE, *importlib.import_module("step").PLAIN)
 
 
-def make_on_device() -> None:
+def _make_on_device() -> None:
     """Make models on the device they train on: fake tensors cannot be moved in place or pinned."""
     build: Any = importlib.import_module("crammed.training.build")
     step: Any = importlib.import_module("crammed.training.step")

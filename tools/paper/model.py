@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from crammed.machine.cards import Card
@@ -42,24 +42,10 @@ def seconds(launch: Launch, card: Card) -> float:
 
     Rates are those of `crammed.planning.oncard`; 8-bit products are `EIGHT_BITS` times as fast.
     """
-    return max(LAUNCH * launch.kernels, _busy(launch, card))
-
-
-def _busy(launch: Launch, card: Card) -> float:
-    """Seconds for which a launch would keep the whole device busy."""
     rate = ATTENTION if launches.ATTENTION in launch.name else PRODUCTS
     rate *= EIGHT_BITS if "scaled_mm" in launch.name else 1
     moving = launch.moved / (BANDWIDTH * card.bandwidth)
-    return max(launch.flops / (rate * card.peak), moving)
-
-
-def side_by_side(branch: Iterable[Launch], branches: int, card: Card) -> float:
-    """Seconds of several branches of a graph that run the same launches side by side.
-
-    No branch is faster than alone, and all of them take at least the time of their bytes and FLOPs.
-    """
-    alone = sum(seconds(launch, card) for launch in branch)
-    return max(alone, branches * sum(_busy(launch, card) for launch in branch))
+    return max(LAUNCH * launch.kernels, launch.flops / (rate * card.peak), moving)
 
 
 def part(launch: Launch) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import Any
 
@@ -58,10 +57,8 @@ def counted(
 
 def _counted(noted: Noted, name: str, config: RunConfig, card: Card, kernels: int) -> Json:
     with paper(noted):
-        began = time.process_time()
         update = loop_of(name, config)
         update(1)  # compiles, and makes the optimizer's moments
-        compiling = time.process_time() - began  # without what Triton would do
         launched = _of_microbatch(noted, update)
     found = sums(launched, card)
     total, between = sum(found.values(), Sum()), between_products(found)
@@ -74,7 +71,6 @@ def _counted(noted: Noted, name: str, config: RunConfig, card: Card, kernels: in
         "between_products_bytes": between.read + between.written,
         "seconds": total.seconds,
         "tokens_per_second": tokens / total.seconds,
-        "compiling_seconds": compiling,
         "parts": {
             name: {
                 "launches": each.launches,

@@ -11,15 +11,14 @@ if TYPE_CHECKING:
     from paper.launches import Noted
 
 
-def begin(what: str, attention: str) -> Noted:
+def begin(attention: str) -> Noted:
     """Record all launches on the GPU from now on; ends the program if this machine cannot.
 
     Args:
-        what: what will be counted, for the error message.
         attention: the backend of attention, ``cudnn`` or ``flash``.
     """
     if (missing := gpu.missing()) is not None:
-        sys.exit(f"error: {what} needs {missing}")
+        sys.exit(f"error: a step on paper needs {missing}")
     gpu.load()
     from paper import compiler
     from paper.launches import Noted
