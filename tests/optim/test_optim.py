@@ -58,16 +58,13 @@ def test_muon_is_torchs_muon(shape: tuple[int, int]) -> None:
     assert (ours - theirs).detach().norm() < 0.02 * moved
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
 @pytest.mark.parametrize("shape", [(24, 16), (16, 24)])
-def test_a_batch_of_matrices_is_each_of_them(
-    shape: tuple[int, int], dtype: torch.dtype, tolerance: float
-) -> None:
+def test_a_batch_of_matrices_is_each_of_them(shape: tuple[int, int]) -> None:
     batch = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
-    together = orthogonalise(batch, dtype)
+    together = orthogonalise(batch, torch.float32)
     for matrix, found in zip(batch, together, strict=True):
-        alone = orthogonalise(matrix, dtype)
-        assert (found - alone).norm() <= tolerance * alone.norm()
+        alone = orthogonalise(matrix, torch.float32)
+        assert (found - alone).norm() <= 1e-5 * alone.norm()
 
 
 def test_matrices_of_one_shape_go_together_and_change_nothing() -> None:

@@ -11,6 +11,7 @@ from torch.torch_version import TorchVersion
 
 from crammed.config import ModelConfig
 from crammed.machine.device import COMPARES_8_BITS, Device
+from crammed.model.attention import Attention
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.training.precision import training_copy
 from crammed.training.regions import RegionalEncoder
@@ -79,3 +80,18 @@ def test_every_model_computes_the_same_to_the_bit(config: ModelConfig) -> None:
 def test_runs_on_a_cpu_are_compiled_as_they_always_were(cpu: Device) -> None:
     step, _ = step_with(cpu, tiny("crammed", "model.layers=1"), compile=True)
     assert not any(isinstance(each, RegionalEncoder) for each in step._copy.modules())
+
+
+def test_an_encoder_with_another_mixer_compiles_as_a_whole() -> None:
+    """Regions begin within attention, where another mixer may have nothing of the kind."""
+
+    class Mixer(Attention):
+        pass
+
+    model = MaskedLM(tiny("crammed").model, VOCAB)
+    plain = training_copy(model, torch.float32, regional=True)
+    assert isinstance(plain.encoder, RegionalEncoder)
+    for layer in model.encoder.layers:
+        layer.attention.__class__ = Mixer
+    other = training_copy(model, torch.float32, regional=True)
+    assert not isinstance(other.encoder, RegionalEncoder)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crammed.config import OptimConfig
+from crammed.machine.lanes import Lanes
 from crammed.model.blocks import Embedding, Norm, Scales
 from crammed.model.encoder import products_of
 from crammed.optim import adafactor, adam, muon, sgd
@@ -36,6 +37,12 @@ class Optimizers:
         """Set every learning rate to `factor` times its peak."""
         for group, peak in zip(self.param_groups, self.peaks, strict=True):
             group["lr"] = factor * peak
+
+    def share_among(self, lanes: Lanes) -> None:
+        """Have the costly part of an update divided among lanes."""
+        for part in self._parts:
+            if isinstance(part, muon.Muon):
+                part.lanes = lanes
 
     def step(self) -> None:
         """Apply the gradients."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from crammed.config.optim import MuonConfig
 from crammed.machine.device import native_half
+from crammed.machine.lanes import Lanes
 from crammed.optim.adam import adamw_of
 from crammed.optim.parameters import Parameters
 
@@ -78,6 +79,9 @@ class Muon(torch.optim.Optimizer):
             equal matrices stacked in each (3 where queries, keys and values share one).
         lr: learning rate; the updates it scales have a root mean square of about 0.2, like AdamW's.
         cautious: decay only weights that the update moves towards 0 (Chen et al. 2025).
+
+    Attributes:
+        lanes: what the iterations are divided among.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Muon(torch.optim.Optimizer):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "parts": 1}
         super().__init__(parameters, defaults)
         self._cautious = cautious
+        self.lanes = Lanes()
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -110,9 +115,9 @@ class Muon(torch.optim.Optimizer):
         for (rows, columns), entries in together.items():
             # Entries of an orthogonal matrix shrink with its larger side; AdamW's updates do not.
             scale = 0.2 * max(rows, columns) ** 0.5
-            for batch in _batches(entries):
+            for batch in _batches(entries, self.lanes):
                 matrices = torch.cat([stacked for _, stacked in batch])
-                orthogonal = orthogonalise(matrices, _product_dtype(matrices)).mul_(scale)
+                orthogonal = _orthogonalised(matrices, self.lanes).mul_(scale)
                 parts = orthogonal.split([len(stacked) for _, stacked in batch])
                 for (parameter, _), update in zip(batch, parts, strict=True):
                     made[parameter] = update.flatten(0, 1).to(parameter.dtype)
@@ -136,10 +141,20 @@ class Muon(torch.optim.Optimizer):
         return torch._foreach_lerp(gradients, averages, momentum)
 
 
-def _batches(entries: list[tuple[Tensor, Tensor]]) -> list[list[tuple[Tensor, Tensor]]]:
+def _orthogonalised(matrices: Tensor, lanes: Lanes) -> Tensor:
+    """`orthogonalise` for [N, rows, columns], a share of them in each lane."""
+    dtype = _product_dtype(matrices)
+    parts = lanes.map(lambda part: orthogonalise(part, dtype), matrices.chunk(lanes.count))
+    made = list(parts)
+    return made[0] if len(made) == 1 else torch.cat(made)
+
+
+def _batches(
+    entries: list[tuple[Tensor, Tensor]], lanes: Lanes
+) -> list[list[tuple[Tensor, Tensor]]]:
     """Batches for the iteration: all matrices of one shape, or one parameter each."""
     first = entries[0][1]
-    if first.device.type != "cpu":
+    if first.device.type != "cpu" or lanes.count > 1:
         return [entries]
     together = _product_dtype(first) == torch.float32 and _small_on_cpu(first)
     return [entries] if together else [[entry] for entry in entries]

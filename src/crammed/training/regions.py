@@ -14,6 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from crammed.model.attention import Attention
 from crammed.model.encoder import Encoder, Layer, picked
 from crammed.model.positions import Tables
 
@@ -29,6 +30,9 @@ class RegionalEncoder(Encoder):
             type(encoder) is Encoder
             and config.norm == "pre"
             and not (config.dropout or config.value_embeddings or config.residual_scalars)
+            and all(
+                type(each) is Layer and type(each.attention) is Attention for each in encoder.layers
+            )
         ):
             encoder.__class__ = cls
 
