@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from crammed.cli.corpora import data_verify
 from crammed.data.corpus import Corpus
 from crammed.data.verification import verify_once
 from crammed.errors import InputError
@@ -96,3 +97,10 @@ def test_pretraining_refuses_a_damaged_corpus(tmp_path: Path, corpus: Corpus, cp
         f"error: corpus {mine.path} is damaged: rows-00000.bin; prepare it again"
     )
     assert not out.exists()
+
+
+def test_the_name_of_a_corpus_does_not_act_on_the_terminal(
+    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data_verify(copy(corpus, tmp_path / "corpus\x1b[2J").path)
+    assert "corpus␛[2J is intact: " in capsys.readouterr().out

@@ -48,7 +48,7 @@ def test_who_knows_better_gives_the_time_left() -> None:
         task.update(1.0, left=300.0)
         clock.now = 10.0
         task.update(1.0, left=290.0)
-        clock.now = 20.0
+        clock.now = 30.0
         task.update(1.0, left=math.inf)  # the rate would be none, either
     assert stream.getvalue().splitlines()[:2] == ["work  25 %  4m 50s left  ", "work  25 %  "]
     with Progress(Terminal(), clock) as progress, progress.task("work", 4.0) as task:
@@ -80,8 +80,22 @@ def test_a_bar_says_how_long_it_will_take(total: float | None, said: str) -> Non
 
 
 @pytest.mark.parametrize("total", [None, 1.0])
-def test_lines_come_ten_seconds_apart(total: float | None) -> None:
-    assert len(_lines([(second, second / 100) for second in range(31)], total)) == 3 + 1
+def test_lines_come_at_growing_intervals_up_to_a_minute(total: float | None) -> None:
+    after = [10, 10 + 20, 30 + 40, 70 + 60, 130 + 60, 190 + 60]
+    lines = _lines([(second, second / 1000) for second in range(251)], total)
+    assert len(lines) == len(after) + 1
+    if total is not None:
+        shares = [round(float(line.split()[1])) for line in lines[:-1]]
+        assert shares == [round(second / 10) for second in after]
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    clock, stream = Clock(), Terminal()
+    with Progress(stream, clock) as progress, progress.task("work", 1.0) as task:
+        for clock.now, done in ((0.0, 0.0), (20.0, 0.25)):
+            task.update(done, "detail")
+    assert stream.getvalue().splitlines()[0] == "work  25 %  1m left  detail"
 
 
 @pytest.mark.parametrize("ignored", [False, True])
@@ -111,12 +125,12 @@ def test_a_full_disk_takes_progress_but_not_the_work() -> None:
 def test_names_do_not_act_on_the_terminal() -> None:
     name = "[/x]\x1b]0;title\x07\x9b31m\u202e\udc80[red]"
     stream, shown = Terminal(), "[/x]␛]0;title␇�31m��[red]"
-    with Progress(stream) as progress, progress.task("[/work]", 2) as task:
+    with Progress(stream) as progress, progress.task(f"[/work]{name}", 2) as task:
         task.update(1, name)
         assert progress.bars is not None
         progress.bars.refresh()
         progress.line(name)
     text = stream.getvalue()
-    assert f"[/work]  {shown}  (" in text
-    assert text.count(shown) >= 3  # beside the bar, as a line, and in the line of the task
+    assert f"[/work]{shown}  {shown}  (" in text
+    assert text.count(shown) >= 5  # around the bar, as a line, and in the line of the task
     assert not any(sign in text for sign in ("\x1b]", "\x07", "\x9b", "\u202e", "\udc80"))

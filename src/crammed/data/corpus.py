@@ -28,10 +28,11 @@ from tokenizers import Tokenizer
 
 from crammed.config import OrderConfig
 from crammed.config.migration import migrate
-from crammed.data.tokenization.tokenizer import library_faults
+from crammed.data.tokenization.tokenizer import read_tokenizer
 from crammed.errors import InputError
 from crammed.files.folders import inside
 from crammed.files.hashes import sha256
+from crammed.files.regular import read_text
 from crammed.files.writing import write_array
 from crammed.keys import key
 
@@ -86,7 +87,7 @@ class Corpus:
         """
         self.path = path
         try:
-            text = (path / "manifest.json").read_text("utf-8")
+            text = read_text(path / "manifest.json")
             self.manifest: dict[str, Any] = json.loads(text)
             listed: dict[str, Any] = self.manifest["files"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -136,8 +137,7 @@ class Corpus:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         file = self.path / "tokenizer.json"
-        with library_faults(file):
-            return Tokenizer.from_file(str(file))
+        return read_tokenizer(file, self.vocab_size)
 
     @property
     def orders(self) -> tuple[str, ...]:

@@ -10,11 +10,10 @@ a disk loses later, is found only by ``crammed data verify``.
 from __future__ import annotations
 
 import contextlib
-import os
-from pathlib import Path
 
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.files.caches import cache_folder
 from crammed.files.hashes import json_hash
 from crammed.files.writing import read_json, write_json
 from crammed.terminal.progress import Progress
@@ -47,13 +46,3 @@ def _seen(corpus: Corpus) -> str:
     files = {name: (corpus.path / name).stat() for name in corpus.manifest["files"]}
     states = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name, s in files.items()}
     return json_hash([corpus.sha256, states])
-
-
-def cache_folder() -> Path:
-    """Where this user keeps what can be made again.
-
-    The variable CRAMMED_CACHE names it; without it, it is ``~/.cache/crammed``.
-    """
-    if named := os.environ.get("CRAMMED_CACHE"):
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "crammed"

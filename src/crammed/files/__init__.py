@@ -2,8 +2,10 @@
 
 writing  one file: all of it or nothing
 folders  a folder that appears complete, or not at all
+regular  opening files in folders of others: through no link, and no pipes or devices
 locks    one process at a time in a folder
 hashes   whether a folder is still as it was written
+caches   where this user keeps what can be made again
 scratch  temporary folders
 faults   one-line messages for a full or failing disk
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.errors import InputError
+from crammed.files.regular import open_to_read, read_text
 from crammed.files.writing import as_json, read_json, write_json
 
 
@@ -19,7 +20,7 @@ def json_hash(values: Any) -> str:
 
 def sha256(path: Path) -> str:
     """SHA-256 of the file's content, in hex."""
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -43,7 +44,7 @@ def damage(folder: Path) -> str | None:
         return f"{HASHES} cannot be read"
     if hashes is None:
         return f"{HASHES} is missing"
-    if (folder / HASHES).read_text("utf-8") != as_json(hashes):
+    if read_text(folder / HASHES) != as_json(hashes):
         return f"{HASHES} is not as it was written"
     there = set(_names(folder))
     for name, expected in hashes.items():

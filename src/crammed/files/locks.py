@@ -10,7 +10,9 @@ from pathlib import Path
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.folders import make_folder
+from crammed.files.regular import refuse_links
 
+_TO_LOCK = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
 _A_LOOK = 0.1
 """Seconds within which a process that only looks at a lock has let go of it."""
 
@@ -24,13 +26,15 @@ class FolderLock:
         file: name of the lock file in the folder.
 
     Raises:
-        InputError: another process holds the lock, or the folder cannot be made.
+        InputError: another process holds the lock, the folder cannot be made, or it holds a link
+            or something else that is not an ordinary file.
     """
 
     def __init__(self, folder: Path, shown: Path | None = None, file: str = ".lock") -> None:
         with disk_faults(folder):
+            refuse_links(folder)
             make_folder(folder)
-            self._descriptor = os.open(folder / file, os.O_CREAT | os.O_RDWR, 0o644)
+            self._descriptor = os.open(folder / file, _TO_LOCK, 0o644)
         try:
             _lock(self._descriptor)
         except BlockingIOError as error:
@@ -65,7 +69,7 @@ def _lock(descriptor: int) -> None:
 def is_locked(folder: Path) -> bool:
     """Whether a process now holds a `FolderLock` on the folder, in the default lock file."""
     try:
-        descriptor = os.open(folder / ".lock", os.O_RDONLY)
+        descriptor = os.open(folder / ".lock", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:  # never locked
         return False
     try:

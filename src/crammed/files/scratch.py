@@ -1,6 +1,7 @@
 """Temporary folders that do not long outlive their process, even if it is killed.
 
-Each is locked while its process lives. Making one removes those whose lock is free.
+Each is locked while its process lives. Most commands begin by removing those
+whose lock is free, and so does making one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def scratch_folder() -> Iterator[Path]:
         InputError: the disk is full, or the directory cannot be written to.
     """
     place = Path(tempfile.gettempdir())
-    _remove_those_of_the_dead(place)
+    remove_left_overs()
     with disk_faults(place):
         folder, lock = _locked_folder(place)
     try:
@@ -51,8 +52,9 @@ def _locked_folder(place: Path) -> tuple[Path, int]:
         os.close(lock)
 
 
-def _remove_those_of_the_dead(place: Path) -> None:
-    for folder in place.glob(f"{_PREFIX}*"):
+def remove_left_overs() -> None:
+    """Remove the temporary folders of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # in use, another user's, or just gone
             lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.folders import make_folder, sync
+from crammed.files.regular import open_new, open_to_read, read_text
 
 _TAIL = 65_536
 """Bytes at the end of a log within which its last record is looked for."""
@@ -32,22 +34,50 @@ def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     Raises:
         InputError: it cannot be written, or is a device or a pipe.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise InputError(f"{path} is not an ordinary file: choose another one")
+    check_file(path)
     aside = path.with_name(f".{path.name}.tmp")
     with disk_faults(path):
         make_folder(path.parent)
         try:
-            aside.unlink(missing_ok=True)  # left by a crash, or a link that somebody made
-            with aside.open("x", encoding="utf-8") as file:
-                file.write(text)
+            with open_new(aside) as file:  # one may be left by a crash, or be a planted link
+                file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
-            aside.replace(path)
+            _replace(aside, path, text)
             if sync_folder:
                 sync(path.parent)
         finally:
             aside.unlink(missing_ok=True)
+
+
+def check_file(path: Path) -> None:
+    """Check that a file can be written at `path`, before the work that leads to its content.
+
+    Raises:
+        InputError: it is a folder, a device or a pipe, or nobody may write there.
+    """
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; choose another --out")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not an ordinary file: choose another one")
+    above = next(each for each in path.absolute().parents if each.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        fault = os.strerror(errno.EACCES if above.is_dir() else errno.ENOTDIR)
+        raise InputError(f"cannot write {path}: {fault}; choose another --out")
+
+
+def _replace(aside: Path, path: Path, text: str) -> None:
+    """Put a file in the place of another; one that is mounted by itself is rewritten instead."""
+    try:
+        aside.replace(path)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOFOLLOW), "w", encoding="utf-8") as file:
+            file.truncate()
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def write_json(path: Path, values: Any, *, sync_folder: bool = True) -> None:
@@ -69,7 +99,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path} is damaged: it cannot be read as JSON; restore it from a copy"
@@ -89,7 +119,7 @@ def last_record(path: Path) -> dict[str, Any] | None:
     """
     if not path.exists():
         return None
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
         lines = file.read().splitlines()
     for line in reversed(lines):
@@ -104,7 +134,7 @@ def last_record(path: Path) -> dict[str, Any] | None:
 
 def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a gzip file whose bytes depend only on its content, not on its name or the time."""
-    with disk_faults(path), path.open("wb") as raw:
+    with disk_faults(path), open_new(path) as raw:
         with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
             for chunk in chunks:
                 file.write(chunk)
@@ -112,13 +142,13 @@ def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write only the array's bytes; numpy's own writer does not report a full disk."""
-    with disk_faults(path), path.open("wb") as file:
+    with disk_faults(path), open_new(path) as file:
         file.write(np.ascontiguousarray(array).data)
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write the array in the format that `numpy.load` reads, and report a full disk."""
     array = np.ascontiguousarray(array)  # the header says in which order the numbers lie
-    with disk_faults(path), path.open("wb") as file:
+    with disk_faults(path), open_new(path) as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
         file.write(array.data)

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from crammed.errors import InputError
+from crammed.files.regular import ordinary
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
@@ -39,7 +40,7 @@ def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
     Raises:
         InputError: the file is unreadable, truncated, corrupt, or not UTF-8.
     """
-    file = File(path, str(path))
+    file = File(ordinary(path), str(path))
     try:
         with open_bytes(file) as stream:
             yield io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,11 +30,13 @@ from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
-from crammed.files.folders import missing_folders, remove_if_empty
+from crammed.files.folders import empty, missing_folders, remove_if_empty
 from crammed.files.locks import FolderLock
+from crammed.files.regular import open_to_append, read_text
 from crammed.files.writing import read_json, write_json
 from crammed.machine.energy import Meter
-from crammed.rules.choosing import Choice
+from crammed.rules.choosing import Choice, values_of
+from crammed.rules.sizing import with_values
 from crammed.runs.environment import environment
 from crammed.runs.summary import read_summary
 
@@ -83,6 +84,8 @@ class RunDir:
         if saved.exists():
             found = read_config(path)
             another = found.identity() != config.identity()
+            before = read_choice(path) or Choice()
+            again = before.busy and choice not in (None, before)
             if another and not takes_another(path, found, config):
                 changes = ", ".join(differences(found, config)[:3])
                 raise InputError(
@@ -90,8 +93,8 @@ class RunDir:
                     "--out, or the same configuration to resume it"
                 )
             run = cls(path, config, created=False)
-            run.choice = read_choice(path) or run.choice
-            if another:
+            run.choice = before
+            if another or again:
                 run.decide(config, choice)
             elif found.train.divergence != config.train.divergence:
                 write_json(saved, config.model_dump(mode="json"))
@@ -126,11 +129,9 @@ class RunDir:
 
     def discard_if_new(self) -> None:
         """Remove what this process created if it holds nothing worth keeping yet."""
-        kept = ("metrics.jsonl", "corpus/manifest.json", ".corpus.preparing")
+        kept = ("metrics.jsonl", "corpus/manifest.json", ".corpus.preparing", "corpus/.preparing")
         if self._created and not any((self.path / name).exists() for name in kept):
-            shutil.rmtree(self.path, ignore_errors=True)
-            if self.path not in self._made:
-                self.path.mkdir(exist_ok=True)
+            empty(self.path)
             remove_if_empty(self._made)
 
     @property
@@ -170,7 +171,7 @@ class RunDir:
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         line = json.dumps(record, allow_nan=False) + "\n"
-        with disk_faults(self.path), (self.path / name).open("a+b") as file:
+        with disk_faults(self.path), open_to_append(self.path / name) as file:
             if file.tell() and not _ends_in_newline(file):
                 file.write(b"\n")  # a record that a crash cut short stays on its own line
             file.write(line.encode())
@@ -217,7 +218,7 @@ def read_config(path: Path) -> RunConfig:
     """
     file = path / "config.json"
     try:
-        values = migrate(json.loads(file.read_text("utf-8")))
+        values = migrate(json.loads(read_text(file)))
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(_not_a_run(path)) from error
     return validated(RunConfig, values, str(file))
@@ -248,12 +249,21 @@ def read_choice(path: Path) -> Choice | None:
     return None if values is None else validated(Choice, values, str(file))
 
 
+def has_begun(path: Path) -> bool:
+    """Whether the run in `path` has done an update."""
+    return any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json"))
+
+
 def takes_another(path: Path, old: RunConfig, new: RunConfig) -> bool:
     """Whether the directory holds no training yet, and at most a corpus that suits `new`."""
-    if any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json")):
+    if has_begun(path):
         return False
     if not (path / "corpus" / "manifest.json").exists():
-        return (path / ".corpus.preparing").exists()  # the parts that fit will be used
+        if (path / ".corpus.preparing").exists():  # the parts that fit will be used
+            return True
+        choice = read_choice(path) or Choice()  # what is not chosen again must be the same
+        as_before = with_values(new, values_of(old, choice.follows))
+        return choice.busy and as_before.identity() == old.identity()
     return (old.data, old.tokenizer) == (new.data, new.tokenizer)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.errors import InputError
+from crammed.files.regular import open_to_read
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -20,7 +21,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
     try:
-        lines = path.read_bytes().splitlines()
+        with open_to_read(path) as file:
+            lines = file.read().splitlines()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     for number, line in enumerate(lines, 1):

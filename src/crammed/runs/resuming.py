@@ -19,7 +19,7 @@ from crammed.config import RunConfig
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked, Choice, Chosen
 from crammed.rules.recipe import EARLIER, ask, formerly
-from crammed.runs.directory import differences, read_choice, read_config, takes_another
+from crammed.runs.directory import differences, has_begun, read_choice, read_config, takes_another
 
 
 def ask_in(
@@ -136,8 +136,9 @@ def chosen_before(path: Path, asked: Asked) -> Chosen | None:
 
     Returns:
         None if there is no run, or one that has not chosen yet, or that may choose again because
-        it holds only a corpus. A run that was asked for by other words also returns its values, so
-        that it differs from what is asked for in these words alone.
+        it holds only a corpus, or chose on a busy machine and has not begun to train. A run that
+        was asked for by other words also returns its values, so that it differs from what is asked
+        for in these words alone.
 
     Raises:
         InputError: a file of the run is damaged.
@@ -148,6 +149,8 @@ def chosen_before(path: Path, asked: Asked) -> Chosen | None:
     there = Chosen(asked.like(found), choice or Choice())
     if there.config.identity() != found.identity():
         return None if takes_another(path, found, there.config) else there
+    if choice is not None and choice.busy and not has_begun(path):
+        return None
     prepared = (path / "corpus" / "manifest.json").exists()
     return there if choice is not None or found.corpus is not None or prepared else None
 

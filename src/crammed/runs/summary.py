@@ -91,6 +91,7 @@ class _Summary(_Part):
     fill_mask: list[_Example]
     export: _Export
     early_end: _EarlyEnd | None = None  # older runs have none
+    ended_short: str | None = None
 
 
 def read_summary(run: Path) -> dict[str, Any] | None:

@@ -1,5 +1,7 @@
 """Progress for users: live bars on a terminal, an occasional plain line elsewhere.
 
+A terminal that cannot move its cursor (``TERM=dumb``) gets lines, as a file does.
+
 Everything goes to standard error, so that standard output contains only results. When nobody can
 read it any more, because a pipe was closed or a terminal is gone, the process stops as if the
 terminal had hung up.
@@ -12,7 +14,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, TypeVar
 
@@ -28,6 +30,8 @@ from crammed.terminal.quiet import silence, visible
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 10.0
+MOST_SECONDS_BETWEEN_LINES = 60.0
+"""Plain lines come at intervals that double, from the former up to this one."""
 SECONDS_BEFORE_ESTIMATE = 15.0
 """The first seconds start processes and compile, so their rate says nothing about the time left."""
 
@@ -57,11 +61,12 @@ class ProgressTask:
         self._label = label
         self._total = total
         self._began = self._shown = progress.clock()
+        self._pause = SECONDS_BETWEEN_LINES
         self._detail = ""
         self._first: tuple[float, float] | None = None
         self._bar: TaskID | None = None
         if progress.bars is not None:
-            self._bar = progress.bars.add_task(label, total=total, detail="", left=None)
+            self._bar = progress.bars.add_task(visible(label), total=total, detail="", left=None)
 
     def update(self, done: float, detail: str = "", left: float | None = None) -> None:
         """Show how much is done.
@@ -81,8 +86,9 @@ class ProgressTask:
                 bars.update(self._bar, completed=done, detail=visible(detail), left=left)
             return
         now = self._progress.clock()
-        if now - self._shown >= SECONDS_BETWEEN_LINES:
+        if now - self._shown >= self._pause:
             self._shown = now
+            self._pause = min(2 * self._pause, MOST_SECONDS_BETWEEN_LINES)
             self._progress.line(f"{self._label}  {self._share(done, now, left)}{detail}")
 
     def _share(self, done: float, now: float, left: float | None) -> str:
@@ -124,14 +130,15 @@ class Progress:
         self.bars: Bars | None = None
 
     def __enter__(self) -> Progress:
-        if self._console is not None and self._console.is_terminal:
+        console = self._console
+        if console is not None and console.is_terminal and not console.is_dumb_terminal:
             self.bars = Bars(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=30),
                 TaskProgressColumn("{task.percentage:>3.0f} %"),
                 _Time(),
                 TextColumn("{task.fields[detail]}", style="dim", markup=False),
-                console=self._console,
+                console=console,
                 get_time=self.clock,
                 transient=True,
             )
@@ -178,16 +185,13 @@ class Progress:
         label: str,
         items: Iterable[T],
         total: float | None = None,
-        size: Callable[[T], float] = lambda _: 1,
         unit: str = "",
     ) -> Iterator[T]:
-        """Yield the items, showing the sum of their sizes so far."""
-        done = 0.0
+        """Yield the items, showing how many are done so far."""
         with self.task(label, total) as task:
-            for item in items:
+            for done, item in enumerate(items, 1):
                 yield item
-                done += size(item)
-                task.update(done, counted(int(done), unit) if unit else f"{done:,.0f}")
+                task.update(done, counted(done, unit) if unit else f"{done:,}")
 
 
 SILENT = Progress(None)

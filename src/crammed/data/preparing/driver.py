@@ -65,7 +65,7 @@ from crammed.data.tokenization.training import (
     unigram_library,
 )
 from crammed.errors import InputError
-from crammed.files.folders import publish, sync_all
+from crammed.files.folders import check_vacant, publish, sync_all
 from crammed.files.hashes import json_hash
 from crammed.files.writing import write_array, write_gzip, write_text
 from crammed.machine.engine import Engine, open_engine, release_memory
@@ -102,10 +102,9 @@ def prepare(
         InputError: there is too little data or some is unreadable, `out` exists already, or
             another process is preparing it.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        if (out / "manifest.json").exists():
-            remove_left_overs(out)
-        raise InputError(f"{out} exists already: choose another --out")
+    if (out / "manifest.json").exists():
+        remove_left_overs(out)
+    check_vacant(out, "--out")
     require_extras(data, tokenizer)
     sources = open_sources(data)
     if ignored := ignored_files(data):

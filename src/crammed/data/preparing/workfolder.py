@@ -15,25 +15,33 @@ from crammed.data.preparing.ingest import CleanedText
 from crammed.data.preparing.sources.search import printable
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
+from crammed.files.folders import WORK
 from crammed.files.locks import FolderLock
+from crammed.files.regular import refuse_link
 
 
 class _Worthless(InputError):
     """Nothing that was made is worth keeping."""
 
 
-def _folder_beside(out: Path) -> Path:
-    return out.with_name(f".{out.name}.preparing")
+def _folders_near(out: Path) -> tuple[Path, Path]:
+    """Where to work if `out` exists, as a mounted volume does, and where if not."""
+    return refuse_link(out / WORK), refuse_link(out.with_name(f".{out.name}{WORK}"))
+
+
+def _folder_near(out: Path) -> Path:
+    inside, beside = _folders_near(out)
+    return inside if out.is_dir() and not beside.exists() else beside
 
 
 @contextmanager
 def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
-    """A locked folder for intermediate results: `work`, or one beside `out`.
+    """A locked folder for intermediate results: `work`, or one beside `out`, or in it.
 
-    The one beside `out` is kept if the work fails after something was finished, so that the
+    That of `out` is kept if the work fails after something was finished, so that the
     corrected command can continue from there.
     """
-    folder = work or _folder_beside(out)
+    folder = work or _folder_near(out)
     with FolderLock(folder, out, "lock"):
         try:
             with _faults(folder, out):
@@ -87,10 +95,10 @@ def _memory_ran_out() -> InputError:
 
 def remove_left_overs(out: Path) -> None:
     """Remove what a process killed at the very end of preparing `out` left beside it."""
-    folder = _folder_beside(out)
-    if folder.exists():
-        with suppress(InputError), FolderLock(folder, out, "lock"):  # or its process is alive
-            shutil.rmtree(folder, ignore_errors=True)
+    for folder in _folders_near(out):
+        if folder.exists():
+            with suppress(InputError), FolderLock(folder, out, "lock"):  # or its process is alive
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

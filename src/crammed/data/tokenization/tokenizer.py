@@ -14,6 +14,7 @@ from typing import Any
 from tokenizers import Tokenizer, processors
 
 from crammed.errors import InputError
+from crammed.files.regular import read_text
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens of every tokenizer trained here; their ids are their positions in this list."""
@@ -115,7 +116,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
-        text = file.read_text("utf-8")
+        text = read_text(file)
     except OSError as error:
         raise InputError(
             f"no tokenizer at {path}: name a tokenizer.json, or a folder that holds one"
@@ -124,6 +125,36 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise _not_a_tokenizer(file) from error
     with library_faults(file):
         return _completed(json.loads(text), file)
+
+
+def read_tokenizer(file: Path, size: int) -> Tokenizer:
+    """The tokenizer of a corpus or a model, as we saved it.
+
+    Args:
+        size: rows of the embedding; every id must be below.
+
+    Raises:
+        InputError: it is missing, damaged, or has ids that are too large.
+    """
+    with library_faults(file):
+        text = read_text(file)
+        check_ids(json.loads(text), file)
+        tokenizer = Tokenizer.from_str(text)
+        check_frame(tokenizer, size, str(file))
+    return tokenizer
+
+
+def check_frame(tokenizer: Tokenizer, size: int, shown: str) -> None:
+    """Refuse a tokenizer that frames sentences in ids that the model has no embeddings for.
+
+    Raises:
+        InputError: it does.
+    """
+    framed = tokenizer.encode("Any text, \u2603.", "Another.")  # fails if the file lacks something
+    if max(framed.ids, default=0) >= size:
+        raise InputError(
+            f"{shown} frames sentences in the id {max(framed.ids):,}, but there are only {size:,}"
+        )
 
 
 @contextmanager
@@ -147,7 +178,7 @@ def _not_a_tokenizer(file: Path) -> InputError:
 
 def _completed(values: Any, file: Path) -> Tokenizer:
     """The tokenizer in a tokenizer.json, with what training needs added."""
-    _check_ids(values, file)
+    check_ids(values, file)
     vocabulary = Tokenizer.from_str(json.dumps(values)).get_vocab()
     for role, token in _names_beside(file).items():
         if token in vocabulary and token != (usual := _usual_name(role, vocabulary)):
@@ -164,11 +195,11 @@ def _completed(values: Any, file: Path) -> Tokenizer:
     tokenizer.add_special_tokens([name for name in names.values() if name not in known])
     if tokenizer.num_special_tokens_to_add(is_pair=False) == 0:
         tokenizer.post_processor = _framed(names["cls"], specials.cls, names["sep"], specials.sep)
-    tokenizer.encode("Any text, \u2603.")  # fails if the file lacks something
+    check_frame(tokenizer, vocabulary_size(tokenizer), str(file))
     return tokenizer
 
 
-def _check_ids(values: Any, file: Path) -> None:
+def check_ids(values: Any, file: Path) -> None:
     """Refuse ids beyond any vocabulary: the library would count up to them.
 
     Raises:
@@ -189,7 +220,7 @@ def _names_beside(file: Path) -> dict[str, str]:
     for other in ("tokenizer_config.json", "special_tokens_map.json"):
         if (file.parent / other).is_file():
             try:
-                named |= json.loads((file.parent / other).read_text("utf-8"))
+                named |= json.loads(read_text(file.parent / other))
             except (OSError, ValueError, TypeError) as error:
                 raise InputError(f"{file.parent / other} is not a JSON object") from error
     tokens: dict[str, str] = {}

@@ -17,9 +17,11 @@ from pathlib import Path
 from crammed.config import DataConfig
 from crammed.errors import InputError
 from crammed.files.folders import inside
+from crammed.files.regular import read_text
 from crammed.formats.documents import READERS, format_of
 from crammed.formats.lines import COMPRESSIONS, File
 from crammed.formats.records import is_json
+from crammed.hints import did_you_mean
 
 
 def find_files(name: str) -> list[Path]:
@@ -92,9 +94,10 @@ def _match(pattern: Path) -> list[Path]:
     """Files that match a glob, and files in folders that match it, sorted."""
     matches = sorted(set(_glob(pattern)))
     if not matches:
+        beside = [printable(each.name) for each in pattern.parent.glob("*")]
         raise InputError(
-            f"no such data: {printable(pattern)} (a file, a folder, a glob, - for standard input, "
-            "python-docs, or hub:NAME)"
+            f"no such data: {printable(pattern)}: {did_you_mean(pattern.name, beside)}name a file, "
+            "a folder, a glob, - for standard input, python-docs, or hub:NAME"
         )
     enter = _first_visit()
     inside_folders = [file for each in matches if each.is_dir() for file in _search(each, enter)]
@@ -181,9 +184,7 @@ def _saved_by_datasets(folder: Path) -> list[Path]:
     """
     listing = folder / "state.json"
     try:
-        names = [
-            entry["filename"] for entry in json.loads(listing.read_text("utf-8"))["_data_files"]
-        ]
+        names = [entry["filename"] for entry in json.loads(read_text(listing))["_data_files"]]
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return []
     return [inside(folder, name, printable(listing)) for name in names]
