@@ -1,12 +1,15 @@
 """Entry point of ``crammed`` and ``python -m crammed``: handles signals before heavy imports."""
 
-import signal
-
-from crammed.terminal.stopping import leave, stop_signals
+from crammed.safepath import forget_working_directory
 
 
 def main() -> None:
     """Run the command line."""
+    forget_working_directory()  # before anything else is imported
+    import signal
+
+    from crammed.terminal.stopping import leave, stop_signals
+
     for each in stop_signals():
         signal.signal(each, leave)
     from crammed.cli.app import main as run

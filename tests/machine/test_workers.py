@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from crammed.config import ComputeConfig
+from crammed.errors import InputError
 from crammed.machine import workers
 from crammed.machine.device import choose_device
 
@@ -84,3 +86,51 @@ def test_pytorch_takes_no_more_threads_than_there_are_cores(
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def _told(monkeypatch: pytest.MonkeyPatch, told: Mapping[str, str]) -> None:
+    for name in ("WORLD_SIZE", *TORCHRUN):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("told", "size"),
+    [
+        ({}, 1),
+        ({"WORLD_SIZE": ""}, 1),
+        ({"WORLD_SIZE": " 1 "}, 1),
+        ({"WORLD_SIZE": "2", **TORCHRUN}, 2),
+    ],
+)
+def test_processes_that_train_together_are_those_of_torchrun(
+    told: dict[str, str], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _told(monkeypatch, told)
+    assert workers.world_size() == size
+
+
+@pytest.mark.parametrize(
+    ("told", "fault"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0'"),
+        ({"WORLD_SIZE": "-1"}, "WORLD_SIZE is '-1'"),
+        ({"WORLD_SIZE": "4"}, "without RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"),
+        ({"WORLD_SIZE": "2", **TORCHRUN, "RANK": ""}, "without RANK:"),
+        ({"WORLD_SIZE": "2", **TORCHRUN, "RANK": "first"}, "RANK is 'first'"),
+        ({"WORLD_SIZE": "2", **TORCHRUN, "RANK": "2"}, "RANK is 2"),
+        ({"WORLD_SIZE": "2", **TORCHRUN, "MASTER_PORT": "http"}, "MASTER_PORT is 'http'"),
+    ],
+)
+def test_half_of_what_torchrun_says_is_refused(
+    told: dict[str, str], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _told(monkeypatch, told)
+    with pytest.raises(InputError, match=re.escape(fault)) as refused:
+        workers.world_size()
+    assert "unset WORLD_SIZE" in str(refused.value)

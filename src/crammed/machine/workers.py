@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from crammed.errors import CrammedError
+from crammed.errors import CrammedError, InputError
+from crammed.safepath import protect_children
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -63,8 +64,43 @@ def _quota(group: Path) -> Iterator[float]:
 
 
 def world_size() -> int:
-    """Number of processes that ``torchrun`` started to train one model; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """Number of processes that ``torchrun`` started to train one model; 1 without it.
+
+    Raises:
+        InputError: the variables that ``torchrun`` sets are incomplete, or are not numbers.
+    """
+    size = _from_torchrun("WORLD_SIZE", "1", least=1)
+    if size > 1:
+        if missing := [name for name in _OF_A_PROCESS if not os.environ.get(name)]:
+            raise _half_told(f"without {', '.join(missing)}")
+        for name in ("RANK", "LOCAL_RANK"):
+            if (number := _from_torchrun(name)) >= size:
+                raise _half_told(f"and {name} is {number}")
+        _from_torchrun("MASTER_PORT", least=1)
+    return size
+
+
+_OF_A_PROCESS = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What ``torchrun`` tells each of several processes."""
+
+
+def _from_torchrun(name: str, otherwise: str = "", least: int = 0) -> int:
+    """A number that ``torchrun`` passes in an environment variable; an empty one counts as none."""
+    text = os.environ.get(name, "").strip() or otherwise
+    if not (text.isascii() and text.isdecimal() and int(text) >= least):
+        raise InputError(
+            f"the environment variable {name} is {text!r}, which is no such number: start several "
+            "processes with torchrun, or unset WORLD_SIZE to train with one"
+        )
+    return int(text)
+
+
+def _half_told(what: str) -> InputError:
+    size = os.environ["WORLD_SIZE"].strip()
+    return InputError(
+        f"the environment variable WORLD_SIZE is {size}, {what}: start several processes with "
+        "torchrun, or unset WORLD_SIZE to train with one"
+    )
 
 
 def available_memory() -> int | None:
@@ -107,6 +143,7 @@ def worker_processes(
     """
     # Spawned, not forked: threads of pyarrow and PyTorch do not survive a fork.
     context = multiprocessing.get_context("spawn")
+    protect_children()
     pool = ProcessPoolExecutor(workers, context, _begin_worker, (initializer, arguments))
     try:
         yield pool
