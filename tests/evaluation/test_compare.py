@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,11 @@ import pytest
 
 from crammed.errors import InputError
 from crammed.evaluation.comparison import compare_models
+from crammed.evaluation.finetuning.arrays import save_arrays
+from crammed.evaluation.folder import outputs_file
 from crammed.evaluation.scores.bootstrap import resampled_medians
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference
+from crammed.evaluation.scores.table import show
 from crammed.files.writing import write_json
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Suite, Task
@@ -159,6 +164,46 @@ def test_scores_of_another_suite_are_named(tmp_path: Path, suites: list[str], sa
         write_json(folder / "scores.json", {**described, "suites": scores})
     with pytest.raises(InputError, match=said):
         compare_models(tmp_path / "a", tmp_path / "b", "glue")
+
+
+def _evaluated(folder: Path, protocol: dict[str, Any], share: float) -> Path:
+    """Scores of three seeds that are wrong in this share of the rows of one task."""
+    about = {"model": {"name": folder.name, "sha256": folder.name}, "protocol": protocol}
+    write_json(folder / "evaluation.json", about)
+    entry = {**number(100 * (1 - share)), "seeds": [0.0] * 3}
+    write_json(folder / "scores.json", {**about, "suites": {"mine": {"tasks": {"a": entry}}}})
+    described = {"sha256": "d", "labels": [], "groups": [], "choices": 1, "index": [*range(COUNT)]}
+    none = np.asarray([], np.int64)
+    save_arrays(folder / "gold/mine/a.npz", {"labels": ROWS.labels, "counts": none}, described)
+    for seed in range(3):
+        file = outputs_file(folder, "mine", "a", seed, trained=True)
+        save_arrays(file, {"a": outputs(wrong(share, seed)).astype(np.float32)}, {})
+    return folder
+
+
+@pytest.mark.parametrize("apart", [{"lr": 2e-5}, {"max_length": 64}, {}])
+def test_models_judged_by_different_protocols_get_no_p(
+    tmp_path: Path, apart: dict[str, Any]
+) -> None:
+    suite, protocol = tmp_path / "mine.yaml", {"lr": 4e-5, "max_length": 128}
+    suite.write_text("tasks: {a: {text: t, metric: accuracy}}\nmeans: {all: [a]}\n")
+    one = _evaluated(tmp_path / "one", protocol, 0.2)
+    other = _evaluated(tmp_path / "other", {**protocol, **apart}, 0.4)
+    found = compare_models(one, other, str(suite))
+    assert all(entry["difference"] == pytest.approx(20.0, abs=5.0) for entry in found.entries)
+    printed = io.StringIO()
+    show(found.parts(), printed)
+    if not apart:
+        assert found.entries[0]["p"] == 0.0
+        assert "< 0.001" in printed.getvalue()
+        return
+    for entry in found.entries:
+        assert (entry["interval"], entry["p"]) == (None, None)
+    ((name, value),) = apart.items()
+    said = f"no interval and no p: {name} is {protocol[name]} for A, {value} for B, which may be"
+    assert found.notes[0].startswith(said)
+    assert "< 0.001" not in printed.getvalue()
+    assert re.search(r"\+\d+\.\d +different protocols +none", printed.getvalue())
 
 
 def test_a_task_that_the_suite_no_longer_has_is_named(tmp_path: Path) -> None:

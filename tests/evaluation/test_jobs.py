@@ -134,3 +134,38 @@ def test_workers_are_limited_by_cores_and_memory(monkeypatch: pytest.MonkeyPatch
     assert with_memory(100 * a_worker) == 8
     assert with_memory(3 * a_worker + 5) == 3
     assert with_memory(a_worker // 2) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2, None])
+def test_a_job_computes_with_the_threads_that_it_began_with(
+    threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def work(group: Sequence[FinetuneJob], _: FinetuneSetup) -> Iterator[JobProgress]:
+        seen.append(torch.get_num_threads())
+        yield JobProgress(0.0, group[0])
+
+    monkeypatch.setattr(module, "_together", work)
+    before = torch.get_num_threads()
+    run_jobs(jobs_of("task", 1), replace(SETUP, threads=threads), 1, None, SILENT)
+    assert seen == [threads or before]
+    assert torch.get_num_threads() == before
+
+
+def test_jobs_with_several_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cores", lambda: 4)
+    monkeypatch.setattr(module, "_workers", lambda _: 4)
+    counts: list[int] = []
+
+    def work(jobs: Sequence[FinetuneJob], _: FinetuneSetup, workers: int) -> Iterator[JobProgress]:
+        counts.append(workers)
+        yield from (JobProgress(0.0, job) for job in jobs)
+
+    monkeypatch.setattr(module, "_in_processes", work)
+    for threads in (1, 2, None):
+        run_jobs(jobs_of("task", 8), replace(SETUP, threads=threads), 1, None, SILENT)
+    assert counts == [4, 2, 4]
+    assert module.usual_threads(8, 1, None) == 1
+    assert module.usual_threads(2, 1, None) == 2
+    assert module.usual_threads(1, 1, None) == torch.get_num_threads()

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,15 @@ from numpy.typing import NDArray
 from crammed.config import Protocol
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.evaluation import suite
 from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
+from crammed.evaluation.finetuning.jobs import Failures, FinetuneJob, FinetuneSetup, run_jobs
 from crammed.evaluation.folder import default_folder, read_outputs, scores_folder
 from crammed.evaluation.protocol import load_protocol
-from crammed.files.writing import write_json
+from crammed.files.writing import read_json, write_json
 from crammed.terminal.progress import SILENT
 from support.command import PATIENCE, started, wait_for
 from support.evaluation import Ask, make_model, tasks_of
@@ -219,6 +222,44 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
     assert not (tmp_path / "deep").exists()
 
 
+def test_faults_of_ones_own_task_are_found_before_anything_is_made(
+    tmp_path: Path, ask: Ask
+) -> None:
+    """Each is said once; the built-in suites finish what they can."""
+    suite, data = tmp_path / "mine.yaml", tmp_path / "data"
+    for task, label in (("short", 0), ("column", 0), ("label", 7), ("good", 0)):
+        (data / task).mkdir(parents=True)
+        rows = [{"text": f"row {n}", "label": n % 2} for n in range(4 if task == "short" else 40)]
+        (data / task / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        rows[2]["label"] = label
+        (data / task / "validation.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    task = "{text: text, metric: accuracy}"
+    suite.write_text(
+        f"tasks: {{short: {task}, column: {{text: txt, metric: accuracy}}, label: {task}, "
+        f"good: {task}}}"
+    )
+    request = ask(suite=str(suite), data=str(data), twins=tmp_path / "twins")
+    with pytest.raises(InputError) as refused:
+        evaluate(request, SILENT)
+    first, *lines = str(refused.value).splitlines()
+    mend = f"; change the data, or {suite}"
+    assert first == "3 faults:"
+    assert [line.strip().partition(":")[0] for line in lines] == [
+        *("task short", "task column", "task label")
+    ]
+    assert all(line.endswith(mend) for line in lines)
+    assert "4 training rows are fewer than one batch of 8: add rows, or name a" in lines[0]
+    assert "no column 'txt' (it has: text, label); did you mean text?" in lines[1]
+    assert "validation.jsonl, line 3: label 7 is not one of 0, 1" in lines[2]
+    with pytest.raises(InputError, match=r"^task label: \S+, line 3: label 7 is not one of 0, 1"):
+        evaluate(dataclasses.replace(request, tasks=("label",)), SILENT)
+    assert not (tmp_path / "scores").exists()
+    assert not (tmp_path / "twins").exists()
+    good = dataclasses.replace(request, tasks=("good",), twins=None, untrained=False, seeds=1)
+    found = evaluate(good, SILENT)
+    assert len(found["suites"]["mine"]["tasks"]["good"]["seeds"]) == 1
+
+
 def test_protocols_are_files_of_one_form(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="bert-base, cramming, glue-long, superglue"):
         load_protocol("none")
@@ -394,3 +435,29 @@ def test_what_is_kept_is_read_back_or_not_at_all(
     file.write_bytes(file.read_bytes()[:100])
     assert load_arrays(file) is None
     assert load_arrays(tmp_path / "none.npz") is None
+
+
+def test_an_evaluation_goes_on_with_the_threads_that_it_began_with(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever would suit the jobs that are left: other threads round otherwise."""
+    write_task(tmp_path, "cola", rows=40)
+    setups: list[FinetuneSetup] = []
+
+    def noting(jobs: Sequence[FinetuneJob], setup: FinetuneSetup, *given: Any) -> Failures:
+        setups.append(setup)
+        return run_jobs(jobs, setup, *given)
+
+    monkeypatch.setattr(suite, "run_jobs", noting)
+    described = tmp_path / "scores" / "evaluation.json"
+    for seeds, usual, used in ((1, 1, 1), (2, 3, 1), (3, 3, None)):
+        monkeypatch.setattr(suite, "usual_threads", lambda *_, usual=usual: usual)
+        if used is None:  # as an older version described an evaluation
+            found = read_json(described) or {}
+            assert found.pop("threads") == 1
+            write_json(described, found)
+        evaluate(ask(seeds=seeds, untrained=False), SILENT)
+        assert setups[-1].threads == used
+    write_json(described, {**(read_json(described) or {}), "threads": "two"})
+    with pytest.raises(InputError, match="its 'threads' are 'two'; restore it from a copy"):
+        evaluate(ask(seeds=4, untrained=False), SILENT)

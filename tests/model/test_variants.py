@@ -305,11 +305,12 @@ def test_a_model_whose_weights_have_16_bits_is_near(config: ModelConfig) -> None
 def test_fine_tuning_under_autocast_is_near(config: ModelConfig) -> None:
     for kind in KINDS:
         model = kind(config)
-        initialise(model, 0.3, torch.Generator().manual_seed(0))
+        initialise(model, 0.2, torch.Generator().manual_seed(0))  # larger ones magnify rounding
         exact = model(some_ids(8))
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             near = model(some_ids(8))
-        assert (near.float() - exact).norm() < 0.06 * config.passes * exact.norm()
+        # Ten units of bfloat16: its layers add up the rounding of some ten products.
+        assert (near.float() - exact).norm() < 10 * 2**-8 * config.passes * exact.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -186,3 +186,13 @@ def test_the_examples_of_the_documentation_load(tmp_path: Path) -> None:
     examples = re.findall(r"```yaml\n(tasks:.*?)```", page.read_text("utf-8"), re.DOTALL)
     kinds = {t.kind for e in examples for t in load_suite(written(tmp_path, e)).tasks.values()}
     assert kinds == set(get_args(TaskKind))
+
+
+def test_a_misspelt_metric_is_guessed(tmp_path: Path) -> None:
+    suite = tmp_path / "mine.yaml"
+    suite.write_text("tasks: {a: {text: t, metric: acuracy, kind: classificaton}}")
+    with pytest.raises(InputError) as refused:
+        load_suite(str(suite))
+    said = str(refused.value)
+    assert "not 'acuracy'; did you mean accuracy?" in said
+    assert "not 'classificaton'; did you mean classification?" in said

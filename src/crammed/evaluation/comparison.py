@@ -12,7 +12,7 @@ from rich.text import Text
 from crammed.errors import InputError
 from crammed.evaluation.evaluation import WITHOUT_FINETUNING
 from crammed.evaluation.folder import read_gold, read_outputs, read_scores
-from crammed.evaluation.scores.compare import Difference, compare, paired_difference
+from crammed.evaluation.scores.compare import Difference, compare, paired_difference, untested
 from crammed.evaluation.scores.score import metrics_of
 from crammed.evaluation.scores.table import Printed, comparison_tables
 from crammed.tasks.task import Suite, Task, load_suite, suite_names
@@ -25,7 +25,7 @@ class Comparison:
     Attributes:
         a, b: names of the models.
         entries: what `crammed.evaluation.scores.compare.compare` returns.
-        notes: whether the models are the same, and where the protocols differ.
+        notes: whether the models are the same, and why their differences were not tested.
     """
 
     a: str
@@ -77,12 +77,22 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
     notes = []
     if one["model"]["sha256"] == other["model"]["sha256"]:
         notes.append("A and B are the same model: the hash of their files is the same")
-    notes += [
-        f"{name} is {value} for A, {other['protocol'][name]} for B"
-        for name, value in one["protocol"].items()
-        if other["protocol"].get(name) != value
-    ]
+    if apart := _apart(one["protocol"], other["protocol"]):
+        entries = [untested(entry) for entry in entries]
+        notes.append(
+            f"no interval and no p: {'; '.join(apart)}, which may be all that makes the "
+            "difference; evaluate both by one protocol (--protocol FILE.yaml)"
+        )
     return Comparison(one["model"]["name"], other["model"]["name"], entries, notes)
+
+
+def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """Where two protocols differ; evaluations of earlier versions may lack a value."""
+    return [
+        f"{name} is {a.get(name)} for A, {b.get(name)} for B"
+        for name in dict.fromkeys((*a, *b))
+        if a.get(name) != b.get(name)
+    ]
 
 
 def _without(suite: str, folder: Path, there: Iterable[str]) -> str:

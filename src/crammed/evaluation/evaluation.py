@@ -21,8 +21,9 @@ from crammed.evaluation.twins import SharedTwins
 from crammed.machine.device import Device, choose_device
 from crammed.model.trained import has_trained_model
 from crammed.runs.directory import read_config
-from crammed.tasks.read import tasks_in
-from crammed.tasks.task import Suite, load_suite
+from crammed.tasks.read import read_task, tasks_in
+from crammed.tasks.rows import TaskData
+from crammed.tasks.task import Suite, Task, load_suite, suite_names
 from crammed.terminal.progress import Progress
 
 WITHOUT_FINETUNING = ("blimp", "heldout")
@@ -96,6 +97,8 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         return {**result, "suites": {request.suite: scores}}
     data = None if request.data == "hub" else Path(request.data)
     tasks = suite.select(request.tasks or tasks_in(suite, data))
+    own = request.suite not in suite_names()
+    read = _read_own(request, suite, tasks, data, protocol.batch) if own else {}
     numerics = Numerics.on(device)
     twins = None
     if request.twins is not None:
@@ -114,11 +117,37 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
             jobs=request.jobs,
         )
         result["max_length"] = evaluator.max_length
-        scores = evaluator.evaluate(suite, [task.name for task in tasks], data)
+        scores = evaluator.evaluate(suite, [task.name for task in tasks], data, read)
         if request.submission is not None:
             result["submission"] = str(request.submission)
             result["missing"] = submit(folder, suite, scores, request.submission)
     return {**result, "suites": {suite.name: scores}}
+
+
+def _read_own(
+    request: Request, suite: Suite, tasks: list[Task], data: Path | None, batch: int
+) -> dict[str, TaskData]:
+    """The data of a user's own tasks, whose faults are theirs to mend before any work.
+
+    Raises:
+        InputError: naming the fault of each task that cannot be fine-tuned, a line each.
+    """
+    read, faults = {}, []
+    for task in tasks:
+        try:
+            found = read_task(task, data, suite, test=request.submission is not None)
+            if len(found.train) < batch:
+                raise InputError(
+                    f"{len(found.train)} training rows are fewer than one batch of {batch}: add "
+                    "rows, or name a protocol with a smaller batch"
+                )
+            read[task.name] = found
+        except InputError as error:
+            fault = str(error).removeprefix(f"task {task.name}: ")
+            faults.append(f"task {task.name}: {fault}; change the data, or {request.suite}")
+    if faults:
+        raise InputError("\n  ".join((f"{len(faults)} faults:", *faults)[len(faults) < 2 :]))
+    return read
 
 
 def _suite_of(request: Request) -> Suite | None:

@@ -1,6 +1,7 @@
 """The evaluation folder: whatever it holds is not computed again.
 
-evaluation.json                       the model and the protocol that the folder belongs to
+evaluation.json                       the model and the protocol that the folder belongs to, and the
+                                      CPU threads of each fine-tuned model
 predictions/SUITE/TASK/trained-0.npz  one fine-tuned model's outputs for every split, or untrained-0
 gold/SUITE/SCORE.npz                  the labels that outputs are scored against
 resampled/SUITE/SCORE.npz             bootstrap resamples of the median over seeds
@@ -10,7 +11,6 @@ scores.json                           every score so far
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
-from crammed.files.folders import inside, missing_folders, remove_if_empty
+from crammed.files.folders import empty, inside, missing_folders, remove_if_empty
 from crammed.files.locks import FolderLock
+from crammed.files.regular import refuse_link
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import has_trained_model
 from crammed.tasks.rows import Rows
 
 SCHEMA = 2
+MOST_THREADS = 4096
 
 
 def default_folder(model: str, protocol: str | None) -> Path:
@@ -37,10 +39,13 @@ def default_folder(model: str, protocol: str | None) -> Path:
     Args:
         model: a run directory, a Hugging Face folder or a name on the hub.
         protocol: name or file of the protocol, if one was given.
+
+    Raises:
+        InputError: it would be in a run directory, and is a link.
     """
     suffix = f"-{Path(protocol).stem}" if protocol is not None else ""
     if has_trained_model(Path(model)):
-        return Path(model) / f"evaluation{suffix}"
+        return refuse_link(Path(model) / f"evaluation{suffix}")
     name = _path_name(Path(model)) if Path(model).exists() else str(model).strip("/.")
     return Path("evaluations") / (re.sub(r"[^\w.-]+", "-", name) + suffix)
 
@@ -111,9 +116,33 @@ class EvaluationFolder:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._created and kind is InputError and not self._holds_anything():
-            shutil.rmtree(self.path)
+            empty(self.path)
             remove_if_empty(self._made)
         self._lock.release()
+
+    def threads(self, usual: int) -> int | None:
+        """CPU threads of each fine-tuning job in this folder: the same bits need the same number.
+
+        Args:
+            usual: what to keep to from now on, if nothing has been fine-tuned yet.
+
+        Returns:
+            None if an older version has fine-tuned here without keeping to a number.
+
+        Raises:
+            InputError: the number in ``evaluation.json`` is none.
+        """
+        described = self.path / "evaluation.json"
+        found = read_json(described) or {}
+        if "threads" not in found and not any(self.path.glob("predictions/**/*.npz")):
+            found["threads"] = usual
+            write_json(described, found)
+        threads = found.get("threads")
+        if threads is not None and not (type(threads) is int and 0 < threads <= MOST_THREADS):
+            raise InputError(
+                f"{described} is damaged: its 'threads' are {threads!r}; restore it from a copy"
+            )
+        return threads
 
     def _holds_anything(self) -> bool:
         """Whether a score is there, or what one fine-tuned model predicts."""

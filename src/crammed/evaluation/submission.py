@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from crammed.errors import InputError
 from crammed.evaluation.folder import EvaluationFolder, read_gold, read_outputs, submission_key
 from crammed.files.faults import disk_faults
+from crammed.files.regular import open_new
 from crammed.tasks.labels import is_number
 from crammed.tasks.task import Suite, TaskKind
 
@@ -91,7 +92,10 @@ def write_submission(
     with disk_faults(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
+            with (
+                open_new(aside) as raw,
+                zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive,
+            ):
                 for name, content in contents.items():
                     archive.writestr(name, content)
             aside.replace(out)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from crammed.evaluation.finetuning.jobs import (
     FinetuneTask,
     TokenizedSplit,
     run_jobs,
+    usual_threads,
 )
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
 from crammed.evaluation.scores.score import failed_json, score_json, suite_means
@@ -81,7 +83,13 @@ class SuiteEvaluator:
         """Maximum tokens per sequence: the protocol's limit, or the model's if that is lower."""
         return min(self.protocol.max_length, self.backbone.max_length)
 
-    def evaluate(self, suite: Suite, names: Sequence[str], data: Path | None) -> Scores:
+    def evaluate(
+        self,
+        suite: Suite,
+        names: Sequence[str],
+        data: Path | None,
+        given: Mapping[str, TaskData] = MappingProxyType({}),
+    ) -> Scores:
         """Fine-tune on every task with every seed, then score.
 
         A task that fails records the reason under ``failed`` and does not stop the others.
@@ -89,6 +97,7 @@ class SuiteEvaluator:
         Args:
             names: the tasks to evaluate.
             data: folder of the tasks; None loads the suite from the hub.
+            given: what has already been read of it, by task.
 
         Returns:
             ``{"tasks": {name: score}, "means": [...]}``, as saved in the folder, including earlier
@@ -104,22 +113,31 @@ class SuiteEvaluator:
         with scratch_folder() as scratch:
             for name in self.progress.track("reading tasks", names, len(names), unit="task"):
                 try:
-                    read = read_task(suite.tasks[name], data, suite, test=self.test)
+                    read = given.get(name) or read_task(
+                        suite.tasks[name], data, suite, test=self.test
+                    )
                     prepared.append(self._prepare(suite, name, read, scratch / name))
                 except InputError as error:
                     failures[name] = str(error)
             jobs = [job for each in prepared for job in each.jobs]
+            threads = self._threads([job for job in jobs if not job.finished()])
             if self.twins is not None:
                 self.twins.take(suite.name, jobs)
             unfinished = [job for job in jobs if not job.finished()]
             protocol = self.protocol.model_copy(update={"max_length": self.max_length})
-            setup = FinetuneSetup(self.spec, protocol, self.numerics)
+            setup = FinetuneSetup(self.spec, protocol, self.numerics, threads)
             failures |= run_jobs(
                 unfinished, setup, self.backbone.parameters, self.jobs, self.progress
             )
             self._share_twins(suite, jobs)
         found = [each for each in prepared if each.task.name not in failures]
         return self._score_all(suite, found, failures)
+
+    def _threads(self, jobs: Sequence[FinetuneJob]) -> int | None:
+        """CPU threads of each job: those that this folder began with."""
+        if not jobs or self.numerics.device.type != "cpu":
+            return None
+        return self.folder.threads(usual_threads(len(jobs), self.backbone.parameters, self.jobs))
 
     def _share_twins(self, suite: Suite, jobs: Sequence[FinetuneJob]) -> None:
         """Leave the untrained model's predictions to others; this only saves them time."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -18,7 +17,8 @@ from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import CrammedError, InputError
 from crammed.export import native
 from crammed.export.card import model_card
-from crammed.files.folders import new_folder
+from crammed.files.folders import check_vacant, new_folder
+from crammed.files.scratch import scratch_folder
 from crammed.files.writing import write_json
 from crammed.model.trained import TrainedModel, save_weights
 from crammed.terminal.quiet import quiet_transformers
@@ -73,8 +73,7 @@ def export(
         InputError: the wanted format cannot represent the model, or `out` is not new or empty.
         CrammedError: the exported model's logits differ from ours.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists already: name another folder with --to")
+    check_vacant(out, "--to")
     chosen, reasons = _choose(final, wanted)
     with new_folder(out) as folder:
         if chosen == "custom":
@@ -160,8 +159,8 @@ def _write_tokenizer(final: TrainedModel, folder: Path) -> None:
 @contextmanager
 def _importable(folder: Path) -> Iterator[Path]:
     """The folder under a valid package name, since transformers 4 imports it as a package."""
-    with TemporaryDirectory(prefix="crammed-export-") as place:
-        name = Path(place) / "crammed_export"
+    with scratch_folder() as place:
+        name = place / "crammed_export"
         name.symlink_to(folder.resolve(), target_is_directory=True)
         yield name
 

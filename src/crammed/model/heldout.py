@@ -34,6 +34,7 @@ SparseLogits = Callable[[Tensor, Tensor], Tensor]
 """(ids [B, S], positions [B, N]) -> logits [B, N, V]."""
 PaddedLogits = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(ids [B, S], positions [B, N], mask [B, S], False at padding) -> logits [B, N, V]."""
+Batches = Iterator[tuple[Tensor, Tensor]]
 T = TypeVar("T")
 
 
@@ -48,8 +49,8 @@ def heldout_loss(
     batch = _rows_at_once(rows)
     for rate in RATES:
         positions = _masked_positions(rows, rate)
-        measure = partial(_summed, logits, rows.ids, positions, mask_id, device)
-        total, batch = _fitting(measure, batch)
+        batches = partial(_batches, logits, rows.ids, positions, mask_id, device)
+        total, batch = _fitting(partial(_summed, batches), batch)
         loss = total / positions.size
         result[f"loss@{rate}"] = loss
         result[f"bits_per_character@{rate}"] = loss * rows.tokens_per_character / math.log(2)
@@ -64,8 +65,8 @@ def loss_by_position(
     Rows and masks are those of `heldout_loss`. None for a part without masked positions.
     """
     positions = _masked_positions(rows, RATES[0])
-    measure = partial(_one_by_one, logits, rows.ids, positions, mask_id, device)
-    losses, _ = _fitting(measure, _rows_at_once(rows))
+    batches = partial(_batches, logits, rows.ids, positions, mask_id, device)
+    losses, _ = _fitting(partial(_one_by_one, batches), _rows_at_once(rows))
     part = positions.flatten() * BINS // rows.ids.shape[1]
     counts = np.bincount(part, minlength=BINS)
     sums = np.bincount(part, losses, minlength=BINS)
@@ -118,7 +119,7 @@ def _batches(
     mask_id: int,
     device: torch.device,
     batch: int,
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Batches:
     """Logits [B * N, V] and labels [B * N] of the masked positions, `batch` rows at a time."""
     for start in range(0, len(ids), batch):
         labels = torch.from_numpy(ids[start : start + batch]).to(device)
@@ -128,35 +129,18 @@ def _batches(
 
 
 @torch.inference_mode()
-def _summed(
-    logits: SparseLogits,
-    ids: NDArray[np.int64],
-    positions: NDArray[np.int64],
-    mask_id: int,
-    device: torch.device,
-    batch: int,
-) -> float:
+def _summed(batches: Callable[[int], Batches], batch: int) -> float:
     """Cross-entropy summed over all positions."""
     total = 0.0
-    for found in _batches(logits, ids, positions, mask_id, device, batch):
+    for found in batches(batch):
         total += F.cross_entropy(*found, reduction="sum").item()
     return total
 
 
 @torch.inference_mode()
-def _one_by_one(
-    logits: SparseLogits,
-    ids: NDArray[np.int64],
-    positions: NDArray[np.int64],
-    mask_id: int,
-    device: torch.device,
-    batch: int,
-) -> NDArray[np.float32]:
+def _one_by_one(batches: Callable[[int], Batches], batch: int) -> NDArray[np.float32]:
     """Cross-entropy at each position, [R * N]."""
-    parts = [
-        F.cross_entropy(*found, reduction="none").cpu()
-        for found in _batches(logits, ids, positions, mask_id, device, batch)
-    ]
+    parts = [F.cross_entropy(*found, reduction="none").cpu() for found in batches(batch)]
     losses: NDArray[np.float32] = torch.cat(parts).numpy()
     return losses
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from crammed.errors import InputError
+from crammed.files.regular import ordinary
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -20,7 +21,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         InputError: the file is missing, cut off, or not of this format.
     """
     try:
-        return load_file(file)
+        return load_file(ordinary(file))
     except FileNotFoundError as error:
         raise InputError(f"{file.name} is missing") from error
     # Besides its own error, the library raises others for invalid numbers and types.

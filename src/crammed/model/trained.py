@@ -15,9 +15,11 @@ from crammed.config import ModelConfig
 from crammed.config.corpus import MOST_TOKENS
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
+from crammed.data.tokenization.tokenizer import read_tokenizer
 from crammed.errors import InputError
 from crammed.files.folders import new_folder
 from crammed.files.hashes import HASHES, damage, write_hashes
+from crammed.files.regular import read_text
 from crammed.files.writing import write_json
 from crammed.model.encoder import MaskedLM
 from crammed.model.tensors import misfit, read_tensors
@@ -127,7 +129,7 @@ def _read(folder: Path, file: Path) -> TrainedModel:
     if (folder / HASHES).exists() and (fault := damage(folder)):
         raise _Damaged(fault)
     try:
-        values = json.loads(file.read_text("utf-8"))
+        values = json.loads(read_text(file))
         sections = migrate({"model": values["model"]})
         vocab_size, row_length = int(values["vocab_size"]), int(values["row_length"])
         hashed = values["schema"] > 1
@@ -142,7 +144,7 @@ def _read(folder: Path, file: Path) -> TrainedModel:
         raise _Damaged(str(error)) from error
     if fault := _misfit(weights, config, vocab_size):
         raise _Damaged(f"model.safetensors does not match config.json: {fault}")
-    return TrainedModel(config, vocab_size, row_length, _tokenizer(folder), weights)
+    return TrainedModel(config, vocab_size, row_length, _tokenizer(folder, vocab_size), weights)
 
 
 def _misfit(weights: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> str | None:
@@ -156,9 +158,9 @@ def _misfit(weights: dict[str, Tensor], config: ModelConfig, vocab_size: int) ->
     return misfit(weights, dict(model.named_parameters()))
 
 
-def _tokenizer(folder: Path) -> Tokenizer:
+def _tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     file = folder / "tokenizer.json"
     try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more specific
+        return read_tokenizer(file, vocab_size)
+    except InputError as error:
         raise _Damaged(f"{file.name} is not a readable tokenizer") from error

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from crammed.formats.records import Record, without_surrogates
+from crammed.hints import did_you_mean
 from crammed.tasks.labels import class_number, flag_of, is_untagged, list_of, value_of
 from crammed.tasks.rows import Texts
 from crammed.tasks.task import Task, pieces
@@ -95,10 +96,9 @@ def column(record: Record, name: str) -> Any:
         ValueError: there is no such column; the message lists the existing ones.
     """
     if name not in record:
-        raise ValueError(
-            f"no column {name!r} (it has: {', '.join(map(str, record))}); is this the data of "
-            "another task?"
-        )
+        names = [str(each) for each in record]
+        hint = did_you_mean(name, names).rstrip() or "is this the data of another task?"
+        raise ValueError(f"no column {name!r} (it has: {', '.join(names)}); {hint}")
     return record[name]
 
 

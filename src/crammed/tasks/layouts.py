@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from crammed.errors import InputError
 from crammed.files.hashes import sha256
+from crammed.files.regular import ordinary
 from crammed.formats import hub
 from crammed.formats.hub import HubDataset
 from crammed.formats.lines import COMPRESSIONS, File
@@ -188,16 +189,16 @@ def _files(folder: Path, split: str) -> tuple[Path, ...]:
     """
     if not folder.is_dir():
         return ()
-    known = [file for file in sorted(folder.iterdir()) if _inner(file).suffix in _READERS]
+    files = [file for file in sorted(folder.iterdir()) if file.is_file()]
+    known = [file for file in files if _inner(file).suffix in _READERS]
     whole = [file for file in known if file.name == split or _inner(file).stem == split]
-    whole = [file for file in whole if file.is_file()]
     if len(whole) > 1:
         names = " and ".join(file.name for file in whole)
         raise InputError(f"{folder} has {names}: keep the one that is the split {split}")
     if whole:
         return tuple(whole)
     if (folder / split).is_dir():
-        return tuple(sorted((folder / split).glob("*.parquet")))
+        return tuple(map(ordinary, sorted((folder / split).glob("*.parquet"))))
     return _numbered(known, split)
 
 

@@ -274,10 +274,10 @@ class Suite(Section):
         for mean, of in self.means.items():
             for name in of:
                 if name not in numbers:
-                    raise ValueError(f"means.{mean}: {_no_such('number', name, numbers)}")
+                    raise ValueError(f"means.{mean}: {no_such('number', name, numbers)}")
         for file in self.between:
             if file not in files:
-                raise ValueError(f"between: {_no_such('test file', file, files)}")
+                raise ValueError(f"between: {no_such('test file', file, files)}")
         return self
 
     def select(self, names: Iterable[str]) -> list[Task]:
@@ -288,11 +288,11 @@ class Suite(Section):
         """
         for name in names:
             if name not in self.tasks:
-                raise InputError(f"suite {self.name}: {_no_such('task', name, self.tasks)}")
+                raise InputError(f"suite {self.name}: {no_such('task', name, self.tasks)}")
         return [self.tasks[name] for name in names]
 
 
-def _no_such(kind: str, name: str, known: Iterable[str]) -> str:
+def no_such(kind: str, name: str, known: Iterable[str]) -> str:
     """A message that a name does not exist, suggesting one that does."""
     names = list(known)
     return f"no {kind} {name!r}: {did_you_mean(name, names)}choose one of {', '.join(names)}"

@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from crammed.data.tokenization.tokenizer import check_frame
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
 from crammed.evaluation.backbones.huggingface_files import (
@@ -83,6 +84,10 @@ class HuggingFaceBackbone:
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
         check_length(max_length, self)
+        with loading(self.name, "tokenizer"):  # a damaged one may fail at some texts alone
+            return self._tokenized(texts, max_length, words)
+
+    def _tokenized(self, texts: Sequence[Texts], max_length: int, words: bool) -> Tokenized:
         if self._library is None:
             return by_python(
                 self._tokenizer, texts, max_length, types=self._types, words=words, filler=self.pad
@@ -186,6 +191,9 @@ class HuggingFaceBackbone:
                 f"the tokenizer of {self.name} has ids up to {max(vocabulary)}, but the model has "
                 f"only {rows} embeddings: they do not belong together"
             )
+        library = getattr(self._tokenizer, "backend_tokenizer", None)
+        if library is not None:
+            check_frame(library, rows, f"the tokenizer of {self.name}")
 
 
 class _Classifier(nn.Module):

@@ -6,15 +6,20 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from crammed.data.tokenization.tokenizer import MOST_IDS, check_ids
 from crammed.errors import InputError
 from crammed.extras import import_extra
 from crammed.files.folders import inside
+from crammed.files.regular import ordinary, read_text
 from crammed.terminal.quiet import quiet_transformers
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer*", "vocab*", "merges.txt", "*.model")
-_MOST_LAYERS, _MOST = 10_000, 2**31
+_MOST_LAYERS, _MOST_LABELS, _MOST = 10_000, 100_000, 2**31
+_OF_PYTORCH = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
+"""Implementations that are not downloaded."""
 _REST = (
     "config.json",
     "*.index.json",
@@ -66,24 +71,87 @@ def model_files(folder: Path) -> list[Path]:
 
     Raises:
         InputError: there are no weights, config.json does not name the model type or asks for
-            impossible sizes, or an index of weights is damaged or points outside the folder.
+            impossible sizes or for code, there is an adapter, or an index of weights is damaged or
+            points outside the folder.
     """
+    for file in folder.iterdir():  # transformers reads more of them than are listed here
+        if not file.is_dir():
+            ordinary(file)
+    if (folder / "adapter_config.json").exists():  # it names another model to load
+        raise InputError(f"{folder} holds an adapter: merge it into its model, and name the result")
     weights = _weights(folder)
     if not weights:
         raise InputError(f"{folder} holds no weights (model.safetensors or pytorch_model.bin)")
     try:
-        values = json.loads((folder / "config.json").read_text("utf-8"))
+        values = json.loads(read_text(folder / "config.json"))
         kind = values.get("model_type")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{folder / 'config.json'} is not a JSON object") from error
     if kind is None:
         ours = f": type the run directory, {folder.parent}" if "row_length" in values else ""
         raise InputError(f"{folder / 'config.json'} has no model_type{ours}")
-    for key, value in values.items():
-        if isinstance(value, int) and value > (_MOST_LAYERS if "layers" in key else _MOST):
+    for key, value in _settings(values):
+        if isinstance(value, int) and value > _most(key):
             raise InputError(f"{folder / 'config.json'}: no model has so large a {key}")
+        if "implementation" in key and isinstance(value, str) and value not in _OF_PYTORCH:
+            raise InputError(
+                f"{folder / 'config.json'} asks for the code {value!r} as its {key}: remove that "
+                "key, and PyTorch's own is used"
+            )
+        if key == "quantization_config" and value is not None:
+            raise InputError(
+                f"{folder / 'config.json'} asks for the code of a quantization ({key}): evaluate a "
+                "version of the model without it"
+            )
     _check_indices(folder)
+    _check_ids(folder)
     return [*weights, *{file for pattern in _REST for file in folder.glob(pattern)}]
+
+
+def _settings(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys and values of a configuration and all those inside it.
+
+    What a key names for several parts of a model comes with the name of that key.
+    """
+    if isinstance(values, dict):
+        for name, value in values.items():
+            if isinstance(value, dict):
+                yield str(name), value
+            yield from _settings(value, key if "implementation" in key else str(name))
+    elif isinstance(values, list):
+        for value in values:
+            yield from _settings(value, key)
+    else:
+        yield key, values
+
+
+def _most(key: str) -> int:
+    if "layers" in key:
+        return _MOST_LAYERS
+    return {"num_labels": _MOST_LABELS, "vocab_size": MOST_IDS}.get(key, _MOST)
+
+
+def _check_ids(folder: Path) -> None:
+    """Refuse ids beyond any vocabulary: libraries count up to them."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "vocab.json"):
+        file = folder / name
+        if not file.exists():
+            continue
+        try:
+            values = json.loads(read_text(file))
+            if name == "tokenizer.json":
+                check_ids(values, file)
+                continue
+            listed = values.values()
+            if name == "tokenizer_config.json":
+                listed = map(int, values.get("added_tokens_decoder") or ())
+            most = max((each for each in listed if isinstance(each, int)), default=0)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{file} is damaged, or is not a tokenizer's") from error
+        if most >= MOST_IDS:
+            raise InputError(
+                f"{file} has a token with the id {most:,}; ids must be below {MOST_IDS:,}"
+            )
 
 
 def is_weights(file: Path) -> bool:
@@ -95,7 +163,7 @@ def _check_indices(folder: Path) -> None:
     """Refuse an index of weights that points outside the folder: transformers would follow it."""
     for index in folder.glob("*.index.json"):
         try:
-            names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+            names = set(json.loads(read_text(index))["weight_map"].values())
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{index} is not a list of weights") from error
         for name in names:
@@ -129,8 +197,12 @@ def loading(name: str, part: str) -> Iterator[None]:
                 "to run it"
             ) from error
         raise InputError(f"the {part} of {name} cannot be loaded: {_first_line(error)}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # from a library's Rust code
+            raise
+        raise InputError(f"the {part} of {name} cannot be loaded: {_first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     words = next(iter(str(error).strip().splitlines()), "")
     return words[:300] or type(error).__name__

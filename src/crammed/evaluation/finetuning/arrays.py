@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.files.faults import disk_faults
+from crammed.files.regular import open_new, open_to_read
 
 Arrays = dict[str, NDArray[Any]]
 _DAMAGED = (
@@ -36,7 +37,7 @@ def save_arrays(file: Path, arrays: Arrays, about: dict[str, Any]) -> None:
     with disk_faults(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with aside.open("wb") as stream:
+            with open_new(aside) as stream:
                 np.savez(stream, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -48,7 +49,7 @@ def save_arrays(file: Path, arrays: Arrays, about: dict[str, Any]) -> None:
 def load_arrays(file: Path) -> tuple[Arrays, dict[str, Any]] | None:
     """What `save_arrays` wrote, or None if there is no readable file."""
     try:
-        with np.load(file, allow_pickle=False) as stored:
+        with open_to_read(file) as raw, np.load(raw, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
             about = json.loads(str(arrays.pop("about")))
     except _DAMAGED:

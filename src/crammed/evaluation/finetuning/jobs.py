@@ -24,8 +24,9 @@ from crammed.evaluation.backbones.tokens import Tokenized
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
 from crammed.evaluation.finetuning.batches import EncodedSplit, word_places
 from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetune, predict
-from crammed.machine.device import is_out_of_memory
+from crammed.machine.device import is_out_of_memory, with_threads
 from crammed.machine.workers import available_memory, cores, worker_processes
+from crammed.safepath import protect_children
 from crammed.tasks.task import TaskKind
 from crammed.terminal.progress import Progress
 
@@ -150,11 +151,17 @@ class FinetuneJob:
 
 @dataclass(frozen=True)
 class FinetuneSetup:
-    """What all jobs share: the pretrained model, the protocol, the device and its numerics."""
+    """What all jobs share: the pretrained model, the protocol, the device and its numerics.
+
+    Attributes:
+        threads: CPU threads of each job, on which rounding depends; None follows from the number of
+            jobs and cores.
+    """
 
     backbone: BackboneSpec
     protocol: Protocol
     numerics: Numerics
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -197,9 +204,9 @@ def run_jobs(
     """
     jobs = sorted(jobs, key=lambda job: -job.task.tokens)  # the jobs of a task stay together
     if setup.numerics.device.type == "cpu":
-        workers = min(len(jobs), limit or _workers(parameters))
+        workers = _at_once(len(jobs), parameters, limit, setup.threads)
         if workers <= 1:
-            reports = _in_groups(jobs, setup, 1, progress)
+            reports = with_threads(setup.threads, _in_groups(jobs, setup, 1, progress))
         else:
             reports = _in_processes(jobs, setup, workers)
     else:
@@ -215,6 +222,18 @@ def run_jobs(
                 failures.setdefault(report.job.task.name, report.failure)
             bar.update(done, detail)
     return failures
+
+
+def usual_threads(jobs: int, parameters: int, limit: int | None) -> int:
+    """CPU threads of each job where nothing else decides; the arguments are those of `run_jobs`."""
+    workers = _at_once(jobs, parameters, limit, None)
+    return max(1, cores() // workers) if workers > 1 else torch.get_num_threads()
+
+
+def _at_once(jobs: int, parameters: int, limit: int | None, threads: int | None) -> int:
+    """How many jobs to run at once; those with a certain number of threads fill the cores."""
+    workers = min(jobs, limit or _workers(parameters))
+    return workers if threads is None else min(workers, max(1, cores() // threads))
 
 
 def _workers(parameters: int) -> int:
@@ -260,9 +279,10 @@ def _in_processes(
     jobs: Sequence[FinetuneJob], setup: FinetuneSetup, workers: int
 ) -> Iterator[JobProgress]:
     """Run jobs in several processes, which share the cores equally; each has one job at a time."""
+    protect_children()
     context = multiprocessing.get_context("spawn")
     tokens = context.Value("d", 0.0)
-    threads = max(1, cores() // workers)
+    threads = setup.threads or max(1, cores() // workers)
     arguments = (setup, tokens, threads)
     with worker_processes(workers, "--jobs 1", _begin_worker, arguments) as pool:
         running = {pool.submit(_in_worker, job): job for job in jobs}

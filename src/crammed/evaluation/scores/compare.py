@@ -141,6 +141,17 @@ def compare(
     return entries
 
 
+def untested(entry: Json) -> Json:
+    """An entry of `compare` between models that were judged by different protocols.
+
+    The resamples know nothing of the protocol, so an interval or p would test both at once.
+    """
+    if "why" in entry:
+        return entry
+    kept = {key: value for key, value in entry.items() if key not in ("interval_over", "same")}
+    return {**kept, "interval": None, "p": None, "untested": "different protocols"}
+
+
 def _why_not(name: str, a: Mapping[str, Json], b: Mapping[str, Json]) -> str | None:
     for side, tasks in (("A", a), ("B", b)):
         if name not in tasks:

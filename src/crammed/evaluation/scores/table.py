@@ -73,6 +73,8 @@ def score_interval_text(entry: Json, sign: str = "") -> str:
     """The interval of a score, mean or difference, marked if it covers rows alone."""
     if entry.get("same"):
         return "same predictions"
+    if "untested" in entry:
+        return str(entry["untested"])
     rows_only = entry["interval"] is not None and is_over_rows(entry)
     return interval_text(entry["interval"], sign) + (", rows only" if rows_only else "")
 
