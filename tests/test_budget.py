@@ -154,13 +154,13 @@ def test_restore_adds_earlier_processes_and_lost_time() -> None:
     assert ledger.wall() == 12.0
 
 
-def test_pace_plans_with_the_median_and_stops_by_the_slowest() -> None:
+def test_pace_plans_with_the_median_and_knows_the_slowest() -> None:
     pace = Pace()
-    assert pace.typical(5) == pace.pessimistic(5) == 0.0
-    for seconds in (1.0, 1.0, 4.0):
+    assert pace.typical(5) == pace.slowest(5) == 0.0
+    for seconds, typical in ((4.0, 12.0), (1.0, 3.0), (1.0, 3.0), (9.0, 3.0), (9.0, 12.0)):
         pace.record(seconds, rows=2)
-    assert pace.typical(6) == 3.0
-    assert pace.pessimistic(6) == 12.0
+        assert pace.typical(6) == typical
+    assert pace.slowest(6) == 27.0
 
 
 @pytest.mark.parametrize(

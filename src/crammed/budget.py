@@ -223,11 +223,16 @@ class Pace:
         self._seconds_per_row.append(seconds / rows)
 
     def typical(self, rows: int) -> float:
-        """Seconds for `rows` at the median pace, used by schedules; 0 before the first update."""
-        return rows * statistics.median(self._seconds_per_row) if self._seconds_per_row else 0.0
+        """Seconds for `rows` at the median pace; 0 before the first update.
 
-    def pessimistic(self, rows: int) -> float:
-        """Seconds at the slowest pace, which decides whether one more fits; 0 before the first."""
+        Schedules follow it, and it decides whether one more update fits. Neither a pause nor a load
+        of a moment changes it: of an even number, the lower middle counts, so that even a pause in
+        one of two updates does not. If a machine becomes slow, the median soon does as well.
+        """
+        return rows * statistics.median_low(self._seconds_per_row or (0.0,))
+
+    def slowest(self, rows: int) -> float:
+        """Seconds at the slowest pace, from which on the end may be near; 0 before the first."""
         return rows * max(self._seconds_per_row, default=0.0)
 
 

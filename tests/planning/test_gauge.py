@@ -13,7 +13,7 @@ from crammed.config import RunConfig
 from crammed.data.heldout import HeldoutRows
 from crammed.machine.device import Device
 from crammed.planning import gauge
-from crammed.planning.gauge import heldout_pace, training_pace, training_speed
+from crammed.planning.gauge import Measured, heldout_pace, training_pace, training_speed
 from crammed.rules.sizing import flops_per_token
 from crammed.training.step import TrainStep
 from support.costs import timed_config
@@ -54,7 +54,7 @@ class Machine:
         patch.setattr(gauge, "nominal_speed", lambda compute: 3 * free)
         patch.setattr(TrainStep, "gradients", lambda *given: self.gradients(*given))
         patch.setattr(TrainStep, "apply", lambda *_: self.work(AN_UPDATE))
-        return training_speed(config, device, self.clock, self.rest) / free
+        return training_speed(config, device, self.clock, self.rest).speed / free
 
 
 def _flops(config: RunConfig) -> float:
@@ -143,5 +143,41 @@ def test_a_short_budget_has_little_patience(
     assert len(machine.rested) == rests
 
 
+class Shared(Machine):
+    """Beside other work until a moment: two threads take 16 times as long, and one twice."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__(16.0, lambda now: now < until)
+        self.threads, self.waited = 2, 0.0
+
+    def work(self, seconds: float) -> None:
+        began = self.clock.now
+        self.times = 16.0 if self.threads > 1 else 2.0
+        super().work(seconds)
+        if self.held(began - self.began):
+            self.waited += 0.4 * (self.clock.now - began)
+
+    def share(self, config: RunConfig, device: Device, patch: pytest.MonkeyPatch) -> Measured:
+        patch.setattr(gauge, "core_waits", lambda: {"1": 5.0, "2": self.waited})
+        patch.setattr(torch, "get_num_threads", lambda: self.threads)
+        patch.setattr(torch, "set_num_threads", lambda count: setattr(self, "threads", count))
+        patch.setattr(gauge, "_PLAUSIBLE", 0.0)
+        self.measure(config, device, patch)
+        self.began = self.clock.now
+        return training_speed(config, device, self.clock, self.rest)
+
+
+@pytest.mark.parametrize(("until", "busy", "times"), [(42.0, False, 1.0), (1e9, True, 2.0)])
+def test_a_busy_machine_is_measured_when_the_load_has_gone_or_with_one_thread(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch, until: float, busy: bool, times: float
+) -> None:
+    machine, asked = Shared(until), config()
+    found = machine.share(asked, cpu, monkeypatch)
+    free = _flops(asked) / (A_ROW * asked.batch.rows + AN_UPDATE)
+    assert found.busy == busy
+    assert free / found.speed == pytest.approx(times)
+    assert machine.threads == 2
+
+
 def test_a_real_device_is_measured_in_a_moment(cpu: Device) -> None:
-    assert 1e6 < training_speed(config(budget="2s"), cpu) < 1e13
+    assert 1e6 < training_speed(config(budget="2s"), cpu).speed < 1e13

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from functools import partial
@@ -21,8 +22,8 @@ from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.pipeline import run_everything
 from crammed.planning import oncard
-from crammed.planning.gauge import Pace
-from crammed.planning.settling import settled
+from crammed.planning.gauge import Measured, Pace
+from crammed.planning.settling import measuring, settled
 from crammed.rules.choosing import Asked, shape_of
 from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_choice, read_config
@@ -31,7 +32,7 @@ from crammed.study.arms import load_study
 from crammed.study.corpora import Corpora
 from crammed.study.costs import cost_of
 from crammed.study.timing import Timing
-from crammed.terminal.progress import SILENT
+from crammed.terminal.progress import SILENT, Progress
 from support.text import documents, write_jsonl
 
 SLOW, FAST = 1e7, 1e10
@@ -59,12 +60,12 @@ class Machine:
     """Measures whatever speed it is set to."""
 
     def __init__(self) -> None:
-        self.speed = SLOW
+        self.speed, self.busy = SLOW, False
         self.asked: list[RunConfig] = []
 
-    def __call__(self, config: RunConfig, device: Device) -> float:
+    def __call__(self, config: RunConfig, device: Device) -> Measured:
         self.asked.append(config)
-        return self.speed
+        return Measured(self.speed, self.busy)
 
 
 @pytest.fixture
@@ -151,6 +152,73 @@ def test_a_run_that_was_stopped_goes_on_and_ends(
     assert json.loads(capsys.readouterr().out)["u"] > 0.0
     pretrained(corpus, tmp_path / "run")  # which is finished
     assert len(machine.asked) == measured
+
+
+def test_a_run_that_chose_on_a_busy_machine_chooses_again_until_it_has_begun(
+    tmp_path: Path, corpus: Corpus, machine: Machine
+) -> None:
+    run, machine.busy = tmp_path / "run", True
+    stopped_at("crammed.pipeline.pretrain", lambda: pretrained(corpus, run))
+    small, choice = read_config(run), read_choice(run)
+    assert choice is not None
+    assert choice.busy
+    with pytest.raises(InputError, match=r"\(seed: 0 there, 1 here\)"):
+        pretrained(corpus, run, "seed=1")
+    machine.speed, machine.busy = FAST, False
+    stopped_at("crammed.pipeline.pretrain", lambda: pretrained(corpus, run))
+    large, choice = read_config(run), read_choice(run)
+    assert large.model.width > small.model.width
+    assert choice is not None
+    assert not choice.busy
+    measured = len(machine.asked)
+    pretrained(corpus, run)
+    assert len(machine.asked) == measured
+
+
+def test_it_is_said_once_that_the_machine_is_busy(
+    corpus: Corpus, cpu: Device, machine: Machine
+) -> None:
+    said, config = io.StringIO(), asked(corpus).config
+    measure = measuring(cpu, Progress(said))
+    for machine.busy in (False, True, True):
+        assert measure(config) == SLOW
+    lines = said.getvalue().splitlines()
+    assert [line[:16] for line in lines if "measuring" not in line] == ["machine  is busy"]
+    assert measure.busy
+
+
+def test_a_choice_from_a_busy_machine_stays_once_a_run_has_begun(
+    tmp_path: Path, corpus: Corpus, machine: Machine
+) -> None:
+    run, machine.busy = tmp_path / "run", True
+    stopped_at("crammed.pipeline.heldout_loss", lambda: pretrained(corpus, run))
+    measured, config, machine.speed = len(machine.asked), read_config(run), FAST
+    pretrained(corpus, run)
+    assert (len(machine.asked), read_config(run)) == (measured, config)
+
+
+def test_a_prepared_corpus_keeps_its_vocabulary_when_the_size_is_chosen_again(
+    tmp_path: Path, machine: Machine
+) -> None:
+    wanted, run, machine.busy = of_text(tmp_path, 600), tmp_path / "run", True
+    prepared(wanted, run)
+    before, machine.speed, machine.busy = read_config(run), FAST, False
+    prepared(wanted, run)
+    after = read_config(run)
+    assert after.model.width > before.model.width
+    assert after.tokenizer == before.tokenizer
+
+
+def test_a_busy_machine_that_measures_the_same_again_is_no_longer_noted(
+    tmp_path: Path, corpus: Corpus, machine: Machine
+) -> None:
+    run, machine.busy = tmp_path / "run", True
+    for busy in (True, False):
+        machine.busy = busy
+        stopped_at("crammed.pipeline.pretrain", lambda: pretrained(corpus, run))
+        choice = read_choice(run)
+        assert choice is not None
+        assert choice.busy == busy
 
 
 def test_plan_foretells_what_pretrain_chooses(

@@ -28,7 +28,7 @@ from crammed.planning.measure import Speed
 from crammed.planning.settling import announce
 from crammed.report.page import write_report
 from crammed.rules.choosing import Asked, Choice, choose
-from crammed.rules.early_end import EarlyEnd
+from crammed.rules.early_end import EarlyEnd, ended_short
 from crammed.rules.recipe import EARLIER, ask, formerly
 from crammed.rules.sizing import (
     FOLLOWERS,
@@ -258,6 +258,32 @@ def test_how_much_text_could_be_used(share: float, times: str) -> None:
 @pytest.mark.parametrize("share", [0.0, 0.9951, 1.0, 3.0])
 def test_a_budget_that_is_spent_is_no_early_end(share: float) -> None:
     assert EarlyEnd.of(of_text("1h"), 1000, None, 16.0, share) is None
+
+
+def test_a_run_that_ends_short_says_so_everywhere(
+    tmp_path: Path, corpus: Corpus, cpu: Device
+) -> None:
+    config, said = of_text(f"{int(3.5 * 256)}tok", "null"), io.StringIO()  # an update reads 256
+    with RunDir.open(tmp_path / "run", config) as run, Progress(said) as progress:
+        train_and_export(run, corpus, cpu, progress)
+        printed = result(run)
+    words = printed["ended_short"]
+    assert words.startswith("training ended at 86 % of its schedule, with learning rates that had")
+    assert words.endswith("the 128 tokens left of 896 tokens; raise the budget or lower batch.rows")
+    assert f"note  {words}" in said.getvalue().splitlines()
+    assert ("note", words) in run_lines(printed)
+    page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    assert words[1:] in page
+
+
+def test_a_run_that_reaches_the_end_of_its_schedule_does_not_end_short() -> None:
+    config, early = of_text("1m"), EarlyEnd.of(of_text("1m"), 1000, None, 16.0, 0.5)
+    for u, ending in ((1.0, None), (0.951, None), (0.5, early)):
+        assert ended_short(config, u, ending) is None
+    words = ended_short(config, 0.7, None)
+    assert words is not None
+    assert "into the 18s left of 1m; " in words
+    assert words.endswith("lower batch.rows and run nothing beside it")
 
 
 # ---- what is planned

@@ -119,9 +119,8 @@ def test_an_update_is_that_of_its_documents_one_by_one(cpu: Device) -> None:
 
 WAYS: list[dict[str, Any]] = [
     {"recomputes": True},
-    {"kernels": "triton"},
     {"compile": True, "recomputes": True},
-    {"compile": True, "kernels": "triton", "dtype": torch.bfloat16},
+    {"compile": True, "dtype": torch.bfloat16},
 ]
 
 

@@ -39,8 +39,8 @@ def graphs_kept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return graphs
 
 
+# Float32 is compared more closely below, where a growing batch leaves rows over.
 FORMATS: list[dict[str, Any]] = [
-    {"dtype": FLOAT32},
     {"dtype": BFLOAT16},
     {"dtype": FLOAT16},
     {"dtype": BFLOAT16, "fp8": True, "recomputes": True},
@@ -88,13 +88,13 @@ def test_what_the_compiler_cannot_trace_is_one_line(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_a_seed_is_no_constant_of_the_compiled_step(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch, dropout: float
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Neither for the masks nor for dropout."""
     graphs = graphs_kept(monkeypatch)
     for seed in (0, 1, 2**40 + 5):
-        config = tiny("crammed", f"seed={seed}", f"model.dropout={dropout}")
+        config = tiny("crammed", f"seed={seed}", "model.dropout=0.2")
         step, _ = step_with(cpu, config, compile=True)
         step.gradients(rows_of(8), update_of(8))
         torch._dynamo.reset()  # as a new process would be

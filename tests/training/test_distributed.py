@@ -87,21 +87,20 @@ def train(corpus: Corpus, out: Path, processes: int, *words: str) -> None:
         assert [member.returncode for member in members] == [0] * processes, errors
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "dtype", "tolerance"),
-    # Muon multiplies in 16 bits where the processor can; a sum's last bit decides what they become.
-    [("adamw", "float32", 1e-4), ("muon", "float32", 5e-2), ("adamw", "float16", 2e-2)],
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 1e-2)])
 def test_two_processes_train_what_one_does(
-    tmp_path: Path, corpus: Corpus, optimizer: str, dtype: str, tolerance: float
+    tmp_path: Path, corpus: Corpus, dtype: str, tolerance: float
 ) -> None:
+    """Gradients are sums in another order, so they differ by a few units of rounding, which are
+    2**-24 in float32 and 2**-11 in float16, and steps of SGD differ by as much. Those of Adam and
+    Muon need not: they make the small parts of a gradient, which may be all rounding, large.
+    """
     # Seven rows an update: the processes have different shares.
-    words = [f"optim.name={optimizer}", "batch.rows=7", "train.log_seconds=0.001"]
-    words += [f"compute.dtype={dtype}", "train.attention=document"]
+    words = ["optim.name=sgd", "optim.lr=0.01", "optim.clip=null", "batch.rows=7"]
+    words += [f"compute.dtype={dtype}", "train.attention=document", "train.log_seconds=0.001"]
     # The budget would last for ever: the length of the text ends the run after twelve updates.
     words += ["--budget=1000h", f"budget.most_epochs={12.5 * 7 / corpus.rows}"]
     words += ["model.attention_start=random", "model.embedding_std=null"]
-    words += ["optim.matrix_lr=1.6e-3"] if optimizer == "muon" else []  # so that none is measured
     for name, count in (("one", 1), ("two", 2)):
         train(corpus, tmp_path / name, count, *words)
     train(corpus, tmp_path / "two", 2, *words)  # a finished run is shown by both
@@ -109,10 +108,10 @@ def test_two_processes_train_what_one_does(
         load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two")
     )
     for name, weight in one.items():
-        assert (weight - two[name]).norm() <= tolerance * weight.norm() + 1e-4, name
+        assert (weight - two[name]).norm() <= tolerance * weight.norm(), name
     assert [read_metrics(tmp_path / name)[-1]["update"] for name in ("one", "two")] == [12, 12]
     losses = [[p["loss"] for p in read_metrics(tmp_path / name)] for name in ("one", "two")]
-    assert losses[1][-1] == pytest.approx(losses[0][-1], rel=max(1e-4, tolerance / 20))
+    assert losses[1] == pytest.approx(losses[0], rel=tolerance)
 
 
 def test_several_processes_go_back_together(tmp_path: Path, corpus: Corpus) -> None:
@@ -158,10 +157,11 @@ def test_all_begin_with_the_leader_s_embeddings(tmp_path: Path, corpus: Corpus) 
 
 MEASURED = """
 import crammed.planning.settling as settling
+from crammed.planning.gauge import Measured
 def measured(config, device):
     speed = {speed}
     assert speed, "measured by a process that does not lead"
-    return speed
+    return Measured(speed, False)
 settling.training_speed = measured
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from crammed.budget import Account, Budget
 from crammed.config.base import PositiveFloat, Section, Size
@@ -135,12 +135,12 @@ class ComputeConfig(Section):
     fp8: Literal["on", "off"] = "off"
     """Use 8-bit matrix products in the layers; needs NVIDIA compute capability 8.9 or higher."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Use torch.compile; `auto` does so on GPUs, and on CPUs in runs long enough for it to pay."""
-    kernels: Literal["auto", "compiler", "triton"] = "auto"
-    """What computes norms, gates and the loss: the code of torch.compile, or `crammed.kernels`.
-    `auto` is `compiler`, but on a CPU it also leaves out what no prediction needs, and has a faster
-    loss in float32 updates that are not compiled. A run that is resumed with `auto` keeps what it
-    began with."""
+    """Use torch.compile; `auto` does so on GPUs, and on CPUs in runs long enough for it to pay that
+    do not train in lanes."""
+    kernels: Literal["auto", "compiler"] = "auto"
+    """Differs on a CPU alone: there `auto` leaves out what no prediction needs, and has a faster
+    loss in float32 updates that are not compiled; `compiler` computes as the first versions did. A
+    run that is resumed with `auto` keeps what it began with."""
     recompute: Literal["auto", "on", "off"] = "auto"
     """Recompute the layers' activations in the backward pass instead of keeping them; `auto` does
     so where memory is short."""
@@ -148,7 +148,18 @@ class ComputeConfig(Section):
     """Rows of one forward and backward pass; null leaves it to the device."""
     threads: Workers | None = None
     """CPU threads; null leaves it to PyTorch."""
+    lanes: Workers | None = None
+    """Parts of an update that are computed side by side on a CPU, by one thread each; null makes
+    one for each thread where that was measured as faster, and 1 leaves the threads to PyTorch. A
+    run that is resumed with null keeps what it began with."""
     workers: Workers | None = None
     """Processes that prepare data, or fine-tune on a CPU; null is one per core."""
     engine: Literal["processes", "ray"] = "processes"
     """Prepare with processes on this machine, or on a Ray cluster."""
+
+    @field_validator("kernels", mode="before")
+    @classmethod
+    def _refuse_triton(cls, kernels: Any) -> Any:
+        if kernels == "triton":
+            raise ValueError("triton was removed: set compute.kernels=auto, or leave it out")
+        return kernels

@@ -123,7 +123,10 @@ def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
         try:
             text = Path(name).read_text("utf-8")
         except OSError as error:
-            raise InputError(f"cannot read {kind} {name}: {error.strerror}") from error
+            hint = did_you_mean(Path(name).stem, names).rstrip()
+            raise InputError(
+                f"cannot read {kind} {name}: {error.strerror}{f'; {hint}' if hint else ''}"
+            ) from error
         except UnicodeDecodeError as error:
             raise InputError(f"{kind} {name} is not UTF-8 text") from error
     else:
@@ -192,6 +195,7 @@ def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:
         context = fault["ctx"]
         path = f"{path}.{context['discriminator'].strip(chr(39))}"
         message = f"must be one of {context['expected_tags']}, not {_shown(context['tag'])}"
+        message += _near(context["tag"], context["expected_tags"])
     elif fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = f"must be a section of keys, not {_shown(given)}"
     elif fault["type"] == "tuple_type":
@@ -202,13 +206,31 @@ def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:
         message = f"{message[0].lower()}{message[1:]}".replace(" after validation", "")
     elif fault["type"] != "value_error":
         message = f"{message[0].lower()}{message[1:]}, not {_shown(given)}"
+        if fault["type"] == "literal_error":
+            message += _near(given, fault["ctx"]["expected"])
     return f"{path}: {message}" if path else message
+
+
+def _near(given: object, expected: str) -> str:
+    """``; did you mean accuracy?`` if one of the quoted values is close to the given one."""
+    hint = did_you_mean(str(given), re.findall(r"'([^']*)'", expected)).rstrip()
+    return f"; {hint}" if hint else ""
 
 
 def _shown(given: object) -> str:
     """The given value, truncated if long."""
     text = repr(given)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
+
+
+def _deeper(section: Any, key: str, prefix: str) -> str:
+    """``did you mean optim.lr? `` if a section below has a key of this name."""
+    for name in getattr(section, "model_fields", {}):
+        choice = choices_of(section).get(name)
+        kinds = choice.kinds.values() if choice is not None else [subsection(section, name)]
+        if any(key in getattr(kind, "model_fields", {}) for kind in kinds):
+            return f"did you mean {prefix}{name}.{key}? "
+    return ""
 
 
 @dataclass(frozen=True)
@@ -240,5 +262,5 @@ class _Location:
         """The message for a key that this section does not have."""
         keys = sorted(getattr(self.holds, "model_fields", {}))
         prefix = f"{self.path}." if self.path else ""
-        hint = did_you_mean(key, keys, prefix)
+        hint = did_you_mean(key, keys, prefix) or _deeper(self.holds, key, prefix)
         return f"{prefix}{key}: no such key{self.kind}; {hint}keys here: {', '.join(keys)}"

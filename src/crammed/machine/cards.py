@@ -1,7 +1,10 @@
 """What is known about graphics cards without having one: peaks, memory, bandwidth.
 
-Figures are the manufacturer's, except for the peaks of the paper's three cards, which are the
-paper's own (Geiping and Goldstein 2022, section 2).
+Figures are the manufacturer's, from data sheets and white papers, except for the peaks of the
+paper's three cards, which are the paper's own (Geiping and Goldstein 2022, section 2). Peaks are
+without sparsity. GeForce cards have half of the advertised peak, because they add up in 32 bits at
+half speed. Where no white paper states that rate, as for most of the RTX 30 series, it is counted
+from a data sheet: 512 FLOPs per multiprocessor and cycle, at the boost clock.
 """
 
 from __future__ import annotations
@@ -58,18 +61,52 @@ class Card:
 
 
 CARDS = (
+    Card("B200", 2250.0, 180, 8000.0, (10, 0)),
     Card("H200", 989.0, 141, 4800.0, (9, 0)),
+    Card("H100 NVL", 835.0, 94, 3900.0, (9, 0)),
     Card("H100 PCIe", 756.0, 80, 2039.0, (9, 0)),
     Card("H100", 989.0, 80, 3350.0, (9, 0), published=258_700.0),  # uncompiled, PyTorch 2.2
+    Card("MI300X", 1307.4, 192, 5300.0, (9, 4)),  # as PyTorch reports gfx942
     Card("A100", 312.0, 40, 1555.0, (8, 0)),
     Card("A100 80GB", 312.0, 80, 2039.0, (8, 0)),
+    Card("A30", 165.0, 24, 933.0, (8, 0)),
+    Card("A10", 125.0, 24, 600.0, (8, 6)),
+    Card("A10G", 70.0, 24, 600.0, (8, 6)),
+    Card("L40S", 362.0, 48, 864.0, (8, 9)),
+    Card("L4", 121.0, 24, 300.0, (8, 9)),
+    Card("T4", 65.0, 16, 320.0, (7, 5)),
+    Card("V100", 125.0, 16, 900.0, (7, 0)),
+    Card("V100 32GB", 125.0, 32, 900.0, (7, 0)),
+    Card("RTX PRO 6000", 503.8, 96, 1792.0, (12, 0)),
+    Card("RTX 5090", 209.5, 32, 1792.0, (12, 0)),
+    Card("RTX 5080", 112.6, 16, 960.0, (12, 0)),
+    Card("RTX 5070 Ti", 87.9, 16, 896.0, (12, 0)),
+    Card("RTX 5070", 61.7, 12, 672.0, (12, 0)),
     Card("RTX 4090", 165.2, 24, 1008.0, (8, 9)),
+    Card("RTX 4080 SUPER", 104.4, 16, 736.3, (8, 9)),
+    Card("RTX 4080", 97.5, 16, 716.8, (8, 9)),
+    Card("RTX 4070 Ti SUPER", 88.2, 16, 672.3, (8, 9)),
+    Card("RTX 4070 Ti", 80.2, 12, 504.2, (8, 9)),
+    Card("RTX 4070 SUPER", 71.0, 12, 504.2, (8, 9)),
+    Card("RTX 4070", 58.3, 12, 504.2, (8, 9)),
+    Card("RTX 4060 Ti", 44.1, 8, 288.0, (8, 9)),
+    Card("RTX 4060 Ti 16GB", 44.1, 16, 288.0, (8, 9)),
+    Card("RTX 4060", 30.2, 8, 272.0, (8, 9)),
+    Card("RTX 3090 Ti", 80.0, 24, 1008.0, (8, 6)),
+    Card("RTX 3090", 71.0, 24, 936.0, (8, 6)),
+    Card("RTX 3080 Ti", 68.2, 12, 912.0, (8, 6)),
+    Card("RTX 3080", 59.5, 10, 760.0, (8, 6)),
+    Card("RTX 3070 Ti", 43.5, 8, 608.0, (8, 6)),
+    Card("RTX 3070", 40.6, 8, 448.0, (8, 6)),
+    Card("RTX 3060 Ti", 32.4, 8, 448.0, (8, 6)),
+    Card("RTX 3060", 25.5, 12, 360.0, (8, 6)),
     Card("RTX A6000", 154.8, 48, 768.0, (8, 6), published=103_200.0),  # compiled, PyTorch 2.0
     Card("RTX A4000", 88.45, 16, 448.0, (8, 6)),
     Card("RTX 2080 Ti", 53.8, 11, 616.0, (7, 5)),
-    Card("V100", 125.0, 16, 900.0, (7, 0)),
     Card("TITAN RTX", 130.5, 24, 672.0, (7, 5)),
 )
+_SLOWER = {"laptop", "q", "server", "d", "mig"}
+"""Words that mark a slower card of the same name: laptops, Max-Q, the RTX 4090 D, parts of one."""
 
 
 def known_card(name: str) -> Card | None:
@@ -78,30 +115,38 @@ def known_card(name: str) -> Card | None:
     Their order does not matter: an A100 with 80 GB calls itself ``NVIDIA A100-SXM4-80GB``.
     """
     words = _words(name)
-    known = [card for card in CARDS if _words(card.name) <= words]
+    known = [card for card in CARDS if _words(card.name) <= words and not words & _SLOWER]
     return max(known, key=lambda card: len(_words(card.name)), default=None)
 
 
 def _words(name: str) -> set[str]:
     """Words of a name, in lower case; ``80 GB`` is one of them."""
-    return set(re.findall(r"\w+", re.sub(r"(\d) gb\b", r"\1gb", name.lower())))
+    return set(re.findall(r"\w+", re.sub(r"(\d) ?gb?\b", r"\1gb", name.lower())))
 
 
 def card_called(name: str) -> Card:
-    """The card that a user's name for it means, which may be a part of it, such as ``4090``.
+    """The card that a user's name for it means, however it is spaced: ``4090``, ``rtx4090``.
 
     Raises:
         InputError: it means no card, or more than one.
     """
-    if (card := known_card(name)) is not None:
-        return card
-    meant = [card for card in CARDS if name.strip() and name.strip().lower() in card.name.lower()]
-    if not meant:
-        names = [card.name for card in CARDS]
-        hint, among = did_you_mean(name, names), ", ".join(names)
-        raise InputError(
-            f"--device {name}: no card of this name is known; {hint}name one of {among}"
-        )
-    if len(meant) > 1:
-        raise InputError(f"--device {name}: name one of {', '.join(card.name for card in meant)}")
-    return meant[0]
+    short = _squeezed(name)
+    for card in CARDS:
+        if short and short in (_squeezed(card.name), _squeezed(card.name).removeprefix("rtx")):
+            return card
+    if (known := known_card(name)) is not None:
+        return known
+    meant = [card.name for card in CARDS if short and short in _squeezed(card.name)]
+    if len(meant) == 1:
+        return card_called(meant[0])
+    hint, among = did_you_mean(short, names := [card.name for card in CARDS]), ", ".join(names)
+    if meant:
+        raise InputError(f"--device {name}: name one of {', '.join(meant)}")
+    raise InputError(f"--device {name}: no card of this name is known; {hint}name one of {among}")
+
+
+def _squeezed(name: str) -> str:
+    """A name in lower case, without its maker, brand and everything between words."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    makers = ("nvidia", "geforce", "tesla", "amd", "instinct")
+    return "".join(word for word in words if word not in makers)

@@ -9,9 +9,11 @@ import shutil
 import sys
 import sysconfig
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import device
@@ -22,6 +24,8 @@ from crammed.config import ComputeConfig
 from crammed.errors import InputError
 from crammed.machine.cards import known_card
 from crammed.machine.workers import cores
+
+T = TypeVar("T")
 
 FP8_CAPABILITY = (8, 9)
 """Lowest CUDA capability whose hardware multiplies matrices in 8 bits."""
@@ -39,7 +43,7 @@ class Device:
         dtype: format of the activations in pretraining.
         tuning_dtype: format of the activations in fine-tuning.
         fp8: whether the layers multiply in 8 bits.
-        kernels: what computes norms, gates and the loss, as in `ComputeConfig`.
+        kernels: as in `ComputeConfig`.
         recomputes: whether layers recompute their activations for the backward pass; None if
             memory decides.
         microbatch_rows: initial number of rows in one forward and backward pass.
@@ -62,11 +66,6 @@ class Device:
     peak: float | None
     peak_source: str
     reasons: tuple[str, ...]
-
-    @property
-    def fused(self) -> bool:
-        """Whether norms, gates and the loss run in the Triton kernels."""
-        return self.kernels == "triton"
 
     @property
     def in_place(self) -> bool:
@@ -115,8 +114,6 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
     dtype, tuning_dtype = _choose_dtypes(config, device, reasons)
     fp8 = _choose_fp8(config, device, dtype, reasons)
     compiled = _choose_compile(config, kind, seconds, reasons)
-    if config.kernels == "triton" and kind == "cuda":
-        _need_compiler(kind, "compute.kernels=triton")
     if kind == "cuda":
         torch.set_float32_matmul_precision("high")
         # Sums over many tokens, such as weight gradients, stay in float32.
@@ -353,3 +350,13 @@ def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:
         (a @ a).sum().item()  # sync
         best = max(best, 2 * 1024**3 / (time.perf_counter() - began))
     return best
+
+
+def with_threads(threads: int | None, work: Iterator[T]) -> Iterator[T]:
+    """Do work in this process with a certain number of CPU threads; None changes nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        yield from work
+    finally:
+        torch.set_num_threads(before)

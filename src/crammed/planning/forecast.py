@@ -64,7 +64,7 @@ def forecast(
     training = sum(ledger.seconds[name] for name in TRAINING)
     size = parameters(config.model, vocab_size)
     epochs = work.rows / rows if rows is not None else None
-    early = _early_end(config, vocab_size, rows, text_bytes, work, charged)
+    early = early_end(config, vocab_size, rows, text_bytes, work, charged)
     paid = work.tokens / (early.share if early is not None else 1.0)
     budget, seconds = config.budget.limit, ledger.charged()
     return {
@@ -102,7 +102,7 @@ def _between(config: RunConfig, rows: int | None, speed: Speed, paid: float) -> 
     return [round(min(most, paid / factor)) for factor in (speed.high, speed.low)]
 
 
-def _early_end(
+def early_end(
     config: RunConfig,
     vocab_size: int,
     rows: int | None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from crammed.config import RunConfig
 from crammed.data.heldout import HeldoutRows
 from crammed.machine.device import Device
 from crammed.machine.speed import nominal_speed
+from crammed.machine.waiting import core_waits, is_busy
 from crammed.machine.workers import world_size
 from crammed.model.heldout import AT_ONCE, heldout_loss
 from crammed.planning.measure import FIRST_IDS
@@ -45,12 +47,25 @@ _COMPILED = 1.3
 """How much faster compiling makes training, as measured on a CPU (docs/performance.md)."""
 
 
+@dataclass(frozen=True)
+class Measured:
+    """How fast training is.
+
+    Attributes:
+        speed: FLOP/s.
+        busy: whether other work held up each measurement.
+    """
+
+    speed: float
+    busy: bool
+
+
 def training_speed(
     config: RunConfig,
     device: Device,
     clock: Clock = time.perf_counter,
     rest: Callable[[float], None] = time.sleep,
-) -> float:
+) -> Measured:
     """FLOP/s that training reaches with a configuration, from about a second of real updates.
 
     The gradients of some rows and the optimizer's part of an update are timed separately, a few
@@ -63,35 +78,57 @@ def training_speed(
     moment later, and the highest counts: other work makes a machine slower and nothing makes it
     faster, and one that is always slow is measured as slow each time.
 
+    Threads that wait for a core are a reason for doubt, too (`crammed.machine.waiting`). If they
+    still do when patience ends, a CPU is measured with one thread as well: beside other work,
+    several threads wait for each other, and may be far slower than one.
+
     Raises:
         InputError: the model is too large for the device's memory.
     """
     nominal, rows = _nominally(config, device)
     step = build(config, config.tokenizer.vocab_size, FIRST_IDS, replace(device, compile=False))
-    rows = min(rows, step.microbatch_rows)
+    least = step.lanes.count * _FEWEST_TOKENS // config.data.row_length
+    rows = min(max(rows, least), config.batch.rows, step.lanes.count * step.microbatch_rows)
     a_row = flops_per_token(config) * config.data.row_length
     parts = _Parts.of(step, config, rows, device, clock)
     parts.time(0.0, 1)  # to warm up
 
-    def measure() -> tuple[float, bool]:
+    def measure() -> tuple[Measured, bool]:
         """FLOP/s, and whether that is in doubt."""
+        waits, began = core_waits(), clock()
         gradients, applied = zip(*parts.time(_SECONDS, _FEWEST_PIECES), strict=True)
         middle = statistics.median(gradients)
         seconds = middle * config.batch.rows / rows + statistics.median(applied)
         speed = config.batch.rows * a_row / seconds
-        return speed, speed < _PLAUSIBLE * nominal or middle > _UNEVEN * min(gradients)
+        busy = is_busy(waits, core_waits(), clock() - began)
+        slow = speed < _PLAUSIBLE * nominal or middle > _UNEVEN * min(gradients)
+        return Measured(speed, busy), busy or slow
 
-    speed, in_doubt = measure()
+    found, in_doubt = measure()
     until = clock() + _patience(config)
     while in_doubt and clock() + _REST_SECONDS <= until:
         rest(_REST_SECONDS)
         again, in_doubt = measure()
-        speed = max(speed, again)
+        found = Measured(max(found.speed, again.speed), found.busy and again.busy)
+    if found.busy and device.torch.type == "cpu" and torch.get_num_threads() > 1:
+        with _one_thread():
+            found = replace(found, speed=max(found.speed, measure()[0].speed))
     if device.torch.type == "cuda":
         del step, parts
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device.torch)
-    return speed * (_COMPILED if device.compile else 1.0)
+    return replace(found, speed=found.speed * (_COMPILED if device.compile else 1.0))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread inside the context."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)

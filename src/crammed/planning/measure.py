@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,6 +17,7 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.data.masking import predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.files.scratch import scratch_folder
 from crammed.machine.device import Device
 from crammed.model.cooccurrence import begin_with_neighbours
 from crammed.runs.directory import RunDir
@@ -295,6 +294,5 @@ def _between_updates(
 @contextmanager
 def _scratch_run(config: RunConfig) -> Iterator[RunDir]:
     """A temporary run directory."""
-    with tempfile.TemporaryDirectory() as folder:
-        with RunDir.open(Path(folder) / "run", config) as run:
-            yield run
+    with scratch_folder() as folder, RunDir.open(folder / "run", config) as run:
+        yield run

@@ -7,6 +7,7 @@ choose with the same functions.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crammed.config import RunConfig
@@ -29,32 +30,65 @@ from crammed.rules.sizing import (
 from crammed.runs.resuming import asked_of_corpus, chosen_before
 from crammed.terminal.progress import Progress
 from crammed.training.distributed import Group
+from crammed.training.lanes import lanes_before, lanes_of
+
+BUSY = (
+    "is busy: other work slowed the measurement, so the size that follows may be too small; "
+    "without that work, the same command chooses again until the first update is done"
+)
 
 
-def device_of(config: RunConfig, rows: float | None = None) -> Device:
+def device_of(config: RunConfig, rows: float | None = None, run: Path | None = None) -> Device:
     """The device of a run.
 
     Args:
         rows: number of rows in the corpus; None if there is no corpus yet.
+        run: the run's folder, if it exists: one that began compiled goes on compiled.
 
     Raises:
         InputError: this machine lacks the device or the format that the configuration asks for.
     """
-    return choose_device(config.compute, seconds_a_shape(config, rows))
+    device = choose_device(config.compute, seconds_a_shape(config, rows))
+    if config.compute.compile != "auto" or not device.compile:
+        return device
+    eager = replace(device, compile=False)
+    before = lanes_before(run) if run is not None else None
+    if (before or lanes_of(config, eager)) == 1:
+        return device
+    reasons = [words for words in device.reasons if not words.startswith("torch.compile")]
+    why = "torch.compile off: lanes are faster for a model of this width"
+    return replace(eager, reasons=(*reasons, why))
 
 
-def measuring(device: Device, progress: Progress, group: Group | None = None) -> Measure:
-    """A function that measures the speed of all processes of a run together, on this device."""
-    several = group.size if group is not None and device.torch.type == "cuda" else 1
+@dataclass
+class Measuring:
+    """Measures the speed of all processes of a run together; a `Measure`.
 
-    def measure(config: RunConfig) -> float:
-        with progress.task("measuring") as task:
-            speed = several * training_speed(config, device)
+    Attributes:
+        busy: whether other work held up a measurement, which is said once.
+    """
+
+    device: Device
+    progress: Progress
+    several: int = 1
+    busy: bool = False
+
+    def __call__(self, config: RunConfig) -> float:
+        with self.progress.task("measuring") as task:
+            found = training_speed(config, self.device)
+            speed = self.several * found.speed
             layers, width = config.model.layers, config.model.width
             task.update(1, f"{layers} x {width} trains with {quantity(speed, 'FLOP/s')}")
+        if found.busy and not self.busy:
+            self.busy = True
+            self.progress.line(f"machine  {BUSY}")
         return speed
 
-    return measure
+
+def measuring(device: Device, progress: Progress, group: Group | None = None) -> Measuring:
+    """What measures the speed of all processes of a run together, on this device."""
+    several = group.size if group is not None and device.torch.type == "cuda" else 1
+    return Measuring(device, progress, several)
 
 
 def settled(asked: Asked, out: Path, rows: float | None, measure: Measure) -> Chosen:
@@ -69,7 +103,9 @@ def settled(asked: Asked, out: Path, rows: float | None, measure: Measure) -> Ch
     if (before := chosen_before(out, asked)) is not None:
         return before
     chosen = choose(asked_of_corpus(out, asked), rows, measure)
-    return Chosen(chosen.config, chosen.choice.model_copy(update={"follows": asked.open}))
+    busy = isinstance(measure, Measuring) and measure.busy
+    about = {"follows": asked.open, "busy": busy}
+    return Chosen(chosen.config, chosen.choice.model_copy(update=about))
 
 
 def tell(chosen: Chosen, group: Group) -> None:

@@ -108,6 +108,8 @@ class Choice(Section):
     """The keys that were left open."""
     flops_per_second: PositiveFloat | None = None
     """The measured speed from which they follow; null if none was needed."""
+    busy: bool = False
+    """Whether other work slowed the measurement; until the first update, the run chooses again."""
 
 
 @dataclass(frozen=True)

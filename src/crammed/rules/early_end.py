@@ -1,4 +1,4 @@
-"""Describes a run that ends before its budget because its text has been read often enough."""
+"""Describes a run that ends before its budget: its text is used up, or an update does not fit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,26 @@ from crammed.quantity import quantity
 
 NEARLY_ALL = 0.995
 """A run that spends at least this share of its budget does not end early."""
+ENOUGH = 0.95
+"""A run that one more update would take beyond its budget ends short below this progress."""
+
+
+def ended_short(config: RunConfig, u: float, early: EarlyEnd | None) -> str | None:
+    """How training ended well before the end of its schedule, and what to do; None if it did not.
+
+    Args:
+        u: progress at the end of training.
+        early: how the end of the text ended the run, which is not short.
+    """
+    if early is not None or u >= ENOUGH:
+        return None
+    limit = config.budget.limit
+    alone = " and run nothing beside it" if limit.kind == "time" else ""
+    return (
+        f"training ended at {100 * u:.0f} % of its schedule, with learning rates that had not come "
+        f"down: one more update did not fit into the {limit.part(1.0 - u)} left of {limit}; "
+        f"raise the budget or lower batch.rows{alone}"
+    )
 
 
 def text_is_read(config: RunConfig, rows: int | None, tokens: int) -> bool:

@@ -22,6 +22,7 @@ from crammed.budget import Ledger, Work
 from crammed.errors import Diverged, InputError, StoppedByPolicy
 from crammed.files.folders import new_folder
 from crammed.files.hashes import HASHES, damage, sha256, write_hashes
+from crammed.files.regular import read_text
 from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.model.tensors import all_finite, misfit, read_tensors
@@ -275,7 +276,7 @@ def _read(generation: Path, step: TrainStep) -> _Saved:
     if (generation / HASHES).exists() and (fault := damage(generation)):
         raise _Damaged(fault)
     try:
-        values = json.loads((generation / "state.json").read_text("utf-8"))
+        values = json.loads(read_text(generation / "state.json"))
         schema = values.pop("schema")
         state = _state(values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

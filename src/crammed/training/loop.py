@@ -31,6 +31,7 @@ from crammed.training.distributed import (
     reload_followers,
     share_start,
 )
+from crammed.training.lanes import with_lanes
 from crammed.training.plan import Planner
 from crammed.training.signals import UpdateLeft, noted_signals
 from crammed.training.start import start_embeddings
@@ -87,6 +88,7 @@ def pretrain(
     """
     check_size(corpus, config.batch.rows)
     ledger = Ledger(config.budget.charge, clock)
+    config = with_lanes(config, run, device, progress)
     alone = build_for(config, corpus, device)
     loaded = resume(run, alone, ledger, corpus.sha256)
     for words in loaded.damaged:
@@ -112,7 +114,7 @@ def pretrain(
             upkeep = Upkeep(
                 run, corpus, device, alone, ledger, planner, loaded, task, group, signals
             )
-        state, end = _train_to_the_end(work, stream, step, planner, ledger, upkeep, corpus)
+        state, end = _train_to_the_end(work, stream, step, planner, ledger, upkeep)
         return Trained.of(alone.model, state, end)
 
 
@@ -123,7 +125,6 @@ def _train_to_the_end(
     planner: Planner,
     ledger: Ledger,
     upkeep: Upkeep,
-    corpus: Corpus,
 ) -> tuple[TrainState, End]:
     """Train to the end, again after each divergence the recipe allows; return what is kept."""
     while True:

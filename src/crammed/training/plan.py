@@ -87,15 +87,16 @@ class Planner:
         u = self.limits.progress(self._start + work, self._began)
         rows, rate = self.rows(u), self.mask_rate(u)
         cost = self._cost(rows, rate)
+        takes = self._pace.typical(rows)
         if self.budget.kind == "time":
-            slowest = self._pace.pessimistic(rows)
+            slowest = self._pace.slowest(rows)
             self._exact = slowest == 0.0 or self.budget.limit - self._began < 4 * slowest
             if self._exact:
                 self._synchronize()
                 self._began = self._ledger.charged()
-            if self.budget.limit - self._began <= slowest:
+            if self.budget.limit - self._began <= takes:
                 return None
-        charged = self._began + self._pace.typical(rows)
+        charged = self._began + takes
         end = self.limits.progress(self._start + work + cost, charged)
         if end > 1.0:
             return None

@@ -41,6 +41,10 @@ def training_copy(
     return made
 
 
+Found = tuple[Tensor | None, ...]
+"""Gradients for the leaves, in their order; None for those that the loss does not depend on."""
+
+
 class Leaves:
     """What the loss of a training copy is differentiated by: parameters, or 16-bit casts of them.
 
@@ -98,11 +102,18 @@ class Leaves:
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradients to those of the parameters (their ``grad``)."""
+        self.add(self.differentiate(loss))
+
+    def differentiate(self, loss: Tensor) -> Found:
+        """The loss's gradients for the leaves; several threads may do this at a time."""
         more = [] if self.scales is None else self.scales.numbers
-        found = torch.autograd.grad(loss, [*self.tensors, *more], allow_unused=True)
+        return torch.autograd.grad(loss, [*self.tensors, *more], allow_unused=True)
+
+    def add(self, found: Found) -> None:
+        """Add what `differentiate` found to the gradients of the parameters (their ``grad``)."""
         gradients: list[Tensor | None] = [*found[: len(self.tensors)]]
         if self.scales is not None:
-            self.scales.note(found[len(self.tensors) :])
+            self.scales.note([each for each in found[len(self.tensors) :] if each is not None])
         sums: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for gradient, (_, parameter) in zip(gradients, self._pairs, strict=True):
             if gradient is None:

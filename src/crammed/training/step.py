@@ -21,17 +21,18 @@ from crammed.data.borders import same_document
 from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
-from crammed.kernels.cross_entropy import cross_entropy
-from crammed.kernels.encoder import fused
 from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.keys import key
+from crammed.machine.caches import own_compiled_code
 from crammed.machine.device import Device, is_out_of_memory
+from crammed.machine.lanes import Lanes
 from crammed.model.encoder import MaskedLM, picked
 from crammed.optim.build import Optimizers
 from crammed.training.float8 import FIRST_ROWS, check_widths
+from crammed.training.lanes import lanes_of
 from crammed.training.memory import LEAST_TOKENS, fitting_rows
 from crammed.training.plan import Update
-from crammed.training.precision import Leaves, LossScale, recompute, training_copy
+from crammed.training.precision import Found, Leaves, LossScale, recompute, training_copy
 
 T = TypeVar("T")
 MOST_PIECES = 8
@@ -81,7 +82,7 @@ class TrainStep:
         before_microbatch: called before each microbatch; if it raises, the update is abandoned.
 
     Raises:
-        InputError: 8-bit products or our kernels were requested but do not support the model.
+        InputError: 8-bit products were requested but do not support the model.
     """
 
     def __init__(
@@ -94,8 +95,7 @@ class TrainStep:
     ) -> None:
         if device.fp8:
             check_widths(model)
-        source = _fused(model, config, device) if device.fused else model
-        self._copy = training_copy(source, device.dtype, fp8=device.fp8, regional=device.regional)
+        self._copy = training_copy(model, device.dtype, fp8=device.fp8, regional=device.regional)
         self._copy.encoder.keep_tables(config.data.row_length)
         # On a CPU, older runs have `compiler`, which must keep giving the same results to the bit.
         self._reorders = device.torch.type != "cpu" or device.kernels != "compiler"
@@ -121,11 +121,15 @@ class TrainStep:
         if device.recomputes:
             self._recompute()
         self.parameters = list(model.parameters())
+        self.lanes = Lanes(lanes_of(config, device))
+        optimizer.share_among(self.lanes)
         self.microbatch_rows = device.microbatch_rows
         self.before_microbatch: Callable[[], None] = lambda: None
         self._row_counts: frozenset[int] = frozenset()
         self._in_flight: deque[torch.cuda.Event] = deque()
         loss = self._microbatch_loss
+        if device.compile:
+            own_compiled_code()
         self._loss = torch.compile(loss, fullgraph=True, dynamic=False) if device.compile else loss
         if device.compile:  # a shape for each size of a microbatch and each mask rate
             limit = torch._dynamo.config.recompile_limit
@@ -147,8 +151,6 @@ class TrainStep:
             head = (model.encoder.tokens.weight, model.decoder_bias)
             return linear_cross_entropy(model.head(hidden).flatten(0, 1), *head, labels)
         logits = model.decode(hidden, self.leaves.decoder).flatten(0, 1)
-        if self._device.fused:
-            return cross_entropy(logits, labels)
         logits = logits.float()
         loss = F.cross_entropy(logits, labels, reduction="sum")
         if weight := self._z_loss:
@@ -195,8 +197,7 @@ class TrainStep:
 
     def _may_recompute(self) -> bool:
         """Whether recomputing is still an option to save memory."""
-        undecided = self._device.recomputes is None and not self.recomputes
-        return undecided and not self._device.fused  # fused kernels span layers
+        return self._device.recomputes is None and not self.recomputes
 
     def _recompute(self) -> None:
         self.recomputes = True
@@ -244,6 +245,9 @@ class TrainStep:
         different numbers of them, each of which would have to be compiled, they are split into
         pieces of one size, or into powers of two if those pieces would be too small.
         """
+        if (lanes := self.lanes.count) > 1:  # equal parts, as many in each lane
+            parts = min(rows, lanes * math.ceil(rows / (lanes * self.microbatch_rows)))
+            return [rows * (n + 1) // parts - rows * n // parts for n in range(parts)]
         whole, rest = divmod(rows, self.microbatch_rows)
         sizes = [self.microbatch_rows] * whole
         rests = {count % self.microbatch_rows for count in self._row_counts}
@@ -299,11 +303,17 @@ class TrainStep:
         if (scales := self.leaves.scales) is not None and not scales.known:
             few = rows[:FIRST_ROWS], numbers[:FIRST_ROWS], count
             scales.measure(lambda: self._microbatch_loss(*few) / (count * update.rows))
-        for part, part_numbers in zip(rows.split(sizes), numbers.split(sizes), strict=True):
+
+        def differentiated(part: tuple[Tensor, Tensor]) -> tuple[Tensor, Found]:
             self.before_microbatch()
-            loss = self._loss(part, part_numbers, count) / (count * update.rows)
-            self.leaves.backward(loss * scale)
-            total += loss.detach()
+            loss = self._loss(*part, count) / (count * update.rows)
+            return loss.detach(), self.leaves.differentiate(loss * scale)
+
+        parts = list(zip(rows.split(sizes), numbers.split(sizes), strict=True))
+        with self.lanes.entered():
+            for loss, found in self.lanes.map(differentiated, parts):
+                self.leaves.add(found)
+                total += loss
         return total
 
     def _shrink(self, error: RuntimeError) -> None:
@@ -336,6 +346,10 @@ class TrainStep:
             because its gradients are beyond the range of float16. In that format the host waits for
             the device to find out.
         """
+        with self.lanes.entered():
+            return self._apply(factor)
+
+    def _apply(self, factor: float) -> Tensor | None:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if self._scale is not None:
             torch._foreach_mul_(gradients, 1.0 / self._scale.value)
@@ -379,20 +393,3 @@ class TrainStep:
         """Load the scales of a checkpoint; those of another number format are ignored."""
         if (scale := self.leaves.scales or self._scale) is not None:
             scale.restore(loss_scale)
-
-
-def _fused(model: MaskedLM, config: RunConfig, device: Device) -> MaskedLM:
-    """The model with our kernels; raises `InputError` if they do not support it."""
-    if config.masking.z_loss:
-        raise InputError(
-            "compute.kernels=triton: its loss does not know masking.z_loss; leave it out"
-        )
-    if device.recomputes:
-        raise InputError(
-            "compute.kernels=triton cannot recompute layers: set compute.recompute=off or leave "
-            "compute.kernels out"
-        )
-    made, words = fused(model)
-    if made is model:
-        raise InputError(f"compute.kernels=triton: {words}; leave it out")
-    return made
