@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from crammed.files.scratch import scratch_folder
 from crammed.machine.device import choose_device
 from crammed.pipeline import run_everything
 from crammed.rules.recipe import ask, load_config
@@ -42,8 +42,8 @@ def examine(progress: Progress) -> dict[str, Any]:
     device = choose_device(config.compute)
     free = shutil.disk_usage(".").free
     seen = environment()
-    with progress.task("self-test"), tempfile.TemporaryDirectory() as folder:
-        result = _self_test(Path(folder))
+    with progress.task("self-test"), scratch_folder() as folder:
+        result = _self_test(folder)
     exported = ", and transformers computes the same logits"
     if result["export"]["logit_difference"] is None:
         exported = "; install crammed[hf] to check exports with transformers"

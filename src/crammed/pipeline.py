@@ -36,21 +36,21 @@ from crammed.machine.energy import counters_of, metering
 from crammed.model.count import parameters
 from crammed.model.heldout import heldout_loss
 from crammed.model.trained import TrainedModel, check_trained, trained_model
+from crammed.planning.forecast import early_end
 from crammed.planning.settling import announce, device_of, measuring, settled
 from crammed.quantity import logits_text
 from crammed.rules.choosing import Asked
-from crammed.rules.early_end import EarlyEnd, text_is_read
+from crammed.rules.early_end import ended_short
 from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import MOST_EPOCHS
 from crammed.runs.directory import RunDir
 from crammed.runs.resuming import as_begun, chosen_before
 from crammed.tasks.read import tasks_in
-from crammed.tasks.task import Suite, load_suite
+from crammed.tasks.task import Suite, load_suite, no_such
 from crammed.terminal.progress import Progress
 from crammed.training.agenda import TRAINING
 from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
-from crammed.training.plan import budget_share
 
 EXA = 1e18
 MADE_HERE = "docs"
@@ -101,7 +101,7 @@ def run_everything(
             with _stage(run, "prepare"):
                 corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress, choose)
                 tasks = [*_generated_tasks(run), *given]  # before training, in case this fails
-            device = device_of(run.config, corpus.rows)
+            device = device_of(run.config, corpus.rows, run.path)
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress)
             with _stage(run, "evaluate"):
@@ -152,9 +152,7 @@ def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
     suite, made = load_suite("glue"), load_suite(MADE_HERE).tasks
     wanted = [name for name in names if name not in made]
     if unknown := [name for name in wanted if name not in suite.tasks]:
-        raise InputError(
-            f"no task {', '.join(unknown)}: choose from {', '.join((*suite.tasks, *made))}"
-        )
+        raise InputError(no_such("task", unknown[0], (*suite.tasks, *made)))
     if not wanted:
         return []
     if folder is None:
@@ -236,9 +234,14 @@ def train_and_export(
     counters = counters_of(device.torch) if group is None else []  # they cover one process
     with metering(counters, run.last_joules()) as run.energy:
         trained = pretrain(config, corpus, run, device, progress, group=group)
-    early, epochs = _early_end(config, corpus, trained), trained.work.rows / corpus.rows
+    work, epochs = trained.work, trained.work.rows / corpus.rows
+    size = text_bytes(corpus.manifest["characters"], corpus.heldout)
+    early = early_end(config, corpus.vocab_size, corpus.rows, size, work, trained.charged_seconds)
+    short = ended_short(config, trained.u, early)
     if early is not None:
         progress.line(f"corpus  {early.words(over=True)}")
+    elif short is not None:
+        progress.line(f"note  {short}")
     elif epochs > MOST_EPOCHS:
         progress.line(f"corpus  was read {epochs:.1f} times")
     final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
@@ -248,21 +251,12 @@ def train_and_export(
     summary = _summary(run, corpus, device, trained, heldout)
     summary["joules"] = run.last_joules() or None  # as of the last log point
     summary["early_end"] = asdict(early) if early is not None else None
+    summary["ended_short"] = short
     summary["fill_mask"] = fill_mask_examples(final, corpus.heldout, device)
     summary["export"] = _export(run, final, summary, progress)
     write_json(run.path / "summary.json", summary)
     shutil.rmtree(run.checkpoints, ignore_errors=True)  # nothing is left to resume
     return summary
-
-
-def _early_end(config: RunConfig, corpus: Corpus, trained: Trained) -> EarlyEnd | None:
-    """How the end of the text ended the run; None if its budget did."""
-    work = trained.work
-    if not text_is_read(config, corpus.rows, work.tokens):
-        return None
-    share = budget_share(config, corpus.vocab_size, work, trained.charged_seconds)
-    size = text_bytes(corpus.manifest["characters"], corpus.heldout)
-    return EarlyEnd.of(config, corpus.rows, size, work.rows / corpus.rows, share)
 
 
 def _measure_heldout(
@@ -366,20 +360,22 @@ def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progre
             evaluator.evaluate(each.suite, each.names, each.data)
 
 
-def raise_for_failed_tasks(suites: Mapping[str, Any]) -> None:
+def raise_for_failed_tasks(suites: Mapping[str, Any], *, said: bool = False) -> None:
     """Raise `TaskFailed` if a task of a suite has no score.
 
     Args:
-        suites: scores as JSON, by name of the suite.
+        suites: scores as JSON, by name of the suite; `said` if their faults have been printed.
     """
     reasons = [
-        f"{name}: {entry['failed']}"
+        name if said else f"{name}: {entry['failed']}"
         for scores in suites.values()
         for name, entry in scores.get("tasks", {}).items()
         if "failed" in entry
     ]
     if reasons:
-        raise TaskFailed(f"finished, but these tasks have no score: {'; '.join(reasons)}")
+        raise TaskFailed(
+            f"finished, but these tasks have no score: {(', ' if said else '; ').join(reasons)}"
+        )
 
 
 def result(run: RunDir) -> dict[str, Any]:

@@ -209,7 +209,7 @@ def test_studies_are_listed_and_unknown_ones_refused() -> None:
         (("crammed", "--budget", "0h"), "leaves nothing"),
         (("crammed", "--budget", "lots"), "is not a budget"),
         (("crammed", "izsak"), "one recipe at a time"),
-        (("crammed", "--tasks", "rta", "--glue", "."), "no task rta"),
+        (("crammed", "--tasks", "rta", "--glue", "."), "no task 'rta': did you mean rte?"),
         (("crammed", "compute.device=cuda"), "this machine has none"),
         (("--budget", "1h", "budget.limit=5h"), "budget.limit is set twice, by --budget and by"),
         (("--seed", "1", "seed=2"), "seed is set twice"),
@@ -309,7 +309,7 @@ def test_an_interrupt_that_a_library_disguises_is_one_line() -> None:
     script = (
         "import os, signal\n"
         "from crammed.cli import app\n"
-        "def draw():\n"
+        "def draw(**_):\n"
         "    try:\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
         "    except BaseException:\n"
@@ -344,7 +344,7 @@ def test_a_disk_that_fails_anywhere_is_one_line() -> None:
 def test_memory_that_runs_out_is_one_line(error: str) -> None:
     code = f"""
 from crammed.cli import app
-def fail():
+def fail(**_):
     raise {error}
 app.app = fail
 app.main()

@@ -1,6 +1,7 @@
 """The command line. Its files, from the entry to what all verbs share:
 
 app        the program: its verbs, and how errors end it
+usage      wrong options and arguments, in one line
 training   run, pretrain
 planning   plan
 corpora    prepare, data show, data verify

@@ -9,12 +9,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
+from crammed import __version__
 from crammed.cli import corpora, machine, models, planning, studies, training
+from crammed.cli.usage import UsageError, in_one_line, refuse_spaces
 from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
 from crammed.terminal.quiet import silence, visible
 from crammed.terminal.stopping import SAID, follow_starter, importing, leave, stop_signals
@@ -45,6 +48,21 @@ for verb in (
     app.command()(verb)
 data_app.command("show")(corpora.data_show)
 data_app.command("verify")(corpora.data_verify)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"crammed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Options without a verb."""
 
 
 def _spread_data(arguments: list[str]) -> list[str]:
@@ -126,23 +144,54 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
+def _refuse_empty(arguments: list[str]) -> None:
+    """Refuse options without a value: an empty path would stand for the working directory.
+
+    Raises:
+        InputError: an option that names a place is empty.
+    """
+    for option, value in pairwise([*arguments, "-"]):
+        name, is_, rest = option.partition("=")
+        if name in _PLACES and (value == "" if not is_ else rest == ""):
+            raise InputError(f"{name} is empty: name a file or a folder")
+
+
+_PLACES = ("--out", "--to", "--work", "--into", "--submission", "--untrained-in", "--corpus")
+"""Options that name a file or a folder."""
 _GO_ON = ("run", "prepare", "pretrain", "evaluate", "study")
 """Verbs that continue from what an earlier call with the same words has finished."""
+
+
+def _run(verb: str) -> None:
+    """Run a verb.
+
+    Raises:
+        InputError: it has no such option or argument, or lacks one.
+    """
+    refuse_spaces(sys.argv[1:])
+    if verb in ("run", "prepare", "study"):
+        sys.argv[1:] = _spread_data(sys.argv[1:])
+    try:
+        app(prog_name="crammed", standalone_mode=False)
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(str(error), err=True)
+            sys.exit(InputError.exit_code)
+        raise InputError(in_one_line(error, verb)) from None
 
 
 def main() -> None:
     """Run a verb; an error becomes one line on standard error and an exit code."""
     _open_closed_streams()
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
-    if verb in ("run", "prepare", "study"):
-        sys.argv[1:] = _spread_data(sys.argv[1:])
     sys.stdout = cast(TextIO, _Output(sys.stdout))
     try:
+        _refuse_empty(sys.argv[1:])
         try:
             for each in stop_signals():
                 signal.signal(each, _interrupt)
             follow_starter()
-            app()
+            _run(verb)
         finally:
             _leave()
     except PeerLost as error:

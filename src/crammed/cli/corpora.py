@@ -22,6 +22,7 @@ from crammed.cli.options import (
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError
+from crammed.terminal.quiet import visible
 
 if TYPE_CHECKING:
     from crammed.config import TokenizerConfig
@@ -48,10 +49,12 @@ def prepare(
     """Turn text into a corpus: cleaned, tokenized, packed into rows."""
     from crammed.data.preparing.driver import prepare as prepare_corpus
     from crammed.data.show import describe_corpus
+    from crammed.files.folders import behind_links
 
     asked, _ = configure(words, {}, budget, None, data, None, fit=fit)
     if out is None:
         raise InputError("name the corpus directory to create: --out CORPUS_DIR")
+    out = behind_links(out)
     config = asked.config
     with shown_progress() as progress:
         show_budget(progress, config, budget, words)
@@ -106,4 +109,5 @@ def data_verify(corpus_dir: CorpusArgument) -> None:
     corpus = Corpus(corpus_dir)
     if damaged := list(corpus.damaged()):
         raise InputError(f"corpus {corpus_dir} is damaged: {', '.join(damaged)}; prepare it again")
-    typer.echo(f"{corpus_dir} is intact: {len(corpus.manifest['files'])} files match their hashes")
+    count = len(corpus.manifest["files"])
+    typer.echo(visible(f"{corpus_dir} is intact: {count} files match their hashes"))

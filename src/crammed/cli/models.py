@@ -10,6 +10,7 @@ import typer
 from crammed.cli.options import JsonOption, compute_config, shown_progress
 from crammed.cli.output import print_result
 from crammed.errors import InputError
+from crammed.terminal.quiet import visible
 
 if TYPE_CHECKING:
     from crammed.evaluation.scores.table import Printed
@@ -91,9 +92,11 @@ def evaluate(
     """Score an encoder on tasks, BLiMP or held-out text; compare two."""
     from crammed.evaluation import evaluation
     from crammed.evaluation.scores.table import show
-    from crammed.files.writing import write_json
+    from crammed.files.writing import check_file, write_json
     from crammed.pipeline import raise_for_failed_tasks
 
+    for file in filter(None, (out, submission)):
+        check_file(file)
     values: dict[str, Any] = {"model": model, "suites": {}}
     parts: list[Printed] = []
     given = {"--tasks": tasks, "--seeds": seeds, "--submission": submission, "--jobs": jobs}
@@ -126,7 +129,7 @@ def evaluate(
         print_result(values, as_json, [])
     else:
         show(parts)
-    raise_for_failed_tasks(values["suites"])
+    raise_for_failed_tasks(values["suites"], said=True)
 
 
 def _need_data(data: str | None, compare: str | None, options: dict[str, object]) -> None:
@@ -184,19 +187,21 @@ def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
     """Write an HTML report on runs, evaluated models or a study."""
+    from crammed.files.writing import check_file
     from crammed.report.page import write_report
     from crammed.report.study import write_study_page
     from crammed.study.folder import RESULT
 
+    check_file(out)
     studies = [folder for folder in folders if (folder / RESULT).exists()]
     if not studies:
-        typer.echo(write_report(folders, out))
+        typer.echo(visible(str(write_report(folders, out))))
         return
     if len(folders) > 1:
         raise InputError(f"{studies[0]} is a study, which gets its own report: name it alone")
     with shown_progress() as progress:
         written = write_study_page(folders[0], out, progress)
-    typer.echo(written)
+    typer.echo(visible(str(written)))
 
 
 def export(
@@ -210,12 +215,16 @@ def export(
 
     from crammed.export.huggingface import Format
     from crammed.export.huggingface import export as export_model
+    from crammed.files.folders import behind_links, check_vacant
     from crammed.model.trained import load_trained
     from crammed.quantity import logits_text
     from crammed.runs.summary import read_summary
+    from crammed.tasks.task import no_such
 
     if format not in get_args(Format):
-        raise InputError(f"no format {format!r}: choose one of {', '.join(get_args(Format))}")
+        raise InputError(no_such("format", format, get_args(Format)))
+    to = behind_links(to)
+    check_vacant(to, "--to")
     trained = load_trained(run_dir)
     done = export_model(trained, to, cast(Format, format), read_summary(run_dir))
     values = {

@@ -85,6 +85,7 @@ def configure(
     from crammed.runs.resuming import ask_in
 
     recipe, overrides = _recipe_and_overrides(words or [])
+    _refuse_text(recipe, reads_text=needs_data and corpus_dir is None)
     refuse_twice(overrides, "--budget", "budget.limit", budget is not None)
     refuse_twice(overrides, "--seed", "seed", seed is not None)
     refuse_twice(overrides, "--data", "data.sources", bool(data))
@@ -170,23 +171,52 @@ def _recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
     return (names[0] if names else "crammed"), overrides
 
 
+def _refuse_text(recipe: str, *, reads_text: bool) -> None:
+    """Refuse a file, a folder or an address that was typed where the recipe stands."""
+    from crammed.formats.documents import format_of
+    from crammed.rules.recipe import recipe_names
+
+    path = Path(recipe)
+    if recipe in recipe_names() or path.suffix in (".yaml", ".yml"):
+        return
+    if (path / "manifest.json").exists():
+        raise InputError(f"no recipe {recipe!r}: it is a corpus; name it as --corpus {recipe}")
+    if not (path.exists() or format_of(path) or "://" in recipe):
+        return
+    absolute_source(recipe)
+    if reads_text:
+        raise InputError(f"no recipe {recipe!r}: name text with an option, as in --data {recipe}")
+    raise InputError(
+        f"no recipe {recipe!r}: make a corpus of text with crammed prepare --data {recipe} --out "
+        "CORPUS_DIR, and name it with --corpus CORPUS_DIR"
+    )
+
+
 def absolute_source(name: str) -> str:
     """A path that is valid in any working directory; names that are not paths stay unchanged.
 
     Raises:
-        InputError: the name is empty; it would stand for the whole working directory.
+        InputError: the name is empty, which would stand for the whole working directory, or an
+            address.
     """
     from crammed.config import SourceConfig
 
     if not name:
         raise InputError("--data is empty: name a file or folder of text")
+    if "://" in name:
+        of_hub = re.match(r"https?://(?:www\.)?huggingface\.co/datasets/([\w.-]+/[\w.-]+)", name)
+        way = f"type --data hub:{of_hub[1]}" if of_hub else "download it, and name the file"
+        raise InputError(f"{name} is an address, and nothing is read from the web: {way}")
     on_disk = SourceConfig(path=name).is_on_disk
     return str(Path(name).expanduser().absolute()) if on_disk else name
 
 
 def shown_progress() -> Progress:
-    """Progress on standard error."""
+    """Progress on standard error, once what killed commands left in temporary folders is gone."""
+    from crammed.files.scratch import remove_left_overs
     from crammed.terminal.progress import Progress
+
+    remove_left_overs()
 
     return Progress()
 

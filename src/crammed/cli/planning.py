@@ -223,7 +223,7 @@ def _card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "card",
             f"{card['name']}: an estimate from counted FLOPs, bytes and memory; its speed is an "
-            "upper limit (docs/performance.md)",
+            "upper limit (docs/gpu.md)",
         ),
         ("a day", f"{quantity(card['tokens_per_day'])} tokens, counted"),
     ]

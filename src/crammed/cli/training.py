@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -109,7 +111,7 @@ def pretrain(
     before = chosen_before(out, asked)
     rough = before.config if before is not None else asked.nominally(opened.rows)
     refuse_too_little(rough, opened.vocab_size, opened.rows)
-    device = device_of(rough, opened.rows)
+    device = device_of(rough, opened.rows, out)
     with joined_group(device) as group:
         if group is None or group.rank == 0:
             with shown_progress() as progress:
@@ -185,20 +187,26 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         )
     if early is not None:
         lines.append(("corpus", early.words(over=True)))
+    if (short := result.get("ended_short")) is not None:
+        lines.append(("note", short))
     for name, entry in result["tasks"].items():
         if entry["median"] is not None:
             lines.append((name, _score(entry)))
     lines.append(("model", result["export_dir"]))
     if result["report"]:
         lines.append(("report", result["report"]))
-    lines.append(
-        (
-            "next",
-            f"{_python()} -c \"from transformers import pipeline; print(pipeline('fill-mask', "
-            f"'{result['export_dir']}'{trust})('This is a {result['mask_token']}.'))\"",
-        )
+    sentence = f"This is a {result['mask_token']}."
+    code = (
+        "from transformers import pipeline; print(pipeline('fill-mask', "
+        f"{result['export_dir']!r}{trust})({sentence!r}))"
     )
+    lines.append(("next", f"{shlex.quote(_python())} -c {_quoted(code)}"))
     return lines
+
+
+def _quoted(code: str) -> str:
+    """Python code as one word of a shell, in double quotes where these suffice."""
+    return shlex.quote(code) if re.search(r"[\"$`\\!]", code) else f'"{code}"'
 
 
 def _lower_rates(result: dict[str, Any]) -> str | None:

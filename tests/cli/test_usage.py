@@ -1,0 +1,94 @@
+"""Mistyped commands: one line that says what to type, and nothing is made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from crammed import __version__
+from support.command import crammed
+from support.text import documents, write_jsonl
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A text, a folder named like a recipe, and something like a corpus."""
+    write_jsonl(tmp_path / "text.jsonl", documents(3))
+    (tmp_path / "crammed").mkdir()
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "manifest.json").write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("rn", "no command 'rn': did you mean run? choose one of run, prepare, "),
+        ("data shw x", "no command 'shw': did you mean show? choose one of show, verify"),
+        ("run --buget 1h", "crammed run has no option --buget: did you mean --budget? see crammed"),
+        ("recipes --jsn", "crammed recipes has no option --jsn: did you mean --json? see "),
+        ("runs -x", "crammed runs has no option -x: see crammed runs --help"),
+        ("run --budget", "--budget needs a value: see crammed run --help"),
+        ("plan --device", "--device needs a value: see crammed plan --help"),
+        ("evaluate", "MODEL is missing: type crammed evaluate MODEL; see crammed evaluate --help"),
+        ("data show", "CORPUS_DIR is missing: type crammed data show CORPUS_DIR; see "),
+        ("export run", "--to is missing: type crammed export --to VALUE; see crammed export "),
+        ("run --seed x", "--seed: "),
+        ("plan --seconds 0.1", "--seconds: "),
+        ("recipes a b", "crammed recipes does not take b: leave it out, or see crammed recipes "),
+        ("doctor x", "crammed doctor does not take x: leave it out, or see crammed doctor "),
+        ("plan lr=4", "recipe crammed: lr: no such key; did you mean optim.lr? keys here: "),
+        ("plan layers=4", "recipe crammed: layers: no such key; did you mean model.layers? "),
+        ("plan optm.lr=4", "recipe crammed: optm: no such key; did you mean optim? "),
+        ("plan optim.name=adamm", "; did you mean adam?"),
+        ("plan compute.device=gpu", "; did you mean cuda?"),
+        ("run model.layers = 4", "spaces around =: write model.layers=4 as one word"),
+        ("plan model.layers =4", "spaces around =: write model.layers=4 as one word"),
+        ("plan model.layers= 4", "spaces around =: write model.layers=4 as one word"),
+        ("run --data text.jsonl seed = 4", "spaces around =: write seed=4 as one word"),
+        ("run text.jsonl", "no recipe 'text.jsonl': name text with an option, as in --data text."),
+        ("run none.txt.gz", "no recipe 'none.txt.gz': name text with an option, as in --data "),
+        ("run corpus", "no recipe 'corpus': it is a corpus; name it as --corpus corpus"),
+        ("plan text.jsonl", "make a corpus of text with crammed prepare --data text.jsonl --out "),
+        ("run https://x.org/a.txt", "nothing is read from the web: download it, and name the file"),
+        ("run --data https://x.org/a.txt", "https://x.org/a.txt is an address, and nothing is "),
+        (
+            "prepare --out c --data https://huggingface.co/datasets/allenai/c4/tree",
+            "nothing is read from the web: type --data hub:allenai/c4",
+        ),
+        ("run crammd", "no recipe 'crammd': did you mean crammed? "),
+        ("recipes izsak.yaml", "izsak.yaml: No such file or directory; did you mean izsak?"),
+        ("study ablatoin", "no study 'ablatoin': did you mean ablation? "),
+        ("run --data text.json", "text.json: did you mean text.jsonl? name a file, "),
+        ("run --data text.jsonl --tasks rta --glue .", "no task 'rta': did you mean rte? choose "),
+        ("export run --to x --format brt", "no format 'brt': did you mean bert? choose one of "),
+    ],
+)
+def test_a_mistyped_command_is_one_line(here: Path, words: str, message: str) -> None:
+    before = sorted(here.rglob("*"))
+    done = crammed(*words.split(), cwd=here)
+    assert done.returncode == 2, done.stderr
+    (said,) = (line for line in done.stderr.splitlines() if "error" in line.lower())
+    assert said.startswith("error: ")
+    assert message in said
+    assert "Usage:" not in done.stderr
+    assert done.stdout == ""
+    assert sorted(here.rglob("*")) == before
+
+
+def test_a_recipe_may_share_its_name_with_a_folder(here: Path) -> None:
+    assert "no data: name a file" in crammed("run", "crammed", cwd=here).stderr
+
+
+def test_the_version_is_shown() -> None:
+    done = crammed("--version")
+    assert (done.returncode, done.stdout) == (0, f"crammed {__version__}\n")
+    assert "--version" in crammed("--help").stdout
+
+
+def test_help_is_shown_where_nothing_was_asked() -> None:
+    done = crammed()
+    assert "recipes" in done.stderr + done.stdout
+    assert json.loads(crammed("recipes", "--json").stdout)
