@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import shutil
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import matplotlib
 import pytest
+from cycler import cycler
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
+from crammed import report
 from crammed.cli.models import export
+from crammed.cli.models import report as report_command
 from crammed.errors import InputError
+from crammed.report import drawing
 from crammed.report.page import write_report
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.logs import read_events, read_lines, read_metrics
@@ -31,6 +39,20 @@ def appended(run: Path, name: str, line: bytes) -> Path:
     with (run / name).open("ab") as file:
         file.write(line + b"\n")
     return run
+
+
+ACTING = "\x1b[2J\u202e"
+
+
+def test_names_do_not_act_where_a_report_is_written_or_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = copied(tmp_path / f"run{ACTING}"), tmp_path / f"page{ACTING}.html"
+    report_command([run], out)
+    assert capsys.readouterr().out == f"{tmp_path}/page␛[2J\ufffd.html\n"
+    page = out.read_text("utf-8")
+    assert "run␛[2J\ufffd" in page
+    assert not set(ACTING[::4]) & set(page)
 
 
 @pytest.mark.parametrize(
@@ -173,3 +195,51 @@ def test_what_was_unusual_is_said_below_the_loss(tmp_path: Path) -> None:
     page = write_report([run], tmp_path / "report.html").read_text("utf-8")
     assert "Spikes of the loss: after update 5, 6, 7, 8, 9 and 1 more." in page
     assert "Training diverged and went back to update 300: 4,096 rows were" in page
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"text.usetex": True},
+        {"svg.fonttype": "path", "font.family": "no such font", "figure.dpi": 7.0},
+        {"axes.prop_cycle": cycler(linestyle=["--"]), "lines.marker": "x"},
+    ],
+)
+def test_settings_of_matplotlib_change_nothing(
+    tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = copied(tmp_path / "run"), tmp_path / "report.html"
+    expected = write_report([run], out).read_text()
+    for name, value in settings.items():
+        monkeypatch.setitem(cast(dict[str, Any], matplotlib.rcParams), name, value)
+    assert write_report([run], out).read_text() == expected
+
+
+def test_a_figure_that_fails_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no room\nfor <this>")
+
+    drawing._say.cache_clear()
+    monkeypatch.setattr(Figure, "savefig", fail)
+    page = write_report([copied(tmp_path / "run")], tmp_path / "report.html").read_text()
+    assert "<svg" not in page
+    assert page.count("This figure could not be drawn: no room for &lt;this&gt;</p>") == 2
+    said = "report  without some figures, which could not be drawn: no room for <this>\n"
+    assert capsys.readouterr().err == said
+
+
+def test_settings_of_matplotlib_that_cannot_be_read_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "matplotlib":
+                raise UnicodeError("cannot decode its settings")
+
+    monkeypatch.delitem(sys.modules, "matplotlib")
+    monkeypatch.setattr(sys, "meta_path", [Broken, *sys.meta_path])
+    with pytest.raises(InputError, match="cannot decode its settings; mend or remove the matplot"):
+        importlib.reload(report)

@@ -15,9 +15,10 @@ from crammed.errors import InputError
 from crammed.files.writing import read_json, write_json
 from crammed.pipeline import run_everything
 from crammed.quantity import beside_unigram, quantity
-from crammed.report.figures import loss_figure
+from crammed.report.figures import loss_figure, progress_figure
 from crammed.report.page import write_report
-from crammed.rules.choosing import Asked
+from crammed.report.verdict import verdict
+from crammed.rules.choosing import Asked, Choice, reasons
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT, Progress
 from support.corpora import numbered_files, write_corpus
@@ -46,7 +47,7 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
     checker = Balanced()
     checker.feed(page)
     assert not checker.open
-    assert page.count("<svg") == 7
+    assert page.count('<div class="wide"><svg') == page.count('<div class="narrow"><svg') == 3
     assert not re.findall(r'(?:src|href)="(?!#)', page)  # nothing is fetched
     assert "Undefined" not in page
     for words in (
@@ -54,8 +55,12 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
         "Where the time went",
         "RoBERTa-base",
         "Filling gaps",
-        ">held-out, 15 % masked, during training<",
-        ">held-out, 25 % masked, at the end<",
+        ">held-out, 15 % masked<",
+        ">held-out, 25 % masked<",
+        ">gradient norm<",
+        "In words",
+        "<th>What it learned</th>",
+        "<th>Why this size</th>",
         "Large marks are the result: the held-out loss of the trained model",
         "Small marks were measured during training",
     ):
@@ -90,7 +95,7 @@ def test_folders_of_sources_are_not_shown(tmp_path: Path) -> None:
 
 def test_several_runs_side_by_side(run: Path, tmp_path: Path) -> None:
     page = write_report([run, run], tmp_path / "reports/new/both.html").read_text()
-    assert page.count("<svg") == 15
+    assert page.count('<div class="wide"><svg') == 7
     assert "2 runs" in page
     assert page.count("Small marks were measured during training") == 3
     assert "held-out text" not in page.split("<article>")[0]
@@ -113,7 +118,7 @@ def test_losses_of_different_held_out_texts_have_axes_of_their_own(
     folders = [run, *(tmp_path / name for name in "bcd")]
     page = write_report(folders, tmp_path / "all.html").read_text()
     head = page.split("<article>")[0]
-    assert head.count("<svg") == 3
+    assert head.count('<div class="wide"><svg') == 3
     titles = re.findall(r"Loss over the budget, held-out text (.*?)</h2>", head)
     assert titles == ["A: run", "B: b, c", "C: d"]
     assert "not from one text to another" in head
@@ -155,12 +160,12 @@ def test_what_a_corpus_holds(moved: Path, tmp_path: Path) -> None:
     for words in (
         "tales: 4 documents, 90 characters (100.0 %)",
         "10 documents (25.0 %), 2.5 k characters",
-        ">70 characters",
+        "70 characters",
         "b.txt.gz: cannot be read to its end",
         "&lt;b&gt;Buy&lt;/b&gt; now",
         "random, rare-first",
         "[PAD] [PAD] [PAD] [PAD]",
-        ">256<",
+        ">512<",
     ):
         assert words in page
     assert "exact duplicates" not in page
@@ -177,7 +182,7 @@ def test_a_corpus_of_an_older_version(moved: Path, tmp_path: Path) -> None:
 def test_a_run_without_its_corpus(moved: Path, tmp_path: Path) -> None:
     page = write_report([moved], tmp_path / "report.html").read_text()
     assert "Contents of the corpus" not in page
-    assert page.count("<svg") == 5
+    assert page.count('<div class="wide"><svg') == 2
 
 
 def test_scores_by_other_protocols_are_shown_beside_the_own(moved: Path, tmp_path: Path) -> None:
@@ -204,8 +209,10 @@ def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: P
     checker = Balanced()
     checker.feed(page)
     assert not checker.open
-    assert page.count("<svg") == 7
+    assert page.count('<div class="wide"><svg') == 3
     for words in (
+        "It helped on mrpc (",
+        '<table class="numbers">',
         "<b>88.1</b>",
         "85.1 to 91.1",
         "3.0 (5 seeds)",
@@ -238,7 +245,7 @@ def test_a_suite_that_failed_as_a_whole_is_still_shown(moved: Path, tmp_path: Pa
     failed = {"tasks": {"rte": {"metric": "accuracy", "failed": "no file"}}, "means": []}
     page = write_report([evaluated(moved, glue=failed)], tmp_path / "report.html").read_text()
     assert "failed: no file" in page
-    assert page.count("<svg") == 5
+    assert page.count('<div class="wide"><svg') == 2
 
 
 def test_a_model_from_elsewhere_has_a_report_of_its_scores(moved: Path, tmp_path: Path) -> None:
@@ -323,10 +330,65 @@ def test_the_loss_after_training_is_a_mark_of_its_own() -> None:
     point = {"u": 0.5, "loss": 4.0, "loss@0.15": 3.0, "loss@0.25": 3.5}
     summary = {"u": 1.0, "heldout": point}
     run: dict[str, Any] = {"metrics": [point], "unigram": 5.0, "summary": summary}
-    with_few, alone = (
-        loss_figure([{**run, "on_the_way": points}]) for points in ([point, point], [])
+    for points in ([point, point], []):
+        figure = loss_figure([{**run, "on_the_way": points}])
+        assert figure.count(">held-out, 15 % masked<") == 2  # in each width
+
+
+def test_gradient_norms_have_a_curve_where_they_are_known() -> None:
+    point = {"u": 0.5, "lr": 1e-3, "batch_rows": 8, "mask_rate": 0.25, "tokens_per_s": 900.0}
+    for norm, shown in ((2.0, True), (None, False), (0.0, False), (float("inf"), False)):
+        figure = progress_figure([{**point, "grad_norm": norm}])
+        assert figure.count("<svg") == 2
+        assert ("gradient norm" in figure) == shown
+
+
+def test_names_act_on_nothing(
+    moved: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    summary = read_json(moved / "summary.json") or {}
+    summary["corpus"]["sources"] = ["\x1b[31m<b>\u202etext"]
+    write_json(moved / "summary.json", summary)
+    named = moved.rename(tmp_path / "a\x07<i>")
+    page = write_report([named, named], tmp_path / "report.html").read_text("utf-8")
+    assert not re.search("[\x07\x1b\u202e]|<i>|<b>text", page)
+    assert "\u241b[31m&lt;b&gt;" in page
+    assert not recwarn.list  # of letters that the font of the figures lacks
+
+
+def score(median: float, low: float, high: float, twin: float) -> dict[str, Any]:
+    untrained = {"median": twin, "interval": [twin - 1, twin + 1]}
+    return {"median": median, "interval": [low, high], "untrained": untrained}
+
+
+def test_the_verdict_says_what_a_run_achieved() -> None:
+    config = tiny("crammed", budget={"limit": "12updates"})
+    summary: dict[str, Any] = {
+        "heldout": {"loss@0.15": 3.0},
+        "unigram_cross_entropy": 5.0,
+        "epochs": 2.0,
+        "tokens": 64 * config.data.row_length,
+        "parameters": 9000,
+        "corpus": {"vocab_size": config.tokenizer.vocab_size},
+        "ended_short": "training ended at 40 % of its schedule; raise the budget",
+    }
+    tasks = {
+        "up": score(60.0, 58.0, 62.0, 50.0),
+        "same": score(50.5, 49.0, 52.0, 50.0),
+        "down": score(40.0, 38.0, 42.0, 50.0),
+        "alone": {"median": 3.0},
+        "bad": {"failed": "no file"},
+    }
+    said = dict(verdict(config, Choice(), summary, {"mine": {"tasks": tasks}}))
+    assert said["What it learned"].startswith("To predict words from their context: ")
+    assert "3.000 nats is 2.00 nats below the unigram model" in said["What it learned"]
+    brought = said["What pretraining brought: mine"]
+    assert brought.startswith(
+        "It helped on up (+10.0); it made no clear difference on same (+0.5); it hurt down (-10.0)."
     )
-    assert "masked, during training" in with_few
-    assert "masked, during training" not in alone
-    for figure in (with_few, alone):
-        assert figure.count("masked, at the end") == 2
+    assert said["Ended short"] == "Training ended at 40 % of its schedule; raise the budget."
+    assert said["Why this size"].startswith(f"{config.model.layers} x {config.model.width} (9 k ")
+    assert reasons(config, Choice(), 32) in said["Why this size"]
+    for loss, words in ((4.5, "Little more than how often"), (5.2, "No more than how often")):
+        summary["heldout"]["loss@0.15"] = loss
+        assert dict(verdict(config, Choice(), summary, {}))["What it learned"].startswith(words)

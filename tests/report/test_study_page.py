@@ -53,9 +53,13 @@ def page(folder: Path, values: dict[str, Any]) -> str:
 
 def test_a_study_without_its_runs_has_all_but_curves_and_links(tmp_path: Path) -> None:
     text = page(tmp_path / "mine", study(unigram=6.0, description="Two ways (section 4)."))
-    assert "<h1>Study mine</h1>" in text
-    assert ">Two ways (section 4). 4 arms, budget 2 M tokens each, compared with plain." in text
+    assert "<h1>mine</h1>" in text
+    assert (
+        ">Two ways (section 4). A study of 4 arms, budget 2 M tokens each, compared with plain."
+        in text
+    )
     assert "Decidable at this budget: plain ends 1.99 nats below" in text
+    assert "better than plain:</b> good.</p>" in text
     good = text[text.index('<tr class="better"><td class="arm">good') :]
     assert "-0.500" in good[: good.index("</tr>")]
     assert 'class="verdict">better<' in good[: good.index("</tr>")]
@@ -84,9 +88,14 @@ def test_a_single_seed_has_no_intervals_to_explain(tmp_path: Path) -> None:
         entry["runs"] = {"0": entry["runs"]["0"]}
     single = page(tmp_path / "single", values)
     assert "cannot show a difference: give --seeds 5.</p>" in single
-    for words in ("Differences in the shaded part are smaller", "Intervals hold for all arms"):
+    for words in (
+        "Differences in the shaded part are smaller",
+        "Intervals hold for all arms",
+        "better than plain:</b>",
+    ):
         assert words in several
         assert words not in single
+    assert "no arm is shown to differ" not in single
 
 
 def test_scores_have_an_axis_of_their_own(tmp_path: Path) -> None:
@@ -195,7 +204,7 @@ def test_budgets_are_compared_each_by_itself(tmp_path: Path) -> None:
     base = "post.2x64@x1"
     text = page(tmp_path, {**study(budgets=budgets, unigram=4.9), "arms": arms, "baseline": base})
     x1, x4 = (text.index(f'class="part">x{n}: {n} M tokens<') for n in (1, 4))
-    assert text[:x1].count("<svg") == 4 + 2  # keys; loss against FLOPs, and against parameters
+    assert text[:x1].count("<svg") == 4 + 2 * 2  # keys; loss against FLOPs, and against parameters
     assert "post: loss " in text[:x1]
     assert r"$\pre$, x4" in text[:x1]  # which is no formula
     assert "Not decidable at this budget." in text[x1:x4]
@@ -233,7 +242,7 @@ def test_report_leads_to_the_page_of_a_study(
     (tmp_path / "study" / "study.json").write_text(json.dumps(study()))
     report([tmp_path / "study"], tmp_path / "page.html")
     assert capsys.readouterr().out.strip() == str(tmp_path / "page.html")
-    assert "<title>Study study</title>" in (tmp_path / "page.html").read_text("utf-8")
+    assert "<title>study</title>" in (tmp_path / "page.html").read_text("utf-8")
     with pytest.raises(InputError, match="is a study, which gets its own report"):
         report([tmp_path / "study", tmp_path / "run"], tmp_path / "page.html")
 

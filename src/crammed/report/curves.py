@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from crammed.errors import InputError
 from crammed.quantity import quantity
-from crammed.report.figures import COLOURS, INK, STYLE, as_svg
+from crammed.report.drawing import COLOURS, INK, WIDTH, as_svg, drawn
 from crammed.runs.logs import read_events, read_metrics
 from crammed.study.folder import run_folder
 from crammed.study.statistics import RATES, main_measure
@@ -84,25 +83,25 @@ def lines_of(arms: Sequence[str], baseline: str) -> dict[str, Line]:
     return {baseline: (INK, DASHES[0]), **lines}
 
 
+@drawn
 def curves_figure(
     curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, Line], axis: str, measure: str
 ) -> str:
     """Loss against one of `AXES`, as SVG; `measure` is what arms are compared by."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(5.6, 3.9))
-        axes = figure.add_subplot()
-        factor, unit = (1.0, "") if axis == "tokens" else _unit(curves)
-        for arm, seeds in curves.items():
-            colour, dashes = lines[arm]
-            x, low, middle, high = _band([(getattr(s, axis) / factor, s.loss) for s in seeds])
-            axes.plot(x, middle, color=colour, linestyle=pattern(dashes), linewidth=1.5)
-            if len(seeds) > 1:
-                axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.set_ylabel(f"held-out loss, {unit_text(measure)}")
-        axes.set_xlabel("tokens read" if axis == "tokens" else f"charged time, {unit}")
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(lambda value, _: quantity(value) if value else "0")
-        return as_svg(figure)
+    figure = Figure(figsize=(WIDTH, 3.9))
+    axes = figure.add_subplot()
+    factor, unit = (1.0, "") if axis == "tokens" else _unit(curves)
+    for arm, seeds in curves.items():
+        colour, dashes = lines[arm]
+        x, low, middle, high = _band([(getattr(s, axis) / factor, s.loss) for s in seeds])
+        axes.plot(x, middle, color=colour, linestyle=pattern(dashes), linewidth=1.5)
+        if len(seeds) > 1:
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.set_ylabel(f"held-out loss, {unit_text(measure)}")
+    axes.set_xlabel("tokens read" if axis == "tokens" else f"charged time, {unit}")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(lambda value, _: quantity(value) if value else "0")
+    return as_svg(figure)
 
 
 def unit_text(measure: str) -> str:

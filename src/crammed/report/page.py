@@ -20,11 +20,14 @@ from crammed.evaluation.scores import table
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.files.writing import read_json, write_text
 from crammed.quantity import beside_unigram, counted, logits_text, quantity
-from crammed.report import figures
+from crammed.report import bars, figures
+from crammed.report.verdict import verdict
+from crammed.rules.choosing import Choice
 from crammed.rules.early_end import EarlyEnd
-from crammed.runs.directory import read_config
+from crammed.runs.directory import read_choice, read_config
 from crammed.runs.logs import read_events, read_metrics
 from crammed.runs.summary import read_summary
+from crammed.terminal.quiet import visible
 
 SAMPLE_ROWS = 4
 METRIC_NUMBERS = ("u", "loss", "lr", "batch_rows", "mask_rate", "tokens_per_s")
@@ -55,7 +58,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
             heldout_texts=_by_heldout_text(runs),
         )
     )
-    write_text(out, page)
+    write_text(out, visible(page))
     return out
 
 
@@ -116,7 +119,7 @@ def _load_run(path: Path) -> dict[str, Any]:
     metrics = read_metrics(path, *METRIC_NUMBERS)
     if not metrics:
         raise InputError(f"{path / 'metrics.jsonl'} holds no log point: restore it from a copy")
-    early = EarlyEnd.read(summary.get("early_end"))
+    early, choice = EarlyEnd.read(summary.get("early_end")), read_choice(path) or Choice()
     run: dict[str, Any] = {
         "name": path.resolve().name,
         "label": path.resolve().name,
@@ -127,18 +130,18 @@ def _load_run(path: Path) -> dict[str, Any]:
         "unigram": summary["unigram_cross_entropy"],
         "stages": _stages(events),
         "spent": early.share if early is not None else summary["u"],
-        "remarks": [*_ending(early), *_trouble(events)],
-        **_all_scores(path),
+        "trouble": _trouble(events),
+        **(scores := _all_scores(path)),
+        "verdict": list(verdict(config, choice, summary, scores["suites"])),
         "env": read_json(path / "env.json") or {},
         "yaml": _yaml(config),
         "corpus": _corpus(path / "corpus"),
     }
     run["figures"] = {
         "loss": figures.loss_figure([run]),
-        "learning_rate": figures.learning_rate_figure(run["metrics"]),
-        "speed": figures.speed_figure(run["metrics"]),
-        "ledger": figures.ledger_figure(summary["accounts"], config.budget.charge),
-        "compute": figures.compute_figure(summary["exaflop"], summary["peak_exaflop"]),
+        "progress": figures.progress_figure(run["metrics"]),
+        "ledger": bars.ledger_bars(summary["accounts"], config.budget.charge),
+        "compute": bars.compute_bars(summary["exaflop"], summary["peak_exaflop"]),
     }
     return run
 
@@ -179,7 +182,7 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
     blimp = suites.get("blimp")
     if blimp is not None:
         others = published()["blimp"] if blimp["official"] else {}
-        blimp = {**blimp, "figure": figures.blimp_figure(blimp, others)}
+        blimp = {**blimp, "bars": bars.blimp_bars(blimp, others)}
     return {"suites": tasks, "blimp": blimp, "other_heldout": suites.get("heldout")}
 
 
@@ -190,11 +193,6 @@ def _on_the_way(events: list[dict[str, Any]], summary: dict[str, Any]) -> list[d
     """
     by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
     return [by_update[update] for update in sorted(by_update) if update < summary["updates"]]
-
-
-def _ending(early: EarlyEnd | None) -> list[str]:
-    """A sentence on how the end of the text ended the run, if it did."""
-    return [f"The corpus {early.words(over=True)}."] if early is not None else []
 
 
 def _trouble(events: list[dict[str, Any]]) -> list[str]:
@@ -238,7 +236,7 @@ def _corpus(path: Path) -> dict[str, Any] | None:
         "sources": show.describe_sources(corpus.manifest),
         "skipped": corpus.manifest.get("skipped", []),
         "orders": corpus.orders,
-        "drops": figures.drops_figure(steps) if steps else None,
+        "drops": bars.drops_bars(steps) if steps else None,
         "documents": figures.documents_figure(statistics) if statistics else None,
         "dropped": show.dropped_samples(corpus),
         "rows": show.sample_rows(corpus, SAMPLE_ROWS),

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from crammed.quantity import quantity
 from crammed.report.curves import Line, pattern, unit_text
-from crammed.report.figures import COLOURS, FAINT, STYLE, as_svg, plain
+from crammed.report.drawing import COLOURS, FAINT, WIDTH, as_svg, drawn
+from crammed.report.figures import plain
 from crammed.study.laws import doubts, law_lines
 from crammed.study.scaling import Cell, Law, analyse, cells_of
 from crammed.study.statistics import main_measure
@@ -42,54 +42,54 @@ def scaling(study: Mapping[str, Any], lines: Mapping[str, Line]) -> dict[str, An
     }
 
 
+@drawn
 def _flops_figure(
     cells: Sequence[Cell], lines: Mapping[str, Line], found: Mapping[str, Any] | None, unit: str
 ) -> str:
     """Loss against FLOPs, a line for each arm, and the laws through each type's best sizes."""
-    with rc_context(STYLE):
-        figure, axes = _logarithmic("training FLOPs of a run", unit)
-        for arm in dict.fromkeys(map(_arm, cells)):
-            own = sorted((c for c in cells if _arm(c) == arm), key=lambda cell: cell.flops)
-            colour, dashes = lines[arm]
-            style = pattern(dashes)
-            x, y = [cell.flops for cell in own], [cell.mean for cell in own]
-            axes.plot(x, y, color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.2)
-            for cell in own:
-                axes.plot([cell.flops] * 2, [min(cell.losses), max(cell.losses)], color=colour)
-        for one in found["types"].values() if found is not None else ():
-            law, points = one["law"], [point["flops"] for point in one["points"]]
-            if law is None:
-                continue
-            fitted = Law(law["a"], law["b"], law["c"])
-            x = np.geomspace(min(points), max(points), 60).tolist()
-            axes.plot(x, [fitted(flops) for flops in x], color=FAINT, linewidth=3, alpha=0.5)
-        return as_svg(figure)
+    figure, axes = _logarithmic("training FLOPs of a run", unit)
+    for arm in dict.fromkeys(map(_arm, cells)):
+        own = sorted((c for c in cells if _arm(c) == arm), key=lambda cell: cell.flops)
+        colour, dashes = lines[arm]
+        style = pattern(dashes)
+        x, y = [cell.flops for cell in own], [cell.mean for cell in own]
+        axes.plot(x, y, color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.2)
+        for cell in own:
+            axes.plot([cell.flops] * 2, [min(cell.losses), max(cell.losses)], color=colour)
+    for one in found["types"].values() if found is not None else ():
+        law, points = one["law"], [point["flops"] for point in one["points"]]
+        if law is None:
+            continue
+        fitted = Law(law["a"], law["b"], law["c"])
+        x = np.geomspace(min(points), max(points), 60).tolist()
+        axes.plot(x, [fitted(flops) for flops in x], color=FAINT, linewidth=3, alpha=0.5)
+    return as_svg(figure)
 
 
+@drawn
 def _sizes_figure(cells: Sequence[Cell], unit: str) -> str:
     """Loss against parameters, a curve for each type and budget."""
-    with rc_context(STYLE):
-        figure, axes = _logarithmic("parameters", unit)
-        labels, types = (list(dict.fromkeys(each)) for each in zip(
-            *((cell.label, cell.type) for cell in cells), strict=True))  # fmt: skip
-        for label, kind in ((label, kind) for label in labels for kind in types):
-            own = [cell for cell in cells if (cell.label, cell.type) == (label, kind)]
-            own.sort(key=lambda cell: cell.parameters)
-            axes.plot(
-                [cell.parameters for cell in own],
-                [cell.mean for cell in own],
-                color=COLOURS[labels.index(label) % len(COLOURS)],
-                marker="osD^v"[types.index(kind) % 5],
-                markersize=4,
-                linewidth=1.2,
-                label=plain(f"{kind}, {label}"),
-            )
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8)
-        return as_svg(figure)
+    figure, axes = _logarithmic("parameters", unit)
+    labels, types = (list(dict.fromkeys(each)) for each in zip(
+        *((cell.label, cell.type) for cell in cells), strict=True))  # fmt: skip
+    for label, kind in ((label, kind) for label in labels for kind in types):
+        own = [cell for cell in cells if (cell.label, cell.type) == (label, kind)]
+        own.sort(key=lambda cell: cell.parameters)
+        axes.plot(
+            [cell.parameters for cell in own],
+            [cell.mean for cell in own],
+            color=COLOURS[labels.index(label) % len(COLOURS)],
+            marker="osD^v"[types.index(kind) % 5],
+            markersize=4,
+            linewidth=1.2,
+            label=plain(f"{kind}, {label}"),
+        )
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    return as_svg(figure)
 
 
 def _logarithmic(title: str, unit: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.6, 3.9))
+    figure = Figure(figsize=(WIDTH, 3.9))
     axes = figure.add_subplot()
     axes.set_xscale("log")
     axes.set_xlabel(f"{title} (log scale)")

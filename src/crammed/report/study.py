@@ -21,7 +21,7 @@ from crammed.errors import InputError
 from crammed.files.writing import write_text
 from crammed.quantity import quantity
 from crammed.report.curves import AXES, Curve, Line, curves_figure, lines_of, read_curves
-from crammed.report.figures import OF_THE_PAGE
+from crammed.report.drawing import OF_THE_PAGE
 from crammed.report.page import templates, write_report
 from crammed.report.scaling import scaling
 from crammed.study import table
@@ -37,6 +37,7 @@ from crammed.study.statistics import (
     values_of,
 )
 from crammed.terminal.progress import SILENT, Progress
+from crammed.terminal.quiet import visible
 
 Json = dict[str, Any]
 
@@ -71,7 +72,7 @@ def write_study_page(folder: Path, out: Path, progress: Progress = SILENT) -> Pa
             f"{folder / RESULT} is damaged: it does not hold the results of a study; restore it "
             "from a copy"
         ) from error
-    write_text(out, page)
+    write_text(out, visible(page))
     return out
 
 

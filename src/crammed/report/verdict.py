@@ -1,0 +1,73 @@
+"""What a run achieved, in sentences for the top of its page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from crammed.config import RunConfig
+from crammed.quantity import beside_unigram, quantity
+from crammed.rules.choosing import Choice, reasons
+from crammed.rules.early_end import EarlyEnd
+from crammed.rules.sizing import in_vocabulary
+from crammed.study.statistics import GATE
+
+Json = Mapping[str, Any]
+
+
+def verdict(
+    config: RunConfig, choice: Choice, summary: Json, suites: Mapping[str, Json]
+) -> Iterator[tuple[str, str]]:
+    """Headings, each with a sentence: what was learned, what it is good for, how it ended, why."""
+    yield "What it learned", _learned(summary["heldout"]["loss@0.15"], summary)
+    for name, suite in suites.items():
+        if words := _helped(suite["tasks"]):
+            yield f"What pretraining brought: {name}", words
+    if (early := EarlyEnd.read(summary.get("early_end"))) is not None:
+        yield "Ended early", f"The corpus {early.words(over=True)}. Add text, or lower the budget."
+    elif short := summary.get("ended_short"):
+        yield "Ended short", f"{short[0].upper()}{short[1:]}."
+    yield "Why this size", _size(config, choice, summary)
+
+
+def _learned(loss: float, summary: Json) -> str:
+    unigram = summary["unigram_cross_entropy"]
+    if loss <= unigram - GATE:
+        words = "To predict words from their context"
+    else:
+        words = f"{'Little' if loss < unigram else 'No'} more than how often words occur"
+    return (
+        f"{words}: the held-out loss of {loss:.3f} nats is {beside_unigram(loss, unigram)}, which "
+        f"knows only how often each token occurs ({unigram:.3f})."
+    )
+
+
+def _helped(tasks: Mapping[str, Json]) -> str:
+    """Each task's score against the untrained twin's; empty if no task has both."""
+    found: dict[str, list[str]] = {"helped on": [], "made no clear difference on": [], "hurt": []}
+    for name, task in tasks.items():
+        twin = task.get("untrained", {})
+        if "median" not in task or "median" not in twin:
+            continue
+        own, other = task.get("interval"), twin.get("interval")
+        verb = "made no clear difference on"
+        if own and other and (own[0] > other[1] or own[1] < other[0]):
+            verb = "helped on" if own[0] > other[1] else "hurt"
+        found[verb].append(f"{name} ({task['median'] - twin['median']:+.1f})")
+    parts = [f"{verb} {', '.join(names)}" for verb, names in found.items() if names]
+    return (
+        f"It {'; it '.join(parts)}. In points over the same model untrained; clear where the 95 % "
+        "intervals do not overlap."
+        if parts
+        else ""
+    )
+
+
+def _size(config: RunConfig, choice: Choice, summary: Json) -> str:
+    """The size, and why it was chosen, as the command said when training began."""
+    epochs, length = summary["epochs"], config.data.row_length
+    rows = round(summary["tokens"] / length / epochs) if epochs else None
+    config = in_vocabulary(config, summary["corpus"]["vocab_size"])
+    size = f"{config.model.layers} x {config.model.width}"
+    why = reasons(config, choice, rows or None)
+    return f"{size} ({quantity(summary['parameters'])} parameters): {why}."
