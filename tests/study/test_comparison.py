@@ -215,7 +215,7 @@ def test_arms_that_are_still_near_the_unigram_model_are_named() -> None:
     values = study(arm(*BASE), slow=arm(4.9, 4.8), late=arm(4.4, 4.5), new=arm(*FAR))
     values["unigram"] = 5.2
     assert on_plateau(values) == ["late", "slow"]
-    assert decidable_text(values).endswith("leave this plateau later: late, slow.")
+    assert decidable_text(values).endswith("Still on the plateau, so not comparable: late, slow.")
     values["unigram"] = 9.0
     assert on_plateau(values) == []
     assert decidable_text(values).endswith("1 is needed.")

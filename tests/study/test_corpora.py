@@ -172,7 +172,7 @@ def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
     arms = {
         "plain": [],
         "small": ["tokenizer.vocab_size=200"],
-        "same": ["tokenizer.vocab_size=220"],
+        "same": ["tokenizer.vocab_size=220", "optim.weight_decay=0.5"],
     }
     study, corpora = made(write(tmp_path, arms, base), texts, tmp_path / "out", choose)
     assert len(asked) == 1

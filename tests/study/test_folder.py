@@ -26,7 +26,7 @@ from crammed.terminal.progress import SILENT
 from support.text import MODEL, documents
 
 BUDGET = Budget.parse("6updates")
-ARMS: dict[str, list[str]] = {"plain": [], "muon": ["optim.name=muon"]}
+ARMS: dict[str, list[str]] = {"plain": [], "muon": ["optim.weight_decay=0.5"]}
 MORE = {**ARMS, "small": ["model.layers=1"]}
 RUN = {"tokens": 10, "updates": 6, "parameters": 5, "seconds": 2.0}
 
@@ -99,7 +99,7 @@ def test_arms_and_seeds_can_be_added_and_left_out(
 def test_an_arm_that_never_began_may_change(
     tmp_path: Path, out: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both, wrong = study(tmp_path, corpus), {**ARMS, "small": ["model.layers=2"]}
+    both, wrong = study(tmp_path, corpus), {**ARMS, "small": ["model.layers=3"]}
     with monkeypatch.context() as patch:
         patch.setattr("crammed.study.runner._train", lambda *_: {"failed": "no memory"})
         failed = run_study(study(tmp_path, corpus, wrong), corpus, BUDGET, 2, out, 1, SILENT)
@@ -209,4 +209,4 @@ def test_a_study_ends_with_its_page(
     studies.study(str(file), None, corpus.path, BUDGET, 1, tmp_path / "o ut", 1, False)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"page  {tmp_path}/o ut/report.html"
-    assert "<h1>Study o ut</h1>" in (tmp_path / "o ut" / "report.html").read_text("utf-8")
+    assert "<h1>o ut</h1>" in (tmp_path / "o ut" / "report.html").read_text("utf-8")

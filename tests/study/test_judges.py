@@ -99,7 +99,7 @@ def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[s
 
     def run(*judges: Judge, seeds: int = 1, progress: Progress = SILENT) -> dict[str, Any]:
         file = tmp_path / "s.yaml"
-        arms = {"plain": [], "muon": ["optim.name=muon"]}
+        arms = {"plain": [], "muon": ["optim.weight_decay=0.5"]}
         file.write_text(
             json.dumps({"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms})
         )

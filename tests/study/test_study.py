@@ -22,7 +22,7 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.machine import workers
 from crammed.rules.recipe import load_config
-from crammed.study.arms import Study, load_study
+from crammed.study.arms import Study, left_out, load_study
 from crammed.study.corpora import Corpora
 from crammed.study.places import Processes
 from crammed.study.runner import _runs, run_study
@@ -238,3 +238,17 @@ def test_a_failed_arm_ends_with_5_after_the_others(tmp_path: Path, corpus: Corpu
     kept = json.loads((tmp_path / "out" / "study.json").read_text())["arms"]
     assert kept["plain"]["runs"]["0"]["updates"] == 6
     assert f"bad, seed 0 failed: {kept['bad']['runs']['0']['failed']}" in done.stdout
+
+
+def test_arms_that_come_out_the_same_are_trained_once(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {
+        "plain": [],
+        "own": ["optim.name=muon"],  # the recipe's own optimizer
+        "decay": ["optim.weight_decay=0.5"],
+        "again": ["optim.weight_decay=5e-1"],
+        "threads": ["compute.threads=1"],  # at equal time, its speed counts
+    }
+    file = str(write(tmp_path / "s.yaml", arms=arms))
+    loaded = load_study(file, corpus, BUDGET)
+    assert list(loaded.arms) == ["plain", "decay", "threads"]
+    assert left_out(file, loaded) == ["own", "again"]

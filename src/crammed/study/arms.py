@@ -33,6 +33,7 @@ from crammed.config.choice import overlaid
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.files.hashes import json_hash
 from crammed.rules.choosing import Asked, values_of
 from crammed.rules.recipe import ask, formerly, parse_overrides, unmarked
 from crammed.rules.sizing import FOLLOWERS, head_dim
@@ -163,8 +164,7 @@ def load_study(
 
     Returns:
         the study with `words` in its base, and with what follows from the budget set in each arm.
-        In a study with a small form, arms that come out the same as the baseline or an earlier arm
-        are left out (`left_out`).
+        Arms that come out the same as the baseline or an earlier arm are left out (`left_out`).
 
     Raises:
         InputError: as `read_study`, or an arm is not a valid configuration.
@@ -190,9 +190,9 @@ def load_study(
             arms[arm], made[arm] = _arm(study, arm, base, fixed, chosen)
         except InputError as error:
             raise InputError(f"study {name}, arm {arm}: {error}") from error
-    if study.small is not None:  # it may set what an arm changes, or round two arms to the same
-        trained = {made[arm]: arm for arm in (*reversed(arms), study.baseline)}
-        arms = {arm: words for arm, words in arms.items() if trained[made[arm]] == arm}
+    # What an arm changes may be the recipe's own value, or that of another arm by other words.
+    trained = {made[arm]: arm for arm in (*reversed(arms), study.baseline)}
+    arms = {arm: words for arm, words in arms.items() if trained[made[arm]] == arm}
     first = next(iter(study.budgets), None)
     baseline = study.baseline if first is None else at(study.baseline, first)
     arms = with_each(arms, study.budgets, budget)
@@ -252,7 +252,7 @@ def _arm(
     fixed: Mapping[str, Any],
     choose: Callable[[str, Asked], RunConfig],
 ) -> tuple[tuple[str, ...], str]:
-    """The words of an arm, with what follows from the budget, and the identity of its runs."""
+    """The words of an arm, with what follows from the budget, and a hash of all its settings."""
     if any("=" not in word for word in study.arms[arm]):  # a recipe of its own
         recipe, *overrides = _settings(study, arm)
         same = _same_end(base.config, ask(recipe, overrides, fixed).config)
@@ -265,7 +265,8 @@ def _arm(
     config = ask(recipe, overrides, fixed).config
     if _same_end(base.config, config):
         raise InputError("budget.most_epochs is the same in all arms: set it in the base")
-    return words, config.identity()
+    # Settings of `compute` count: at equal time, speed is what they change.
+    return words, json_hash(config.model_dump(mode="json", exclude={"description"}))
 
 
 def _refuse_decided(words: Sequence[str]) -> None:

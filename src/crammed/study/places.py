@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from crammed.machine.engine import ray_cluster
 from crammed.machine.workers import cores
+from crammed.safepath import protect_children
 from crammed.terminal.stopping import STARTER
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -175,6 +176,7 @@ def _begin(
     words: Sequence[str], env: Mapping[str, str], folder: str | None = None
 ) -> subprocess.Popen[str]:
     """Start Python with these words in a folder, as a process that ends with this one."""
+    protect_children()
     return subprocess.Popen(
         [sys.executable, *words],
         stdout=subprocess.PIPE,

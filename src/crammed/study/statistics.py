@@ -136,10 +136,7 @@ def decidable_text(study: Mapping[str, Any]) -> str:
     if decided:
         words = f"Decidable at this budget: {where}; {GATE:g} is needed."
         if slow := on_plateau(study):
-            words += (
-                f" Less than {GATE:g} below it, so that their differences only say that they leave "
-                f"this plateau later: {', '.join(slow)}."
-            )
+            words += f" Still on the plateau, so not comparable: {', '.join(slow)}."
         return words
     return f"Not decidable at this budget: {where}, but must end at least {GATE:g} below it."
 

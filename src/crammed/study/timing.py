@@ -23,6 +23,7 @@ from crammed.model.heldout import RATES
 from crammed.planning.gauge import Pace, heldout_pace, training_pace
 from crammed.planning.settling import device_of
 from crammed.rules.sizing import expected_tokens, flops_per_token
+from crammed.safepath import protect_children
 from crammed.schedule import batch_rows
 from crammed.study.board import Expected
 from crammed.terminal.progress import Progress
@@ -104,6 +105,7 @@ class Timing:
         """Seconds that a new process takes to import what a run does."""
         if self._start is None:
             began = time.monotonic()
+            protect_children()
             subprocess.run([sys.executable, "-c", STARTS], capture_output=True, check=False)
             self._start = time.monotonic() - began
         return self._start
