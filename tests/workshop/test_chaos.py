@@ -18,7 +18,8 @@ from support.command import FORKS, python
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))
 
-from campaign.journal import Operation  # noqa: E402
+from campaign.journal import Operation, read_journal  # noqa: E402
+from campaign.links import PlantedLink  # noqa: E402
 from campaign.plants import PLANTS  # noqa: E402
 from campaign.powerloss import files_of, lose_power  # noqa: E402
 
@@ -141,3 +142,49 @@ def test_what_was_not_synced_is_lost_sometimes(worlds: Iterator[World]) -> None:
         world.rename("a.tmp", "a")
         found.add(world.left(seed).get("a"))
     assert {"old", "new text", ""} <= found  # taken back, on the disk, and empty
+
+
+# ---- links that are planted, and what is counted
+
+COUNTED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tools!r})
+from campaign.files import Layer
+from crammed.files.writing import read_json, write_text
+world = Path({world!r})
+layer = Layer(world, world.parent / "journal", world.parent, 0, lambda *_: None)
+layer.install()
+write_text(world / "a.json", "{{}}")
+read_json(world / "a.json")
+"""
+
+
+def test_files_opened_by_descriptor_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "world").mkdir()
+    done = python("-c", COUNTED.format(tools=str(TOOLS), world=str(tmp_path / "world")))
+    assert done.returncode == 0, done.stderr
+    kinds = [each.kind for each in read_journal(tmp_path / "journal")]
+    assert [kind for kind in kinds if kind in ("create", "write", "read")] == [
+        "create",
+        "write",
+        "read",
+    ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_written_through_a_planted_link_is_noticed(tmp_path: Path, seed: int) -> None:
+    world = tmp_path / "world"
+    (world / "run").mkdir(parents=True)
+    (world / "run" / "log").write_text("mine")
+    journal = [Operation(0, n, "write", f"run/{name}") for n, name in enumerate(("log", "new"))]
+    draw = random.Random(seed)
+    link = PlantedLink(world, tmp_path / "outside", journal, ["run"], draw)
+    assert link.name in ("run/log", "run/new")  # a folder that is typed may be a link
+    assert link.touched() is None
+    place = world / link.name
+    (place / "x" if place.is_dir() else place).write_text("theirs")
+    assert link.touched() is not None
+    link.take_back()
+    assert not place.is_symlink()
+    assert (world / "run" / "log").read_text() == "mine"

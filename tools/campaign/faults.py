@@ -28,6 +28,7 @@ class Fault:
     Attributes:
         draw: makes a plan from a choice of operations.
         damages: whether files are damaged between the two commands.
+        links: whether a link is planted between the two commands.
         loses_power: whether what was not synced is lost with the process.
         only: names of the stages that it applies to; None for all.
         why: why it does not apply to the others.
@@ -36,6 +37,7 @@ class Fault:
     name: str
     draw: Callable[[random.Random, Sequence[Operation]], Plan]
     damages: bool = False
+    links: bool = False
     loses_power: bool = False
     only: tuple[str, ...] | None = None
     why: str = ""
@@ -109,7 +111,13 @@ def _dead(draw: random.Random, operations: Sequence[Operation]) -> Plan:
 
 FAULTS = (
     Fault("kill", kill),
-    Fault("power loss", _lose_power, loses_power=True),
+    Fault(
+        "power loss",
+        _lose_power,
+        loses_power=True,
+        only=tuple(stage.name for stage in STAGES if stage.mounts is None),
+        why="what is replaced on a mounted volume cannot be kept outside of it",
+    ),
     Fault("signal", _signal),
     Fault("full disk", _full_disk),
     Fault("I/O error", _failing),
@@ -125,9 +133,10 @@ FAULTS = (
     Fault(
         "not a number",
         _poison,
-        only=("pretrain, updates", "two processes"),
+        only=("pretrain, updates", "two processes", "run"),
         why="no weights are changed there",
     ),
     Fault("dead process", _dead, only=("two processes",), why="one process works alone"),
+    Fault("planted link", kill, links=True),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -98,9 +98,11 @@ class Layer:
 class _Raw(io.FileIO):
     """A file in the world, whose reads and writes are counted."""
 
-    def __init__(self, layer: Layer, name: str, file: Any, mode: str, opener: Any) -> None:
+    def __init__(
+        self, layer: Layer, name: str, file: Any, mode: str, closefd: bool, opener: Any
+    ) -> None:
         self._layer, self._path, self._read = layer, name, False
-        super().__init__(file, mode, opener=opener)
+        super().__init__(file, mode, closefd, opener)
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -149,13 +151,13 @@ def _install_opening(layer: Layer) -> None:
         closefd: bool = True,
         opener: Any = None,
     ) -> Any:
-        path = None if isinstance(file, int) else layer.below(file)
+        path = layer.below(file)
         if path is None:
             return _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
         raw_mode = mode.replace("t", "").replace("b", "")
-        if set(raw_mode) & set("wax"):
+        if set(raw_mode) & set("wax") and not isinstance(file, int):  # `os.open` has counted that
             layer.change("create", path, new=not os.path.exists(file))
-        raw = _Raw(layer, path, file, raw_mode, opener)
+        raw = _Raw(layer, path, file, raw_mode, closefd, opener)
         if buffering == 0:
             return raw
         size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE

@@ -31,7 +31,7 @@ LONGEST_DELAY = 1.0
 def main() -> None:
     """Run ``crammed`` with the fault that the first argument describes."""
     plan: dict[str, Any] = json.loads(sys.argv.pop(1))
-    os.sched_setaffinity(0, {plan["core"]})
+    os.sched_setaffinity(0, plan["cores"])
     process = plan["process"]
     fault = plan["fault"] if plan["fault"].get("process", 0) == process else {"kind": "none"}
     layer = Layer(

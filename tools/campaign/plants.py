@@ -70,6 +70,23 @@ def _deaf_to_terminate() -> None:
     _replace(("crammed.training.loop",), "noted_signals", noted_signals)
 
 
+def _following_links_in_folders() -> None:
+    _replace(("crammed.files.locks",), "refuse_links", lambda folder: None)
+
+
+def _following_links_to_write() -> None:
+    modules = ("crammed.files.writing", "crammed.evaluation.finetuning.arrays")
+    _replace(modules, "open_new", lambda path: path.open("wb"))
+
+
+def _working_behind_links() -> None:
+    _replace(("crammed.data.preparing.workfolder",), "refuse_link", lambda path: path)
+
+
+def _half_a_volume() -> None:
+    _replace(("crammed.files.folders",), "_undo_moves", lambda path: None)
+
+
 PLANTS = {
     "sync": Plant("files reach the disk before a rename", _without_sync, "export", "power loss"),
     "hash": Plant(
@@ -87,5 +104,29 @@ PLANTS = {
     "rename": Plant("files are written aside", _writing_in_place, "study", "kill"),
     "signal": Plant(
         "SIGTERM ends training between updates", _deaf_to_terminate, "pretrain, updates", "signal"
+    ),
+    "folder links": Plant(
+        "a folder with links in it is refused",
+        _following_links_in_folders,
+        "pretrain, updates",
+        "planted link",
+    ),
+    "file links": Plant(
+        "a link in place of a new file is replaced",
+        _following_links_to_write,
+        "report",
+        "planted link",
+    ),
+    "work folder": Plant(
+        "intermediate results are not kept behind a link",
+        _working_behind_links,
+        "prepare",
+        "planted link",
+    ),
+    "volume": Plant(
+        "what was moved onto a volume before a kill is removed",
+        _half_a_volume,
+        "prepare, mounted",
+        "kill",
     ),
 }

@@ -10,6 +10,7 @@ import gzip
 import json
 import random
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,11 @@ _PROTOCOL = ("finetune.seeds=1", "finetune.epochs=1", "finetune.batch=16", "comp
 _PREPARE = (
     *("prepare", "crammed", *TINY, "compute.workers=1", "data.heldout_rows=20"),
     *("--data", "text", "--out", "corpus"),
+)
+_RUN = (
+    *("run", "crammed", *TINY, *_OFTEN, *_PROTOCOL, "data.heldout_rows=20"),
+    *("--data", "text", "--glue", "tasks", "--tasks", "rte", "--budget", f"{UPDATES}updates"),
+    *("--out", "run", "--json"),
 )
 _PRETRAIN = (
     *("pretrain", "crammed", *_MODEL, *_OFTEN, *_PROTOCOL, "--corpus", "corpus"),
@@ -55,6 +61,8 @@ class Stage:
         finished: patterns of files that mark finished work, which must not be repeated.
         where: the part of the command that the stage is; None for all of it.
         ranks: processes that train together.
+        threads: OMP_NUM_THREADS of the command; None if it is not set, as by most users.
+        mounts: which of the results is an empty mounted volume beforehand.
     """
 
     name: str
@@ -64,6 +72,8 @@ class Stage:
     finished: tuple[str, ...] = ()
     where: Where | None = None
     ranks: int = 1
+    threads: int | None = 1
+    mounts: str | None = None
 
     def operations(self, journal: list[Operation]) -> list[Operation]:
         """The operations of an undisturbed journal at which a fault can strike."""
@@ -95,8 +105,12 @@ _SHARDS = tuple(
 )
 
 
-def _pretrain(name: str, where: Where) -> Stage:
-    return Stage(name, _PRETRAIN, ("corpus",), _MADE_BY_TRAINING, where=where)
+_PREDICTIONS = "run/evaluation/predictions/**/*.npz"
+_EXPORT = ("export", "run", "--to", "hf", "--json")
+
+
+def _pretrain(name: str, where: Where | None = None, threads: int | None = 1) -> Stage:
+    return Stage(name, _PRETRAIN, ("corpus",), _MADE_BY_TRAINING, where=where, threads=threads)
 
 
 STAGES = (
@@ -110,9 +124,9 @@ STAGES = (
         _EVALUATE,
         ("run", "tasks"),
         ("run/evaluation",),
-        ("run/evaluation/predictions/**/*.npz",),
+        (_PREDICTIONS,),
     ),
-    Stage("export", ("export", "run", "--to", "hf", "--json"), ("run",), ("hf",)),
+    Stage("export", _EXPORT, ("run",), ("hf",)),
     Stage(
         "study",
         _STUDY,
@@ -121,6 +135,17 @@ STAGES = (
         ("study/*/summary.json",),
     ),
     Stage("report", ("report", "run", "--out", "report.html"), ("run",), ("report.html",)),
+    Stage(
+        "run",
+        _RUN,
+        ("text", "tasks"),
+        (*_MADE_BY_TRAINING, "run/corpus", "run/evaluation"),
+        (*_SHARDS, _PREDICTIONS),
+    ),
+    _pretrain("pretrain, two threads", threads=2),
+    _pretrain("pretrain, threads unset", threads=None),
+    Stage("prepare, mounted", _PREPARE, ("text",), ("corpus",), _SHARDS, mounts="corpus"),
+    Stage("export, mounted", _EXPORT, ("run",), ("hf",), mounts="hf"),
 )
 BY_NAME = {stage.name: stage for stage in STAGES}
 
@@ -173,9 +198,51 @@ def _documents(count: int, seed: int) -> list[str]:
 def make_world(templates: Path, stage: Stage, world: Path) -> None:
     """Copy what the stage needs into a new world."""
     world.mkdir(parents=True)
+    if stage.mounts is not None:
+        mount(world / stage.mounts)
     for name in stage.needs:
         source = templates / name
         if source.is_dir():
             shutil.copytree(source, world / name, copy_function=shutil.copyfile)
         else:
             shutil.copyfile(source, world / name)
+
+
+def mount(folder: Path) -> None:
+    """Mount an empty volume in memory on a new folder.
+
+    Raises:
+        CalledProcessError: this user may not mount.
+    """
+    folder.mkdir(parents=True)
+    words = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    subprocess.run(words, check=True, capture_output=True)
+
+
+def set_aside(folder: Path, to: Path) -> None:
+    """Move a file or a folder to a new place; a mounted volume stays, and is empty then."""
+    if not folder.is_mount():
+        folder.rename(to)
+        return
+    to.mkdir()
+    for each in folder.iterdir():
+        shutil.move(each, to)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, and unmount what is mounted directly in it or in its folders."""
+    for each in (*folder.glob("*"), *folder.glob("*/*")):
+        if each.is_mount():
+            subprocess.run(["umount", "--lazy", str(each)], check=True, capture_output=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def may_mount(folder: Path) -> bool:
+    """Whether this user may mount volumes."""
+    try:
+        mount(folder / "volume")
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    finally:
+        remove(folder)
+    return True

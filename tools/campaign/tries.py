@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from campaign import faults, oracle, powerloss, processes
 from campaign.faults import DAMAGES, NOTHING, Fault, Plan
 from campaign.journal import Operation
-from campaign.oracle import Outcome
+from campaign.links import PlantedLink
 from campaign.stages import BY_NAME as STAGES
-from campaign.stages import UPDATES, Stage, make_world, write_inputs
+from campaign.stages import UPDATES, Stage, make_world, remove, set_aside, write_inputs
 
 RESUMED = 0.35
 """Share of tries whose fault strikes a command that resumes after a kill."""
@@ -50,7 +49,7 @@ class Try:
         damage: what was done to a file between the two commands.
         hit: whether the fault struck; otherwise the try proves nothing.
         verdict: ``held`` or what went wrong: ``silent``, ``traceback``, ``lost``, ``unclear``,
-            ``left behind`` or ``hangs``.
+            ``left behind``, ``written`` (through a link) or ``hangs``.
         how: what happened, in words.
     """
 
@@ -118,7 +117,7 @@ class Campaign:
                 for made in ("corpus", "run"):
                     if not (self.templates / made).exists() and (world / made).exists():
                         shutil.copytree(world / made, self.templates / made)
-            shutil.rmtree(place)
+            remove(place)
         if differs := oracle.difference(found[1].results, found[0].results):
             raise Failed("silent", f"two undisturbed runs of {stage.name} differ: {differs}")
         return found[0]
@@ -138,19 +137,19 @@ class Campaign:
         """Do the try, and return it with its verdict."""
         began = time.monotonic()
         place = self.folder / f"try-{tried.number}"
-        shutil.rmtree(place, ignore_errors=True)
+        remove(place)
         try:
             tried.how = _Trial(self, tried, place, core).judge()
         except Failed as failed:
             tried.verdict, tried.how = failed.kind, str(failed)
         tried.seconds = round(time.monotonic() - began, 2)
         if tried.verdict == "held":
-            shutil.rmtree(place)
+            remove(place)
         return tried
 
 
 def _same(one: Stage, other: Stage) -> bool:
-    return (one.words, one.ranks) == (other.words, other.ranks)
+    return replace(one, name="", where=None) == replace(other, name="", where=None)
 
 
 def _place(draw: random.Random, operations: list[Operation]) -> Plan:
@@ -175,6 +174,7 @@ class _Trial:
         self.world = place / "world"
         self.draw = random.Random(f"{campaign.seed}/{tried.number}/after")
         self.commands = 0
+        self.link: PlantedLink | None = None
 
     def judge(self) -> str:
         """Run all steps; returns what happened, in a few words."""
@@ -195,14 +195,17 @@ class _Trial:
         if self.fault.damages:
             self._damage()
             done = oracle.newest_checkpoint(self.world, but=self.tried.damage.get("file", ""))
+        if self.fault.links:
+            self._plant_link()
         logged = len(oracle.logged(self.world))
         again = self._type(NOTHING)
+        self._require(self.link.touched() if self.link else None, "written")
         word = self._judge_again(again.outcomes)
         self._require(oracle.lost(self.before, self.world, self.tried.damage.get("file")), "lost")
-        if not self.fault.damages:
+        if not self.tried.damage:
             self._require(oracle.repeated(made, again.journal), "lost")
-            extra = {str(p.relative_to(self.world)) for p in self.world.rglob("*")}
-            extra -= self.baseline.names
+            there = {str(p.relative_to(self.world)) for p in self.world.rglob("*")}
+            extra = there - self.baseline.names
             self._require(f"{min(extra)} is left behind" if extra else None, "left behind")
         trained = oracle.logged(self.world)[logged:]
         if word == "same result" and not over and trained and trained[0] <= done:
@@ -239,7 +242,7 @@ class _Trial:
             self._require_saved(ended)
 
     def _clean(
-        self, outcome: Outcome, may_be_killed: bool = False, may_be_mute: bool = False
+        self, outcome: oracle.Outcome, may_be_killed: bool = False, may_be_mute: bool = False
     ) -> None:
         fault = outcome.complaint(may_be_killed, may_be_mute)
         if fault is not None:
@@ -320,9 +323,15 @@ class _Trial:
         else:
             file.write_bytes(bytes(content))
 
+    def _plant_link(self) -> None:
+        outside, journal = self.place / "outside", self.baseline.journal
+        self.link = PlantedLink(self.world, outside, journal, self.stage.words, self.draw)
+        self.tried.damage = {"file": self.link.name, "how": f"a link to a {self.link.how}"}
+        self.tried.hit = True
+
     # ---- the same command again
 
-    def _judge_again(self, outcomes: list[Outcome]) -> str:
+    def _judge_again(self, outcomes: list[oracle.Outcome]) -> str:
         for outcome in outcomes:
             self._clean(outcome)
         differs = oracle.difference(oracle.results(self.world, self.stage), self.baseline.results)
@@ -333,7 +342,7 @@ class _Trial:
         said = _said(next(each for each in outcomes if each.code))
         if "exists already" in said and differs is None:
             return "same result"
-        if not self.fault.damages:
+        if not self.tried.damage:
             raise Failed("lost", f"the same command again: {said}")
         return self._remedy(said)
 
@@ -355,16 +364,19 @@ class _Trial:
     def _do_as_told(self, said: str, damaged: str) -> str:
         """Follow the advice of an error message; returns what was done."""
         top = Path(damaged).parts[0]
+        if self.link is not None and "choose another" not in said:
+            self.link.take_back()
+            return f"putting what it names in place of {damaged}"
         if match := re.search(r"\b(?:delete|remove) (\S+?)[,;:.]?(?: |$)", said):
             target = self.world / match[1]
             if target.is_dir():
-                shutil.rmtree(target)
+                set_aside(target, self.place / "removed")
             else:
                 target.unlink(missing_ok=True)
             return f"removing {match[1]}"
         made = {made.split("/")[0] for made in self.stage.makes}
         if re.search(r"choose another|name another folder|start(ing)? again", said) and top in made:
-            os.rename(self.world / top, self.place / "moved-aside")
+            set_aside(self.world / top, self.place / "moved-aside")
             if top in self.stage.needs:
                 shutil.copytree(self.campaign.templates / top, self.world / top)
             return f"choosing another {top}"
@@ -379,7 +391,7 @@ class _Trial:
         raise Failed("unclear", f"it names no remedy: {said}")
 
 
-def _said(outcome: Outcome) -> str:
+def _said(outcome: oracle.Outcome) -> str:
     """The last line of a command, with the reasons that it refers to."""
     lines = outcome.lines or outcome.error.strip().splitlines() or [""]
     said = f"exit code {outcome.code}, {lines[-1][:300]}"

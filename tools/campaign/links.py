@@ -1,0 +1,89 @@
+"""Links that somebody planted where a command is about to write."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from campaign.journal import CHANGES, Operation
+
+_TARGETS = ("file", "folder", "missing", "copy")
+"""What a link names: a file or a folder of somebody, nothing yet, or a copy of what was there."""
+
+
+class PlantedLink:
+    """A link in a world to something outside of it.
+
+    Args:
+        world: the world, after a killed command.
+        outside: new folder for what nobody may write to.
+        journal: of an undisturbed command, which tells where it writes.
+        typed: words of the command; a folder that it names may be a link.
+
+    Attributes:
+        name: of the link, relative to the world.
+        how: what it names, see `_TARGETS`.
+    """
+
+    def __init__(
+        self,
+        world: Path,
+        outside: Path,
+        journal: Sequence[Operation],
+        typed: Sequence[str],
+        draw: random.Random,
+    ) -> None:
+        self.name, self.how = _place(journal, typed, draw), draw.choice(_TARGETS)
+        self._link, self._outside = world / self.name, outside
+        self._replaced = outside.with_name("replaced")
+        self._there = self._link.exists()
+        (outside / "folder").mkdir(parents=True)
+        (outside / "folder" / "kept").write_text("not yours")
+        (outside / "file").write_text("not yours")
+        if self.how == "copy" and self._there:
+            _copy(self._link, outside / "copy")
+        if self._there:
+            self._link.rename(self._replaced)
+        self._link.parent.mkdir(parents=True, exist_ok=True)
+        self._link.symlink_to(outside / self.how)
+        self._before = _state(outside)
+
+    def touched(self) -> str | None:
+        """What has changed outside; None if nothing has."""
+        now = _state(self._outside)
+        changed = [
+            name for name in {**self._before, **now} if self._before.get(name) != now.get(name)
+        ]
+        return f"{min(changed)} was written through {self.name}" if changed else None
+
+    def take_back(self) -> None:
+        """Put what was there in place of the link."""
+        self._link.unlink(missing_ok=True)
+        if self._there:
+            self._replaced.rename(self._link)
+
+
+def _place(journal: Sequence[Operation], typed: Sequence[str], draw: random.Random) -> str:
+    """A path that the command writes to, or a folder above one."""
+    written = {each.to or each.path for each in journal if each.kind in CHANGES}
+    made = {each.path for each in journal if each.kind in ("create", "mkdir")}
+    path = Path(draw.choice(sorted((written | made) - {"", *typed})))
+    above = [str(each) for each in path.parents[:-1]]
+    return draw.choice([str(path), *(each for each in above if each not in typed)])
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)
+
+
+def _state(folder: Path) -> dict[str, bytes | None]:
+    """Every file with its content, and every folder."""
+    return {
+        str(each.relative_to(folder)): each.read_bytes() if each.is_file() else None
+        for each in sorted(folder.rglob("*"))
+    }
