@@ -14,7 +14,7 @@ import numpy as np
 import layout
 from crammed.files.writing import read_json
 from crammed.quantity import quantity
-from layout import NOT_YET, row_of, tabled, there, wrapped
+from layout import NOT_YET, filled, row_of, tabled, there, unrepeated, wrapped
 
 PILE_BYTES = 825.18 * 2**30
 PREPARED = {
@@ -213,6 +213,24 @@ def step_table(names: list[str]) -> str:
         "| shape | loop | rows | tokens/s | time relative to ours | MFU | peak memory "
         "| energy per 1 M tokens |"
     )
+    return tabled(*filled(head, unrepeated(rows)), results)
+
+
+def busy_table(names: list[str]) -> str:
+    """Tokens a second of each way to use the cores, quiet and beside a busy process."""
+    results, rows = there(names), []
+    for result in results:
+        for size, loads in result["sizes"].items():
+            for load, ways in loads.items():
+                tokens = result["rows"] * result["row_length"]
+                speeds = [tokens / way["seconds"] for way in ways.values()]
+                times = f"{speeds[1] / speeds[0]:.2f}"
+                shape = size.replace("x", " x ")
+                rows.append(row_of(shape, load, *(f"{speed:,.0f}" for speed in speeds), times))
+    head = (
+        "| layers x width | machine | threads, tokens/s | lanes, tokens/s | one thread, tokens/s "
+        "| lanes relative to threads |"
+    )
     return tabled(head, rows, results)
 
 
@@ -235,7 +253,7 @@ def lengths_table(names: list[str]) -> str:
         "| model | row length | attention | tokens/s | time per token, relative "
         "| FLOPs per token, relative | peak memory |"
     )
-    return tabled(head, rows, results)
+    return tabled(head, unrepeated(rows), results)
 
 
 def floor_table(names: list[str]) -> str:
@@ -279,7 +297,7 @@ def optimizer_table(names: list[str]) -> str:
         for result in results
         for name, way in result["ways"].items()
     ]
-    return tabled("| shape | method | time | share of an update |", rows, results)
+    return tabled("| shape | method | time | share of an update |", unrepeated(rows), results)
 
 
 def loader_table(names: list[str]) -> str:
@@ -290,7 +308,7 @@ def loader_table(names: list[str]) -> str:
         for what, entry in (*rates, ("mask", result["mask"]), ("train", result["training"])):
             rate = f"{quantity(entry['rows_per_second'])} | {quantity(entry['tokens_per_second'])}"
             rows.append(f"| {_shape(result)} | {what} | {rate} |")
-    return tabled("| shape | operation | rows/s | tokens/s |", rows, results)
+    return tabled("| shape | operation | rows/s | tokens/s |", unrepeated(rows), results)
 
 
 def checkpoint_table(names: list[str]) -> str:
@@ -306,7 +324,7 @@ def checkpoint_table(names: list[str]) -> str:
                 f"| {_shape(result)} | {what} | {entry['seconds']:.2f} ({spread}) | "
                 f"{share if verb == 'save' else ''} |"
             )
-    return tabled("| shape | operation | seconds | share of a run |", rows, results)
+    return tabled("| shape | operation | seconds | share of a run |", unrepeated(rows), results)
 
 
 CHECKPOINT_PARTS = {
@@ -343,6 +361,6 @@ def plan_table(names: list[str]) -> str:
             rows.append(row_of(*cells))
     return tabled(
         "| shape | budget | predicted tokens (range) | tokens read | read / predicted |",
-        rows,
+        unrepeated(rows),
         results,
     )

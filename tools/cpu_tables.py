@@ -7,16 +7,15 @@ has been measured yet, that is no error: the table says so.
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
+import layout
 from crammed.files.writing import read_json
 from crammed.quantity import quantity
 from crammed.study.statistics import RATES, compare_arms
-from crammed.study.table import interval_text, mean_text
-from layout import NOT_YET, tabled
+from crammed.study.table import difference_text, interval_text, mean_text
+from layout import NOT_YET, row_of, rule, tabled
 
-RECORDS = Path(__file__).resolve().parents[1] / "records"
 FIFTH = "ours, a fifth of the time"
 JUDGES = ("heldout", "blimp", "glue")
 
@@ -43,6 +42,29 @@ def contest_table(names: list[str]) -> str:
     )
     words = [_against(runs, rate, best[rate]) for rate in RATES]
     return tabled(head, rows, runs, *(each for each in words if each), _cost(runs))
+
+
+def answer_table(names: list[str]) -> str:
+    """The contest in three lines: ours, ours with a fifth of the time, and the best peer."""
+    runs, rate = _runs(names, "ten-minutes"), RATES[0]
+    peers = [run for run in runs if run["maker"] == "peer"]
+    if not runs or not peers:
+        return NOT_YET
+    best = _best(peers, rate)
+    rows = []
+    for name in ("ours", FIFTH, best):
+        of = [run for run in runs if run["name"] == name]
+        if (loss := _alone(runs, name, rate, best)) is None:
+            continue
+        interval = interval_text(loss)
+        difference = difference_text(loss) + (f" ({interval})" if interval else "")
+        rows.append(row_of(name, _minutes(of[0]), mean_text(loss), difference))
+    head = "| contestant | minutes | held-out loss | difference from the best peer, 95 % interval |"
+    lines = [head, rule(head), *rows, ""]
+    if (loss := _alone(runs, FIFTH, rate, best)) is not None:
+        words = _fifth(loss)
+        lines += [f"{words[0].upper()}{words[1:]}.", ""]
+    return "\n".join(lines)
 
 
 def sweep_table(names: list[str]) -> str:
@@ -107,7 +129,7 @@ def _tried(trials: list[Run]) -> list[str]:
 def serving_table(names: list[str]) -> str:
     """Latency, throughput and size of encoders, model by model."""
     (name,) = names
-    result = read_json(RECORDS / name / "serving.json")
+    result = read_json(layout.RECORDS / name / "serving.json")
     if result is None:
         return NOT_YET
     lengths = sorted({time["length"] for m in result["models"].values() for time in m["times"]})
@@ -129,7 +151,7 @@ def serving_table(names: list[str]) -> str:
 def _runs(names: list[str], contest: str) -> list[Run]:
     """The judged runs of a contest, each with the machine it ran on."""
     (name,) = names
-    values = read_json(RECORDS / name / f"{contest}.json") or {"runs": []}
+    values = read_json(layout.RECORDS / name / f"{contest}.json") or {"runs": []}
     machine = {key: values.get(key) for key in ("device", "cores")}
     return [{**run, **machine} for run in values["runs"] if "heldout" in run]
 
@@ -146,17 +168,25 @@ def _compared(runs: list[Run], base: str) -> dict[str, dict[str, Any]]:
 
 def _against(runs: list[Run], rate: str, best: str) -> str:
     """How ours with a fifth of the time compares with the best peer, as a single comparison."""
-    two = [run for run in runs if run["name"] in (FIFTH, best)]
-    rows = _compared(two, best)
-    if FIFTH not in rows:
+    if (loss := _alone(runs, FIFTH, rate, best)) is None:
         return ""
-    loss = rows[FIFTH][rate]
-    words = f", 95 % interval {interval_text(loss)}" if loss["interval"] else ""
     share = f"{100 * float(rate.partition('@')[2]):.0f} %"
-    return (
-        f"At {share} masking, the best peer is {best}; ours with a fifth of its time differs from "
-        f"it by {loss['difference']:+.3f} nats{words}."
-    )
+    interval = interval_text(loss)
+    words = f" (95 % interval of the difference: {interval})" if interval else ""
+    return f"At {share} masking, the best peer is {best}; {_fifth(loss)}{words}."
+
+
+def _fifth(loss: dict[str, Any]) -> str:
+    """``in a fifth of the time, ours is 0.127 nats lower``."""
+    lower = "lower" if loss["difference"] < 0 else "higher"
+    return f"in a fifth of the time, ours is {abs(loss['difference']):.3f} nats {lower}"
+
+
+def _alone(runs: list[Run], name: str, rate: str, best: str) -> dict[str, Any] | None:
+    """A contestant's loss compared with the best peer's, without regard to the others."""
+    two = [run for run in runs if run["name"] in (name, best)]
+    row = _compared(two, best).get(name)
+    return None if row is None else row[rate]
 
 
 def _best(runs: list[Run], rate: str) -> str:

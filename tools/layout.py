@@ -8,7 +8,9 @@ from typing import Any
 
 from crammed.files.writing import read_json
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "records"
+BENCHMARKS = ROOT / "benchmarks" / "results"
 NOT_YET = "Not measured yet.\n"
 PAGE_WIDTH = 120
 
@@ -21,6 +23,31 @@ def there(names: list[str]) -> list[dict[str, Any]]:
 def row_of(*cells: str) -> str:
     """A line of a table."""
     return f"| {' | '.join(cells)} |"
+
+
+def unrepeated(rows: list[str]) -> list[str]:
+    """The lines of a table, with the first cell left empty where it repeats the one above."""
+    cells = [row.partition(" | ") for row in rows]
+    above = ["", *(first for first, _, _ in cells)]
+    return [
+        f"| | {rest}" if first == before else row
+        for row, (first, _, rest), before in zip(rows, cells, above, strict=False)
+    ]
+
+
+def filled(head: str, rows: list[str]) -> tuple[str, list[str]]:
+    """A table without the columns that are empty in every line."""
+    cells = [row.strip("|").split("|") for row in rows]
+    kept = [
+        number
+        for number in range(head.count("|") - 1)
+        if any(each[number].strip() for each in cells)
+    ]
+    lines = [
+        "|".join(["", *(row[number] for number in kept), ""])
+        for row in [head.strip("|").split("|"), *cells]
+    ]
+    return lines[0], lines[1:]
 
 
 def rule(head: str) -> str:

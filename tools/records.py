@@ -1,20 +1,23 @@
-"""Keep finished runs and studies as records, and generate the tables of README.md and docs/.
+"""Keep finished runs and studies as records, and generate the tables of all pages.
 
     python tools/records.py add RUN_DIR records/DATE-NAME --command "what was typed"
     python tools/records.py study STUDY_DIR records/DATE-NAME --command "what was typed"
     python tools/records.py tables [--check]
 
 A record is a folder. For each run it holds ``RUN.json`` (command, commit, hardware, configuration,
-corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page names
-the records it shows between ``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``.
-Other markers show other kinds of tables:
+corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page
+(README.md, a page of docs/, or the README.md of a record) names the records it shows between
+``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``. Other markers show other kinds
+of tables:
 
-- ``study: DATE-NAME`` a study; ``experiment: NAME`` the latest record of a built-in one, a folder
-  ``records/DATE-study-NAME``, which also gets its figures; ``documents: DATE-NAME`` a study whose
-  runs were scored on documents by themselves (`study_tables`);
+- ``study: DATE-NAME`` a study; ``experiment: DATE-study-NAME`` a built-in one, which also gets its
+  figures, on the page of that record; ``experiments: NAME ...`` a line for the latest record of
+  each of these; ``documents: DATE-NAME`` a study whose runs were scored on documents by themselves
+  (`study_tables`);
 - ``positions: DATE-NAME`` runs by position in the row; ``sizes: BUDGET ...`` what the default
   recipe becomes at some budgets;
-- ``contest: DATE-NAME``, ``sweep``, ``hour`` and ``serving`` records on a CPU (`cpu_tables`);
+- ``contest: DATE-NAME``, ``answer``, ``sweep``, ``hour`` and ``serving`` records on a CPU
+  (`cpu_tables`);
 - ``epochs: DATE-NAME``, ``larger``, ``variants``, ``minutes`` and ``gpu`` records about little text
   (`text_tables`);
 - ``prepare: FILE`` and the other keys of `MAKERS` benchmark results (`benchmark_tables`) and counts
@@ -35,6 +38,7 @@ import typer
 import benchmark_tables
 import count_tables
 import cpu_tables
+import layout
 import study_tables
 import text_tables
 from crammed.errors import CrammedError, InputError
@@ -51,8 +55,6 @@ from crammed.runs.summary import read_summary
 from crammed.study.folder import read_result, run_folder
 from crammed.study.statistics import RATES
 
-ROOT = Path(__file__).resolve().parents[1]
-RECORDS = ROOT / "records"
 BLOCK = re.compile(r"(<!-- (\w+): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 HEAD = (
     "| run | device | budget | text | model | training | held-out loss (unigram) "
@@ -133,13 +135,18 @@ def tables(
         bool, typer.Option("--check", help="Only report what is out of date.")
     ] = False,
 ) -> None:
-    """Generate the tables of README.md and docs/ from the records."""
+    """Generate the tables of README.md, docs/ and the records' own pages from the records."""
     stale = []
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    pages = [
+        layout.ROOT / "README.md",
+        *sorted((layout.ROOT / "docs").glob("*.md")),
+        *sorted(layout.RECORDS.glob("*/README.md")),
+    ]
+    for page in pages:
         old = page.read_text("utf-8")
         new = BLOCK.sub(lambda block: block[1] + MAKERS[block[2]](block[3].split()) + block[4], old)
         if new != old:
-            stale.append(page.name)
+            stale.append(str(page.relative_to(layout.ROOT)))
             if not check:
                 write_text(page, new)
     for file, text in study_tables.figures():
@@ -156,7 +163,7 @@ def table(records: list[str]) -> str:
     rows = [
         _row(read_json(file) or {})
         for record in records
-        for file in sorted((RECORDS / record).glob("*.json"))
+        for file in sorted((layout.RECORDS / record).glob("*.json"))
     ]
     return "\n".join([*HEAD, *rows]) + "\n"
 
@@ -207,7 +214,7 @@ def positions_table(names: list[str]) -> str:
         f"| row length | tokens | held-out loss | {' | '.join(parts)} |",
         "|---" * (3 + len(parts)) + "|",
     ]
-    for file in sorted(file for name in names for file in (RECORDS / name).glob("*.json")):
+    for file in sorted(file for name in names for file in (layout.RECORDS / name).glob("*.json")):
         run = read_json(file) or {}
         scores = run["scores"]["suites"]["heldout"]
         losses = [scores[RATES[0]], *scores[f"by_position@{RATES[0].partition('@')[2]}"]]
@@ -254,9 +261,11 @@ MAKERS = {
     "power": benchmark_tables.power_table,
     "study": study_tables.study_table,
     "experiment": study_tables.experiment,
+    "experiments": study_tables.experiments,
     "documents": study_tables.documents_table,
     "positions": positions_table,
     "sizes": sizes_table,
+    "busy": benchmark_tables.busy_table,
     "step": benchmark_tables.step_table,
     "lengths": benchmark_tables.lengths_table,
     "floor": benchmark_tables.floor_table,
@@ -268,10 +277,8 @@ MAKERS = {
     "plan": benchmark_tables.plan_table,
     "cards": count_tables.cards_table,
     "paper": count_tables.paper_table,
-    "paper_compiling": count_tables.paper_compiling_table,
-    "paper_finetuning": count_tables.paper_finetuning_table,
-    "paper_parts": count_tables.paper_parts_table,
     "contest": cpu_tables.contest_table,
+    "answer": cpu_tables.answer_table,
     "sweep": cpu_tables.sweep_table,
     "hour": cpu_tables.hour_table,
     "serving": cpu_tables.serving_table,

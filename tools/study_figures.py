@@ -1,4 +1,4 @@
-"""Figures of the studies in docs/experiments.md: each arm's difference from the baseline, as SVG.
+"""Figures of the records of built-in studies: each arm's difference from the baseline, as SVG.
 
 Figures are written without a library, so that the same record gives the same file everywhere, and
 `tools/records.py tables --check` can compare it. Their colours follow light and dark pages.

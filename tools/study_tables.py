@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import layout
 from crammed.budget import Budget
 from crammed.files.writing import read_json
 from crammed.quantity import counted, quantity
-from crammed.study.arms import study_names
+from crammed.study.arms import read_study, study_names
 from crammed.study.budgets import by_budget
 from crammed.study.laws import doubts, law_lines
 from crammed.study.scaling import analyse
@@ -20,6 +22,7 @@ from crammed.study.statistics import (
     decidable_text,
     lower_is_better,
     main_measure,
+    on_plateau,
 )
 from crammed.study.table import (
     difference_text,
@@ -31,10 +34,9 @@ from crammed.study.table import (
     sensitivity_text,
     untrained_text,
 )
-from layout import NOT_YET, wrapped
+from layout import NOT_YET, row_of, rule, wrapped
 from study_figures import differences_figure
 
-RECORDS = Path(__file__).resolve().parents[1] / "records"
 ALONE = "document_loss@0.15"
 
 
@@ -43,28 +45,83 @@ def study_table(names: list[str]) -> str:
     return _arms_table(_study_of(names))
 
 
+def experiments(names: list[str]) -> str:
+    """Built-in studies: what each asks, what the paper found, what ours says, and the verdict."""
+    columns = (
+        "study",
+        "what it asks",
+        "what the paper found",
+        "what ours says",
+        "verdict on our arms",
+    )
+    head = row_of(*columns)
+    rows = []
+    for name in names:
+        asks = (read_study(name).description or "").rstrip(".")
+        if (record := _latest(name)) is None:
+            rows.append(row_of(name, asks, "", "", NOT_YET.strip()))
+            continue
+        link = f"[{name}](../records/{record.name}/README.md)"
+        said = [_said(record, who) for who in ("The paper", "Ours")]
+        rows.append(row_of(link, asks, *said, _verdict_on(_study_of([record.name]))))
+    return "\n".join([head, rule(head), *rows]) + "\n"
+
+
+def _said(record: Path, who: str) -> str:
+    """What a record says in short that somebody found, from its list at the top."""
+    text = (record / "README.md").read_text("utf-8")
+    found = re.search(rf"^- \*\*{who}:\*\* (.+?)(?=\n- |\n\n)", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"{record.name}/README.md has no line '- **{who}:** ...'")
+    return " ".join(found[1].split())
+
+
+def _verdict_on(values: dict[str, Any]) -> str:
+    """The verdict of a study, once if it is the same for all of its budgets."""
+    said: dict[str, list[str]] = {}
+    for label, part in _parts(values).items():
+        said.setdefault(_verdict(part), []).append(label)
+    if len(said) == 1:
+        return next(iter(said))
+    return "; ".join(f"{', '.join(labels)}: {words}" for words, labels in said.items())
+
+
+def _verdict(part: dict[str, Any]) -> str:
+    """How many arms are better than the baseline, worse, or neither."""
+    main, slow = main_measure(part), on_plateau(part)
+    if decidable(part) is False:
+        return "not decidable at this budget"
+    rows = [row for row in compare_arms(part, (main,)) if main in row]
+    tested = {row["arm"]: row[main] for row in rows if row[main]["p"] is not None}
+    if not tested:
+        return "one seed: no difference can be told from chance"
+    past = [found for arm, found in tested.items() if arm not in slow]
+    counts = [
+        (sum(each["verdict"] == "better" for each in past), "better"),
+        (sum(each["verdict"] == "worse" for each in past), "worse"),
+        (sum(each["verdict"] is None for each in past), "no difference shown"),
+        (len(slow), "still on the plateau, so not comparable"),
+    ]
+    return ", ".join(f"{number} {words}" for number, words in counts if number)
+
+
 def experiment(names: list[str]) -> str:
-    """What the latest record of a built-in study says, for each of its budgets."""
-    (name,) = names
-    if (record := _latest(name)) is None:
-        return NOT_YET
-    values = _study_of([record.name])
+    """What the record of a built-in study says, for each of its budgets, on the record's page."""
+    values = _study_of(names)
     parts = []
     for label, part in _parts(values).items():
         parts += [f"With {label}, {part['budget']}:\n"] if label else []
-        figure = f"../records/{record.name}/{_figure(label)}"
-        parts += [_verdicts(part), f"![Differences from {part['baseline']}]({figure})\n"]
+        parts += [_verdicts(part), f"![Differences from {part['baseline']}]({_figure(label)})\n"]
         parts.append(_arms_table(part))
     if (found := analyse(values)) is not None:
         lines = [*doubts(values), *law_lines(found)]
         parts.append("".join(f"{wrapped(f'- {line}', below='  ')}\n" for line in lines))
-    parts.append(f"From [{record.name}](../records/{record.name}/README.md).\n")
     return "\n".join(parts)
 
 
 def _latest(name: str) -> Path | None:
     """The latest record of a built-in study; None if it has none."""
-    return max(RECORDS.glob(f"????-??-??-study-{name}"), default=None)
+    return max(layout.RECORDS.glob(f"????-??-??-study-{name}"), default=None)
 
 
 def _parts(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -87,7 +144,7 @@ def _figure(label: str) -> str:
 
 
 def figures() -> Iterator[tuple[Path, str]]:
-    """The files of the figures in docs/experiments.md, and their contents."""
+    """The files of the figures in the records of built-in studies, and their contents."""
     for name in study_names():
         if (record := _latest(name)) is not None:
             for label, part in _parts(_study_of([record.name])).items():
@@ -205,7 +262,7 @@ def _below(study: dict[str, Any], measure: str) -> str:
 def _study_of(names: list[str]) -> dict[str, Any]:
     """The study of the one record that a page names."""
     (name,) = names
-    values = read_json(RECORDS / name / "study.json")
+    values = read_json(layout.RECORDS / name / "study.json")
     if values is None:
-        raise SystemExit(f"a page names {name}, which has no study.json in {RECORDS}")
+        raise SystemExit(f"a page names {name}, which has no study.json in {layout.RECORDS}")
     return values

@@ -10,11 +10,11 @@ import itertools
 import math
 import statistics
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import layout
 from crammed.budget import format_seconds
 from crammed.config import ModelConfig, RunConfig
 from crammed.files.writing import read_json
@@ -29,7 +29,6 @@ from crammed.study.statistics import RATES, compare_arms
 from crammed.study.table import difference_text, interval_text, mean_text
 from layout import NOT_YET, row_of, rule, tabled, wrapped
 
-RECORDS = Path(__file__).resolve().parents[1] / "records"
 DEFAULT = "default"
 """The variant that is the default recipe, except for its size."""
 MINUTES = (1, 2, 5, 10, 30, 60)
@@ -67,7 +66,7 @@ class Grid:
     def read(cls, names: list[str]) -> Grid:
         """The grid of the only record in `names`; an empty one if it has no runs yet."""
         (name,) = names
-        values = read_json(RECORDS / name / "runs.json") or {"corpora": {}, "runs": []}
+        values = read_json(layout.RECORDS / name / "runs.json") or {"corpora": {}, "runs": []}
         there = {run["text_tokens"] for run in values["runs"]}
         texts = {
             each["tokens"]: Text(each["tokens"], each["characters"])

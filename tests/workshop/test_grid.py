@@ -107,10 +107,10 @@ def test_a_run_that_fails_ends_the_grid_with_its_log(tmp_path: Path, corpus: Cor
         ("- {", "cannot read"),
     ],
 )
-def test_a_wrong_grid_is_one_line(tmp_path: Path, corpus: Corpus, text: str, why: str) -> None:
+def test_a_wrong_grid_is_refused(
+    tmp_path: Path, corpus: Corpus, module: ModuleType, text: str, why: str
+) -> None:
     (tmp_path / "grid.yaml").write_text(text)
-    words: list[str | Path] = [GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
-    refused = python(*words, "--out", tmp_path / "out", "--cores", "0", "--dry-run")
-    assert refused.returncode == 2
-    assert why in refused.stderr
-    assert "Traceback" not in refused.stderr
+    with pytest.raises(InputError) as refused:
+        module.main(tmp_path / "grid.yaml", [f"a={corpus.path}"], tmp_path / "out", ["0"], True)
+    assert why in str(refused.value)

@@ -27,7 +27,7 @@ SPEED = {SMALL: 25_000.0, LARGE: 10_000.0}
 def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.syspath_prepend(ROOT / "tools")
     module = importlib.import_module("text_tables")
-    monkeypatch.setattr(module, "RECORDS", tmp_path)
+    monkeypatch.setattr(importlib.import_module("layout"), "RECORDS", tmp_path)
     return module
 
 
