@@ -9,14 +9,16 @@ CODE = src tests tools benchmarks
 demo: .venv/.installed
 	.venv/bin/crammed run demo
 
+# Types are checked beside the tests: mypy keeps one core busy, and the tests all.
 test: .venv-test/.installed
 	.venv-test/bin/ruff format --check $(CODE)
 	.venv-test/bin/ruff check $(CODE)
-	.venv-test/bin/mypy
-	.venv-test/bin/pytest -n auto --dist worksteal
+	.venv-test/bin/mypy & types=$$!; \
+	.venv-test/bin/pytest -n auto --dist worksteal; tests=$$?; \
+	wait $$types && exit $$tests
 
 # The results are written to records/test-all/output.txt, which is committed.
-test-all: .venv-test/.installed .venv-oldest/.installed .venv-newest/.installed
+test-all: .venv-test/.paper .venv-oldest/.installed .venv-newest/.installed
 	.venv-test/bin/python tools/test_all.py
 
 .venv/.installed: pyproject.toml constraints.txt
@@ -24,6 +26,11 @@ test-all: .venv-test/.installed .venv-oldest/.installed .venv-newest/.installed
 
 .venv-test/.installed: pyproject.toml constraints.txt
 	$(call environment,.venv-test,$(EVERYTHING),constraints.txt)
+
+# Triton is a third of the environment, and `make test` does without it.
+.venv-test/.paper: .venv-test/.installed
+	.venv-test/bin/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[paper]'
+	@touch $@
 
 .venv-oldest/.installed: pyproject.toml constraints-oldest.txt
 	$(call environment,.venv-oldest,$(LIBRARIES),constraints-oldest.txt)

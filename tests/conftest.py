@@ -28,6 +28,8 @@ from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.evaluation import Request
+from crammed.machine import waiting
+from crammed.machine.caches import COMPILED
 from crammed.machine.device import Device, choose_device
 from crammed.terminal.progress import SILENT
 from support import command, disk
@@ -40,6 +42,7 @@ from support.text import documents, tiny, write_jsonl
 OF_A_TERMINAL = {"COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
 
 disk.wait_for_nothing()
+waiting.TASKS = Path(os.devnull)  # what else runs here must not show in a test
 torch.set_num_threads(1)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, commands would ignore it
 # The time of an example depends on how busy the machine is, not on the code.
@@ -50,11 +53,15 @@ settings.load_profile("same")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Forget what a person has set for their terminal, which changes what is printed, and start
-    one server for all processes of xdist while they collect the tests."""
+    """Forget what a person has set for their terminal, which changes what is printed. For all
+    processes of xdist, name one folder of compiled code, and start one server while they collect
+    the tests."""
     for name in OF_A_TERMINAL:
         os.environ.pop(name, None)
     os.environ["TERM"] = "xterm"
+    if COMPILED not in os.environ:
+        os.environ[COMPILED] = folder = tempfile.mkdtemp(prefix="crammed-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     if command.FORKS and config.getoption("numprocesses", None):
         command.start_server()
 

@@ -28,7 +28,7 @@ PATIENCE = 900.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
 _ADDRESS = "CRAMMED_TESTS_SERVER"
 _OPTIONS = {"stdin", "stdout", "stderr", "text", "cwd", "env", "start_new_session"}
-_READ_AT_START = ("PYTHONHASHSEED", "PYTHONPATH", "RAYON_NUM_THREADS", "TRITON_INTERPRET")
+_READ_AT_START = ("PYTHONHASHSEED", "PYTHONPATH", "RAYON_NUM_THREADS")
 """Variables that are read once at the start, so that a forked process would miss a change."""
 
 

@@ -105,12 +105,13 @@ def become(request: dict[str, Any]) -> int:
 
 def _run(request: dict[str, Any]) -> None:
     _, kind, *words = request["command"]
-    if kind == "-m":
+    safe = bool(os.environ.get("PYTHONSAFEPATH"))
+    if kind in ("-m", "-c") and not safe:
         sys.path.insert(0, request["cwd"])
+    if kind == "-m":
         sys.argv = words
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     elif kind == "-c":
-        sys.path.insert(0, request["cwd"])
         sys.argv = ["-c", *words[1:]]
         exec(compile(words[0], "<string>", "exec"), {"__name__": "__main__"})
     else:
