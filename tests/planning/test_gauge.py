@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from crammed.config import RunConfig
-from crammed.data.heldout import HeldoutRows
 from crammed.machine.device import Device
 from crammed.planning import gauge
-from crammed.planning.gauge import Measured, heldout_pace, training_pace, training_speed
+from crammed.planning.gauge import Measured, training_pace, training_speed
 from crammed.rules.sizing import flops_per_token
 from crammed.training.step import TrainStep
 from support.costs import timed_config
@@ -90,16 +89,6 @@ def test_the_parts_of_an_update_are_told_apart(
         microbatches = -(-rows // pace.most)
         expected = AN_UPDATE + 0.04 * microbatches + A_ROW * rows
         assert pace.seconds(rows) == pytest.approx(expected)
-
-
-def test_a_held_out_row_is_measured(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine()
-
-    def loss(model: object, rows: HeldoutRows, *_: object) -> None:
-        machine.work(A_ROW * len(rows.ids))
-
-    monkeypatch.setattr(gauge, "heldout_loss", loss)
-    assert heldout_pace(config(), cpu, machine.clock) == pytest.approx(A_ROW)
 
 
 def test_what_warms_up_is_not_counted(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:

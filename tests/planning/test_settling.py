@@ -417,7 +417,6 @@ def test_a_study_counts_with_the_vocabulary_that_its_corpus_has(
         return Pace(0.0, 0.0, 1.0, 8)
 
     monkeypatch.setattr("crammed.study.timing.training_pace", paced)
-    monkeypatch.setattr("crammed.study.timing.heldout_pace", lambda *_: 1.0)
     monkeypatch.setattr(Timing, "_starting", lambda _: 0.0)
     cost_of(loaded, Corpora(corpus), budget, 2, tmp_path / "cost", 1, Timing(SILENT))
     assert counted

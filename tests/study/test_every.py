@@ -17,8 +17,8 @@ from crammed.files.writing import write_json
 from crammed.machine.workers import cores
 from crammed.planning.gauge import Pace
 from crammed.rules.recipe import load_config
-from crammed.rules.sizing import flops_per_token
-from crammed.study.arms import read_study, study_names
+from crammed.rules.sizing import flops_per_token, in_vocabulary
+from crammed.study.arms import read_study, study_names, with_words
 from crammed.study.costs import Cost
 from crammed.study.timing import Timing, updates_of
 from crammed.terminal.progress import SILENT
@@ -50,7 +50,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Pace(0.0, 0.0, flops_per_token(config) * config.data.row_length / 1e9, 8)
 
     monkeypatch.setattr("crammed.study.timing.training_pace", pace)
-    monkeypatch.setattr("crammed.study.timing.heldout_pace", lambda *_: 0.0)
+    monkeypatch.setattr("crammed.study.timing.HELD_OUT", 0.0)
     monkeypatch.setattr(Timing, "_starting", lambda _: 0.0)
     return asked
 
@@ -113,11 +113,16 @@ def test_starting_held_out_loss_and_judging_are_part_of_the_cost(
 ) -> None:
     """Measured before the first run has finished, and as they were after that."""
     monkeypatch.setattr(Timing, "_starting", lambda _: 3.0)
-    monkeypatch.setattr("crammed.study.timing.heldout_pace", lambda *_: 0.5)
+    monkeypatch.setattr("crammed.study.timing.HELD_OUT", 0.5)
     words = ["crammed", *MODEL, "train.heldout_every=null"]
     masking(tmp_path, corpus, words=words)
-    rows = corpus.manifest["data"]["heldout_rows"]
-    expected = 16 * (10.0 + 2 * 3.0 + 0.5 * rows)
+    rows, study = corpus.manifest["data"]["heldout_rows"], with_words(read_study("masking"), words)
+    arms = [
+        load_config("crammed", own, corpus.settings()) for _, *own in map(study.words, study.arms)
+    ]
+    flops = sum(flops_per_token(in_vocabulary(each, corpus.vocab_size)) for each in arms)
+    a_row_of_each = flops * corpus.row_length / 1e9
+    expected = 2 * (8 * (10.0 + 2 * 3.0) + 0.5 * rows * a_row_of_each)
     assert json.loads(capsys.readouterr().out)["masking"]["seconds"] == pytest.approx(expected)
     pairs = write_jsonl(tmp_path / "pairs.jsonl", [])
     judged: dict[str, Any] = {"words": words, "judges": "blimp", "blimp": pairs}

@@ -14,12 +14,10 @@ import torch
 
 from crammed.budget import Clock, Work
 from crammed.config import RunConfig
-from crammed.data.heldout import HeldoutRows
 from crammed.machine.device import Device
 from crammed.machine.speed import nominal_speed
 from crammed.machine.waiting import core_waits, is_busy
 from crammed.machine.workers import world_size
-from crammed.model.heldout import AT_ONCE, heldout_loss
 from crammed.planning.measure import FIRST_IDS
 from crammed.rules.sizing import flops_per_token
 from crammed.training.build import build
@@ -179,23 +177,6 @@ def training_pace(config: RunConfig, device: Device, clock: Clock = time.perf_co
         torch.cuda.reset_peak_memory_stats(device.torch)
     factor = 1.0 / (_COMPILED if device.compile else 1.0)
     return Pace(factor * update, factor * once, factor * row, most)
-
-
-def heldout_pace(config: RunConfig, device: Device, clock: Clock = time.perf_counter) -> float:
-    """Seconds that the held-out loss takes for each row, measured on a batch of random rows.
-
-    Raises:
-        InputError: the model is too large for the device's memory.
-    """
-    vocab_size, length = config.tokenizer.vocab_size, config.data.row_length
-    step = build(config, vocab_size, FIRST_IDS, replace(device, compile=False))
-    draw = np.random.default_rng(0)
-    ids = draw.integers(max(FIRST_IDS.ids) + 1, vocab_size, (max(1, AT_ONCE // length), length))
-    rows, mask, model = HeldoutRows(ids, 1.0), FIRST_IDS.mask, step.model.eval()
-    heldout_loss(model, HeldoutRows(ids[:1], 1.0), mask, device.torch)  # to warm up
-    began = clock()
-    heldout_loss(model, rows, mask, device.torch)
-    return (clock() - began) / len(ids)
 
 
 def _nominally(config: RunConfig, device: Device) -> tuple[float, int]:

@@ -17,10 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crammed.config import RunConfig
-from crammed.data.masking import predicted_positions
-from crammed.model.count import train_flops_per_token
-from crammed.model.heldout import RATES
-from crammed.planning.gauge import Pace, heldout_pace, training_pace
+from crammed.planning.gauge import Pace, training_pace
 from crammed.planning.settling import device_of
 from crammed.rules.sizing import expected_tokens, flops_per_token
 from crammed.safepath import protect_children
@@ -36,6 +33,9 @@ STARTS = "import crammed.pipeline; from transformers import AutoModelForMaskedLM
 STARTED = 2.0
 """Starting a run, opening its corpus, and exporting and checking its model take this many times as
 long as `STARTS`."""
+HELD_OUT = 2 / 3
+"""The held-out loss of a row at two mask rates takes this share of the time that training on it
+does, of which a forward pass is a third."""
 STAGES = 200
 """Stages into which the growth of a batch is divided to count updates."""
 
@@ -48,7 +48,6 @@ class Timing:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._paces: dict[tuple[object, ...], tuple[RunConfig, Pace]] = {}
-        self._a_row: float | None = None
         self._start: float | None = None
 
     def training(self, config: RunConfig, rows: int | None) -> float:
@@ -73,19 +72,12 @@ class Timing:
         Raises:
             InputError: as `training`.
         """
-        return STARTED * self._starting() + self._heldout(config, rows)
-
-    def _heldout(self, config: RunConfig, rows: int | None) -> float:
-        """Seconds of all held-out measurements, scaled from those of the first configuration."""
-        if self._a_row is None:
-            with self._progress.task("measuring") as task:
-                a_row = heldout_pace(config, device_of(config)) / _heldout_flops(config)
-                self._a_row = a_row
-                task.update(1, f"{1000 * a_row * _heldout_flops(config):.3g} ms a held-out row")
+        measured, pace = next(iter(self._paces.values()), None) or self._pace(config)
+        a_row = pace.row * _row_flops(config) / _row_flops(measured)
         count, every = config.data.heldout_rows, config.train.heldout_every
         if every is not None and "evaluate" not in config.budget.charge:
             count += round(1 / every) * rows_on_the_way(config, None, rows)
-        return count * self._a_row * _heldout_flops(config)
+        return STARTED * self._starting() + HELD_OUT * count * a_row
 
     def _pace(self, config: RunConfig) -> tuple[RunConfig, Pace]:
         """A configuration of the same kind, and the pace measured with it."""
@@ -116,11 +108,8 @@ def _seconds(pace: Pace, rows: int, share: float) -> float:
     return pace.seconds(rows) + (share - 1.0) * rows * pace.row
 
 
-def _heldout_flops(config: RunConfig) -> float:
-    """A number in proportion to the FLOPs of the held-out loss of a row."""
-    length, vocabulary = config.data.row_length, config.tokenizer.vocab_size
-    predicted = (predicted_positions(rate, length) for rate in RATES)
-    return sum(train_flops_per_token(config.model, vocabulary, length, n) for n in predicted)
+def _row_flops(config: RunConfig) -> float:
+    return flops_per_token(config) * config.data.row_length
 
 
 def updates_of(config: RunConfig, rows: int | None = None) -> Iterator[tuple[float, int]]:
