@@ -256,25 +256,6 @@ def lengths_table(names: list[str]) -> str:
     return tabled(head, unrepeated(rows), results)
 
 
-def floor_table(names: list[str]) -> str:
-    """The least time that the matrix products and memory traffic of a step can take."""
-    results, rows = there(names), []
-    for result in results:
-        words = " ".join([result["recipe"], *result["overrides"]])
-        copied = f"{result['copy_gigabytes_per_second']:,.0f} GB/s"
-        for name, total in result["sums"].items():
-            rows.append(
-                f"| {words}, length {result['row_length']} | {name} | {result['tokens']:,} | "
-                f"{total['products_ms']:.1f} ms | {total['traffic_ms']:.1f} ms at {copied} | "
-                f"{total['tokens_per_second_products']:,.0f} | {total['tokens_per_second']:,.0f} |"
-            )
-    head = (
-        "| shape | format | tokens | products and attention | memory traffic "
-        "| tokens/s without traffic | tokens/s with traffic |"
-    )
-    return tabled(head, rows, results)
-
-
 def profile_table(names: list[str]) -> str:
     """Where the time of one microbatch and its optimizer update goes, by group of kernels."""
     results, rows = there(names), []
@@ -298,41 +279,6 @@ def optimizer_table(names: list[str]) -> str:
         for name, way in result["ways"].items()
     ]
     return tabled("| shape | method | time | share of an update |", unrepeated(rows), results)
-
-
-def loader_table(names: list[str]) -> str:
-    """Rates of reading and masking, compared with training."""
-    results, rows = there(names), []
-    for result in results:
-        rates = [(f"read {count} rows", entry) for count, entry in result["read"].items()]
-        for what, entry in (*rates, ("mask", result["mask"]), ("train", result["training"])):
-            rate = f"{quantity(entry['rows_per_second'])} | {quantity(entry['tokens_per_second'])}"
-            rows.append(f"| {_shape(result)} | {what} | {rate} |")
-    return tabled("| shape | operation | rows/s | tokens/s |", unrepeated(rows), results)
-
-
-def checkpoint_table(names: list[str]) -> str:
-    """The time of saving and reading a checkpoint, and its share of a run."""
-    results, rows = there(names), []
-    for result in results:
-        for name, entry in result["seconds"].items():
-            verb, _, part = name.partition(" ")
-            what = f"{verb}, of which {CHECKPOINT_PARTS[part]}" if part else verb
-            share = f"{100 * entry['seconds'] / result['checkpoint_seconds']:.2f} %"
-            spread = f"{entry['fastest']:.2f} to {entry['slowest']:.2f}"
-            rows.append(
-                f"| {_shape(result)} | {what} | {entry['seconds']:.2f} ({spread}) | "
-                f"{share if verb == 'save' else ''} |"
-            )
-    return tabled("| shape | operation | seconds | share of a run |", unrepeated(rows), results)
-
-
-CHECKPOINT_PARTS = {
-    "sync": "syncing to the disk",
-    "hash": "hashing",
-    "compare": "comparing with the hashes",
-    "finite": "looking for values that are not finite",
-}
 
 
 def end_to_end_table(names: list[str]) -> str:

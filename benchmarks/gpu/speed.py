@@ -4,11 +4,11 @@
         [--shape crammed-2022 ...] [--tokens 1048576] [--minutes 9] [--set key.path=value] ...
 
 For four shapes (the paper's at lengths 128 and 512, BERT-base, 250 million parameters) it times
-updates with the recipe's own settings and with every variant, the floor, and the kernels of one
-microbatch; for the first shape, it also times the optimizers. Each benchmark is a separate process
-that writes DIR/NAME.json when it is done, so repeating the command continues where it stopped, and
-retries what failed. With --minutes, nothing is started that would probably end later, judging by
-the longest loop so far; exit code 75 means that there is more to do.
+updates with the recipe's own settings and with every variant, and the kernels of one microbatch;
+for the first shape, it also times the optimizers. Each benchmark is a separate process that writes
+DIR/NAME.json when it is done, so repeating the command continues where it stopped, and retries what
+failed. With --minutes, nothing is started that would probably end later, judging by the longest
+loop so far; exit code 75 means that there is more to do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ SHAPES = {
     "crammed-2022-512": ["crammed-2022", "data.row_length=512", "model.max_length=512"],
 }
 LENGTHS = {"crammed-2022-512": 512}
-MICROBATCH_TOKENS = 65_536
 MORE = 75
 
 Jobs = dict[str, list[str]]
@@ -99,8 +98,6 @@ def _jobs(
         compared = [part for variant in variants for part in ("--variant", variant)]
         steps[f"step-{name}"] = ["step.py", *words, *counts, "--no-beside", *compared]
         rest[f"profile-{name}"] = ["profile_step.py", *words]
-        of_floor = str(max(length, min(tokens, MICROBATCH_TOKENS) // length * length))
-        rest[f"floor-{name}"] = ["floor.py", *words, "--tokens", of_floor, "--stream", "bfloat16"]
     first = shapes[0]
     rest[f"optimizer-{first}"] = ["optimizer.py", *SHAPES[first], *values]
     return steps | rest

@@ -164,7 +164,7 @@ def test_a_toy_agrees_with_a_count_by_hand() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("fp8", ["off", "on"])
-def test_a_step_s_products_are_those_of_its_floor(tmp_path: Path, fp8: str) -> None:
+def test_a_step_s_products_are_those_of_the_count(tmp_path: Path, fp8: str) -> None:
     small = ["model.layers=2", "model.width=64", "model.head_dim=16", "tokenizer.vocab_size=512"]
     out = tmp_path / "paper.json"
     words = ["--rows", "8", "--loop", "ours", "--kernels", "999", "--out", str(out)]
