@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from crammed.budget import Ledger, Work
-from crammed.config import RunConfig, TrainConfig
+from crammed.budget import Work
+from crammed.config import RunConfig
 from crammed.config.choice import choices_of
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
 from crammed.optim.build import build_optimizer
 from crammed.runs.directory import RunDir
-from crammed.training.agenda import Agenda
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
+from crammed.training.session import Session
 from crammed.training.step import TrainStep
 from support.steps import SPECIALS, rows_of, update_of
 from support.text import tiny
@@ -100,10 +100,8 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
     whole = trained(build(config, 256, SPECIALS, cpu), range(6))
     first = build(config, 256, SPECIALS, cpu)
     trained(first, range(3))
-    ledger = Ledger(())
-    agenda = Agenda(TrainConfig(), ledger, lambda seconds: True)
     with RunDir.open(tmp_path / "run", config) as run:
-        Checkpoints(run, first, ledger, agenda, cpu, "corpus").save(Work(updates=3))
+        Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=3))
     second = build(config, 256, SPECIALS, cpu)
     assert load_checkpoint(run.checkpoints, second, "corpus").state.work.updates == 3
     for a, b in zip(whole, trained(second, range(3, 6)), strict=True):

@@ -98,12 +98,12 @@ def played(config: RunConfig, rows: int, seconds: float) -> Iterator[tuple[Updat
     """The updates of a run in which each row takes so many seconds, and the work after each."""
     clock, work = FakeClock(), Work()
     ledger = Ledger(("step",), clock)
-    planner = Planner(config, 256, rows, ledger, lambda: None)
+    planner = Planner(config, 256, rows, ledger)
     with ledger.account("step"):
         while (update := planner.next(work)) is not None:
             clock.now += seconds * update.rows
             work += update.cost
-            planner.finished(update)
+            planner.deadline.end(update.rows)
             yield update, work, planner
 
 
@@ -125,10 +125,10 @@ def test_a_run_ends_at_the_nearer_limit_with_the_rate_at_its_end(
         u = planner.progress(work)
         assert before <= u <= 1.0 + 1e-9
         assert work.tokens <= config.most_tokens(rows)
-        assert update.rows == planner.rows(before)  # a growing batch follows, too
+        assert update.rows == config.batch.rows_at(before)  # a growing batch follows, too
         if update.number > 0:  # the pace of the first is not known
             assert update.factor == pytest.approx(config.schedule((before + u) / 2), abs=1e-6)
-        before, following = u, planner.rows(u)
+        before, following = u, config.batch.rows_at(u)
         flops = update.cost.flops * following / update.rows
         one = planner.limits.progress(
             Work(1, following, following * 32, flops), seconds * following

@@ -218,7 +218,7 @@ def test_seconds_follow_from_the_kind_of_budget() -> None:
 @pytest.mark.parametrize("ramp", [0.0, 0.6])
 def test_updates_are_counted_as_a_run_makes_them(budget: str, ramp: float) -> None:
     asked = config(budget, "batch.rows=8", f"batch.ramp={ramp:g}", "batch.quantum=1")
-    planner = Planner(asked, asked.tokenizer.vocab_size, None, Ledger(()), lambda: None)
+    planner = Planner(asked, asked.tokenizer.vocab_size, None, Ledger(()))
     work = Work()
     while (update := planner.next(work)) is not None:
         work += update.cost

@@ -141,7 +141,7 @@ def test_tasks_of_ray_end_with_their_study(tmp_path: Path, cluster: Any) -> None
 
 HANGS = """
 import itertools, pathlib, time
-import crammed.training.signals as signals, crammed.training.upkeep as upkeep
+import crammed.training.signals as signals, crammed.training.distributed as loop
 calls = itertools.count(1)
 def hang(received):
     if next(calls) == 3:
@@ -149,7 +149,7 @@ def hang(received):
         while not received:
             time.sleep(0.01)
     signals.leave_update(received)
-upkeep.leave_update = hang
+loop.leave_update = hang
 """
 """A run that waits in its third update, until it is asked to end."""
 STARTS_RUNS_THAT_HANG = f"""

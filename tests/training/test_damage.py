@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from crammed.budget import Ledger, Work
-from crammed.config import TrainConfig
+from crammed.budget import Work
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files.folders import new_folder
@@ -23,9 +22,9 @@ from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.model.trained import load_trained
 from crammed.runs.directory import RunDir
-from crammed.training.agenda import Agenda
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
+from crammed.training.session import Session
 from crammed.training.step import TrainStep
 from support.models import untrained
 from support.steps import SPECIALS
@@ -46,12 +45,10 @@ def step(cpu: Device) -> TrainStep:
 
 
 @pytest.fixture(scope="module")
-def checkpoints(step: TrainStep, cpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoints(step: TrainStep, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two generations, of updates 1 and 2."""
-    ledger = Ledger(())
-    agenda = Agenda(TrainConfig(), ledger, lambda seconds: True)
     with RunDir.open(tmp_path_factory.mktemp("checkpoints") / "run", CONFIG) as run:
-        writer = Checkpoints(run, step, ledger, agenda, cpu, "corpus")
+        writer = Checkpoints(Session.untimed(run, step, corpus_sha256="corpus"))
         for updates in (1, 2):
             for parameter in step.parameters:
                 parameter.grad = torch.full_like(parameter, 0.1)
@@ -303,13 +300,12 @@ def test_shapes_of_what_an_optimizer_keeps_are_checked(
 ) -> None:
     small = ("model.layers=1", "model.width=16", "model.head_dim=8")
     config = tiny("crammed", *small, f"optim.name={optimizer}")
-    step, ledger = build(config, 256, SPECIALS, cpu), Ledger(())
+    step = build(config, 256, SPECIALS, cpu)
     for parameter in step.parameters:
         parameter.grad = torch.ones_like(parameter)
     step.apply(1.0)
-    agenda = Agenda(TrainConfig(), ledger, lambda seconds: True)
     with RunDir.open(tmp_path / "run", config) as run:
-        Checkpoints(run, step, ledger, agenda, cpu, "corpus").save(Work(updates=1))
+        Checkpoints(Session.untimed(run, step, corpus_sha256="corpus")).save(Work(updates=1))
     (generation,) = run.checkpoints.glob("step-*")
     load_checkpoint(run.checkpoints, build(config, 256, SPECIALS, cpu), "corpus")
     file = generation / "optimizer.safetensors"

@@ -89,7 +89,7 @@ def test_after_a_failed_export_training_does_not_go_on(
             updates += 1
             return updates < 5
 
-        patched.setattr("crammed.training.plan.Planner.in_time", stalled)
+        patched.setattr("crammed.training.plan.Deadline.met", stalled)
         with pytest.raises(InputError, match="full"):
             finish(config, corpus, run, cpu)
     before = read_metrics(run)

@@ -224,22 +224,22 @@ def test_the_planner_stops_before_an_update_that_would_not_fit() -> None:
         first = planner.next(Work())
         assert first is not None
         clock.now += 10.0
-        planner.finished(first)
+        planner.deadline.end(first.rows)
         assert waited == [100.0, 110.0]  # until the first is timed, nothing is known of the pace
         waited.clear()
         clock.now += 49.0
         assert planner.next(Work()) is not None
-        assert planner.in_time()
+        assert planner.deadline.met()
         assert not waited  # after that, the device is waited for near the end only
         clock.now += 30.0
         assert planner.next(Work()) is not None
-        assert planner.in_time()
+        assert planner.deadline.met()
         assert waited == [189.0, 189.0]
-        assert planner.room_for(11.0)
-        assert not planner.room_for(11.1)
+        assert planner.deadline.room_for(11.0)
+        assert not planner.deadline.room_for(11.1)
         clock.now += 1.1
         assert planner.next(Work()) is None
-    assert planner.budget == Budget("time", 100.0, "100s")
+    assert planner.limits.budget == Budget("time", 100.0, "100s")
 
 
 def test_metrics_carry_what_the_report_needs(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:

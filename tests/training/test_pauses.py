@@ -46,18 +46,18 @@ def play(config: RunConfig, seconds: Callable[[Update, float], float]) -> Ended:
     """
     clock, work, last, tried = FakeClock(), Work(), None, 0.0
     ledger = Ledger(("step",), clock)
-    planner = Planner(config, 256, None, ledger, lambda: None)
+    planner = Planner(config, 256, None, ledger)
     with ledger.account("step"):
         while (update := planner.next(work)) is not None:
             clock.now += (took := seconds(update, ledger.charged()))
-            if not planner.in_time():
+            if not planner.deadline.met():
                 tried = took
                 break
             work += update.cost
-            planner.finished(update)
+            planner.deadline.end(update.rows)
             last = update
     assert last is not None
-    return Ended(SECONDS - planner.charged, tried, last, planner)
+    return Ended(SECONDS - planner.deadline.charged, tried, last, planner)
 
 
 def config(batch: int, ramp: float = 0.0) -> RunConfig:
@@ -101,7 +101,7 @@ def test_one_pause_near_the_end_leaves_the_schedule_as_it_is(place: float, ramp:
     stopped: list[float] = []
     ended = play(config(16, ramp), seconds)
     assert stopped
-    assert ended.planner.charged / SECONDS > 0.98
+    assert ended.planner.deadline.charged / SECONDS > 0.98
     assert ended.last.factor < 0.1
 
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from crammed.budget import Ledger, Work
-from crammed.config import TrainConfig
 from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_metrics
 from crammed.terminal.progress import SILENT
-from crammed.training.agenda import Agenda
 from crammed.training.plan import Update
 from crammed.training.recorder import Recorder
+from crammed.training.session import Session
+from support.steps import step_with
 from support.text import tiny
 
 COST = Work(1, 1, 32, 1.0)
@@ -30,11 +30,10 @@ def run(tmp_path: Path) -> Iterator[RunDir]:
 
 def logged(run: RunDir, device: Device, *points: list[float]) -> list[float]:
     """The losses of log points, the last of them at the end, after updates of these losses."""
-    ledger = Ledger(("step",))
-    agenda = Agenda(TrainConfig(), ledger, lambda seconds: True)
+    session = Session.untimed(run, step_with(device)[0], Ledger(("step",)))
     work = Work()
     with SILENT.task("") as task:
-        recorder = Recorder(run, agenda, ledger, device, task)
+        recorder = Recorder(session, task)
         for number, losses in enumerate(points, 1):
             for loss in losses:
                 update = Update(work.updates, work.rows, 1, 1.0, 0.25, COST)

@@ -130,7 +130,7 @@ def test_no_more_is_counted_than_the_run_reads(limit: str, tokens: int) -> None:
     limit, _, half = limit.partition(",")
     config = asked(limit, f"budget.most_epochs={0.5 if half else 'null'}")
     rows = 200 if limit == "1e9tok" or half else 10**7
-    planner = Planner(config, 256, rows, Ledger(()), lambda: None)
+    planner = Planner(config, 256, rows, Ledger(()))
     assert rows_to_count(config, rows, planner) * ROW == tokens
 
 

@@ -10,7 +10,7 @@ from crammed.budget import Account, Budget
 from crammed.config.base import PositiveFloat, Section, Size
 from crammed.config.corpus import Ordering
 from crammed.errors import InputError
-from crammed.schedule import Fraction
+from crammed.schedule import Fraction, batch_rows, mask_rate
 
 
 def _parsed(limit: Any) -> Budget:
@@ -62,6 +62,16 @@ class MaskingConfig(Section):
             raise ValueError("rates above 0.9 leave nothing to predict from")
         return self
 
+    def rate_at(self, u: float) -> float:
+        """Share of positions to predict in an update that begins at progress u."""
+        if self.final_rate is None:
+            return self.rate
+        return mask_rate(u, self.rate, self.final_rate, self.stages)
+
+    def rates(self) -> list[float]:
+        """All rates of a run."""
+        return [self.rate_at((stage + 0.5) / self.stages) for stage in range(self.stages)]
+
 
 class BatchConfig(Section):
     """Rows of one update."""
@@ -76,6 +86,16 @@ class BatchConfig(Section):
     def ramp_quantum(self) -> int:
         """`quantum`, or a 64th of `rows`, which is the paper's 128 of 8192."""
         return self.quantum or max(1, self.rows // 64)
+
+    def rows_at(self, u: float) -> int:
+        """Rows of an update that begins at progress u."""
+        return batch_rows(u, self.rows, self.ramp, self.ramp_quantum)
+
+    def row_counts(self) -> list[int]:
+        """All numbers of rows that updates of a run may have."""
+        if self.ramp == 0.0:
+            return [self.rows]
+        return sorted({*range(self.ramp_quantum, self.rows, self.ramp_quantum), self.rows})
 
 
 class OrderConfig(Section):

@@ -137,20 +137,20 @@ def _play(
     """
     clock = _Simulated()
     ledger, work = Ledger(config.budget.charge, clock), Work()
-    planner = Planner(config, vocab_size, rows, ledger, lambda: None)
+    planner = Planner(config, vocab_size, rows, ledger)
     with ledger.account("compile"):
         clock.now += speed.start + speed.compile
-    agenda = Agenda(config.train, ledger, planner.room_for)
+    agenda = Agenda(config.train, ledger, planner.deadline.room_for)
     seconds = {"log": speed.log, "heldout": speed.evaluate, "checkpoint": speed.checkpoint}
     with ledger.account("step"):
         while (update := planner.next(work)) is not None:
             predicted = predicted_positions(update.mask_rate, config.data.row_length)
             clock.now += speed.seconds(update.rows, predicted)
             clock.now += speed.first if work.updates == 0 else 0.0
-            if not planner.in_time():
+            if not planner.deadline.met():
                 break
             work += update.cost
-            planner.finished(update)
+            planner.deadline.end(update.rows)
             u = planner.progress(work)
             if work.updates == FIRST and u * MOST_PLAYED < FIRST:
                 raise InputError(
@@ -161,7 +161,7 @@ def _play(
                 with agenda.booked(what, u):
                     clock.now += seconds[what]
     ledger.charged()  # books the time up to now
-    return ledger, work, planner.charged
+    return ledger, work, planner.deadline.charged
 
 
 def candidates(

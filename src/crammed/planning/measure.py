@@ -22,12 +22,12 @@ from crammed.machine.device import Device
 from crammed.model.cooccurrence import begin_with_neighbours
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT, Progress
-from crammed.training.agenda import Agenda
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints
 from crammed.training.heldout import HeldoutMeter
 from crammed.training.plan import Planner, Update
 from crammed.training.recorder import Recorder
+from crammed.training.session import Session
 from crammed.training.start import MOST_TOKENS, rows_to_count
 from crammed.training.step import TrainStep
 
@@ -100,13 +100,13 @@ def measure_speed(
     with progress.task("measuring", seconds) as task:
         source = _source(config, corpus, vocab_size)
         start = _start(config, corpus, step, source, clock)
-        took = first = _prepare(config, step, vocab_size, device, clock)
+        took = first = _prepare(config, step, device, clock)
         if device.compile:  # a later run finds the compiler's output on disk, so measure that too
             torch._dynamo.reset()
             if device.torch.type == "cuda":
                 torch.cuda.empty_cache()  # the run will find that memory free as well
             step = build(config, vocab_size, specials, device)  # as a run begins
-            took = _prepare(config, step, vocab_size, device, clock)
+            took = _prepare(config, step, device, clock)
         timer = _Timer(config, step, source, device, clock)
         updates = timer.measure(seconds, task.update)
         between = _between_updates(config, corpus, step, device, clock)
@@ -136,20 +136,17 @@ def _start(
         return 0.0
     table = step.model.encoder.tokens.weight
     rows = None if corpus is None else corpus.rows
-    planner = Planner(config, len(table), rows, Ledger(()), lambda: None)
+    planner = Planner(config, len(table), rows, Ledger(()))
     count = rows_to_count(config, MOST_TOKENS if rows is None else rows, planner)
     began = clock()
     begin_with_neighbours(table, source(count), config.model.first_embedding_std, config.seed)
     return clock() - began
 
 
-def _prepare(
-    config: RunConfig, step: TrainStep, vocab_size: int, device: Device, clock: Clock
-) -> float:
+def _prepare(config: RunConfig, step: TrainStep, device: Device, clock: Clock) -> float:
     """Prepare for every update that this run may have; return the seconds it took."""
-    planner = Planner(config, vocab_size, None, Ledger(()), device.synchronize)
     began = clock()
-    step.prepare(planner.all_row_counts(), planner.all_mask_rates())
+    step.prepare(config.batch.row_counts(), config.masking.rates())
     device.synchronize()
     return clock() - began
 
@@ -277,17 +274,16 @@ def _between_updates(
     budget, charge = config.budget.limit, config.budget.charge
     once, nothing = Work(1, 1, 1, 1.0), torch.zeros((), device=device.torch)
     ledger = Ledger(charge, clock)
-    agenda = Agenda(config.train, ledger, lambda seconds: True)
     with _scratch_run(config) as run, SILENT.task("") as quiet:
-        recorder = Recorder(run, agenda, ledger, device, quiet)
+        session = Session.untimed(run, step, ledger)
+        recorder = Recorder(session, quiet)
         recorder.add(Update(0, 0, 1, 1.0, 0.5, once), nothing, nothing)
         took = {"log": timed(lambda: recorder.log(once, 0.0))}
         if budget.kind == "time" and budget.limit > config.train.checkpoint_seconds:
-            checkpoints = Checkpoints(run, step, ledger, agenda, device, "")
-            took["checkpoint"] = timed(lambda: checkpoints.save(once))
+            took["checkpoint"] = timed(lambda: Checkpoints(session).save(once))
         if "evaluate" in charge and corpus is not None and config.train.heldout_every is not None:
-            meter = HeldoutMeter(run, corpus, step.model, device)
-            took["evaluate"] = timed(lambda: meter.measure(once, 0.0, agenda))
+            meter = HeldoutMeter(session, corpus)
+            took["evaluate"] = timed(lambda: meter.measure(once, 0.0))
     return took
 
 

@@ -24,30 +24,15 @@ from crammed.files.folders import new_folder
 from crammed.files.hashes import HASHES, damage, sha256, write_hashes
 from crammed.files.regular import read_text
 from crammed.files.writing import write_json
-from crammed.machine.device import Device
 from crammed.model.tensors import all_finite, misfit, read_tensors
 from crammed.quantity import counted
 from crammed.runs.directory import RunDir
-from crammed.training.agenda import Agenda
+from crammed.training.plan import Detour
+from crammed.training.session import Session
 from crammed.training.step import TrainStep
 
 SCHEMA = 2
 """Version of ``state.json``; from 2 on, a generation contains the hashes of its files."""
-
-
-@dataclass(frozen=True)
-class Detour:
-    """What returns after divergence have changed so far (`crammed.training.recovery`).
-
-    Attributes:
-        returns: how many times the run went back.
-        skipped_rows: rows of the stream that training skipped.
-        rate: factor on every learning rate, besides the schedule's.
-    """
-
-    returns: int = 0
-    skipped_rows: int = 0
-    rate: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -89,31 +74,12 @@ class Checkpoints:
     """Writes generations of checkpoints into a run, and deletes the oldest.
 
     Args:
-        corpus_sha256: hash of the corpus that the run trains on.
         held: the generation that the run resumes from, if any.
-
-    Attributes:
-        detour: what later checkpoints record about returns after divergence.
     """
 
-    def __init__(
-        self,
-        run: RunDir,
-        step: TrainStep,
-        ledger: Ledger,
-        agenda: Agenda,
-        device: Device,
-        corpus_sha256: str,
-        held: Path | None = None,
-    ) -> None:
-        self._run = run
-        self._step = step
-        self._ledger = ledger
-        self._agenda = agenda
-        self._device = device
-        self._corpus_sha256 = corpus_sha256
+    def __init__(self, session: Session, held: Path | None = None) -> None:
+        self._session = session
         self.held = held
-        self.detour = Detour()
 
     def updates(self) -> int | None:
         """Updates in the newest generation known to be whole; None if there is none."""
@@ -123,7 +89,7 @@ class Checkpoints:
         """Write a generation now, unless this update already has one.
 
         Args:
-            again: write it anyway, because `detour` has changed.
+            again: write it anyway, because `Planner.detour` has changed.
 
         Raises:
             Diverged: a weight or an optimizer value is not finite; nothing was written.
@@ -140,38 +106,39 @@ class Checkpoints:
         return self._write(work, end=end)
 
     def _write(self, work: Work, end: End | None = None, over: str | None = None) -> TrainState:
-        self._device.synchronize()  # so that unfinished updates are booked as training
+        run, step, ledger = self._session.run, self._session.step, self._session.ledger
+        step.device.synchronize()  # so that unfinished updates are booked as training
         state = TrainState(
             work,
-            self._ledger.state(),
-            self._corpus_sha256,
-            _run_sha256(self._run.path),
-            self._agenda.heldout_u,
-            self._step.loss_scale(),
-            self.detour,
+            ledger.state(),
+            self._session.corpus_sha256,
+            _run_sha256(run.path),
+            self._session.agenda.heldout_u,
+            step.loss_scale(),
+            self._session.planner.detour,
             end,
             over,
         )
-        with self._agenda.saving():
-            weights = dict(self._step.model.named_parameters())
-            moments = _optimizer_state(self._step)
+        with self._session.agenda.saving():
+            weights = dict(step.model.named_parameters())
+            moments = _optimizer_state(step)
             if not all_finite([*weights.values(), *moments.values()]):
                 raise Diverged(
                     f"weights are no longer finite after {counted(work.updates, 'update')}"
                 )
-            generation = _unused(self._run.checkpoints, work.updates)
+            generation = _unused(run.checkpoints, work.updates)
             with new_folder(generation) as aside:
                 save_file(_on_cpu(weights), aside / "model.safetensors")
                 save_file(_on_cpu(moments), aside / "optimizer.safetensors")
                 values = {"schema": SCHEMA, **asdict(state)}
                 write_json(aside / "state.json", values, sync_folder=False)
                 write_hashes(aside)
-            for old in _generations(self._run.checkpoints):
+            for old in _generations(run.checkpoints):
                 if old not in (generation, self.held):  # including damaged ones
                     shutil.rmtree(old)
             self.held = generation
-            self._run.event("checkpoint", update=work.updates)
-            self._run.heartbeat(self._ledger.charged())  # so that writing counts after a resume too
+            run.event("checkpoint", update=work.updates)
+            run.heartbeat(ledger.charged())  # so that writing counts after a resume too
         return state
 
 

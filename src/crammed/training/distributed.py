@@ -17,13 +17,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from crammed.budget import Ledger, Work
+from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.errors import PeerLost, RanksDiffer
@@ -36,8 +37,8 @@ from crammed.terminal.progress import Progress
 from crammed.training import watchdog
 from crammed.training.build import build_for
 from crammed.training.checkpoint import load_checkpoint
-from crammed.training.plan import Planner, Update
-from crammed.training.signals import noted_signals
+from crammed.training.plan import Update
+from crammed.training.signals import leave_update, noted_signals
 from crammed.training.step import TrainStep
 
 _STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE, _COMPARE, _OPENED, _RELOAD = range(8)
@@ -298,13 +299,19 @@ def reload_followers(step: TrainStep | LeadingStep) -> None:
 
 
 @contextmanager
-def leading(step: TrainStep, group: Group | None) -> Iterator[TrainStep | LeadingStep]:
+def leading(
+    step: TrainStep, group: Group | None, signals: list[str]
+) -> Iterator[TrainStep | LeadingStep]:
     """The step for the training loop; the followers end when the loop ends, for whatever reason.
+
+    Args:
+        signals: what makes a single process leave an update; several have to finish it together.
 
     Raises:
         RanksDiffer: the processes start with different weights.
     """
     if group is None:
+        step.before_microbatch = partial(leave_update, signals)
         yield step
         return
     _compare_first_weights(step, group)
@@ -337,7 +344,6 @@ def follow(
         share_start(step, group)
     _compare_first_weights(step, group)
     stream = RowStream(corpus, config.seed, config.order)
-    planner = Planner(config, corpus.vocab_size, corpus.rows, Ledger(()), device.synchronize)
     with noted_signals(), watchdog.Watchdog() as watch:  # the leader answers signals for all
         step.before_microbatch = watch.beat
         while True:
@@ -345,8 +351,8 @@ def follow(
             if what == _STOP:
                 return
             if what == _COMPILE:
-                counts = _shares(planner.all_row_counts(), group)
-                step.prepare(counts, planner.all_mask_rates())
+                counts = _shares(config.batch.row_counts(), group)
+                step.prepare(counts, config.masking.rates())
                 continue
             watch.beat()
             if what == _GRADIENTS:

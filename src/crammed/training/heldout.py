@@ -13,13 +13,10 @@ from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_rows
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import Diverged
-from crammed.machine.device import Device
-from crammed.model.encoder import MaskedLM
 from crammed.model.heldout import heldout_loss
 from crammed.quantity import counted
 from crammed.rules.sizing import expected_tokens
-from crammed.runs.directory import RunDir
-from crammed.training.agenda import Agenda
+from crammed.training.session import Session
 
 ROWS_READ_FOR_EACH_HELD_OUT = 100
 FEWEST_ROWS = 32
@@ -46,28 +43,27 @@ def rows_on_the_way(
 class HeldoutMeter:
     """Measures the held-out loss of the model during training."""
 
-    def __init__(self, run: RunDir, corpus: Corpus, model: MaskedLM, device: Device) -> None:
+    def __init__(self, session: Session, corpus: Corpus) -> None:
+        run = session.run
         most = rows_on_the_way(run.config, run.choice.flops_per_second, corpus.rows)
         self._rows = heldout_rows(corpus.tokenizer, corpus.heldout, most, corpus.row_length)
         self._mask = Specials.of(corpus.tokenizer).mask
-        self._model = model
-        self._device = device
-        self._run = run
+        self._session = session
 
-    def measure(self, work: Work, u: float, agenda: Agenda) -> None:
+    def measure(self, work: Work, u: float) -> None:
         """Measure now and record the loss as an event of the run.
 
         Raises:
             Diverged: the loss is not finite.
         """
-        self._device.synchronize()  # so that unfinished updates are booked as training
-        with agenda.measuring(u):
-            self._model.eval()
-            loss = heldout_loss(self._model, self._rows, self._mask, self._device.torch)
-            self._model.train()
+        model, device = self._session.step.model, self._session.step.device
+        device.synchronize()  # so that unfinished updates are booked as training
+        with self._session.agenda.measuring(u):
+            loss = heldout_loss(model.eval(), self._rows, self._mask, device.torch)
+            model.train()
         if not all(map(math.isfinite, loss.values())):
             raise Diverged(
                 f"the held-out loss is not finite after {counted(work.updates, 'update')}"
             )
         done = {"u": u, "update": work.updates, "tokens": work.tokens}
-        self._run.event("heldout", **done, rows=len(self._rows.ids), **loss)
+        self._session.run.event("heldout", **done, rows=len(self._rows.ids), **loss)

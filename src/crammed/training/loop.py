@@ -21,6 +21,7 @@ from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import Progress
+from crammed.training.agenda import Agenda
 from crammed.training.build import build_for
 from crammed.training.checkpoint import End, TrainState, resume
 from crammed.training.distributed import (
@@ -33,6 +34,7 @@ from crammed.training.distributed import (
 )
 from crammed.training.lanes import with_lanes
 from crammed.training.plan import Planner
+from crammed.training.session import Session
 from crammed.training.signals import UpdateLeft, noted_signals
 from crammed.training.start import start_embeddings
 from crammed.training.step import TrainStep
@@ -95,6 +97,7 @@ def pretrain(
         progress.line(f"checkpoint  {words}: resuming from {loaded.generation}")
     note_processes(run, group, progress, resumed=loaded.state.work.updates > 0)
     planner = Planner(config, corpus.vocab_size, corpus.rows, ledger, device.synchronize)
+    planner.detour = loaded.state.detour
     stream, work = RowStream(corpus, config.seed, config.order), loaded.state.work
     if loaded.generation is None:
         with ledger.account("compile"):
@@ -103,18 +106,20 @@ def pretrain(
     with (
         progress.task("pretraining", 1.0) as task,
         noted_signals() as signals,
-        leading(alone, group) as step,
+        leading(alone, group, signals) as step,
         ledger.account("step"),
     ):
         if loaded.state.end is not None:
             return Trained.of(alone.model, loaded.state, loaded.state.end)
         with ledger.account("compile"):
-            step.prepare(planner.all_row_counts(), planner.all_mask_rates())
+            step.prepare(config.batch.row_counts(), config.masking.rates())
         with ledger.account("setup"):
-            upkeep = Upkeep(
-                run, corpus, device, alone, ledger, planner, loaded, task, group, signals
-            )
-        state, end = _train_to_the_end(work, stream, step, planner, ledger, upkeep)
+            new, heldout_u = work.updates == 0, loaded.state.heldout_u
+            room_for = planner.deadline.room_for
+            agenda = Agenda(config.train, ledger, room_for, first=new, heldout_u=heldout_u)
+            session = Session(run, alone, ledger, planner, agenda, corpus.sha256)
+            upkeep = Upkeep(session, corpus, loaded.generation, task, group, signals)
+        state, end = _train_to_the_end(work, stream, step, session, upkeep)
         return Trained.of(alone.model, state, end)
 
 
@@ -122,16 +127,15 @@ def _train_to_the_end(
     work: Work,
     stream: RowStream,
     step: TrainStep | LeadingStep,
-    planner: Planner,
-    ledger: Ledger,
+    session: Session,
     upkeep: Upkeep,
 ) -> tuple[TrainState, End]:
     """Train to the end, again after each divergence the recipe allows; return what is kept."""
     while True:
         try:
-            work = _train(work, stream, step, planner, ledger, upkeep)
+            work = _train(work, stream, step, session, upkeep)
             if work.updates == 0:
-                raise planner.nothing_fits()
+                raise session.planner.nothing_fits()
             return upkeep.finish(work)  # saved to disk, because later steps may fail
         except Diverged as fault:
             work = upkeep.go_back(fault)
@@ -142,11 +146,11 @@ def _train(
     work: Work,
     stream: RowStream,
     step: TrainStep | LeadingStep,
-    planner: Planner,
-    ledger: Ledger,
+    session: Session,
     upkeep: Upkeep,
 ) -> Work:
     """Update until no further update fits; return the work done."""
+    planner, ledger = session.planner, session.ledger
     while (update := planner.next(work)) is not None:
         try:
             with ledger.account("data_wait"):
@@ -159,13 +163,13 @@ def _train(
         except UpdateLeft:
             step.discard()
             raise upkeep.stopped(work) from None
-        if not planner.in_time():  # an update counts only if it is complete in time
+        if not planner.deadline.met():  # an update counts only if it is complete in time
             step.discard()
             upkeep.discarded(work)
             break
         norm = step.apply(update.factor)
         work += update.cost
-        planner.finished(update)
+        planner.deadline.end(update.rows)
         upkeep.after(update, work, loss, norm)
     return work
 

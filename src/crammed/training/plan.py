@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from crammed.budget import Ledger, Limits, Pace, Work, format_seconds
+from crammed.budget import Budget, Ledger, Limits, Pace, Work, format_seconds
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
 from crammed.data.tokenization.tokenizer import SPECIALS
@@ -13,7 +14,6 @@ from crammed.errors import InputError
 from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import train_flops_per_token
 from crammed.quantity import counted
-from crammed.schedule import batch_rows, mask_rate
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Update:
         number: how many updates came before it.
         first_row: place of its first row in the stream.
         factor: factor on every peak learning rate: the schedule at the predicted middle of the
-            update, times `Planner.rate`.
+            update, times `Detour.rate`.
         mask_rate: share of positions to predict.
         cost: the work that it adds.
     """
@@ -37,20 +37,85 @@ class Update:
     cost: Work
 
 
+@dataclass(frozen=True)
+class Detour:
+    """What returns after divergence have changed so far (`crammed.training.recovery`).
+
+    Attributes:
+        returns: how many times the run went back.
+        skipped_rows: rows of the stream that training skipped.
+        rate: factor on every learning rate, besides the schedule's.
+    """
+
+    returns: int = 0
+    skipped_rows: int = 0
+    rate: float = 1.0
+
+
+class Deadline:
+    """Whether updates are complete within a budget of time; other budgets have no deadline.
+
+    Args:
+        synchronize: waits for the device. It is called only while the pace is unknown and when the
+            end is near, where the clock must cover only finished work.
+
+    Attributes:
+        seconds: what may be charged; infinity for other budgets.
+        charged: seconds charged by the end of the last update.
+    """
+
+    def __init__(self, budget: Budget, ledger: Ledger, synchronize: Callable[[], None]) -> None:
+        self.seconds = budget.limit if budget.kind == "time" else math.inf
+        self.charged = self._began = ledger.charged()
+        self._ledger = ledger
+        self._synchronize = synchronize
+        self._pace = Pace()
+        self._exact = False
+
+    def begin(self) -> float:
+        """Begin an update; return the seconds charged so far."""
+        self._began = self._ledger.charged()
+        return self._began
+
+    def expected(self, rows: int) -> float:
+        """The seconds that will be charged when the update, of so many rows, is complete."""
+        if self.seconds < math.inf:
+            slowest = self._pace.slowest(rows)
+            self._exact = slowest == 0.0 or self.seconds - self._began < 4 * slowest
+            if self._exact:
+                self._synchronize()
+                self.begin()
+        return self._began + self._pace.typical(rows)
+
+    def met(self) -> bool:
+        """Whether the work in progress is complete in time."""
+        if self._exact:
+            self._synchronize()
+        return self.room_for(0.0)
+
+    def room_for(self, seconds: float) -> bool:
+        """Whether so many seconds are left."""
+        return self._ledger.charged() + seconds <= self.seconds
+
+    def end(self, rows: int) -> None:
+        """Record that the update, of so many rows, is complete, and how long it took."""
+        if self._exact:
+            self._synchronize()
+        self.charged = self._ledger.charged()
+        self._pace.record(self.charged - self._began, rows)
+
+
 class Planner:
-    """Turns progress into updates until the budget is spent or the text has been read enough.
+    """Decides what each update is, until the budget is spent or the text has been read enough.
 
     Args:
         vocab_size: size of the tokenizer's vocabulary, for the cost in FLOPs.
         corpus_rows: number of rows in the corpus, whose length could end the run; None if there is
             no corpus yet.
-        synchronize: waits for the device. It is called only while the pace is unknown and when the
-            end is near, where the clock must cover only finished work.
+        ledger, synchronize: as for `Deadline`.
 
     Attributes:
-        charged: seconds charged by the end of the last update.
-        skipped_rows: rows of the stream that training skips.
-        rate: factor on every learning rate, besides the schedule's.
+        detour: what returns after divergence have changed.
         reached: place in the stream after the rows of the last update.
     """
 
@@ -60,101 +125,34 @@ class Planner:
         vocab_size: int,
         corpus_rows: int | None,
         ledger: Ledger,
-        synchronize: Callable[[], None],
+        synchronize: Callable[[], None] = lambda: None,
     ) -> None:
-        self.budget = config.budget.limit
-        self.limits = Limits(self.budget, config.most_tokens(corpus_rows))
-        self.charged = ledger.charged()
-        self.skipped_rows = self.reached = 0
-        self.rate = 1.0
+        self.limits = Limits(config.budget.limit, config.most_tokens(corpus_rows))
+        self.deadline = Deadline(config.budget.limit, ledger, synchronize)
+        self.detour = Detour()
+        self.reached = 0
         self._config = config
-        self._corpus_rows = corpus_rows
         self._vocab_size = vocab_size
+        self._corpus_rows = corpus_rows
         self._ledger = ledger
-        self._synchronize = synchronize
         self._start = work_before_training(config, vocab_size)
-        self._pace = Pace()
-        self._began = 0.0
-        self._exact = False
 
     def progress(self, work: Work) -> float:
         """Progress u at the end of the last update."""
-        return self.limits.progress(self._start + work, self.charged)
+        return self.limits.progress(self._start + work, self.deadline.charged)
 
     def next(self, work: Work) -> Update | None:
-        """The update that follows `work`; None if none fits within the limits."""
-        self._began = self._ledger.charged()
-        u = self.limits.progress(self._start + work, self._began)
-        rows, rate = self.rows(u), self.mask_rate(u)
-        cost = self._cost(rows, rate)
-        takes = self._pace.typical(rows)
-        if self.budget.kind == "time":
-            slowest = self._pace.slowest(rows)
-            self._exact = slowest == 0.0 or self.budget.limit - self._began < 4 * slowest
-            if self._exact:
-                self._synchronize()
-                self._began = self._ledger.charged()
-            if self.budget.limit - self._began <= takes:
-                return None
-        charged = self._began + takes
+        """The update that follows `work`, which begins now; None if none fits the limits."""
+        u = self.limits.progress(self._start + work, self.deadline.begin())
+        rows, rate = self._config.batch.rows_at(u), self._config.masking.rate_at(u)
+        cost, charged = self._cost(rows, rate), self.deadline.expected(rows)
         end = self.limits.progress(self._start + work + cost, charged)
-        if end > 1.0:
+        if end > 1.0 or charged >= self.deadline.seconds:
             return None
-        factor = self.rate * self._config.schedule((u + end) / 2.0)
-        first_row = work.rows + self.skipped_rows
+        factor = self.detour.rate * self._config.schedule((u + end) / 2.0)
+        first_row = work.rows + self.detour.skipped_rows
         self.reached = first_row + rows
         return Update(work.updates, first_row, rows, factor, rate, cost)
-
-    def in_time(self) -> bool:
-        """Whether the work in progress finished within a time budget; true for other budgets."""
-        if self._exact:
-            self._synchronize()
-        return self.room_for(0.0)
-
-    def room_for(self, seconds: float) -> bool:
-        """Whether a time budget has `seconds` left; always true for other budgets."""
-        return self.budget.kind != "time" or self._ledger.charged() + seconds <= self.budget.limit
-
-    def finished(self, update: Update) -> None:
-        """Record that the update is finished, and how long it took."""
-        if self._exact:
-            self._synchronize()
-        self.charged = self._ledger.charged()
-        self._pace.record(self.charged - self._began, update.rows)
-
-    def nothing_fits(self) -> InputError:
-        """The error for a run that ends before its first update."""
-        update = f"one update of {counted(self.rows(0.0), 'row')}"
-        if self.limits.most_tokens < self.rows(0.0) * self._config.data.row_length:
-            return InputError(
-                f"{update} reads more of the {self._corpus_rows:,} rows of the corpus than "
-                "budget.most_epochs allows: raise it or lower batch.rows"
-            )
-        seconds = self._ledger.seconds["lost"]
-        lost = f", {format_seconds(seconds)} of it lost earlier" if seconds else ""
-        return InputError(
-            f"a budget of {self.budget}{lost} ends before {update} is done: raise the budget or "
-            "lower batch.rows"
-        )
-
-    def rows_of_run(self, most: int) -> int:
-        """Rows that a whole run reads, at most `most`; for budgets other than time."""
-        work = Work()
-        while work.rows < most and (update := self.next(work)) is not None:
-            work += update.cost
-        return min(most, work.rows)
-
-    def rows(self, u: float) -> int:
-        """Rows of an update that starts at u."""
-        batch = self._config.batch
-        return batch_rows(u, batch.rows, batch.ramp, batch.ramp_quantum)
-
-    def mask_rate(self, u: float) -> float:
-        """Share of positions to predict in an update that starts at u."""
-        masking = self._config.masking
-        if masking.final_rate is None:
-            return masking.rate
-        return mask_rate(u, masking.rate, masking.final_rate, masking.stages)
 
     def _cost(self, rows: int, rate: float) -> Work:
         length = self._config.data.row_length
@@ -163,17 +161,21 @@ class Planner:
         )
         return Work(1, rows, rows * length, per_token * rows * length)
 
-    def all_row_counts(self) -> list[int]:
-        """All numbers of rows that updates of this run may have."""
-        batch = self._config.batch
-        if batch.ramp == 0.0:
-            return [batch.rows]
-        return sorted({*range(batch.ramp_quantum, batch.rows, batch.ramp_quantum), batch.rows})
-
-    def all_mask_rates(self) -> list[float]:
-        """All mask rates of this run."""
-        stages = self._config.masking.stages
-        return [self.mask_rate((stage + 0.5) / stages) for stage in range(stages)]
+    def nothing_fits(self) -> InputError:
+        """The error for a run that ends before its first update."""
+        budget, rows = self._config.budget.limit, self._config.batch.rows_at(0.0)
+        update = f"one update of {counted(rows, 'row')}"
+        if self.limits.most_tokens < rows * self._config.data.row_length:
+            return InputError(
+                f"{update} reads more of the {self._corpus_rows:,} rows of the corpus than "
+                "budget.most_epochs allows: raise it or lower batch.rows"
+            )
+        seconds = self._ledger.seconds["lost"]
+        lost = f", {format_seconds(seconds)} of it lost earlier" if seconds else ""
+        return InputError(
+            f"a budget of {budget}{lost} ends before {update} is done: raise the budget or "
+            "lower batch.rows"
+        )
 
 
 def refuse_too_little(
@@ -192,7 +194,7 @@ def refuse_too_little(
         InputError: the budget, or `budget.most_epochs`, ends the run before its first update.
     """
     vocabulary = len(SPECIALS) if vocab_size is None else vocab_size
-    planner = Planner(config, vocabulary, corpus_rows, Ledger(()), lambda: None)
+    planner = Planner(config, vocabulary, corpus_rows, Ledger(()))
     if planner.next(Work()) is None:
         raise planner.nothing_fits()
 

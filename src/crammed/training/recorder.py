@@ -8,14 +8,12 @@ from collections import deque
 
 from torch import Tensor
 
-from crammed.budget import Ledger, Work
+from crammed.budget import Work
 from crammed.errors import Diverged
-from crammed.machine.device import Device
 from crammed.quantity import counted
-from crammed.runs.directory import RunDir
 from crammed.terminal.progress import ProgressTask
-from crammed.training.agenda import Agenda
 from crammed.training.plan import Update
+from crammed.training.session import Session
 
 MOST_SKIPPED = 30
 """Most updates skipped in a row; by then the loss scale has fallen from 65,536 to below 1e-4."""
@@ -70,13 +68,8 @@ class Recorder:
         loss: mean loss at the last log point; NaN before the first.
     """
 
-    def __init__(
-        self, run: RunDir, agenda: Agenda, ledger: Ledger, device: Device, task: ProgressTask
-    ) -> None:
-        self._run = run
-        self._agenda = agenda
-        self._ledger = ledger
-        self._device = device
+    def __init__(self, session: Session, task: ProgressTask) -> None:
+        self._session = session
         self._task = task
         self.loss = math.nan
         self._spikes = {name: Spikes(least) for name, least in LEAST.items()}
@@ -141,8 +134,10 @@ class Recorder:
         """
         if not self.has_news():
             return
-        self._device.synchronize()  # so that unfinished updates are booked as training
-        with self._agenda.logging():
+        run, ledger = self._session.run, self._session.ledger
+        device = self._session.step.device
+        device.synchronize()  # so that unfinished updates are booked as training
+        with self._session.agenda.logging():
             self.check(work)
             losses = [float(loss) for loss in self._losses]
             norms = [float(norm) for norm in self._norms]
@@ -151,17 +146,17 @@ class Recorder:
             self.loss, norm = sum(averaged) / len(averaged), sum(norms) / len(norms)
             self._note_spikes("loss", losses)
             self._note_spikes("grad_norm", norms)
-            seconds = max(1e-9, self._agenda.since_log())
+            seconds = max(1e-9, self._session.agenda.since_log())
             last = self._updates[-1]
             record = {
                 "update": work.updates,
                 "u": u,
-                "t_charged_s": self._ledger.charged(),
-                "t_wall_s": self._ledger.wall(),
+                "t_charged_s": ledger.charged(),
+                "t_wall_s": ledger.wall(),
                 "tokens": work.tokens,
                 "loss": self.loss,
                 "grad_norm": norm if math.isfinite(norm) else None,
-                "lr": self._run.config.optim.lr * last.factor,
+                "lr": run.config.optim.lr * last.factor,
                 "batch_rows": last.rows,
                 "mask_rate": last.mask_rate,
                 "tokens_per_s": sum(x.cost.tokens for x in self._updates) / seconds,
@@ -169,12 +164,12 @@ class Recorder:
             if skipped := len(self._updates) - len(self._losses):
                 record["skipped"] = skipped
             words = f"loss {self.loss:.3f}  {record['tokens_per_s']:,.0f} tokens/s"
-            if self._device.mfu_peak is not None:
+            if device.mfu_peak is not None:
                 flops = sum(x.cost.flops for x in self._updates)
-                mfu = record["mfu"] = flops / seconds / self._device.mfu_peak
+                mfu = record["mfu"] = flops / seconds / device.mfu_peak
                 words += f"  MFU {100 * mfu:.0f} %"
-            self._run.metrics(record)
-            self._run.heartbeat(self._ledger.charged())
+            run.metrics(record)
+            run.heartbeat(ledger.charged())
             self._task.update(u, words)
         self._clear()
 
@@ -189,4 +184,4 @@ class Recorder:
         for place in places:
             number = self._applied[place].number + 1
             value = values[place] if math.isfinite(values[place]) else None
-            self._run.event("spike", of=name, update=number, value=value, usual=usual)
+            self._session.run.event("spike", of=name, update=number, value=value, usual=usual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.corpus import RowStream
 from crammed.model.cooccurrence import begin_with_neighbours
@@ -48,4 +49,7 @@ def rows_to_count(config: RunConfig, corpus_rows: int, planner: Planner) -> int:
     most = int(min(corpus_rows * length, MOST_TOKENS, planner.limits.most_tokens)) // length
     if budget.kind == "time":
         return min(most, int(budget.limit * TOKENS_A_SECOND) // length)
-    return planner.rows_of_run(most)
+    work = Work()
+    while work.rows < most and (update := planner.next(work)) is not None:
+        work += update.cost
+    return min(most, work.rows)

@@ -75,6 +75,7 @@ class TrainStep:
 
     Attributes:
         model: the model being trained, in float32 whatever the format of computation.
+        device: where it is trained.
         parameters: the model's parameters.
         leaves: what losses are differentiated by, to get the gradients of the parameters.
         microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
@@ -104,7 +105,7 @@ class TrainStep:
         self.optimizer = optimizer
         self._config = config
         self._z_loss = config.masking.z_loss
-        self._device = device
+        self.device = device
         plain_loss = config.model.logit_cap is None and not self._z_loss
         self._in_place = device.in_place and plain_loss
         self._sep = specials.sep
@@ -169,11 +170,11 @@ class TrainStep:
                 row fits.
         """
         self._row_counts = row_counts = frozenset(row_counts)
-        if self._device.fits_microbatch:
-            free, _ = torch.cuda.mem_get_info(self._device.torch)
+        if self.device.fits_microbatch:
+            free, _ = torch.cuda.mem_get_info(self.device.torch)
             self.fit(free, self._peak)
         self.microbatch_rows = min(self.microbatch_rows, max(row_counts, default=1))
-        if self._device.compile:
+        if self.device.compile:
             rates = list(rates)
             with _compiler_faults():
                 self._with_less(lambda: self._compile_for(row_counts, rates))
@@ -197,7 +198,7 @@ class TrainStep:
 
     def _may_recompute(self) -> bool:
         """Whether recomputing is still an option to save memory."""
-        return self._device.recomputes is None and not self.recomputes
+        return self.device.recomputes is None and not self.recomputes
 
     def _recompute(self) -> None:
         self.recomputes = True
@@ -205,7 +206,7 @@ class TrainStep:
 
     def _peak(self, rows: int) -> int:
         """Bytes that a microbatch of `rows` rows takes uncompiled; compiled, it takes less."""
-        device = self._device.torch
+        device = self.device.torch
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         self.try_rows(rows)
@@ -213,7 +214,7 @@ class TrainStep:
 
     def try_rows(self, rows: int) -> None:
         """Forward and backward of a microbatch, uncompiled, to measure it; nothing is kept."""
-        device, length = self._device.torch, self._config.data.row_length
+        device, length = self.device.torch, self._config.data.row_length
         ids = torch.zeros((rows, length), dtype=torch.int64, device=device)
         count = predicted_positions(self._config.masking.rate, length)
         loss = self._microbatch_loss(ids, torch.arange(rows, device=device), count)
@@ -232,11 +233,11 @@ class TrainStep:
             )
         for count in sorted(counts):
             for size in sorted(sizes):
-                rows = torch.zeros((size, length), dtype=torch.int64, device=self._device.torch)
-                numbers = torch.arange(size, device=self._device.torch)
+                rows = torch.zeros((size, length), dtype=torch.int64, device=self.device.torch)
+                numbers = torch.arange(size, device=self.device.torch)
                 self.leaves.backward(self._loss(rows, numbers, count))
         self.discard()
-        self._device.synchronize()
+        self.device.synchronize()
 
     def _microbatches(self, rows: int) -> list[int]:
         """Sizes of microbatches that add up to `rows` rows.
@@ -251,7 +252,7 @@ class TrainStep:
         whole, rest = divmod(rows, self.microbatch_rows)
         sizes = [self.microbatch_rows] * whole
         rests = {count % self.microbatch_rows for count in self._row_counts}
-        if not self._device.compile or len(rests) <= MOST_RESTS:
+        if not self.device.compile or len(rests) <= MOST_RESTS:
             return sizes + [rest] * (rest > 0)
         piece = math.gcd(*rests, self.microbatch_rows)
         if piece * MOST_PIECES >= self.microbatch_rows:
@@ -275,7 +276,7 @@ class TrainStep:
             InputError: not even one row fits.
         """
         self._stay_close()
-        rows = moved(rows, self._device.torch)
+        rows = moved(rows, self.device.torch)
         return self._with_less(lambda: self._accumulate(rows, update, first))
 
     def _with_less(self, work: Callable[[], T]) -> T:
@@ -290,7 +291,7 @@ class TrainStep:
             self._shrink(fault)
 
     def _accumulate(self, rows: Tensor, update: Update, first: int) -> Tensor:
-        device = self._device.torch
+        device = self.device.torch
         self.leaves.refresh()
         if self._config.model.dropout:
             torch.manual_seed(key(self._config.seed, f"dropout/{first}", update.number))
@@ -330,9 +331,9 @@ class TrainStep:
         else:
             raise InputError(
                 f"not even one row of {self._config.data.row_length} tokens fits into the memory "
-                f"of {self._device.name}: train a smaller model (model.layers, model.width)"
+                f"of {self.device.name}: train a smaller model (model.layers, model.width)"
             ) from error
-        if self._device.torch.type == "cuda":
+        if self.device.torch.type == "cuda":
             torch.cuda.empty_cache()
 
     def apply(self, factor: float) -> Tensor | None:
@@ -367,7 +368,7 @@ class TrainStep:
         self.optimizer.zero_grad()
         if self.leaves.scales is not None:
             self.leaves.scales.adapt()
-        if self._device.torch.type == "cuda":
+        if self.device.torch.type == "cuda":
             event = torch.cuda.Event()
             event.record()
             self._in_flight.append(event)
