@@ -31,8 +31,8 @@ from tokenizers import Tokenizer
 from common import finish, run
 from crammed.config import ComputeConfig, RunConfig
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.ingest import cut_into_shards
-from crammed.data.preparing.sources.source import open_sources
+from crammed.data.preparing.read.ingest import cut_into_shards
+from crammed.data.preparing.read.source import open_sources
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.machine.engine import open_engine

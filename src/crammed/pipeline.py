@@ -17,7 +17,7 @@ from crammed.data.heldout import heldout_rows, text_bytes
 from crammed.data.preparing.demo_tasks import write_tasks
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import changed_files
-from crammed.data.preparing.sources.source import open_sources
+from crammed.data.preparing.read.source import open_sources
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once

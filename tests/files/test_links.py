@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from crammed.data.corpus import Corpus
-from crammed.data.preparing.sources.search import find_files
+from crammed.data.preparing.read.search import find_files
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.evaluation import evaluate

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from crammed.config import DataConfig
-from crammed.data.preparing.sources.source import Source, open_sources
+from crammed.data.preparing.read.source import Source, open_sources
 from crammed.errors import InputError
 from crammed.formats import hub
 from crammed.formats.hub import SHORT_NAMES, HubDataset, parse_name

@@ -12,7 +12,7 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.config import TokenizerConfig
 from crammed.data.corpus import Corpus
-from crammed.data.preparing import shard_cleaning
+from crammed.data.preparing.read import cleaning_job
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked
@@ -113,13 +113,13 @@ def test_arms_share_corpora_and_held_out_documents(
     tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, out, cleaned = write(tmp_path, OWN), tmp_path / "out", list[str]()
-    real = shard_cleaning.clean_shard
+    real = cleaning_job.clean_shard
 
-    def noting(job: shard_cleaning.CleanJob) -> shard_cleaning.Cleaned:
+    def noting(job: cleaning_job.CleanJob) -> cleaning_job.Cleaned:
         cleaned.append(job.source)
         return real(job)
 
-    monkeypatch.setattr(shard_cleaning, "clean_shard", noting)
+    monkeypatch.setattr(cleaning_job, "clean_shard", noting)
     study, corpora = made(name, texts, out)
     of = {arm: corpora.of(study.words(arm)) for arm in OWN}
     assert of["plain"] is of["faster"] is corpora.base

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from crammed.config import DataConfig
-from crammed.data.preparing.sources.source import Source, open_sources
+from crammed.data.preparing.read.source import Source, open_sources
 from crammed.errors import InputError
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {

@@ -6,6 +6,7 @@ masking        rows -> masked rows, on the device
 borders        rows -> which of their tokens belong to the same document
 heldout        held-out documents -> fixed rows
 statistics     what is counted in a corpus
+shards         the files that carry a shard of text from stage to stage of preparing
 samples        dropped documents, kept for audit
 show           a description of a corpus, for the terminal and the report
 verification   whether a corpus still matches its hashes

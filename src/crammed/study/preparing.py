@@ -22,7 +22,7 @@ from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare, require_extras
 from crammed.data.preparing.manifest import changed_files, settings_json
-from crammed.data.preparing.sources.source import check_text
+from crammed.data.preparing.read.source import check_text
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files.hashes import json_hash

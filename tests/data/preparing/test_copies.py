@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from crammed.config import RunConfig
 from crammed.config.migration import migrate
+from crammed.data import shards
 from crammed.data.corpus import Corpus
-from crammed.data.preparing import driver, shards
+from crammed.data.preparing import driver
 from crammed.data.preparing.cleaning.copies import (
     MOST_DOCUMENTS,
     RUN,
@@ -25,8 +26,8 @@ from crammed.data.preparing.cleaning.copies import (
     heldout_hashes,
 )
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.shard_selection import Selected, SelectJob, select_shard
-from crammed.data.preparing.shards import stage_result
+from crammed.data.preparing.select.selection_job import Selected, SelectJob, select_shard
+from crammed.data.shards import stage_result
 from crammed.data.show import describe_corpus
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.tokenizer import SEP

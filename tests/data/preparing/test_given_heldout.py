@@ -13,7 +13,7 @@ import pytest
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.heldout_choice import SEAM
+from crammed.data.preparing.select.heldout_choice import SEAM
 from crammed.terminal.progress import SILENT
 from support.text import documents, sentences, tiny, write_jsonl
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
-from crammed.data.preparing.heldout_choice import SEAM, choose_heldout, heldout_beginning
-from crammed.data.preparing.shard_selection import SelectJob, documents_to_pack, select_shard
+from crammed.data.preparing.select.heldout_choice import SEAM, choose_heldout, heldout_beginning
+from crammed.data.preparing.select.selection_job import SelectJob, documents_to_pack, select_shard
 from crammed.data.show import describe_corpus
 from crammed.errors import InputError
 from crammed.terminal.progress import SILENT, Progress

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from crammed.config import DataConfig
-from crammed.data.preparing import ingest, shards
-from crammed.data.preparing.ingest import CleanedText, read_and_clean
-from crammed.data.preparing.sources.source import FilePart, SourceChanged, open_sources
+from crammed.data import shards
+from crammed.data.preparing.read import ingest
+from crammed.data.preparing.read.ingest import CleanedText, read_and_clean
+from crammed.data.preparing.read.source import FilePart, SourceChanged, open_sources
 from crammed.errors import InputError
 from crammed.machine.engine import Engine, Item, Result
 from crammed.terminal.progress import SILENT

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models
 
 from crammed.config import Ordering
-from crammed.data.preparing.order import ScoreJob, permutation, score_file, score_rows, token_values
+from crammed.data.preparing.pack.order import (
+    ScoreJob,
+    permutation,
+    score_file,
+    score_rows,
+    token_values,
+)
 from crammed.errors import InputError
 from support.corpora import SPECIALS, VOCABULARY, small_tokenizer
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crammed.data import shards
 from crammed.data.corpus import Corpus
-from crammed.data.preparing import shard_cleaning, shards
 from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.read import cleaning_job
 from crammed.data.tokenization.tokenizer import CLS, SEP, letters_lost
 from crammed.doctor import TINY
 from crammed.errors import InputError
@@ -227,7 +228,7 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, text_file: P
     assert made[0].sha256 == made[1].sha256
 
 
-SMALL_SHARDS = "from crammed.data.preparing import shards; shards.SHARD_CHARACTERS = 20_000"
+SMALL_SHARDS = "from crammed.data import shards; shards.SHARD_CHARACTERS = 20_000"
 
 
 def _words(out: Path, text: Path) -> list[str]:
@@ -252,7 +253,7 @@ def test_a_killed_preparation_resumes_and_gives_the_same(tmp_path: Path, text_fi
     _prepare_in_a_process(tmp_path / "whole", text_file)
     work = tmp_path / ".out.preparing"
     for stage, function in (
-        ("clean", "shard_cleaning:clean_shard"),
+        ("clean", "read.cleaning_job:clean_shard"),
         ("pack", "driver:pack_shards"),
     ):
         place = dying(f"crammed.data.preparing.{function}", call=3, first=SMALL_SHARDS)
@@ -270,13 +271,13 @@ def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first = write_jsonl(tmp_path / "first.jsonl", documents(200))
     second = write_jsonl(tmp_path / "second.jsonl", documents(200, seed=1))
     cleaned: list[int] = []
-    clean_shard = shard_cleaning.clean_shard
+    clean_shard = cleaning_job.clean_shard
 
-    def noting(job: shard_cleaning.CleanJob) -> shard_cleaning.Cleaned:
+    def noting(job: cleaning_job.CleanJob) -> cleaning_job.Cleaned:
         cleaned.append(len(job.texts))
         return clean_shard(job)
 
-    monkeypatch.setattr(shard_cleaning, "clean_shard", noting)
+    monkeypatch.setattr(cleaning_job, "clean_shard", noting)
 
     def make(name: str, *files: Path, work: Path | None = None) -> Corpus:
         config = tiny("crammed", "compute.workers=1", data={"sources": list(map(str, files))})

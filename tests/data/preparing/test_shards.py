@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crammed.data.preparing import shards
+from crammed.data import shards
 from crammed.data.preparing.driver import prepare
 from crammed.files import writing
 from crammed.terminal.progress import SILENT
@@ -79,7 +79,7 @@ def test_a_stage_that_has_begun_costs_none_that_is_finished(
 
     with monkeypatch.context() as patch:
         # The files of the selection are written by then.
-        patch.setattr("crammed.data.preparing.shard_packing.Packed", stop)
+        patch.setattr("crammed.data.preparing.pack.packing_job.Packed", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
     before = selected()

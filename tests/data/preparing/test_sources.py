@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from crammed.config import DataConfig
-from crammed.data.preparing.sources import python_docs, search, source
-from crammed.data.preparing.sources.source import open_sources
+from crammed.data.preparing.read import python_docs, search, source
+from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from support.samples import arrow, opened, read, refusal
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crammed.data import shards
 from crammed.data.corpus import Corpus
-from crammed.data.preparing import shards
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.shard_packing import packing_groups, spread_copies
+from crammed.data.preparing.pack.packing_job import packing_groups, spread_copies
 from crammed.data.tokenization.tokenizer import SEP
 from crammed.errors import InputError
 from crammed.terminal.progress import SILENT

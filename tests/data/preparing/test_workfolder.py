@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from crammed.data.corpus import Corpus
-from crammed.data.preparing import driver, shard_cleaning
+from crammed.data.preparing import driver
 from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.read import cleaning_job
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files import scratch
@@ -50,10 +51,10 @@ class _Cleaning:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         self.errors: dict[int, BaseException] = {}
-        self._real = shard_cleaning.clean_shard
-        monkeypatch.setattr(shard_cleaning, "clean_shard", self)
+        self._real = cleaning_job.clean_shard
+        monkeypatch.setattr(cleaning_job, "clean_shard", self)
 
-    def __call__(self, job: shard_cleaning.CleanJob) -> shard_cleaning.Cleaned:
+    def __call__(self, job: cleaning_job.CleanJob) -> cleaning_job.Cleaned:
         self.calls += 1
         if self.calls in self.errors:
             raise self.errors[self.calls]

@@ -13,7 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from crammed.data.preparing.sources.python_docs import docstrings
+from crammed.data.preparing.read.python_docs import docstrings
 from crammed.errors import InputError
 from crammed.keys import uniform
 

@@ -22,15 +22,11 @@ from tokenizers import Tokenizer
 from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
 from crammed.data.corpus import Corpus, rows_file_number
 from crammed.data.heldout import heldout_texts
-from crammed.data.preparing import order
 from crammed.data.preparing.cleaning import near, substring
 from crammed.data.preparing.cleaning.steps import settings_of
-from crammed.data.preparing.given_heldout import GivenHeldout
-from crammed.data.preparing.heldout_copies import without_copies, write_heldout_runs
-from crammed.data.preparing.ingest import CleanedText, Shard, read_and_clean
 from crammed.data.preparing.manifest import SCHEMA, StageResults, write_manifest
-from crammed.data.preparing.selection import Selection, expected_tokens, select_documents
-from crammed.data.preparing.shard_packing import (
+from crammed.data.preparing.pack import order
+from crammed.data.preparing.pack.packing_job import (
     Packed,
     PackJob,
     PackPart,
@@ -38,7 +34,13 @@ from crammed.data.preparing.shard_packing import (
     pack_tails,
     packing_groups,
 )
-from crammed.data.preparing.shard_selection import (
+from crammed.data.preparing.read.ingest import CleanedText, Shard, read_and_clean
+from crammed.data.preparing.read.search import ignored_files
+from crammed.data.preparing.read.source import Source, open_sources
+from crammed.data.preparing.select.given_heldout import GivenHeldout
+from crammed.data.preparing.select.heldout_copies import without_copies, write_heldout_runs
+from crammed.data.preparing.select.selection import Selection, expected_tokens, select_documents
+from crammed.data.preparing.select.selection_job import (
     SelectJob,
     ShardSelection,
     chunk_counts,
@@ -46,8 +48,6 @@ from crammed.data.preparing.shard_selection import (
     heldout_lines,
     select_shard,
 )
-from crammed.data.preparing.sources.search import ignored_files
-from crammed.data.preparing.sources.source import Source, open_sources
 from crammed.data.preparing.workfolder import refusals_of, remove_left_overs, work_folder
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.counts import total_counts

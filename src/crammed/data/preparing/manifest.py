@@ -15,10 +15,10 @@ import crammed
 from crammed.config import DataConfig, TokenizerConfig
 from crammed.data.heldout import heldout_rows
 from crammed.data.preparing.cleaning.steps import settings_of
-from crammed.data.preparing.ingest import CleanedText
-from crammed.data.preparing.selection import Selection
-from crammed.data.preparing.shard_packing import Packed
-from crammed.data.preparing.sources.source import Part, open_sources
+from crammed.data.preparing.pack.packing_job import Packed
+from crammed.data.preparing.read.ingest import CleanedText
+from crammed.data.preparing.read.source import Part, open_sources
+from crammed.data.preparing.select.selection import Selection
 from crammed.data.samples import Sample, first_of_each_step
 from crammed.data.statistics import Statistics, unigram_cross_entropy
 from crammed.data.tokenization.tokenizer import Specials, vocabulary_size

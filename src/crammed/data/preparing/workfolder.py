@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from crammed.data.preparing import shards
-from crammed.data.preparing.ingest import CleanedText
-from crammed.data.preparing.sources.search import printable
+from crammed.data import shards
+from crammed.data.preparing.read.ingest import CleanedText
+from crammed.data.preparing.read.search import printable
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.folders import WORK

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from crammed.config import DataConfig
 from crammed.data.preparing.cleaning.near import near_duplicates
 from crammed.data.preparing.cleaning.substring import Span, repeated_spans, without_spans
-from crammed.data.preparing.given_heldout import SEAM_STEP, GivenHeldout
-from crammed.data.preparing.heldout_choice import SEAM, choose_heldout, heldout_beginning
-from crammed.data.preparing.ingest import Shard
-from crammed.data.preparing.shard_selection import ShardSelection, Split
-from crammed.data.preparing.shards import digests, documents, minhash_bands
-from crammed.data.preparing.sources.source import FilePart
+from crammed.data.preparing.read.ingest import Shard
+from crammed.data.preparing.read.source import FilePart
+from crammed.data.preparing.select.given_heldout import SEAM_STEP, GivenHeldout
+from crammed.data.preparing.select.heldout_choice import SEAM, choose_heldout, heldout_beginning
+from crammed.data.preparing.select.selection_job import ShardSelection, Split
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
+from crammed.data.shards import digests, documents, minhash_bands
 from crammed.quantity import counted, quantity
 
 BYTES_A_TOKEN = 4.0

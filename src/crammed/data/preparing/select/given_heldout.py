@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning.copies import heldout_hashes
-from crammed.data.preparing.shards import digests_of
+from crammed.data.shards import digests_of
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.files.writing import save_array
 

@@ -7,7 +7,7 @@ select  documents to keep -> NAME.heldout.jsonl, NAME.chunks.arrow, NAME.codes.n
         NAME.characters.npy; what they share with held-out text -> NAME.match*.npy
 pack    chunks, or texts -> rows-NNNNN.bin, NAME.tail.npy
 
-The stages are in `shard_cleaning`, `shard_selection` and `shard_packing`. Each writes
+The stages are in `cleaning_job`, `selection_job` and `packing_job`. Each writes
 NAME.STAGE.json last: if it exists, the stage is done, and its result is read from there. Just
 before, it writes the hashes of all other files to NAME.hashes.json, so that damaged files are made
 again.

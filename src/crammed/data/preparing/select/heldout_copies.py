@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, heldout_hashes
-from crammed.data.preparing.ingest import Shard
-from crammed.data.preparing.selection import Selection
-from crammed.data.preparing.shard_selection import heldout_documents, read_matches
-from crammed.data.preparing.shards import documents
+from crammed.data.preparing.read.ingest import Shard
+from crammed.data.preparing.select.selection import Selection
+from crammed.data.preparing.select.selection_job import heldout_documents, read_matches
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
+from crammed.data.shards import documents
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.files.writing import save_array
 

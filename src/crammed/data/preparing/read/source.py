@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from crammed.config import DataConfig, SourceConfig
-from crammed.data.preparing.sources.python_docs import PythonDocs
-from crammed.data.preparing.sources.search import find_files, printable
+from crammed.data.preparing.read.python_docs import PythonDocs
+from crammed.data.preparing.read.search import find_files, printable
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.hashes import sha256

@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from crammed.data import shards
 from crammed.data.corpus import token_dtype, write_rows
-from crammed.data.preparing import shards
-from crammed.data.preparing.shard_selection import (
+from crammed.data.preparing.select.selection_job import (
     ShardSelection,
     documents_to_pack,
     lengths,
     read_chunks,
 )
-from crammed.data.preparing.shards import documents, finish_stage, shard_file, stage_result
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
+from crammed.data.shards import documents, finish_stage, shard_file, stage_result
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import Specials

@@ -9,8 +9,8 @@ from pathlib import Path
 from crammed.config import CleanConfig
 from crammed.data.preparing.cleaning.near import Signer
 from crammed.data.preparing.cleaning.steps import Cleaner
-from crammed.data.preparing.shards import finish_stage, shard_file, stage_result, write_documents
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
+from crammed.data.shards import finish_stage, shard_file, stage_result, write_documents
 from crammed.files.writing import save_array
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from crammed.config import DataConfig
-from crammed.data.preparing import shard_cleaning, shards
+from crammed.data import shards
 from crammed.data.preparing.cleaning.steps import settings_of
-from crammed.data.preparing.shard_cleaning import Cleaned, CleanJob, cleaned
-from crammed.data.preparing.sources.source import Part, Source, SourceChanged
+from crammed.data.preparing.read import cleaning_job
+from crammed.data.preparing.read.cleaning_job import Cleaned, CleanJob, cleaned
+from crammed.data.preparing.read.source import Part, Source, SourceChanged
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.hashes import json_hash
@@ -79,7 +80,7 @@ def read_and_clean(
     parts = sum(len(source.parts) for source in sources)
     with progress.task("reading and cleaning", parts) as task:
         began, characters = progress.clock(), 0
-        results = engine.map(shard_cleaning.clean_shard, reader.jobs(sources))
+        results = engine.map(cleaning_job.clean_shard, reader.jobs(sources))
         for number, result in enumerate(results):
             for shard in reader.waiting[number]:
                 shard.result = result

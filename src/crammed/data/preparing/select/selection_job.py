@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Matches
 from crammed.data.preparing.cleaning.substring import Span, without_spans
-from crammed.data.preparing.shards import (
+from crammed.data.shards import (
     documents,
     finish_stage,
     read_table,

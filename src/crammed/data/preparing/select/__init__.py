@@ -1,0 +1,8 @@
+"""Which documents of all shards to drop, to hold out and to pack.
+
+selection       the choice, over all shards together
+heldout_choice  which documents to hold out
+heldout_copies  drops the others that repeat them
+given_heldout   those of another corpus, in place of a choice
+selection_job   a worker's job: cleaned documents -> held-out documents, chunks of the others
+"""
