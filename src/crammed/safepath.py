@@ -23,9 +23,4 @@ def forget_working_directory() -> None:
         return
     if not sys.flags.safe_path and sys.path and sys.path[0] in ("", here):
         del sys.path[0]
-    protect_children()
-
-
-def protect_children() -> None:
-    """Start every Python process from here on without the working directory in its imports."""
     os.environ[SAFE] = "1"

@@ -14,6 +14,7 @@ from crammed.config import ComputeConfig
 from crammed.errors import InputError
 from crammed.machine import workers
 from crammed.machine.device import choose_device
+from crammed.safepath import SAFE
 
 V1 = "5:cpuset:/\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/x\n"
 
@@ -134,3 +135,20 @@ def test_half_of_what_torchrun_says_is_refused(
     with pytest.raises(InputError, match=re.escape(fault)) as refused:
         workers.world_size()
     assert "unset WORLD_SIZE" in str(refused.value)
+
+
+def _seen_by_a_worker(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def test_workers_are_protected_and_their_program_keeps_its_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A script that the program starts itself may need to import what lies beside it."""
+    for before in (None, "", "1"):
+        monkeypatch.delenv(SAFE, raising=False)
+        if before is not None:
+            monkeypatch.setenv(SAFE, before)
+        with workers.worker_processes(1, "nothing") as pool:
+            assert pool.submit(_seen_by_a_worker, SAFE).result() == "1"
+        assert os.environ.get(SAFE) == before

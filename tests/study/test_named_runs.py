@@ -55,6 +55,8 @@ def test_a_built_in_study_runs_to_its_end(
     arms = {f"{arm}{label}" for label in labels for arm in read.arms}
     if name == "architecture":
         arms.remove("rotary")  # which all arms are in the small form
+    if name == "batch":
+        arms.remove("rows-x0.0625")  # so small a batch rounds it to that of rows-x0.1875
     assert set(result["arms"]) == arms
     for arm, entry in result["arms"].items():
         (run,) = entry["runs"].values()

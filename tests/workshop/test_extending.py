@@ -22,7 +22,7 @@ PATCHES = sorted((ROOT / "docs" / "extending").glob("*.patch"))
 
 USES = {
     # What is typed to use each variant.
-    "alibi": ("model.positions=alibi",),
+    "alibi": ("model.positions=alibi", "model.attention_start=random"),
     "fnet": ("model.mixer=fourier",),
     "lion": ("optim.name=lion",),
     "rmsnorm": ("model.norm_kind=rms", "model.norm_bias=false"),

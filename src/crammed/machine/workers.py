@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.errors import CrammedError, InputError
-from crammed.safepath import protect_children
+from crammed.safepath import SAFE
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -126,6 +126,24 @@ def _cached_files() -> int:
 
 
 @contextmanager
+def protected_children() -> Iterator[None]:
+    """A context that starts every Python process without the working directory in its imports.
+
+    The environment is that of the program which uses this package, so it is restored afterwards: a
+    script which that program starts may need its own folder.
+    """
+    before = os.environ.get(SAFE)
+    os.environ[SAFE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE]
+        else:
+            os.environ[SAFE] = before
+
+
+@contextmanager
 def worker_processes(
     workers: int,
     otherwise: str,
@@ -143,10 +161,11 @@ def worker_processes(
     """
     # Spawned, not forked: threads of pyarrow and PyTorch do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    protect_children()
-    pool = ProcessPoolExecutor(workers, context, _begin_worker, (initializer, arguments))
+    with protected_children():  # one process begins with the pool, the others with their first jobs
+        pool = ProcessPoolExecutor(workers, context, _begin_worker, (initializer, arguments))
     try:
-        yield pool
+        with protected_children():
+            yield pool
     except BrokenProcessPool as error:
         raise CrammedError(
             "a worker process died, perhaps because memory ran out: repeat the command to resume, "

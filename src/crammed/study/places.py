@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from crammed.machine.engine import ray_cluster
 from crammed.machine.workers import cores
-from crammed.safepath import protect_children
+from crammed.safepath import SAFE
 from crammed.terminal.stopping import STARTER
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -176,13 +176,12 @@ def _begin(
     words: Sequence[str], env: Mapping[str, str], folder: str | None = None
 ) -> subprocess.Popen[str]:
     """Start Python with these words in a folder, as a process that ends with this one."""
-    protect_children()
     return subprocess.Popen(
         [sys.executable, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **env, STARTER: str(os.getpid())},
+        env={**os.environ, **env, SAFE: "1", STARTER: str(os.getpid())},
         cwd=folder,
     )
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from crammed.config import RunConfig
+from crammed.machine.workers import protected_children
 from crammed.planning.gauge import Pace, training_pace
 from crammed.planning.settling import device_of
 from crammed.rules.sizing import expected_tokens, flops_per_token
-from crammed.safepath import protect_children
 from crammed.schedule import batch_rows
 from crammed.study.board import Expected
 from crammed.terminal.progress import Progress
@@ -97,8 +97,8 @@ class Timing:
         """Seconds that a new process takes to import what a run does."""
         if self._start is None:
             began = time.monotonic()
-            protect_children()
-            subprocess.run([sys.executable, "-c", STARTS], capture_output=True, check=False)
+            with protected_children():
+                subprocess.run([sys.executable, "-c", STARTS], capture_output=True, check=False)
             self._start = time.monotonic() - began
         return self._start
 

@@ -24,9 +24,9 @@ from crammed.evaluation.backbones.tokens import Tokenized
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
 from crammed.evaluation.finetuning.batches import EncodedSplit, word_places
 from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetune, predict
+from crammed.machine import workers as processes
 from crammed.machine.device import is_out_of_memory, with_threads
-from crammed.machine.workers import available_memory, cores, worker_processes
-from crammed.safepath import protect_children
+from crammed.machine.workers import available_memory, cores
 from crammed.tasks.task import TaskKind
 from crammed.terminal.progress import Progress
 
@@ -279,12 +279,11 @@ def _in_processes(
     jobs: Sequence[FinetuneJob], setup: FinetuneSetup, workers: int
 ) -> Iterator[JobProgress]:
     """Run jobs in several processes, which share the cores equally; each has one job at a time."""
-    protect_children()
-    context = multiprocessing.get_context("spawn")
-    tokens = context.Value("d", 0.0)
+    with processes.protected_children():  # this starts a process that keeps track of what is shared
+        tokens = multiprocessing.get_context("spawn").Value("d", 0.0)
     threads = setup.threads or max(1, cores() // workers)
     arguments = (setup, tokens, threads)
-    with worker_processes(workers, "--jobs 1", _begin_worker, arguments) as pool:
+    with processes.worker_processes(workers, "--jobs 1", _begin_worker, arguments) as pool:
         running = {pool.submit(_in_worker, job): job for job in jobs}
         seen = 0.0
         while running:
