@@ -18,6 +18,7 @@ from crammed.evaluation.finetuning.arrays import load_arrays
 _VOLATILE = (
     *("seconds", "charged_seconds", "accounts", "tokens_per_second", "at", "memory_bytes"),
     *("environment", "peak_exaflop", "whole_seconds", "judging_seconds"),
+    "identity",  # a run that prepares its own text remembers the whole path of it
 )
 """Keys of JSON whose values depend on when, where and how fast something was done."""
 _TIMES = re.compile(rb"[^,\n]* charged|[\d.]+ ?(s|min|h|d)\b|[\d.]+ [kM]?(tokens|characters)/s")
