@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from common import Json, finish, run
-from crammed.files.writing import read_json
 from crammed.runs.environment import environment
-from crammed.study.statistics import LEVEL, RATES, compare_arms, holm, values_of
+from crammed.study.result import RATES, Arm, Run, StudyResult, read_result
+from crammed.study.statistics import LEVEL, compare_arms, holm
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 SEEDS = (3, 5)
@@ -71,8 +71,7 @@ def recorded() -> tuple[Values, Values]:
     """The residuals of all recorded arms, with variance 1, and the deviation of each arm."""
     residuals, deviations = list[float](), list[float]()
     for file in sorted(RECORDS.glob("*/study.json")):
-        study = read_json(file) or {}
-        losses = [values_of(arm, RATES[0]) for arm in study["arms"].values()]
+        losses = [arm.values_of(RATES[0]) for arm in read_result(file.parent).arms.values()]
         several = [np.array(each) for each in losses if len(each) > 1]
         if len(several) < 2:
             continue
@@ -110,14 +109,14 @@ def _compared(values: Values) -> Iterator[list[dict[str, Any]]]:
     """What `compare_arms` says about each arm except the baseline, study by study."""
     for study in values:
         arms = {str(n): _arm(losses) for n, losses in enumerate(study.tolist())}
-        rows = compare_arms({"baseline": "0", "arms": arms}, RATES[:1])
+        rows = compare_arms(StudyResult(baseline="0", arms=arms), RATES[:1])
         found = {row["arm"]: row[RATES[0]] for row in rows}
         yield [found[str(n)] for n in range(1, len(study))]
 
 
-def _arm(losses: list[float]) -> Json:
-    runs = {str(n): {RATES[0]: loss, "tokens": 1, "seconds": 1} for n, loss in enumerate(losses)}
-    return {"runs": runs}
+def _arm(losses: list[float]) -> Arm:
+    made = (Run.model_validate({RATES[0]: loss, "tokens": 1, "seconds": 1}) for loss in losses)
+    return Arm(words=[], runs={str(seed): run for seed, run in enumerate(made)})
 
 
 def _other(values: Values, one: Values, weight: float) -> Json:

@@ -20,6 +20,8 @@ from crammed.rules.choosing import Asked
 from crammed.rules.recipe import EARLIER, ask, formerly, recipe_names
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.resuming import as_begun, ask_in, default_out
+from crammed.study.result import Run
+from support.study import run_of
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
@@ -186,14 +188,9 @@ def study(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> St
     file.write_text(json.dumps({"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms}))
     commands: dict[str, list[str]] = {}
 
-    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
-        commands[f"{run.arm}-{run.seed}"] = run.command
-        kept = {"tokens": 1, "updates": 6, "parameters": 1, "seconds": 1.0}
-        return {
-            "loss@0.15": 4.0 + run.seed * len(run.arm),
-            "loss@0.25": 5.0 + run.seed * len(run.arm),
-            **kept,
-        }
+    def train(run: Any, command: list[str], *_: Any) -> Run:
+        commands[f"{run.arm}-{run.seed}"] = command
+        return run_of(4.0 + run.seed * len(run.arm))
 
     monkeypatch.setattr("crammed.study.runner._train", train)
 

@@ -12,7 +12,8 @@ from typing import Any
 import layout
 from crammed.files.writing import read_json
 from crammed.quantity import quantity
-from crammed.study.statistics import RATES, compare_arms
+from crammed.study.result import RATES, StudyResult
+from crammed.study.statistics import compare_arms
 from crammed.study.table import difference_text, interval_text, mean_text
 from layout import NOT_YET, row_of, rule, tabled
 
@@ -162,8 +163,9 @@ def _compared(runs: list[Run], base: str) -> dict[str, dict[str, Any]]:
     for run in runs:
         losses = {rate: run["heldout"][rate] for rate in RATES}
         kept = {**losses, "tokens": run["train"]["tokens"], "seconds": run["seconds"]}
-        arms.setdefault(run["name"], {"runs": {}})["runs"][str(run["seed"])] = kept
-    return {row["arm"]: row for row in compare_arms({"baseline": base, "arms": arms})}
+        arms.setdefault(run["name"], {"words": [], "runs": {}})["runs"][str(run["seed"])] = kept
+    study = StudyResult.model_validate({"baseline": base, "arms": arms})
+    return {row["arm"]: row for row in compare_arms(study)}
 
 
 def _against(runs: list[Run], rate: str, best: str) -> str:

@@ -52,8 +52,7 @@ from crammed.rules.sizing import tokens
 from crammed.runs.directory import read_config
 from crammed.runs.logs import read_lines, read_metrics
 from crammed.runs.summary import read_summary
-from crammed.study.folder import read_result, run_folder
-from crammed.study.statistics import RATES
+from crammed.study.result import RATES, Run, read_result, run_folder
 
 BLOCK = re.compile(r"(<!-- (\w+): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 HEAD = (
@@ -119,14 +118,15 @@ def study(
     Scores from ``crammed evaluate --suite heldout`` are kept with their runs.
     """
     values = read_result(folder)
-    if values is None:
+    if not values.arms:
         raise InputError(f"{folder} holds no study: name the folder of one, with its study.json")
-    for arm, entry in values["arms"].items():
-        for seed, run in entry["runs"].items():
+    for arm, entry in values.arms.items():
+        for seed, run in entry.runs.items():
             scores = _scores_of(run_folder(folder, arm, int(seed))) or {"suites": {}}
-            run |= {k: v for k, v in scores["suites"].get("heldout", {}).items() if k not in run}
+            found = scores["suites"].get("heldout", {})
+            entry.runs[seed] = Run.model_validate({**found, **run.values()})
     record.mkdir(parents=True, exist_ok=True)
-    write_json(record / "study.json", {"command": command, **values})
+    write_json(record / "study.json", {"command": command, **values.values()})
 
 
 @app.command()

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from crammed.study.statistics import compare_arms, decidable, main_measure, smallest_difference
+from crammed.study.result import StudyResult
+from crammed.study.statistics import compare_arms, decidable, smallest_difference
 from crammed.study.table import difference_text, measure_text
 
 Row = Mapping[str, Any]
@@ -33,20 +34,20 @@ STYLE = """
 """
 
 
-def differences_figure(study: Mapping[str, Any]) -> str:
+def differences_figure(study: StudyResult) -> str:
     """The differences of all arms of a study with one budget, the best first, with intervals.
 
     Args:
-        study: as `crammed.study.budgets.by_budget` returns it.
+        study: as `StudyResult.parts` gives it.
     """
-    measure = main_measure(study)
+    measure = study.main_measure()
     rows = [row for row in compare_arms(study, (measure,)) if measure in row]
     smallest = smallest_difference(study, measure) or {"difference": 0.0}
     sizes = [abs(row[measure]["difference"] or 0.0) for row in rows]
     limit = _limit(sizes, smallest["difference"])
     bottom = TOP + ROW * len(rows)
     judged = decidable(study) is not False
-    title = f"{measure_text(measure)}: difference from {study['baseline']}"
+    title = f"{measure_text(measure)}: difference from {study.baseline}"
     note = "with 95 % intervals" if judged else "not decidable at this budget"
     parts = [
         _text(8, 18, f"{title}, {note}", "soft"),

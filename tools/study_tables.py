@@ -9,21 +9,12 @@ from typing import Any
 
 import layout
 from crammed.budget import Budget
-from crammed.files.writing import read_json
 from crammed.quantity import counted, quantity
 from crammed.study.arms import read_study, study_names
-from crammed.study.budgets import by_budget
-from crammed.study.laws import doubts, law_lines
+from crammed.study.laws import laws_of
+from crammed.study.result import RATES, StudyResult, is_loss, read_result
 from crammed.study.scaling import analyse
-from crammed.study.statistics import (
-    RATES,
-    compare_arms,
-    decidable,
-    decidable_text,
-    lower_is_better,
-    main_measure,
-    on_plateau,
-)
+from crammed.study.statistics import compare_arms, decidable, decidable_text, on_plateau
 from crammed.study.table import (
     difference_text,
     interval_text,
@@ -76,7 +67,7 @@ def _said(record: Path, who: str) -> str:
     return " ".join(found[1].split())
 
 
-def _verdict_on(values: dict[str, Any]) -> str:
+def _verdict_on(values: StudyResult) -> str:
     """The verdict of a study, once if it is the same for all of its budgets."""
     said: dict[str, list[str]] = {}
     for label, part in _parts(values).items():
@@ -86,9 +77,9 @@ def _verdict_on(values: dict[str, Any]) -> str:
     return "; ".join(f"{', '.join(labels)}: {words}" for words, labels in said.items())
 
 
-def _verdict(part: dict[str, Any]) -> str:
+def _verdict(part: StudyResult) -> str:
     """How many arms are better than the baseline, worse, or neither."""
-    main, slow = main_measure(part), on_plateau(part)
+    main, slow = part.main_measure(), on_plateau(part)
     if decidable(part) is False:
         return "not decidable at this budget"
     rows = [row for row in compare_arms(part, (main,)) if main in row]
@@ -110,11 +101,10 @@ def experiment(names: list[str]) -> str:
     values = _study_of(names)
     parts = []
     for label, part in _parts(values).items():
-        parts += [f"With {label}, {part['budget']}:\n"] if label else []
-        parts += [_verdicts(part), f"![Differences from {part['baseline']}]({_figure(label)})\n"]
+        parts += [f"With {label}, {part.budget}:\n"] if label else []
+        parts += [_verdicts(part), f"![Differences from {part.baseline}]({_figure(label)})\n"]
         parts.append(_arms_table(part))
-    if (found := analyse(values)) is not None:
-        lines = [*doubts(values), *law_lines(found)]
+    if lines := laws_of(values, analyse(values)):
         parts.append("".join(f"{wrapped(f'- {line}', below='  ')}\n" for line in lines))
     return "\n".join(parts)
 
@@ -124,18 +114,17 @@ def _latest(name: str) -> Path | None:
     return max(layout.RECORDS.glob(f"????-??-??-study-{name}"), default=None)
 
 
-def _parts(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _parts(values: StudyResult) -> dict[str, StudyResult]:
     """The budgets of a study for which any run has finished, by label."""
     return {
-        label: part | {"budget": str(Budget.parse(part["budget"]))}
-        for label, part in by_budget(values).items()
+        label: part.model_copy(update={"budget": str(Budget.parse(part.budget))})
+        for label, part in values.parts().items()
         if _finished(part)
     }
 
 
-def _finished(part: dict[str, Any]) -> bool:
-    runs = (run for arm in part["arms"].values() for run in arm["runs"].values())
-    return any("failed" not in run for run in runs)
+def _finished(part: StudyResult) -> bool:
+    return any(arm.values_of("tokens") for arm in part.arms.values())
 
 
 def _figure(label: str) -> str:
@@ -151,14 +140,14 @@ def figures() -> Iterator[tuple[Path, str]]:
                 yield record / _figure(label), differences_figure(part)
 
 
-def _verdicts(part: dict[str, Any]) -> str:
+def _verdicts(part: StudyResult) -> str:
     """Which arms differ from the baseline, in words."""
-    main = main_measure(part)
+    main = part.main_measure()
     rows = [row for row in compare_arms(part, (main,)) if main in row]
     if decidable(part) is False:
         return wrapped("Which arm is better cannot be decided with this budget.") + "\n"
-    if not any(row["arm"] == part["baseline"] for row in rows):
-        return wrapped(f"The baseline `{part['baseline']}` has no result.") + "\n"
+    if not any(row["arm"] == part.baseline for row in rows):
+        return wrapped(f"The baseline `{part.baseline}` has no result.") + "\n"
     tested = [row for row in rows if row[main]["p"] is not None]
     if not tested:
         return wrapped("With one seed, no difference can be told from chance.") + "\n"
@@ -166,11 +155,11 @@ def _verdicts(part: dict[str, Any]) -> str:
     for verdict in ("better", "worse"):
         own = [row for row in tested if row[main]["verdict"] == verdict]
         named = ", ".join(f"`{row['arm']}` ({difference_text(row[main], main)})" for row in own)
-        said += [f"{verdict.capitalize()} than `{part['baseline']}`: {named}."] if own else []
+        said += [f"{verdict.capitalize()} than `{part.baseline}`: {named}."] if own else []
     left = sum(row[main]["verdict"] is None for row in tested)
     if said and left:
         said.append(f"{counted(left, 'other arm')} cannot be told from it.")
-    return wrapped(*said or (_alike(part["baseline"], len(tested)),)) + "\n"
+    return wrapped(*said or (_alike(part.baseline, len(tested)),)) + "\n"
 
 
 def _alike(baseline: str, arms: int) -> str:
@@ -195,18 +184,18 @@ def documents_table(names: list[str]) -> str:
     return "\n".join([*lines, "", _below(values, ALONE)]) + "\n"
 
 
-def _arms_table(values: dict[str, Any]) -> str:
+def _arms_table(values: StudyResult) -> str:
     """The arms by held-out loss, or by bits per character where vocabularies may differ.
 
     Scores that runs were judged by have columns of their own, the untrained twin in brackets.
     """
-    main = main_measure(values)
+    main = values.main_measure()
     name = main.partition("@")[0]
     measures = [rate.replace(RATES[0].partition("@")[0], name) for rate in RATES]
-    scores = [each for each in judged_by(values) if not lower_is_better(each)]
+    scores = [each for each in judged_by(values) if not is_loss(each)]
     titles = [
         *("arm", "seeds", f"{measure_text(main).partition(',')[0]} at 15 % masking"),
-        *("at 25 % masking", f"difference from {values['baseline']}, 95 % interval", "p"),
+        *("at 25 % masking", f"difference from {values.baseline}, 95 % interval", "p"),
         *(_score_title(values, each) for each in scores),
         "tokens",
     ]
@@ -224,14 +213,14 @@ def _arms_table(values: dict[str, Any]) -> str:
     return "\n".join([*lines, "", _below(values, main)]) + "\n"
 
 
-def _score_title(study: dict[str, Any], measure: str) -> str:
+def _score_title(study: StudyResult, measure: str) -> str:
     """``glue.cola@bert-base`` -> ``CoLA by bert-base (untrained)``."""
     title = measure_text(measure)
-    twins = any(untrained_text(study, arm, measure) for arm in study["arms"])
+    twins = any(untrained_text(study, arm, measure) for arm in study.arms)
     return f"{title} (untrained)" if twins else title
 
 
-def _score_text(study: dict[str, Any], row: dict[str, Any], measure: str) -> str:
+def _score_text(study: StudyResult, row: dict[str, Any], measure: str) -> str:
     """A mean score, and that of the untrained twins if there are any."""
     if measure not in row:
         return ""
@@ -239,7 +228,7 @@ def _score_text(study: dict[str, Any], row: dict[str, Any], measure: str) -> str
     return mean_text(row[measure], measure) + (f" ({twin})" if twin else "")
 
 
-def _found(study: dict[str, Any], one: dict[str, Any]) -> tuple[str, str]:
+def _found(study: StudyResult, one: dict[str, Any]) -> tuple[str, str]:
     """A difference with its interval, and its p-value, if the budget can decide anything."""
     difference, interval = difference_text(one), interval_text(one)
     if decidable(study) is False or not interval:
@@ -247,22 +236,23 @@ def _found(study: dict[str, Any], one: dict[str, Any]) -> tuple[str, str]:
     return f"{difference} ({interval})", p_text(one)
 
 
-def _below(study: dict[str, Any], measure: str) -> str:
+def _below(study: StudyResult, measure: str) -> str:
     """How small a difference the table can show, and how the study was made."""
-    made = study["environment"]
+    made = study.environment
+    assert made is not None
     words = [
         sensitivity_text(study, measure),
-        *([decidable_text(study)] if "unigram" in study else []),
-        f"Budget {study['budget']}, on a machine with {counted(made['cores'], 'core')}, "
-        f"commit {made['commit']}.",
+        *([decidable_text(study)] if study.unigram is not None else []),
+        f"Budget {study.budget}, on a machine with {counted(made.cores or 0, 'core')}, "
+        f"commit {made.commit}.",
     ]
     return wrapped(*words)
 
 
-def _study_of(names: list[str]) -> dict[str, Any]:
+def _study_of(names: list[str]) -> StudyResult:
     """The study of the one record that a page names."""
     (name,) = names
-    values = read_json(layout.RECORDS / name / "study.json")
-    if values is None:
+    values = read_result(layout.RECORDS / name)
+    if not values.arms:
         raise SystemExit(f"a page names {name}, which has no study.json in {layout.RECORDS}")
     return values

@@ -25,7 +25,8 @@ from crammed.quantity import quantity
 from crammed.rules.choosing import choose, shape_of
 from crammed.rules.recipe import ask
 from crammed.rules.sizing import expected_tokens, flops_per_token
-from crammed.study.statistics import RATES, compare_arms
+from crammed.study.result import RATES, StudyResult
+from crammed.study.statistics import compare_arms
 from crammed.study.table import difference_text, interval_text, mean_text
 from layout import NOT_YET, row_of, rule, tabled, wrapped
 
@@ -324,12 +325,12 @@ def _best_bold(means: dict[Shape, dict[str, float]], shape: Shape, epochs: str) 
 
 def _compared(runs: list[Run]) -> list[str]:
     """The variants of a cell as cells of a table, the default first."""
-    arms: dict[str, Any] = {DEFAULT: {"runs": {}}}
+    arms: dict[str, Any] = {DEFAULT: {"words": [], "runs": {}}}
     for run in runs:
         measured = {rate: run["heldout"][rate] for rate in RATES}
         kept = {**measured, "tokens": run["tokens"], "seconds": run["charged_seconds"]}
-        arms.setdefault(run["variant"], {"runs": {}})["runs"][str(run["seed"])] = kept
-    rows = compare_arms({"baseline": DEFAULT, "arms": arms})
+        arms.setdefault(run["variant"], {"words": [], "runs": {}})["runs"][str(run["seed"])] = kept
+    rows = compare_arms(StudyResult.model_validate({"baseline": DEFAULT, "arms": arms}))
     lines = []
     for row in sorted(rows, key=lambda row: row["arm"] != DEFAULT):
         if RATES[0] not in row:

@@ -14,6 +14,7 @@ from crammed.cli.models import report
 from crammed.errors import InputError
 from crammed.report.curves import read_curves
 from crammed.report.study import _limit, _ticks, write_study_page
+from crammed.study.result import StudyResult
 from crammed.study.scaling import cells_of
 from support.html import Balanced
 from support.scores import GLUE, evaluated
@@ -23,7 +24,13 @@ RECORDS = sorted((Path(__file__).parents[2] / "records").glob("*/study.json"))
 
 
 def run(loss: float, **more: Any) -> dict[str, Any]:
-    return {"loss@0.15": loss, "loss@0.25": loss + 0.1, "tokens": 2e6, "seconds": 90.0, **more}
+    return {
+        "loss@0.15": loss,
+        "loss@0.25": loss + 0.1,
+        "tokens": 2_000_000,
+        "seconds": 90.0,
+        **more,
+    }
 
 
 def study(**more: Any) -> dict[str, Any]:
@@ -113,7 +120,7 @@ def test_what_runs_cost_is_shown_where_it_is_known(tmp_path: Path) -> None:
     text = page(tmp_path / "mine", values)
     assert "peak memory" not in text
     assert "nergy" not in text
-    known = {"exaflop": 2e-5, "memory_bytes": 1.5e9, "joules": 3.6e6}
+    known = {"exaflop": 2e-5, "memory_bytes": 1_500_000_000, "joules": 3.6e6}
     values["arms"]["good"]["runs"]["0"] |= known
     text = page(tmp_path / "mine", values)
     assert "20 TFLOP" in text
@@ -172,7 +179,7 @@ def with_corpora(values: dict[str, Any]) -> dict[str, Any]:
 def test_arms_with_other_vocabularies_have_curves_in_bits(tmp_path: Path) -> None:
     same, other = with_runs(tmp_path / "same"), with_corpora(with_runs(tmp_path / "other"))
     (nats, *_), (bits, *_) = (
-        read_curves(tmp_path / name, values)["plain"]
+        read_curves(tmp_path / name, StudyResult.model_validate(values))["plain"]
         for name, values in (("same", same), ("other", other))
     )
     assert (bits.tokens == nats.tokens).all()
@@ -195,7 +202,7 @@ def test_budgets_are_compared_each_by_itself(tmp_path: Path) -> None:
             losses = (4.0 - better + number / 10 + seed / 100 for seed in range(3))
             more = {
                 "exaflop": (1 + 3 * (label == "x4")) * 1e-6,
-                "parameters": 1e5 * (1 + number % 2),
+                "parameters": 100_000 * (1 + number % 2),
             }
             made = {str(n): run(loss, **more) for n, loss in enumerate(losses)}
             words = ["crammed", f"model.layers={arm[-4]}", f"budget.limit={label}"]
@@ -215,7 +222,7 @@ def test_budgets_are_compared_each_by_itself(tmp_path: Path) -> None:
     values = with_corpora({**study(budgets=budgets), "arms": arms, "baseline": base})
     bits = page(tmp_path, values)
     assert ylabels(bits) == {"bits per character"}
-    assert cells_of(values)[0].mean == pytest.approx(4.01 / 3)
+    assert cells_of(StudyResult.model_validate(values))[0].mean == pytest.approx(4.01 / 3)
 
 
 def test_untrained_twins_stand_beside_scores(tmp_path: Path) -> None:
@@ -262,7 +269,7 @@ def test_report_leads_to_the_page_of_a_study(
 )
 def test_a_damaged_result_is_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "study.json").write_text(json.dumps(study(**change)))
-    with pytest.raises(InputError, match=r"study\.json (is damaged|does not hold)"):
+    with pytest.raises(InputError, match=r"study\.json is damaged: .*; restore it from a copy$"):
         write_study_page(tmp_path, tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 

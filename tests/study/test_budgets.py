@@ -12,16 +12,17 @@ from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.study.arms import Study, load_study
-from crammed.study.budgets import by_budget, split
+from crammed.study.budgets import split
 from crammed.study.corpora import Corpora
 from crammed.study.folder import config_of
-from crammed.study.runner import _runs, run_study
+from crammed.study.result import Arm, Run, StudyResult, read_result
+from crammed.study.runner import run_study
 from crammed.study.statistics import compare_arms
 from crammed.terminal.progress import SILENT
+from support.study import commands, run_of
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
-RUN = {"tokens": 10, "updates": 6, "parameters": 5, "seconds": 2.0}
 
 
 @pytest.fixture
@@ -61,9 +62,9 @@ def test_every_arm_is_trained_with_every_budget(
 ) -> None:
     assert study.baseline == "plain@x1"
     said = {}
-    for run in _runs(study, Corpora(corpus), BUDGET, 1, tmp_path, 1):
-        assert not any(word.startswith("budget.limit") for word in run.command)
-        said[run.arm] = run.command[run.command.index("--budget") + 1]
+    for arm, command in commands(study, corpus, BUDGET, tmp_path).items():
+        assert not any(word.startswith("budget.limit") for word in command)
+        said[arm] = command[command.index("--budget") + 1]
     assert said == {
         "plain@x1": "6updates",
         "small@x1": "6updates",
@@ -77,15 +78,15 @@ def test_every_arm_is_trained_with_every_budget(
 def test_arms_are_compared_within_each_budget(
     study: Study, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
+    def train(run: Any, *_: Any) -> Run:
         loss = 5.0 - run.arm.endswith("x4") + 0.5 * run.arm.startswith("small") + run.seed / 100
-        return {**RUN, "loss@0.15": loss, "loss@0.25": loss}
+        return run_of(loss)
 
     monkeypatch.setattr("crammed.study.runner._train", train)
     result = run_study(study, corpus, BUDGET, 2, tmp_path / "out", 1, SILENT)
-    assert json.loads((tmp_path / "out" / "study.json").read_text()) == result
-    parts = by_budget(result)
-    assert [(label, part["budget"]) for label, part in parts.items()] == [
+    assert read_result(tmp_path / "out") == result
+    parts = result.parts()
+    assert [(label, part.budget) for label, part in parts.items()] == [
         ("x1", "6updates"),
         ("x4", "24updates"),
     ]
@@ -95,9 +96,10 @@ def test_arms_are_compared_within_each_budget(
         assert small["loss@0.15"]["mean"] == pytest.approx(mean)
         assert small["loss@0.15"]["difference"] == pytest.approx(0.5)
     again = run_study(study, corpus, BUDGET, 2, tmp_path / "out", 1, SILENT)
-    assert again["arms"] == result["arms"]
+    assert again.arms == result.arms
 
 
 def test_a_study_without_budgets_is_one_result() -> None:
-    result = {"budget": "1h", "baseline": "a", "arms": {"a": {}, "b@c": {}}}
-    assert by_budget(result) == {"": result}
+    arms = {arm: Arm(words=[], runs={}) for arm in ("a", "b@c")}
+    result = StudyResult(budget="1h", baseline="a", arms=arms)
+    assert result.parts() == {"": result}

@@ -11,12 +11,12 @@ from rich.table import Table
 from scipy.stats import ttest_ind
 
 from crammed.evaluation.scores.table import show
+from crammed.study.result import StudyResult
 from crammed.study.statistics import (
     compare_arms,
     decidable,
     decidable_text,
     holm,
-    measures_of,
     on_plateau,
     smallest_difference,
 )
@@ -38,8 +38,8 @@ def arm(*losses: float, **scores: list[float]) -> dict[str, Any]:
     return {"words": [], "runs": runs}
 
 
-def study(base: dict[str, Any], **arms: dict[str, Any]) -> dict[str, Any]:
-    return {"baseline": "base", "arms": {"base": base, **arms}}
+def study(base: dict[str, Any], **arms: dict[str, Any]) -> StudyResult:
+    return StudyResult.model_validate({"baseline": "base", "arms": {"base": base, **arms}})
 
 
 def test_differences_have_intervals_and_the_best_is_first() -> None:
@@ -94,7 +94,8 @@ def test_the_variance_of_all_arms_joins_that_of_each() -> None:
     found = next(row["loss@0.15"] for row in among if row["arm"] == "lucky")
     assert alone["p_alone"] < 1e-6
     assert 0.01 < found["p_alone"] < 0.2
-    same = {**study(arm(*BASE), same=arm(4.0, 4.0)), "baseline": "same"}
+    same = study(arm(*BASE), same=arm(4.0, 4.0))
+    same.baseline = "same"
     assert {row["loss@0.15"]["p"] for row in compare_arms(same)} != {None}
 
 
@@ -132,7 +133,7 @@ def test_a_table_of_scores_has_their_name() -> None:
 
 def test_more_is_better_for_scores() -> None:
     values = study(arm(*BASE, blimp=[60.0, 61.0, 60.5]), new=arm(*FAR, blimp=[55.0, 56.0, 55.5]))
-    assert measures_of(values) == ["loss@0.15", "loss@0.25", "blimp"]
+    assert values.measures() == ["loss@0.15", "loss@0.25", "blimp"]
     base, new = compare_arms(values, ["blimp"])
     assert (base["arm"], new["arm"]) == ("base", "new")
     assert new["blimp"]["difference"] == pytest.approx(-5.0)
@@ -161,7 +162,7 @@ def test_nothing_is_judged_near_the_unigram_model(
 ) -> None:
     values = study(arm(*BASE), new=arm(*FAR))
     if unigram is not None:
-        values["unigram"] = unigram
+        values.unigram = unigram
     assert decidable(values) is decided
     assert words in decidable_text(values)
     loss = compare_arms(values)[0]["loss@0.15"]
@@ -181,7 +182,7 @@ def test_the_smallest_difference_that_could_have_been_seen() -> None:
     assert smallest_difference(study(arm(1.0), new=arm(*spread))) is None
 
 
-def printed(values: dict[str, Any]) -> str:
+def printed(values: StudyResult) -> str:
     stream = io.StringIO()
     show(study_tables(values), stream)
     return stream.getvalue()
@@ -205,7 +206,9 @@ def test_the_table_says_what_is_found() -> None:
 
 
 def test_the_table_judges_nothing_near_the_unigram_model() -> None:
-    text = printed({**study(arm(*BASE), new=arm(*FAR)), "unigram": 4.5})
+    values = study(arm(*BASE), new=arm(*FAR))
+    values.unigram = 4.5
+    text = printed(values)
     assert "-1.050" in text
     assert "Not decidable at this budget" in text
     assert not re.search(r"better|worse|interval|\bp\b", text)
@@ -213,13 +216,13 @@ def test_the_table_judges_nothing_near_the_unigram_model() -> None:
 
 def test_arms_that_are_still_near_the_unigram_model_are_named() -> None:
     values = study(arm(*BASE), slow=arm(4.9, 4.8), late=arm(4.4, 4.5), new=arm(*FAR))
-    values["unigram"] = 5.2
+    values.unigram = 5.2
     assert on_plateau(values) == ["late", "slow"]
     assert decidable_text(values).endswith("Still on the plateau, so not comparable: late, slow.")
-    values["unigram"] = 9.0
+    values.unigram = 9.0
     assert on_plateau(values) == []
     assert decidable_text(values).endswith("1 is needed.")
-    del values["unigram"]
+    values.unigram = None
     assert on_plateau(values) == []
 
 
@@ -228,7 +231,7 @@ def test_arms_on_the_plateau_do_not_widen_the_intervals_of_others() -> None:
         arm(4.0, 4.01, 4.02), new=arm(3.9, 3.91, 3.93), slow=arm(5.0, 5.9, 5.4), off=arm(5.6, 5.3)
     )
     assert all(row["loss@0.15"]["verdict"] is None for row in compare_arms(values))
-    values["unigram"] = 5.5
+    values.unigram = 5.5
     rows = {row["arm"]: row["loss@0.15"] for row in compare_arms(values)}
     assert rows["new"]["verdict"] == "better"
     found = smallest_difference(values)
@@ -237,7 +240,8 @@ def test_arms_on_the_plateau_do_not_widen_the_intervals_of_others() -> None:
 
 
 def test_a_baseline_without_a_result_is_said() -> None:
-    values = {**study(FAILED, new=arm(*FAR)), "unigram": 7.0}
+    values = study(FAILED, new=arm(*FAR))
+    values.unigram = 7.0
     text = " ".join(printed(values).split())
     assert "No run of the baseline base has finished, so arms cannot be judged yet." in text
     assert "The baseline base has no result, so nothing is compared with it." in text
@@ -246,7 +250,7 @@ def test_a_baseline_without_a_result_is_said() -> None:
 
 def test_an_arm_on_the_plateau_with_more_seeds_than_the_pool_has() -> None:
     values = study(arm(4.0, 4.02), slow=arm(*(5.5 + n / 200 for n in range(21))))
-    values["unigram"] = 5.5
+    values.unigram = 5.5
     many = smallest_difference(values)
     assert many is not None
     assert many["deviation"] == pytest.approx(0.02 / 2**0.5)

@@ -222,7 +222,7 @@ def test_a_baseline_is_held_against_its_own_unigram_model(
     )
     assert own != base
     monkeypatch.setattr(runner, "_train_all", lambda *_: None)
-    assert run_study(study, corpora, BUDGET, 1, out, 1, SILENT)["unigram"] == own
+    assert run_study(study, corpora, BUDGET, 1, out, 1, SILENT).unigram == own
 
 
 def test_a_study_of_vocabularies_from_text(tmp_path: Path, texts: list[str]) -> None:

@@ -20,6 +20,7 @@ from crammed.rules.recipe import load_config
 from crammed.rules.sizing import flops_per_token, in_vocabulary
 from crammed.study.arms import read_study, study_names, with_words
 from crammed.study.costs import Cost
+from crammed.study.result import StudyResult
 from crammed.study.timing import Timing, updates_of
 from crammed.terminal.progress import SILENT
 from crammed.training.plan import Planner
@@ -255,7 +256,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The calls of studies, none of which trains anything."""
     calls: list[Any] = []
 
-    def run(call: Any, judges: Any) -> dict[str, Any]:
+    def run(call: Any, judges: Any) -> StudyResult:
         calls.append(call)
         if call.name == "masking":
             raise InputError("arm masks-15: no memory")
@@ -263,7 +264,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             write_json(call.out / "corpora" / "base" / "manifest.json", {})
         good = {"loss@0.15": 4.0, "tokens": 1, "seconds": 1.0}
         runs = {"0": {"failed": "no memory"} if call.name == "batch" else good}
-        return {"baseline": "a", "arms": {"a": {"words": [], "runs": runs}}}
+        arms = {"a": {"words": [], "runs": runs}}
+        return StudyResult.model_validate({"baseline": "a", "arms": arms})
 
     monkeypatch.setattr(studies, "_run", run)
     monkeypatch.setattr("crammed.report.study.write_study_page", lambda _, page, *__: page)
@@ -306,7 +308,7 @@ def test_what_was_prepared_is_kept_where_the_first_study_is_refused(
     """And where it is not refused any more, it takes what another has prepared."""
     run, refused = studies._run, ["ablation"]
 
-    def refusing(call: Any, *others: Any) -> dict[str, Any]:
+    def refusing(call: Any, *others: Any) -> StudyResult:
         if call.name in refused:
             raise InputError("arm plain: no memory")
         return run(call, *others)

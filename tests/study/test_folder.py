@@ -21,14 +21,15 @@ from crammed.study import folder
 from crammed.study.arms import Study, load_study
 from crammed.study.corpora import Corpora
 from crammed.study.preparing import planned_corpora
+from crammed.study.result import Run
 from crammed.study.runner import run_study
 from crammed.terminal.progress import SILENT
+from support.study import run_of
 from support.text import MODEL, documents
 
 BUDGET = Budget.parse("6updates")
 ARMS: dict[str, list[str]] = {"plain": [], "muon": ["optim.weight_decay=0.5"]}
 MORE = {**ARMS, "small": ["model.layers=1"]}
-RUN = {"tokens": 10, "updates": 6, "parameters": 5, "seconds": 2.0}
 
 
 def write(path: Path, arms: dict[str, list[str]]) -> Path:
@@ -44,12 +45,11 @@ def study(tmp_path: Path, corpus: Corpus, arms: Any = ARMS, budget: Budget = BUD
 def out(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished study with two seeds, whose runs took no training."""
 
-    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
-        made = Path(run.command[run.command.index("--out") + 1])
+    def train(run: Any, *_: Any) -> Run:
         config = folder.config_of(all_arms, run.arm, Corpora(corpus), BUDGET)
-        with RunDir.open(made, config.model_copy(update={"seed": run.seed})):
-            write_json(made / "summary.json", {})
-        return {**RUN, "loss@0.15": 4.0 + run.seed, "loss@0.25": 5.0}
+        with RunDir.open(run.folder, config.model_copy(update={"seed": run.seed})):
+            write_json(run.folder / "summary.json", {})
+        return run_of(4.0 + run.seed)
 
     all_arms = study(tmp_path, corpus, MORE)
     monkeypatch.setattr("crammed.study.runner._train", train)
@@ -90,10 +90,10 @@ def test_arms_and_seeds_can_be_added_and_left_out(
     both = study(tmp_path, corpus)
     more = study(tmp_path, corpus, MORE)
     result = run_study(more, corpus, BUDGET, 3, out, 1, SILENT)
-    assert {arm: sorted(each["runs"]) for arm, each in result["arms"].items()} == {
+    assert {arm: sorted(each.runs) for arm, each in result.arms.items()} == {
         arm: ["0", "1", "2"] for arm in ("plain", "muon", "small")
     }
-    assert run_study(both, corpus, BUDGET, 1, out, 1, SILENT)["arms"] == result["arms"]
+    assert run_study(both, corpus, BUDGET, 1, out, 1, SILENT).arms == result.arms
 
 
 def test_an_arm_that_never_began_may_change(
@@ -101,15 +101,13 @@ def test_an_arm_that_never_began_may_change(
 ) -> None:
     both, wrong = study(tmp_path, corpus), {**ARMS, "small": ["model.layers=3"]}
     with monkeypatch.context() as patch:
-        patch.setattr("crammed.study.runner._train", lambda *_: {"failed": "no memory"})
+        patch.setattr("crammed.study.runner._train", lambda *_: Run(failed="no memory"))
         failed = run_study(study(tmp_path, corpus, wrong), corpus, BUDGET, 2, out, 1, SILENT)
-    assert failed["arms"]["small"]["runs"]["0"] == {"failed": "no memory"}
+    assert failed.arms["small"].runs["0"] == Run(failed="no memory")
     right = study(tmp_path, corpus, MORE)
     result = run_study(right, corpus, BUDGET, 2, out, 1, SILENT)
-    assert all(
-        "failed" not in run for arm in result["arms"].values() for run in arm["runs"].values()
-    )
-    assert set(run_study(both, corpus, BUDGET, 2, out, 1, SILENT)["arms"]) == {*ARMS, "small"}
+    assert not result.failed_runs()
+    assert set(run_study(both, corpus, BUDGET, 2, out, 1, SILENT).arms) == {*ARMS, "small"}
 
 
 def test_a_second_study_in_the_folder_is_refused(tmp_path: Path, out: Path, corpus: Corpus) -> None:
@@ -144,7 +142,7 @@ def test_a_file_in_the_way_is_one_line(tmp_path: Path, corpus: Corpus, place: st
 
 
 def entry(seed: Any = "0", words: Any = ("crammed",), **more: Any) -> dict[str, Any]:
-    run = {**RUN, "loss@0.15": 4.0, **more}
+    run = {**run_of().values(), **more}
     return {"arms": {"plain": {"words": words, "runs": {seed: run}}}}
 
 
@@ -174,7 +172,7 @@ def entry(seed: Any = "0", words: Any = ("crammed",), **more: Any) -> dict[str, 
 def test_a_file_that_is_no_study_is_refused(tmp_path: Path, corpus: Corpus, values: Any) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "study.json").write_text(json.dumps(values))
-    with pytest.raises(InputError, match="does not hold the results of a study"):
+    with pytest.raises(InputError, match=r"study\.json is damaged: .*; restore it from a copy$"):
         run_study(study(tmp_path, corpus), corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
 
 
@@ -183,9 +181,8 @@ def test_reasons_of_failures_are_below_the_table(
 ) -> None:
     reason = "a batch of 65536 rows is more than the corpus has [x]: " + "long " * 60 + "end"
 
-    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
-        good = {**RUN, "loss@0.15": 4.0, "loss@0.25": 5.0}
-        return {"failed": reason} if run.arm == "muon" else good
+    def train(run: Any, *_: Any) -> Run:
+        return Run(failed=reason) if run.arm == "muon" else run_of()
 
     monkeypatch.setattr("crammed.study.runner._train", train)
     file = write(tmp_path / "s.yaml", ARMS)
@@ -203,8 +200,7 @@ def test_reasons_of_failures_are_below_the_table(
 def test_a_study_ends_with_its_page(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    run = {**RUN, "loss@0.15": 4.0, "loss@0.25": 5.0}
-    monkeypatch.setattr("crammed.study.runner._train", lambda *_: run)
+    monkeypatch.setattr("crammed.study.runner._train", lambda *_: run_of())
     file = write(tmp_path / "s.yaml", ARMS)
     studies.study(str(file), None, corpus.path, BUDGET, 1, tmp_path / "o ut", 1, False)
     last = capsys.readouterr().out.splitlines()[-1]

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,20 @@ from crammed.errors import InputError
 from crammed.files.writing import read_json, write_json
 from crammed.study import board, checks, folder, runner
 from crammed.study.arms import load_study
-from crammed.study.board import Board, Running
+from crammed.study.board import Board
+from crammed.study.folder import Left
+from crammed.study.judges import Judge
 from crammed.study.places import Ended
+from crammed.study.result import Arm, Run
 from crammed.study.runner import run_study
-from crammed.study.timing import JUDGING, WHOLE, Finished
+from crammed.study.timing import Finished
 from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE
-from support.study import SUMMARY
+from support.study import SUMMARY, run_of
 from support.text import MODEL, FakeClock
 
 BUDGET = Budget.parse("6updates")
+JUDGES = (Judge("blimp", Path("pairs.jsonl")),)
 
 
 def write(tmp_path: Path, arms: Any, base: Sequence[str] = MODEL) -> str:
@@ -85,7 +90,7 @@ def use(monkeypatch: pytest.MonkeyPatch, ends: Any) -> None:
         yield Place(ends)
 
     monkeypatch.setattr(runner, "opened", opened)
-    monkeypatch.setattr(runner, "read_summary", lambda run: read_json(run / "summary.json"))
+    monkeypatch.setattr(folder, "read_summary", lambda run: read_json(run / "summary.json"))
 
 
 def test_a_failure_is_said_while_the_others_train(
@@ -110,7 +115,7 @@ def test_a_failure_is_said_while_the_others_train(
     assert "muon, seed 0  failed: no memory  (0 of 1 run, 1 failed)" in lines
     assert "plain, seed 0  held-out loss 4.000  (1 of 1 run)" in lines
     assert lines[-1].startswith("study  1 finished; 1 failed")
-    assert result["arms"]["muon"]["runs"]["0"] == {"failed": "no memory"}
+    assert result.arms["muon"].runs["0"] == Run(failed="no memory")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +159,7 @@ def test_a_call_with_nothing_to_do_does_nothing(
         (runner, "opened"),
         (runner, "environment"),
         (runner, "_train"),
-        (runner, "read_summary"),
+        (folder, "read_summary"),
         (checks, "device_of"),
         (folder, "device_of"),
         (folder, "measuring"),
@@ -183,15 +188,16 @@ def test_a_run_that_finished_as_its_study_was_killed_counts(
     del kept["arms"]["slow"]["runs"]["0"]
     write_json(tmp_path / "out" / "study.json", kept)
     again = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
-    del first["arms"]["slow"]["runs"]["0"]["whole_seconds"]  # which nobody saw to its end
-    assert again["arms"] == first["arms"]
+    slow = first.arms["slow"].runs  # whose end nobody saw
+    assert again.arms["slow"].runs == {"0": slow["0"].without("whole_seconds")}
+    assert again.arms["plain"] == first.arms["plain"]
     assert sorted(trained) == ["plain-0", "slow-0"]  # each once, in either order
 
 
 def test_the_progress_line_tells_how_far_each_run_is(tmp_path: Path) -> None:
     clock = FakeClock()
     shown = Board(3, clock, Counter({"plain": 1, "muon": 0}), Counter({"muon": 1}))
-    runs = [Running(arm, 1, tmp_path / arm) for arm in ("plain", "muon", "late")]
+    runs = [Left(arm, 1, tmp_path / arm) for arm in ("plain", "muon", "late")]
 
     def log(arm: str, *shares: float) -> None:
         lines = [json.dumps({"update": 1, "u": share}) for share in shares]
@@ -219,13 +225,13 @@ def test_the_progress_line_counts_judging(tmp_path: Path) -> None:
     """A run that takes three minutes, and a minute with its judges."""
     clock = FakeClock()
     shown = Board(4, clock, Counter({"plain": 0}))
-    first, second, third = (Running("plain", n, tmp_path / f"{n}", True) for n in range(3))
+    first, second, third = (Left("plain", n, tmp_path / f"{n}", None, JUDGES) for n in range(3))
 
-    def log(run: Running, share: float) -> None:
+    def log(run: Left, share: float) -> None:
         run.folder.mkdir(exist_ok=True)
         (run.folder / "metrics.jsonl").write_text(json.dumps({"u": share}) + "\n")
 
-    def look(run: Running, seconds: float) -> tuple[float, str]:
+    def look(run: Left, seconds: float) -> tuple[float, str]:
         clock.now += seconds
         done, words, _ = shown.look([run])
         return round(done, 6), words.partition("; ")[2].removeprefix(f"plain seed {run.seed}: ")
@@ -254,23 +260,27 @@ def test_the_progress_line_counts_judging(tmp_path: Path) -> None:
 
     log(third, 1.0)
     write_json(third.folder / "summary.json", SUMMARY)
-    trained = third._replace(is_trained=True)  # only a judge was added
+    trained = replace(third, before=run_of())  # only a judge was added
     assert look(trained, 0.0) == (2.0, "1 failed; plain seed 2: judging, 1m left")
     assert look(trained, 15.0)[0] == 2.25
-    assert look(third._replace(is_judged=False), 0.0)[0] == 3.0
+    assert look(replace(third, judges=()), 0.0)[0] == 3.0
 
 
 def test_a_study_that_goes_on_knows_at_once_how_long_it_will_take(tmp_path: Path) -> None:
     """Two arms of one and three minutes, and half a minute of judging, two runs at a time."""
     clock = FakeClock()
-    arms = {
-        arm: {"runs": {"0": {"seconds": took - 10.0, WHOLE: took, JUDGING: {"blimp": 30.0}}}}
-        for arm, took in (("plain", 60.0), ("wide", 180.0))
-    }
-    runs = [Running(arm, n, tmp_path / f"{arm}-{n}", True) for n in (1, 2) for arm in arms]
-    expected = Finished.of(arms).expected(["blimp"])
-    assert Finished.of(arms).expected(["blimp", "glue"]).judged == math.inf
-    shown = Board(3, clock, Counter(dict.fromkeys(arms, 1)), waiting=[*runs], expected=expected)
+    arms = {}
+    for arm, took in (("plain", 60.0), ("wide", 180.0)):
+        done = run_of(seconds=took - 10.0, whole_seconds=took, judging_seconds={"blimp": 30.0})
+        arms[arm] = Arm(words=[], runs={"0": done})
+    runs = [Left(arm, n, tmp_path / f"{arm}-{n}", None, JUDGES) for n in (1, 2) for arm in arms]
+
+    def begun(*left: Left) -> Board:
+        return Board.of(arms, 3, left, Finished.of(arms), Progress(None, clock=clock))
+
+    other = replace(runs[0], judges=(*JUDGES, Judge("glue", tmp_path)))
+    assert begun(other).judged == math.inf
+    shown = begun(*runs)
     assert shown.look(runs[:2]) == (2.0, "2 finished", (4 * 30 + 2 * 60 + 2 * 180) / 2)
     clock.now += 20.0  # nothing shows yet how fast the runs are
     assert shown.look(runs[:2])[2] == 300.0 - 20.0
@@ -287,14 +297,14 @@ def test_a_study_that_goes_on_knows_at_once_how_long_it_will_take(tmp_path: Path
     assert shown.look(runs[:2])[2] == pytest.approx(sum(each) / 2)
     shown.ended(runs[0], failed=False)
     (runs[1].folder / "metrics.jsonl").write_text('{"u": 0.75}\n')
-    resumed = Board(3, clock, Counter(plain=2), waiting=[runs[1], runs[3]], expected=expected)
+    resumed = begun(runs[1], runs[3])
     assert resumed.look([runs[1]])[2] == 2 * 180.0 + 2 * 30.0
     clock.now += 20.0
     (runs[1].folder / "metrics.jsonl").write_text('{"u": 0.8}\n')
     # A twentieth took 20 seconds, so the whole run would have taken 400.
     assert resumed.look([runs[1]])[2] == pytest.approx(80.0 + 400.0 + 2 * 30.0)
-    trained = [runs[2]._replace(is_trained=True)]  # of which only the judge is left
-    alone = Board(3, clock, Counter(plain=2), waiting=trained, expected=expected)
+    trained = [replace(runs[2], before=run_of())]  # of which only the judge is left
+    alone = begun(*trained)
     assert alone.look(trained)[2] == 30.0
 
 
@@ -307,17 +317,17 @@ def test_arms_of_another_call_are_not_counted(
     study = load_study(write(tmp_path, arms), corpus, BUDGET)
     run_study(study, corpus, BUDGET, 2, tmp_path / "out", 1, SILENT)
     boards: list[Board] = []
-    make = runner._board
+    make = Board.of
 
     def board(*given: Any) -> Board:
         boards.append(make(*given))
         return boards[-1]
 
-    monkeypatch.setattr(runner, "_board", board)
+    monkeypatch.setattr(Board, "of", board)
     del arms["slow"]
     fewer = load_study(write(tmp_path, arms), corpus, BUDGET)
     said = io.StringIO()
     run_study(fewer, corpus, BUDGET, 3, tmp_path / "out", 1, Progress(said))
     assert boards[0].finished == {"plain": 3, "muon": 3}
-    assert boards[0].expected.trained.keys() == {"plain", "muon", "slow"}
+    assert boards[0].before.keys() == {"plain", "muon", "slow"}
     assert "study  6 finished" in said.getvalue()

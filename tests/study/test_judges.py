@@ -17,10 +17,11 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.folder import default_folder
 from crammed.files.writing import read_json, write_json
-from crammed.study import runner
+from crammed.study import folder, runner
 from crammed.study.arms import Study, load_study
 from crammed.study.judges import Judge, judges_of, scores_of, unscored
 from crammed.study.places import Ended
+from crammed.study.result import read_result
 from crammed.study.runner import run_study
 from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE, crammed
@@ -89,7 +90,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
         yield made
 
     monkeypatch.setattr(runner, "opened", opened)
-    monkeypatch.setattr(runner, "read_summary", lambda run: read_json(run / "summary.json"))
+    monkeypatch.setattr(folder, "read_summary", lambda run: read_json(run / "summary.json"))
     return made
 
 
@@ -106,9 +107,8 @@ def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[s
         study: Study = load_study(str(file), corpus, BUDGET)
         out = tmp_path / "out"
         result = run_study(study, corpus, BUDGET, seeds, out, 1, progress, judges=judges)
-        assert result == read_json(out / "study.json")
-        entry: dict[str, Any] = result["arms"]["plain"]["runs"]["0"]
-        return entry
+        assert result == read_result(out)
+        return result.arms["plain"].runs["0"].values()
 
     return run
 

@@ -24,6 +24,7 @@ from crammed.study.arms import (
     with_words,
 )
 from crammed.study.preparing import PlannedCorpora
+from support.study import run_of
 
 SMALL = ["model.max_length=32", "finetune.max_length=32"]
 FORMER_NAMES = ["ablation", "masking", "optimizers", "schedules", "sizes"]
@@ -38,9 +39,7 @@ def test_former_studies_are_valid(name: str, corpus: Corpus) -> None:
 def test_a_folder_goes_on_with_the_built_in_study_that_it_began_with(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    run = {"tokens": 1, "updates": 1, "parameters": 1, "seconds": 1.0}
-    losses = {"loss@0.15": 4.0, "loss@0.25": 5.0}
-    monkeypatch.setattr("crammed.study.runner._train", lambda *_: {**run, **losses})
+    monkeypatch.setattr("crammed.study.runner._train", lambda *_: run_of())
     words = [*SMALL, "model.layers=1", "model.width=16", "model.head_dim=8", "batch.rows=4"]
 
     def arms(name: str) -> set[str]:

@@ -186,10 +186,10 @@ def test_a_study_on_a_cluster_gives_the_same_losses(
     address = cluster.address
     far = run_study(study, corpus, BUDGET, 2, tmp_path / "far", 4, SILENT, cluster=address)
     here = run_study(study, corpus, BUDGET, 2, tmp_path / "here", 4, SILENT)
-    for arm, entry in here["arms"].items():
-        for seed, run in entry["runs"].items():
-            other = far["arms"][arm]["runs"][seed]
+    for arm, entry in here.arms.items():
+        for seed, run in entry.runs.items():
+            other = far.arms[arm].runs[seed]
             measured = dict.fromkeys(("seconds", "whole_seconds", "memory_bytes", "joules"), 0.0)
-            assert {**other, **measured} == {**run, **measured}
+            assert {**other.values(), **measured} == {**run.values(), **measured}
     again = run_study(study, corpus, BUDGET, 2, tmp_path / "far", 1, SILENT)
     assert again == far

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from crammed.report import scaling as report
 from crammed.study import scaling
-from crammed.study.laws import doubts, law_lines, laws_of
+from crammed.study.laws import _doubts, laws_of
+from crammed.study.result import Run, StudyResult
 from crammed.study.scaling import (
     Cell,
     analyse,
@@ -36,7 +37,7 @@ def loss_of(flops: float, parameters: float, a: float = 400.0, b: float = 0.15) 
 
 def made(
     types: dict[str, float], deviation: float, seeds: int = 3, seed: int = 0, **law: float
-) -> dict[str, Any]:
+) -> StudyResult:
     """A study whose types multiply the loss, with made-up seeds."""
     random = np.random.default_rng(seed)
     arms: dict[str, Any] = {}
@@ -46,10 +47,20 @@ def made(
         runs = {}
         for number in range(seeds):
             loss = factor * loss_of(flops, n, **law) * math.exp(deviation * random.normal())
-            runs[str(number)] = {"loss@0.15": loss, "exaflop": flops / 1e18, "parameters": int(n)}
+            cost = {"tokens": 1, "seconds": 1.0, "exaflop": flops / 1e18, "parameters": int(n)}
+            runs[str(number)] = {"loss@0.15": loss, **cost}
         arms[f"{kind}.{size}@{label}"] = {"words": [], "runs": runs}
     budgets = {label: f"{flops}flop" for label, flops in FLOPS.items()}
-    return {"budgets": budgets, "baseline": "gated.one@x1", "budget": "1h", "arms": arms}
+    return StudyResult.model_validate(
+        {"budgets": budgets, "baseline": "gated.one@x1", "budget": "1h", "arms": arms}
+    )
+
+
+def analysed(study: StudyResult) -> tuple[dict[str, Any], Any]:
+    """What `analyse` finds in a study with enough budgets."""
+    found = analyse(study)
+    assert found is not None
+    return found
 
 
 @settings(max_examples=50, deadline=None)
@@ -107,34 +118,32 @@ def test_a_study_gives_back_its_law_its_best_sizes_and_no_difference(
 ) -> None:
     monkeypatch.setattr(scaling, "SHUFFLES", 199)
     monkeypatch.setattr(scaling, "DRAWS", 200)
-    found = analyse(made({"gated": 1.0, "bert": 1.0}, 0.003))
-    assert found is not None
+    found = analysed(made({"gated": 1.0, "bert": 1.0}, 0.003))
     for kind in ("gated", "bert"):
-        one = found["types"][kind]
-        low, high = one["law"]["b_interval"]
-        assert low < one["law"]["b"] < high
-        assert one["exponent"] == pytest.approx(0.5, abs=0.1)
-        assert [point["label"] for point in one["points"]] == list(FLOPS)
-        for size in one["sizes"]:
-            best = 1e6 * (size["flops"] / 4e13) ** 0.5
-            assert size["interval"][0] < size["parameters"] < size["interval"][1]
-            assert size["parameters"] == pytest.approx(best, rel=0.3)
-    assert found["test"]["p_permutation"] > 0.05
-    assert found["test"]["p"] > 0.05
+        one = found[0][kind]
+        low, high = one.law.between
+        assert low < one.law.b < high
+        assert one.exponent == pytest.approx(0.5, abs=0.1)
+        assert [point.label for point in one.best] == list(FLOPS)
+        for size in one.sizes:
+            best = 1e6 * (size.flops / 4e13) ** 0.5
+            assert size.between[0] < size.parameters < size.between[1]
+            assert size.parameters == pytest.approx(best, rel=0.3)
+    assert found[1].p_permutation > 0.05
+    assert found[1].p > 0.05
 
 
 def test_a_type_that_is_worse_is_found_and_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "SHUFFLES", 199)
     monkeypatch.setattr(scaling, "DRAWS", 20)
-    found = analyse(made({"gated": 1.0, "bert": 1.02}, 0.003))
-    assert found is not None
-    assert found["test"]["p"] < 1e-6
-    assert found["test"]["p_permutation"] == 1 / 200
-    shifts = found["test"]["shifts"]
-    assert shifts["bert"]["percent"] == pytest.approx(1.0, abs=0.1)
-    assert shifts["gated"]["percent"] == pytest.approx(-1.0, abs=0.1)
+    found = analysed(made({"gated": 1.0, "bert": 1.02}, 0.003))
+    assert found[1].p < 1e-6
+    assert found[1].p_permutation == 1 / 200
+    shifts = found[1].shifts
+    assert shifts["bert"][0] == pytest.approx(1.0, abs=0.1)
+    assert shifts["gated"][0] == pytest.approx(-1.0, abs=0.1)
     # At equal size, bert is where both together would be with fewer FLOPs.
-    assert shifts["bert"]["compute"] == pytest.approx(1.01 ** (-1 / 0.15), rel=0.05)
+    assert shifts["bert"][1] == pytest.approx(1.01 ** (-1 / 0.15), rel=0.05)
 
 
 def test_the_test_of_types_is_right_five_times_in_a_hundred(
@@ -147,7 +156,7 @@ def test_the_test_of_types_is_right_five_times_in_a_hundred(
         cells = cells_of(made({"gated": 1.0, "rotary": 1.0, "bert": 1.0}, 0.01, 2, seed))
         test = compare_types(cells, {}, seed)
         assert test is not None
-        values.append((test["p"], test["p_permutation"]))
+        values.append((test.p, test.p_permutation))
     for number in (0, 1):
         wrong = sum(value[number] <= 0.05 for value in values)
         assert wrong <= 10 + 2 * math.sqrt(200 * 0.05 * 0.95)
@@ -175,11 +184,11 @@ def test_f_agrees_with_plain_loops_and_all_permutations() -> None:
         return ((alike - apart) / 2) / (apart / 4)
 
     real = tuple("aabb")
-    assert test["freedom"] == [2, 4]
-    assert test["f"] == pytest.approx(f(real, real))
+    assert test.freedom == (2, 4)
+    assert test.f == pytest.approx(f(real, real))
     every = [f(x1, x2) for x1 in set(permutations(real)) for x2 in set(permutations(real))]
     share = sum(each >= f(real, real) * (1 - 1e-9) for each in every) / len(every)
-    assert test["p_permutation"] == pytest.approx(share, abs=0.02)
+    assert test.p_permutation == pytest.approx(share, abs=0.02)
 
 
 def test_intervals_hold_the_true_slope(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,31 +197,29 @@ def test_intervals_hold_the_true_slope(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "FOR_A_FLOOR", 99)
     held = 0
     for seed in range(60):
-        found = analyse(made({"gated": 1.0}, 0.01, 3, seed))
-        assert found is not None
-        low, high = found["types"]["gated"]["law"]["b_interval"]
+        found = analysed(made({"gated": 1.0}, 0.01, 3, seed))
+        low, high = found[0]["gated"].law.between
         held += low <= 0.15 <= high
     assert held >= 51  # 57 expected, less three deviations
 
 
 def test_what_has_not_finished_is_left_out() -> None:
     study = made({"gated": 1.0, "bert": 1.0}, 0.0, seeds=1)
-    del study["arms"]["bert.one@x1"]["runs"]["0"]["exaflop"]
-    study["arms"]["bert.one@x2"]["runs"] = {"0": {"failed": "no memory"}}
+    study.arms["bert.one@x1"].runs["0"].exaflop = None
+    study.arms["bert.one@x2"].runs = {"0": Run(failed="no memory")}
     cells = cells_of(study)
-    assert len(cells) == len(study["arms"]) - 2
+    assert len(cells) == len(study.arms) - 2
     assert spread_of(cells)[1] == 0
-    found = analyse(study)  # with one seed each there are no intervals
-    assert found is not None
-    assert found["types"]["gated"]["law"]["b_interval"] is None
-    assert found["test"]["freedom"] == [2, 11]  # of the 13 cells that both types have
-    assert analyse({**study, "budgets": {}}) is None
+    found = analysed(study)  # with one seed each there are no intervals
+    assert found[0]["gated"].law.between is None
+    assert found[1].freedom == (2, 11)  # of the 13 cells that both types have
+    assert analyse(study.model_copy(update={"budgets": {}})) is None
 
 
 def test_an_arm_whose_name_ends_in_a_dot_has_a_figure() -> None:
     study = made({"gated": 1.0}, 0.01)
-    arms = {arm.replace(".one", "."): runs for arm, runs in study["arms"].items() if "one" in arm}
-    study |= {"arms": arms, "baseline": "gated.@x1"}
+    arms = {arm.replace(".one", "."): runs for arm, runs in study.arms.items() if "one" in arm}
+    study = study.model_copy(update={"arms": arms, "baseline": "gated.@x1"})
     figures = report.scaling(study, {"gated.": ("#000000", "none")})
     assert figures is not None
     assert figures["sizes"] is None
@@ -221,59 +228,56 @@ def test_an_arm_whose_name_ends_in_a_dot_has_a_figure() -> None:
 
 def test_budgets_that_all_ended_with_the_text_have_no_law() -> None:
     study = made({"gated": 1.0, "bert": 1.02}, 0.003)
-    for entry in study["arms"].values():
-        for run in entry["runs"].values():
-            run["exaflop"] = 1e-5
-    found = analyse(study)
-    assert found is not None
-    for one in found["types"].values():
-        assert (one["law"], one["exponent"]) == (None, None)
-    assert found["test"]["shifts"]["bert"]["compute"] is None
-    said = law_lines(found)
+    for entry in study.arms.values():
+        for run in entry.runs.values():
+            run.exaflop = 1e-5
+    found = analysed(study)
+    for one in found[0].values():
+        assert (one.law, one.exponent) == (None, None)
+    assert found[1].shifts["bert"][1] is None
+    said = laws_of(study, found)
     assert said[0].startswith("gated: best ")
-    page = report.scaling(study, {arm.split("@")[0]: ("#000000", "none") for arm in study["arms"]})
+    page = report.scaling(study, {arm.split("@")[0]: ("#000000", "none") for arm in study.arms})
     assert page is not None
     assert page["laws"] == said
     two = {"x1": 1e13, "x2": 1e13, "x4": 4e13, "x8": 4e13, "x16": 4e13}
-    for arm, entry in study["arms"].items():
-        for run in entry["runs"].values():
-            run["exaflop"] = two[arm.split("@")[1]] / 1e18
-    again = analyse(study)
-    assert again is not None
-    assert again["types"]["gated"]["law"]["c"] == 0.0  # two numbers cannot tell a floor
+    for arm, entry in study.arms.items():
+        for run in entry.runs.values():
+            run.exaflop = two[arm.split("@")[1]] / 1e18
+    again = analysed(study)
+    assert again[0]["gated"].law.c == 0.0  # two numbers cannot tell a floor
 
 
 def test_budgets_that_are_too_small_give_no_findings() -> None:
     study = made({"gated": 1.0, "bert": 1.0}, 0.0, seeds=1)
-    assert doubts(study) == []  # as in older studies, nobody knows
-    study["unigram"] = 1.0 + study["arms"]["gated.one@x4"]["runs"]["0"]["loss@0.15"]
+    assert _doubts(study) == []  # as in older studies, nobody knows
+    study.unigram = 1.0 + study.arms["gated.one@x4"].values_of("loss@0.15")[0]
     slow = "bert.double, bert.half, gated.double, gated.half at x4"
-    assert doubts(study) == [
+    assert _doubts(study) == [
         f"Left out, because still on the plateau of word frequencies: {slow}.",
         "Not decidable at x1, x2, so what follows is not a finding:",
     ]
-    assert laws_of(study)[:2] == doubts(study)
-    study["unigram"] = 0.0
-    assert doubts(study)[0].startswith("Not decidable at any of these budgets, so ")
+    assert laws_of(study, analyse(study))[:2] == _doubts(study)
+    study.unigram = 0.0
+    assert _doubts(study)[0].startswith("Not decidable at any of these budgets, so ")
 
 
 def test_arms_on_the_plateau_enter_no_law() -> None:
     study = made({"gated": 1.0, "bert": 1.0}, 0.005)
-    study["unigram"] = 1.5 + study["arms"]["gated.one@x1"]["runs"]["0"]["loss@0.15"]
-    before = analyse(study)
-    for kind, loss in (("gated", study["unigram"]), ("bert", study["unigram"] - 0.9)):
-        for run in study["arms"][f"{kind}.half@x1"]["runs"].values():
-            run["loss@0.15"] = loss
+    study.unigram = 1.5 + study.arms["gated.one@x1"].values_of("loss@0.15")[0]
+    before = analysed(study)
+    for kind, loss in (("gated", study.unigram), ("bert", study.unigram - 0.9)):
+        arm = study.arms[f"{kind}.half@x1"]
+        for seed, run in arm.runs.items():
+            arm.runs[seed] = run.model_copy(update={"loss@0.15": loss})
     said = "Left out, because still on the plateau of word frequencies: bert.half, gated.half at x1"
-    assert doubts(study) == [f"{said}."]
-    assert laws_of(study)[0] == doubts(study)[0]
-    found = analyse(study)
-    assert before is not None
-    assert found is not None
-    less = (before["test"]["freedom"][1] - found["test"]["freedom"][1], 2 * 3 - 1)
+    assert _doubts(study) == [f"{said}."]
+    assert laws_of(study, analyse(study))[0] == _doubts(study)[0]
+    found = analysed(study)
+    less = (before[1].freedom[1] - found[1].freedom[1], 2 * 3 - 1)
     assert less[0] == less[1]  # the six runs of a block, which had a mean
-    assert found["test"]["p_permutation"] > 0.05
-    assert len(found["types"]["gated"]["points"]) == 5
+    assert found[1].p_permutation > 0.05
+    assert len(found[0]["gated"].best) == 5
 
 
 def test_a_type_that_is_late_is_left_out_of_the_test_alone(
@@ -283,27 +287,25 @@ def test_a_type_that_is_late_is_left_out_of_the_test_alone(
     monkeypatch.setattr(scaling, "SHUFFLES", 199)
     two = made({"gated": 1.0, "bert": 1.02}, 0.003)
     three = made({"gated": 1.0, "bert": 1.02, "late": 1.0}, 0.003)
-    for name, entry in two["arms"].items():
-        three["arms"][name] = entry
-    unigram = 1.1 + two["arms"]["gated.half@x1"]["runs"]["0"]["loss@0.15"]
-    two["unigram"] = three["unigram"] = unigram
-    for name, entry in three["arms"].items():
-        if name.startswith("late.") and not name.endswith(f"@{list(three['budgets'])[-1]}"):
-            for run in entry["runs"].values():
-                run["loss@0.15"] = unigram - 0.5
-    expected, found = analyse(two), analyse(three)
-    assert expected is not None
-    assert found is not None
-    assert found["types"].keys() == {"gated", "bert"}
-    assert found["test"] == expected["test"]
+    for name, entry in two.arms.items():
+        three.arms[name] = entry
+    unigram = 1.1 + two.arms["gated.half@x1"].values_of("loss@0.15")[0]
+    two.unigram = three.unigram = unigram
+    for name, entry in three.arms.items():
+        if name.startswith("late.") and not name.endswith(f"@{list(three.budgets)[-1]}"):
+            for seed, run in entry.runs.items():
+                entry.runs[seed] = run.model_copy(update={"loss@0.15": unigram - 0.5})
+    expected, found = analysed(two), analysed(three)
+    assert found[0].keys() == {"gated", "bert"}
+    assert found[1] == expected[1]
 
 
 def test_what_was_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "SHUFFLES", 199)
     monkeypatch.setattr(scaling, "DRAWS", 20)
-    found = analyse(made({"gated": 1.0, "bert": 1.02}, 0.003))
-    assert found is not None
-    said = law_lines(found)
+    study = made({"gated": 1.0, "bert": 1.02}, 0.003)
+    found = analysed(study)
+    said = laws_of(study, found)
     assert len(said) == 2 + 2 + 1 + 2
     assert said[0].startswith("gated: loss ")
     assert " at 10 TFLOP" in said[0]
@@ -311,5 +313,5 @@ def test_what_was_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said[4].startswith("types differ: one curve for all against one for each, F(2, ")
     assert said[6].startswith("bert: +0.96 % loss at equal size")
     assert "as all types with 0.9" in said[6]
-    del found["types"]["bert"]
-    assert len(law_lines({**found, "test": None})) == 2
+    del found[0]["bert"]
+    assert len(laws_of(study, (found[0], None))) == 2

@@ -23,11 +23,12 @@ from crammed.errors import InputError
 from crammed.machine import workers
 from crammed.rules.recipe import load_config
 from crammed.study.arms import Study, left_out, load_study
-from crammed.study.corpora import Corpora
 from crammed.study.places import Processes
-from crammed.study.runner import _runs, run_study
+from crammed.study.result import Run, read_result
+from crammed.study.runner import run_study
 from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE, crammed, popen, wait_for
+from support.study import commands
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
@@ -106,14 +107,14 @@ def test_a_study_runs_every_arm_and_goes_on(
     out = tmp_path / "study"
     result = run_study(study, corpus, BUDGET, 2, out, 2, SILENT)
     for name in ("plain", "muon"):
-        runs = result["arms"][name]["runs"]
+        runs = result.arms[name].runs
         assert sorted(runs) == ["0", "1"]
-        assert all(run["updates"] == 6 for run in runs.values()), runs
-        assert runs["0"]["loss@0.15"] != runs["1"]["loss@0.15"]
-    assert json.loads((out / "study.json").read_text()) == result
+        assert all(run.updates == 6 for run in runs.values()), runs
+        assert len(set(result.arms[name].values_of("loss@0.15"))) == 2
+    assert read_result(out) == result
     before = {f: f.stat().st_mtime_ns for f in out.glob("*/summary.json")}
     again = run_study(study, corpus, BUDGET, 2, out, 1, SILENT)
-    assert again["arms"] == result["arms"]
+    assert again.arms == result.arms
     assert {f: f.stat().st_mtime_ns for f in out.glob("*/summary.json")} == before
 
 
@@ -126,8 +127,8 @@ def test_values_of_the_corpus_are_no_values_of_an_arm(tmp_path: Path, corpus: Co
 def test_threads_that_are_asked_for_are_those_of_every_run(tmp_path: Path, corpus: Corpus) -> None:
     file = write(tmp_path / "s.yaml", base=["crammed", *MODEL, "compute.threads=3"])
     study = load_study(str(file), corpus, BUDGET)
-    for run in _runs(study, Corpora(corpus), BUDGET, 1, tmp_path, 1):
-        assert [word for word in run.command if "threads=" in word] == ["compute.threads=3"]
+    for command in commands(study, corpus, BUDGET, tmp_path).values():
+        assert [word for word in command if "threads=" in word] == ["compute.threads=3"]
 
 
 def test_runs_share_the_threads_that_the_environment_allows(
@@ -139,8 +140,8 @@ def test_runs_share_the_threads_that_the_environment_allows(
     study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
     for asked, threads in (("4", 2), ("1", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
-        run = next(_runs(study, Corpora(corpus), BUDGET, 1, tmp_path, 2))
-        assert f"compute.threads={threads}" in run.command
+        command = commands(study, corpus, BUDGET, tmp_path, 2)["plain"]
+        assert f"compute.threads={threads}" in command
 
 
 def test_a_study_that_is_stopped_begins_no_more_runs(
@@ -149,10 +150,10 @@ def test_a_study_that_is_stopped_begins_no_more_runs(
     begun: list[str] = []
     cancelled = threading.Event()
 
-    def train(run: Any, place: Any, keep: Any) -> dict[str, Any]:
+    def train(run: Any, *_: Any) -> Run:
         begun.append(run.arm)
         assert len(begun) == 1 or cancelled.wait(PATIENCE)
-        return {"failed": "stopped"}
+        return Run(failed="stopped")
 
     class Pool(ThreadPoolExecutor):
         def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -190,7 +190,7 @@ def report(
     from crammed.files.writing import check_file
     from crammed.report.page import write_report
     from crammed.report.study import write_study_page
-    from crammed.study.folder import RESULT
+    from crammed.study.result import RESULT
 
     check_file(out)
     studies = [folder for folder in folders if (folder / RESULT).exists()]

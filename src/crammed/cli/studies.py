@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from crammed.study.costs import Cost
     from crammed.study.folder import Chooser
     from crammed.study.judges import Judge
+    from crammed.study.result import StudyResult
     from crammed.study.timing import Timing
     from crammed.terminal.progress import Progress
 
@@ -141,7 +142,8 @@ def _run_each(calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, as_j
     from crammed.study.table import findings
 
     several = len(calls) > 1
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, StudyResult] = {}
+    printed: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}
     for call, asked in zip(calls, judges, strict=True):
         try:
@@ -153,20 +155,20 @@ def _run_each(calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, as_j
             with shown_progress() as progress:
                 progress.line(f"{call.name}  refused: {error}")
             continue
-        page = str(_write_page(call.out))
-        results[call.name] = {**result, **findings(result), "report": page}
+        results[call.name], page = result, str(_write_page(call.out))
+        printed[call.name] = {**result.values(), **findings(result), "report": page}
         if not as_json:
             _print_study(result, page)
     if as_json:
-        whole = {**results, **{name: {"refused": why} for name, why in refused.items()}}
-        print_result(whole if several else results[calls[0].name], as_json, [])
+        whole = {**printed, **{name: {"refused": why} for name, why in refused.items()}}
+        print_result(whole if several else printed[calls[0].name], as_json, [])
     _raise_for(results, refused, several=several)
 
 
 def _write_page(out: Path) -> Path:
     """Write the page of a study, unless ``study.json`` has not changed since it was written."""
     from crammed.report.study import write_study_page
-    from crammed.study.folder import RESULT
+    from crammed.study.result import RESULT
 
     page = out / "report.html"
     if page.exists() and page.stat().st_mtime_ns >= (out / RESULT).stat().st_mtime_ns:
@@ -176,20 +178,20 @@ def _write_page(out: Path) -> Path:
 
 
 def _raise_for(
-    results: Mapping[str, dict[str, Any]], refused: Mapping[str, str], *, several: bool
+    results: Mapping[str, StudyResult], refused: Mapping[str, str], *, several: bool
 ) -> None:
     """Raise `TaskFailed` if studies were refused, runs failed, or scores are missing."""
-    from crammed.study.table import failed_runs, missing_scores
+    from crammed.study.result import StudyResult
 
-    def faulty(of: Callable[[dict[str, Any]], dict[str, str]]) -> list[str]:
+    def faulty(of: Callable[[StudyResult], dict[str, str]]) -> list[str]:
         named = ((f"{name}: " if several else "", of(result)) for name, result in results.items())
         return [f"{name}{fault}" for name, found in named for fault in found]
 
     faults = [f"{name} was refused ({why})" for name, why in refused.items()]
-    if failed := faulty(failed_runs):
-        runs = sum(len(a["runs"]) for result in results.values() for a in result["arms"].values())
+    if failed := faulty(StudyResult.failed_runs):
+        runs = sum(len(arm.runs) for result in results.values() for arm in result.arms.values())
         faults.append(f"{len(failed)} of {counted(runs, 'run')} failed: {'; '.join(failed)}")
-    if missing := faulty(missing_scores):
+    if missing := faulty(StudyResult.missing_scores):
         faults.append(f"{counted(len(missing), 'score')} missing: {'; '.join(missing)}")
     if faults:
         raise TaskFailed(
@@ -312,7 +314,7 @@ def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
     return cost if call.cluster is None else replace(cost, jobs=None)
 
 
-def _run(call: _Call, judges: Sequence[Judge]) -> dict[str, Any]:
+def _run(call: _Call, judges: Sequence[Judge]) -> StudyResult:
     """Prepare the corpora of a study, check its arms, and run it."""
     from crammed.study.arms import left_out, load_study
     from crammed.study.folder import Chooser, began_earlier
@@ -359,14 +361,14 @@ def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
     return prepare_corpora(planned, call.out, chooser.tokenizer, progress)
 
 
-def _print_study(result: dict[str, Any], page: str) -> None:
+def _print_study(result: StudyResult, page: str) -> None:
     """Print the comparison of the arms; below it, what failed, and where the page is."""
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
-    from crammed.study.table import failed_runs, missing_scores, study_tables
+    from crammed.study.table import study_tables
 
-    faults = {**failed_runs(result), **missing_scores(result)}
+    faults = {**result.failed_runs(), **result.missing_scores()}
     below = [f"{run} failed: {reason}" for run, reason in faults.items()]
     below.append(f"page  {page}")
     show([*study_tables(result), Text("\n".join(below))])

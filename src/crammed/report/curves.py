@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,7 @@ from crammed.errors import InputError
 from crammed.quantity import quantity
 from crammed.report.drawing import COLOURS, INK, WIDTH, as_svg, drawn
 from crammed.runs.logs import read_events, read_metrics
-from crammed.study.folder import run_folder
-from crammed.study.statistics import RATES, main_measure
+from crammed.study.result import RATES, Run, StudyResult, run_folder
 
 AXES = ("tokens", "seconds")
 DASHES = ("none", "6 3", "2 3")
@@ -43,11 +43,11 @@ class Curve:
     loss: Values
 
 
-def read_curves(folder: Path, study: Mapping[str, Any]) -> dict[str, list[Curve]]:
+def read_curves(folder: Path, study: StudyResult) -> dict[str, list[Curve]]:
     """The curves of each arm whose runs still exist; runs that cannot be read have none."""
-    curves, measure = {}, main_measure(study)
-    for arm, entry in study["arms"].items():
-        runs = ((run_folder(folder, arm, int(n)), run) for n, run in entry["runs"].items())
+    curves, measure = {}, study.main_measure()
+    for arm, entry in study.arms.items():
+        runs = ((run_folder(folder, arm, int(n)), run) for n, run in entry.runs.items())
         if found := [
             curve for path, run in runs if (curve := _read(path, run, measure)) is not None
         ]:
@@ -55,7 +55,7 @@ def read_curves(folder: Path, study: Mapping[str, Any]) -> dict[str, list[Curve]
     return curves
 
 
-def _read(run: Path, result: Mapping[str, Any], measure: str) -> Curve | None:
+def _read(run: Path, result: Run, measure: str) -> Curve | None:
     """What a run measured during training, without its result, which was measured on more rows."""
     try:
         points = read_metrics(run, "t_charged_s")
@@ -63,7 +63,7 @@ def _read(run: Path, result: Mapping[str, Any], measure: str) -> Curve | None:
     except InputError:
         return None
     by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
-    end = result.get("updates", np.inf)
+    end = math.inf if result.updates is None else result.updates
     measured = [by_update[update] for update in sorted(by_update) if update < end]
     if not points or len(measured) < FEWEST:
         return None

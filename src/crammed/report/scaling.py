@@ -14,12 +14,12 @@ from crammed.quantity import quantity
 from crammed.report.curves import Line, pattern, unit_text
 from crammed.report.drawing import COLOURS, FAINT, WIDTH, as_svg, drawn
 from crammed.report.figures import plain
-from crammed.study.laws import doubts, law_lines
-from crammed.study.scaling import Cell, Law, analyse, cells_of
-from crammed.study.statistics import main_measure
+from crammed.study.laws import laws_of
+from crammed.study.result import StudyResult
+from crammed.study.scaling import Cell, Curve, analyse, cells_of
 
 
-def scaling(study: Mapping[str, Any], lines: Mapping[str, Line]) -> dict[str, Any] | None:
+def scaling(study: StudyResult, lines: Mapping[str, Line]) -> dict[str, Any] | None:
     """Figures of a study on several budgets; None if fewer than two have finished.
 
     Args:
@@ -30,21 +30,22 @@ def scaling(study: Mapping[str, Any], lines: Mapping[str, Line]) -> dict[str, An
         each type and budget (None unless arms are called ``TYPE.SIZE``); and the findings in
         sentences.
     """
-    cells = cells_of(study) if "budgets" in study else []
+    cells = cells_of(study)
     if len({cell.label for cell in cells}) < 2:
         return None
-    sized, found = all(cell.size for cell in cells), analyse(study)
-    unit = unit_text(main_measure(study))
+    sized, unit = all(cell.size for cell in cells), unit_text(study.main_measure())
+    found = analyse(study)
+    types = found[0] if found is not None else {}
     return {
-        "flops": _flops_figure(cells, lines, found, unit),
+        "flops": _flops_figure(cells, lines, types, unit),
         "sizes": _sizes_figure(cells, unit) if sized else None,
-        "laws": [*doubts(study), *law_lines(found)] if found is not None else [],
+        "laws": laws_of(study, found),
     }
 
 
 @drawn
 def _flops_figure(
-    cells: Sequence[Cell], lines: Mapping[str, Line], found: Mapping[str, Any] | None, unit: str
+    cells: Sequence[Cell], lines: Mapping[str, Line], types: Mapping[str, Curve], unit: str
 ) -> str:
     """Loss against FLOPs, a line for each arm, and the laws through each type's best sizes."""
     figure, axes = _logarithmic("training FLOPs of a run", unit)
@@ -56,13 +57,11 @@ def _flops_figure(
         axes.plot(x, y, color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.2)
         for cell in own:
             axes.plot([cell.flops] * 2, [min(cell.losses), max(cell.losses)], color=colour)
-    for one in found["types"].values() if found is not None else ():
-        law, points = one["law"], [point["flops"] for point in one["points"]]
-        if law is None:
-            continue
-        fitted = Law(law["a"], law["b"], law["c"])
-        x = np.geomspace(min(points), max(points), 60).tolist()
-        axes.plot(x, [fitted(flops) for flops in x], color=FAINT, linewidth=3, alpha=0.5)
+    for one in types.values():
+        if one.law is not None:
+            flops = [cell.flops for cell in one.best]
+            x = np.geomspace(min(flops), max(flops), 60).tolist()
+            axes.plot(x, [one.law(each) for each in x], color=FAINT, linewidth=3, alpha=0.5)
     return as_svg(figure)
 
 

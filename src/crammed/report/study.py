@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jinja2 import UndefinedError
-
 import crammed
 from crammed.budget import Budget, format_seconds
 from crammed.errors import InputError
@@ -26,23 +24,19 @@ from crammed.report.page import templates, write_report
 from crammed.report.scaling import scaling
 from crammed.study import table
 from crammed.study.arms import merged
-from crammed.study.budgets import at, by_budget
-from crammed.study.folder import RESULT, read_result, run_folder
+from crammed.study.budgets import at
+from crammed.study.result import RESULT, Run, StudyResult, read_result, run_folder
 from crammed.study.statistics import (
     compare_arms,
     decidable,
     decidable_text,
-    main_measure,
     smallest_difference,
-    values_of,
 )
 from crammed.terminal.progress import SILENT, Progress
 from crammed.terminal.quiet import visible
 
 Json = dict[str, Any]
 
-_NOT_A_RESULT = (KeyError, TypeError, ValueError, AttributeError, IndexError, UndefinedError)
-"""What a result that somebody has edited may raise."""
 COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "seconds": ("charged time", format_seconds),
     "tokens": ("tokens", quantity),
@@ -63,32 +57,25 @@ def write_study_page(folder: Path, out: Path, progress: Progress = SILENT) -> Pa
         InputError: the folder holds no results of a study.
     """
     study = read_result(folder)
-    if study is None:
+    if study.baseline not in study.arms:
         raise InputError(f"{folder} holds no study: name the folder of one, with its {RESULT}")
-    try:
-        page = _page(folder, study, _linked(folder, study, out, progress))
-    except _NOT_A_RESULT as error:
-        raise InputError(
-            f"{folder / RESULT} is damaged: it does not hold the results of a study; restore it "
-            "from a copy"
-        ) from error
-    write_text(out, visible(page))
+    write_text(out, visible(_page(folder, study, _linked(folder, study, out, progress))))
     return out
 
 
-def _page(folder: Path, study: Json, links: Mapping[tuple[str, str], str]) -> str:
+def _page(folder: Path, study: StudyResult, links: Mapping[tuple[str, str], str]) -> str:
     environment = templates()
     for name in ("difference", "interval", "mean", "p"):
         environment.filters[f"arm_{name}"] = getattr(table, f"{name}_text")
-    parts, curves = by_budget(study), read_curves(folder, study)
+    parts, curves = study.parts(), read_curves(folder, study)
     first = next(iter(parts.values()))
-    lines = lines_of(list(first["arms"]), first["baseline"])
+    lines = lines_of(list(first.arms), first.baseline)
     keys = {arm: (OF_THE_PAGE[colour], dashes) for arm, (colour, dashes) in lines.items()}
     return environment.get_template("study.html.j2").render(
-        name=study.get("name") or folder.resolve().name,
+        name=folder.resolve().name,
         study=study,
-        arms=first["arms"],
-        baseline=first["baseline"],
+        arms=first.arms,
+        baseline=first.baseline,
         keys=keys,
         parts=[_part(label, part, curves, lines) for label, part in parts.items()],
         scaling=scaling(study, lines),
@@ -101,30 +88,32 @@ def _page(folder: Path, study: Json, links: Mapping[tuple[str, str], str]) -> st
 
 
 def _part(
-    label: str, part: Json, curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, Line]
+    label: str, part: StudyResult, curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, Line]
 ) -> Json:
     """What the page says about one budget of a study; most studies have a single one."""
-    names = {arm: at(arm, label) if label else arm for arm in part["arms"]}
+    names = {arm: at(arm, label) if label else arm for arm in part.arms}
     own = {arm: curves[name] for arm, name in names.items() if name in curves}
     return {
         "label": label,
-        "budget": _budget_text(part["budget"]),
+        "budget": str(Budget.parse(part.budget)),
         "judged": decidable(part) is not False,
         "decided": decidable_text(part),
         "forests": [_forest(part, measure) for measure in table.judged_by(part)],
-        "curves": [curves_figure(own, lines, axis, main_measure(part)) for axis in AXES]
+        "curves": [curves_figure(own, lines, axis, part.main_measure()) for axis in AXES]
         if own
         else [],
         "arms": list(own),
     }
 
 
-def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tuple[str, str], str]:
+def _linked(
+    folder: Path, study: StudyResult, out: Path, progress: Progress
+) -> dict[tuple[str, str], str]:
     """Links from the page to those of the runs, by arm and seed, which are written if need be."""
     runs = {
         (arm, seed): run_folder(folder, arm, int(seed))
-        for arm, entry in study["arms"].items()
-        for seed in entry["runs"]
+        for arm, entry in study.arms.items()
+        for seed in entry.runs
     }
     there = {key: run for key, run in runs.items() if (run / "metrics.jsonl").exists()}
     links = {}
@@ -132,7 +121,7 @@ def _linked(folder: Path, study: Json, out: Path, progress: Progress) -> dict[tu
     if old:
         with progress.task("pages", len(old)) as task:
             for done, run in enumerate(old, 1):
-                with suppress(InputError, *_NOT_A_RESULT):  # unfinished or damaged: no page
+                with suppress(InputError):  # unfinished or damaged: no page
                     write_report([run], run / "report.html")
                 task.update(done, run.name)
     for key, run in there.items():
@@ -151,22 +140,10 @@ def _lacks_page(run: Path) -> bool:
     return any(file.exists() and file.stat().st_mtime_ns > written for file in results)
 
 
-def _budget_text(budget: str) -> str:
-    """A budget in words.
-
-    Raises:
-        ValueError: it is not one, which only a damaged result holds.
-    """
-    try:
-        return str(Budget.parse(budget))
-    except InputError as error:
-        raise ValueError(str(error)) from error
-
-
 # ---- differences
 
 
-def _forest(study: Json, measure: str) -> Json:
+def _forest(study: StudyResult, measure: str) -> Json:
     """What the page says about one measure; positions are in percent of the width."""
     judged = decidable(study) is not False
     compared = compare_arms(study, (measure,))
@@ -185,7 +162,7 @@ def _forest(study: Json, measure: str) -> Json:
             low, high = (one["interval"] if judged and one["interval"] else None) or (0.0, 0.0)
             difference = one["difference"] or 0.0
             shown |= {
-                **{"one": one, "base": row["arm"] == study["baseline"]},
+                **{"one": one, "base": row["arm"] == study.baseline},
                 **{"dot": place(difference), "left": place(low), "right": place(high)},
                 "beyond": abs(difference) > limit,
                 "untrained": table.untrained_text(study, row["arm"], measure),
@@ -228,15 +205,14 @@ def _ticks(limit: float) -> list[tuple[float, int]]:
 # ---- arms and runs
 
 
-def _costs(study: Json) -> Json:
+def _costs(study: StudyResult) -> Json:
     """Means over the seeds of each arm; a cost that no arm has recorded gets no column."""
     known = {
-        name: {arm: values_of(entry, name) for arm, entry in study["arms"].items()}
-        for name in COSTS
+        name: {arm: entry.values_of(name) for arm, entry in study.arms.items()} for name in COSTS
     }
     columns = [name for name, arms in known.items() if any(arms.values())]
     rows = []
-    for arm in study["arms"]:
+    for arm in study.arms:
         if any(known[name][arm] for name in columns):
             means = [sum(v) / len(v) if (v := known[name][arm]) else None for name in columns]
             shown = zip(columns, means, strict=True)
@@ -245,28 +221,28 @@ def _costs(study: Json) -> Json:
     return {"titles": [COSTS[name][0] for name in columns], "rows": rows}
 
 
-def _changes(study: Json) -> list[Json]:
+def _changes(study: StudyResult) -> list[Json]:
     """How each arm differs from the baseline: its recipe, its own words, and words it lacks."""
-    base_recipe, *base = merged(study["arms"][study["baseline"]]["words"])
+    base_recipe, *base = merged(study.arms[study.baseline].words)
     changes = []
-    for arm, entry in study["arms"].items():
-        recipe, *words = merged(entry["words"])
+    for arm, entry in study.arms.items():
+        recipe, *words = merged(entry.words)
         own = [word for word in words if word not in base]
         keys = {word.partition("=")[0] for word in words}
         gone = [word for word in base if word.partition("=")[0] not in keys]
         changes.append(
             {
                 "arm": arm,
-                "base": arm == study["baseline"],
-                "recipe": recipe if recipe != base_recipe or arm == study["baseline"] else "",
-                "words": base if arm == study["baseline"] else own,
-                "gone": [] if arm == study["baseline"] else gone,
+                "base": arm == study.baseline,
+                "recipe": recipe if recipe != base_recipe or arm == study.baseline else "",
+                "words": base if arm == study.baseline else own,
+                "gone": [] if arm == study.baseline else gone,
             }
         )
     return changes
 
 
-def _runs(study: Json, links: Mapping[tuple[str, str], str]) -> list[Json]:
+def _runs(study: StudyResult, links: Mapping[tuple[str, str], str]) -> list[Json]:
     """Every run: its measures, or why it failed, and the link to its page."""
     measures = table.judged_by(study)
     return [
@@ -274,14 +250,14 @@ def _runs(study: Json, links: Mapping[tuple[str, str], str]) -> list[Json]:
             "arm": arm,
             "seed": seed,
             "link": links.get((arm, seed)),
-            "failed": run.get("failed"),
+            "failed": run.failed,
             "cells": [_value(run, measure) for measure in measures],
         }
-        for arm, entry in study["arms"].items()
-        for seed, run in entry["runs"].items()
+        for arm, entry in study.arms.items()
+        for seed, run in entry.runs.items()
     ]
 
 
-def _value(run: Json, measure: str) -> str:
-    values = values_of({"runs": {"": run}}, measure)
-    return table.number_text(values[0], measure) if values else ""
+def _value(run: Run, measure: str) -> str:
+    value = run.value(measure)
+    return "" if value is None else table.number_text(value, measure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -102,14 +102,26 @@ def read_summary(run: Path) -> dict[str, Any] | None:
     """
     file = run / "summary.json"
     values = read_json(file)
-    if values is None:
-        return None
+    if values is not None:
+        checked(file, values, _Summary)
+    return values
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def checked(file: Path, values: Any, model: type[Model]) -> Model:
+    """What a file holds, if it has the shape of this model.
+
+    Raises:
+        InputError: it has not; names the first fault.
+    """
     try:
-        _Summary.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        where = ".".join(map(str, fault["loc"]))
+        where = f"{'.'.join(map(str, fault['loc']))!r}: " if fault["loc"] else ""
+        words = fault["msg"].removeprefix("Value error, ")
         raise InputError(
-            f"{file} is damaged: {where!r}: {fault['msg'].lower()}; restore it from a copy"
+            f"{file} is damaged: {where}{words[0].lower()}{words[1:]}; restore it from a copy"
         ) from error
-    return values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -13,25 +13,12 @@ from typing import NamedTuple
 from crammed.budget import Clock, format_seconds
 from crammed.files.writing import last_record
 from crammed.quantity import counted
+from crammed.study.folder import Left
+from crammed.study.timing import Finished
 from crammed.terminal.progress import Progress
 
 _UNKNOWN = 0.5
 """The assumed share of a run's time that judging takes, until a run has been judged."""
-
-
-class Running(NamedTuple):
-    """A run that has been started and has not ended.
-
-    Attributes:
-        is_judged: whether it is judged after training.
-        is_trained: whether it was trained before, so that only judging is left.
-    """
-
-    arm: str
-    seed: int
-    folder: Path
-    is_judged: bool = False
-    is_trained: bool = False
 
 
 @dataclass
@@ -65,18 +52,6 @@ class _State(NamedTuple):
     left: float = math.inf
 
 
-class Expected(NamedTuple):
-    """What runs take by those that finished in earlier calls, in seconds.
-
-    Attributes:
-        trained: a run without its judges, by arm.
-        judged: all judges of a run; infinity if unknown.
-    """
-
-    trained: Mapping[str, float]
-    judged: float = math.inf
-
-
 @dataclass
 class Board:
     """The state of all runs.
@@ -85,15 +60,17 @@ class Board:
         seeds: how many runs each arm has.
         finished: how many of them have finished, by arm; `failed` counts those that failed.
         waiting: the runs that have not been started.
-        expected: what is known before the first run has ended.
+        before: seconds that a run takes without its judges, by arm, and `judged` those of all of
+            its judges (infinity if unknown), by what finished in earlier calls.
     """
 
     seeds: int
     clock: Clock
     finished: Counter[str]
     failed: Counter[str] = field(default_factory=Counter)
-    waiting: list[Running] = field(default_factory=list)
-    expected: Expected = field(default_factory=lambda: Expected({}))
+    waiting: list[Left] = field(default_factory=list)
+    before: Mapping[str, float] = field(default_factory=dict)
+    judged: float = math.inf
     _seen: dict[Path, _Seen] = field(default_factory=dict)
     _training: list[tuple[str, float]] = field(default_factory=list)
     _judging: list[float] = field(default_factory=list)
@@ -103,17 +80,19 @@ class Board:
         cls,
         arms: Iterable[str],
         seeds: int,
-        todo: Iterable[Running],
-        expected: Expected,
+        todo: Sequence[Left],
+        known: Finished,
         progress: Progress,
     ) -> Board:
         """The state before the first run that is left, of those in `todo`, has been started."""
-        waiting = list(todo)
-        left = Counter(run.arm for run in waiting)
+        left = Counter(run.arm for run in todo)
         finished = Counter({arm: seeds - left[arm] for arm in arms})
-        return cls(seeds, progress.clock, finished, waiting=waiting, expected=expected)
+        before = {arm: took + (known.rest or 0.0) for arm, took in known.trained.items()}
+        judges = dict.fromkeys(judge.name for run in todo for judge in run.judges)
+        judged = sum(known.judging.get(name, math.inf) for name in judges)
+        return cls(seeds, progress.clock, finished, Counter(), [*todo], before, judged)
 
-    def ended(self, run: Running, *, failed: bool) -> None:
+    def ended(self, run: Left, *, failed: bool) -> None:
         """Note the end of a run."""
         (self.failed if failed else self.finished)[run.arm] += 1
         self._start(run)
@@ -121,7 +100,7 @@ class Board:
         if failed or seen is None:
             return
         until = self.clock() if seen.judging is None else seen.judging
-        if not run.is_trained:  # an earlier call may have trained a part of it
+        if run.before is None:  # an earlier call may have trained a part of it
             self._training.append((run.arm, max(until - seen.since, seen.trained)))
         if seen.judging is not None:
             self._judging.append(self.clock() - seen.judging)
@@ -131,7 +110,7 @@ class Board:
         failed = f", {self.failed[arm]} failed" if self.failed[arm] else ""
         return f"{self.finished[arm]} of {counted(self.seeds, 'run')}{failed}"
 
-    def look(self, running: Collection[Running]) -> tuple[float, str, float]:
+    def look(self, running: Collection[Left]) -> tuple[float, str, float]:
         """How many runs are done, with fractions for those running; the state in words; and the
         seconds until all have ended, infinity until it is known what a run takes."""
         states = {run: self._state(run) for run in running}
@@ -143,14 +122,14 @@ class Board:
         words = "; ".join([f"{self.finished.total()} finished", *failed, *shown])
         return done, words, self._left(states)
 
-    def _start(self, run: Running) -> None:
+    def _start(self, run: Left) -> None:
         if run in self.waiting:
             self.waiting.remove(run)
 
-    def _state(self, run: Running) -> _State:
+    def _state(self, run: Left) -> _State:
         self._start(run)
         seen = self._seen.setdefault(run.folder, _Seen(self.clock()))
-        if run.is_judged and (run.folder / "summary.json").exists():
+        if run.judges and (run.folder / "summary.json").exists():
             return self._while_judged(run, seen)
         if (run.folder / "final").exists():  # which is written when training has ended
             share = 1.0 - self._share_of_judging(run)
@@ -159,7 +138,7 @@ class Board:
             return self._while_trained(run, seen, trained)
         return _State(0.0, "")
 
-    def _while_trained(self, run: Running, seen: _Seen, share: float) -> _State:
+    def _while_trained(self, run: Left, seen: _Seen, share: float) -> _State:
         now = self.clock()
         of_judging = self._share_of_judging(run)
         done, words = (1.0 - of_judging) * share, f"{100 * share:.0f} %"
@@ -175,7 +154,7 @@ class Board:
         left += judged
         return _State(done, f"{words}, {format_seconds(round(left))} left", left)
 
-    def _while_judged(self, run: Running, seen: _Seen) -> _State:
+    def _while_judged(self, run: Left, seen: _Seen) -> _State:
         if seen.judging is None:
             seen.judging = self.clock()
         took, expected = self.clock() - seen.judging, self._judged(run)
@@ -186,23 +165,23 @@ class Board:
             return _State(done, f"judging, {format_seconds(round(took))} so far", left)
         return _State(done, f"judging, {format_seconds(round(left))} left", left)
 
-    def _judged(self, run: Running) -> float:
+    def _judged(self, run: Left) -> float:
         """Seconds that judging a run takes; infinity if unknown."""
-        if not run.is_judged:
+        if not run.judges:
             return 0.0
-        return statistics.median(self._judging) if self._judging else self.expected.judged
+        return statistics.median(self._judging) if self._judging else self.judged
 
-    def _share_of_judging(self, run: Running) -> float:
+    def _share_of_judging(self, run: Left) -> float:
         """The share of a run's time in this study that goes to its judges."""
-        if not run.is_judged or run.is_trained:
-            return float(run.is_judged)
+        if not run.judges or run.before is not None:
+            return float(bool(run.judges))
         judged = self._judged(run)
-        known = [took for _, took in self._training] or list(self.expected.trained.values())
+        known = [took for _, took in self._training] or list(self.before.values())
         if math.isinf(judged) or not known:
             return _UNKNOWN
         return judged / max(judged + statistics.median(known), 1e-9)
 
-    def _left(self, states: Mapping[Running, _State]) -> float:
+    def _left(self, states: Mapping[Left, _State]) -> float:
         """Seconds until the last run has ended, if as many run at a time as now."""
         trained = self._trained(states)
         lefts = [
@@ -212,24 +191,23 @@ class Board:
         lefts += [self._whole(run, trained) for run in self.waiting]
         return max([sum(lefts) / max(1, len(states)), *lefts])
 
-    def _trained(self, states: Mapping[Running, _State]) -> dict[str, float]:
+    def _trained(self, states: Mapping[Left, _State]) -> dict[str, float]:
         """Seconds that a run takes before its judges, by arm."""
         now = [(run.arm, self._seen[run.folder].trained) for run in states]
         here = [*self._training, *(pair for pair in now if pair[1])]
-        before = self.expected.trained
-        paces = [took / before[arm] for arm, took in here if before.get(arm)]
+        paces = [took / self.before[arm] for arm, took in here if self.before.get(arm)]
         # This machine may be slower, or busier, than the one where other runs finished.
         pace = statistics.median(paces) if paces else 1.0
         by_arm: dict[str, list[float]] = {}
         for arm, took in here:
             by_arm.setdefault(arm, []).append(took)
         means = {arm: statistics.fmean(each) for arm, each in by_arm.items()}
-        return {**{arm: pace * took for arm, took in before.items()}, **means}
+        return {**{arm: pace * took for arm, took in self.before.items()}, **means}
 
-    def _whole(self, run: Running, trained: Mapping[str, float]) -> float:
+    def _whole(self, run: Left, trained: Mapping[str, float]) -> float:
         """Seconds left of a run that does not show how far it is; infinity if nothing tells."""
         whole = self._judged(run)
-        if not run.is_trained:
+        if run.before is None:
             others = statistics.fmean(trained.values()) if trained else math.inf
             whole += trained.get(run.arm, others)
         seen = self._seen.get(run.folder)

@@ -7,11 +7,9 @@ A study's file names them as multiples of ``--budget``: ``budgets: {x1: 1, x4: 4
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from crammed.budget import Budget
 from crammed.errors import InputError
-from crammed.study.statistics import decidable, on_plateau
 
 LIMIT = "budget.limit="
 _LONGEST = 100
@@ -70,36 +68,3 @@ def _times(budget: Budget, label: str, factor: float) -> Budget:
         return budget.times(factor)
     except InputError as error:
         raise InputError(f"budgets.{label}, {factor:g} times {budget.text}: {error}") from error
-
-
-def by_budget(study: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A study's result for each of its budgets, by label, with the arms under their own names.
-
-    Args:
-        study: what `run_study` returns.
-
-    Returns:
-        results of the same form, each with the arms of one budget; for a study without budgets of
-        its own, one result with an empty label.
-    """
-    labels = study.get("budgets", {})
-    if not labels:
-        return {"": dict(study)}
-    parts = {}
-    for label, limit in labels.items():
-        end = at("", label)
-        arms = {
-            arm.removesuffix(end): entry
-            for arm, entry in study["arms"].items()
-            if arm.endswith(end)
-        }
-        base = study["baseline"].rpartition("@")[0]
-        parts[label] = {**study, "budget": limit, "budgets": {}, "baseline": base, "arms": arms}
-    return parts
-
-
-def still_on_plateau(study: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The arms that are still on the plateau at budgets whose baseline is not, by label."""
-    parts = by_budget(study).items()
-    slow = {label: on_plateau(part) for label, part in parts if decidable(part)}
-    return {label: arms for label, arms in slow.items() if arms}

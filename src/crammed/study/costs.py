@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from crammed.budget import Budget, format_seconds
 from crammed.config import RunConfig
@@ -16,8 +16,8 @@ from crammed.rules.sizing import in_vocabulary, vocabulary, with_values
 from crammed.study.arms import Study, merged
 from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, of_training
-from crammed.study.folder import finished_runs, read_result, run_folder
-from crammed.study.judges import Judge, stale_suites, without_stale
+from crammed.study.folder import begun_arms, left_runs
+from crammed.study.judges import Judge
 from crammed.study.places import threads_of
 from crammed.study.timing import Finished, Timing
 
@@ -101,18 +101,18 @@ def cost_of(
     Raises:
         InputError: an arm is not valid, or the folder is damaged.
     """
-    threads, arms = threads_of(jobs), finished_runs(out)
+    threads, arms = threads_of(jobs), begun_arms(study, seeds, out, judges)
     configs = {arm: _config(study, arm, corpora, budget, threads) for arm in study.arms}
     base, finished = configs[study.baseline], Finished.of(arms)
-    left = list(_left(study, seeds, out, arms, judges))
-    seconds, uncounted = 0.0, dict.fromkeys(each for one in left for each in one.judges)
-    for arm, trained, asked in left:
-        config, rows = configs[arm], corpora.rows(configs[arm].corpus)
-        if not trained:
-            known = finished.trained.get(arm)
+    left = left_runs(study, seeds, arms, out, judges)
+    seconds, uncounted = 0.0, dict.fromkeys(judge.name for run in left for judge in run.judges)
+    for run in left:
+        config, rows = configs[run.arm], corpora.rows(configs[run.arm].corpus)
+        if run.before is None:
+            known = finished.trained.get(run.arm)
             seconds += timing.training(config, rows) if known is None else known
             seconds += timing.rest(config, rows) if finished.rest is None else finished.rest
-        seconds += sum(finished.judging.get(each, 0.0) for each in asked)
+        seconds += sum(finished.judging.get(judge.name, 0.0) for judge in run.judges)
     cores = (base.compute.threads or threads) if choose_kind(base.compute, []) == "cpu" else 0
     unknown = tuple(each for each in uncounted if each not in finished.judging)
     return Cost(len(configs), len(configs) * seeds, len(left), seconds, jobs, cores, unknown)
@@ -126,30 +126,3 @@ def _config(study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads
     if "vocab_size" not in fixed["tokenizer"]:  # it is chosen once text has been read
         return with_values(config, {"tokenizer.vocab_size": vocabulary(config.model.width)})
     return in_vocabulary(config, corpora.vocabulary(config.corpus))
-
-
-class _Left(NamedTuple):
-    """What a run lacks: training, unless it is trained, and the scores of these judges."""
-
-    arm: str
-    trained: bool
-    judges: tuple[str, ...]
-
-
-def _left(
-    study: Study, seeds: int, out: Path, arms: Mapping[str, Any], judges: Sequence[Judge]
-) -> Iterator[_Left]:
-    """The runs that `run_study` would train or judge: those that are not complete.
-
-    Args:
-        arms: as `finished_runs` returns them.
-    """
-    stale = stale_suites(judges, (read_result(out) or {}).get("judges", {}))
-    for arm in study.arms:
-        runs = arms.get(arm, {"runs": {}})["runs"]
-        for seed in range(seeds):
-            trained = (run_folder(out, arm, seed) / "summary.json").exists()
-            run = without_stale(runs.get(str(seed), {}), stale) if trained else {}
-            lacking = tuple(judge.name for judge in judges if judge.is_missing(run))
-            if not trained or lacking:
-                yield _Left(arm, trained, lacking)

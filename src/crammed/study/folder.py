@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import glob
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from crammed.budget import Budget
 from crammed.config import RunConfig, TokenizerConfig
 from crammed.errors import InputError
-from crammed.files.folders import inside
 from crammed.files.writing import read_json
 from crammed.planning.settling import device_of, measuring
 from crammed.rules.choosing import Asked, Chosen, choose
@@ -20,6 +19,7 @@ from crammed.rules.recipe import load_config
 from crammed.rules.sizing import with_values
 from crammed.runs.directory import differences, read_config
 from crammed.runs.resuming import as_begun, ask_in
+from crammed.runs.summary import read_summary
 from crammed.study.arms import (
     FORMER,
     Study,
@@ -30,89 +30,87 @@ from crammed.study.arms import (
 )
 from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, Corpora, of_training
-from crammed.study.statistics import lower_is_better
-from crammed.study.timing import JUDGING, WHOLE
+from crammed.study.judges import Judge, stale_suites, without_stale
+from crammed.study.result import RESULT, Arm, Run, read_result, run_folder
 from crammed.terminal.progress import Progress
 
-RESULT = "study.json"
-_SECTIONS = ("chosen", "judges", "protocols", "corpora", "budgets")
-_MOST = 1e30
-"""Every number of a run is smaller than this."""
 
+@dataclass(frozen=True, eq=False)
+class Left:
+    """A run that is to be trained, judged, or both.
 
-def run_folder(out: Path, arm: str, seed: int) -> Path:
-    """The run directory of an arm with a seed.
-
-    Raises:
-        InputError: the arm's name leads out of the folder.
+    Attributes:
+        before: its entry in ``study.json`` if it is trained already.
+        judges: those that are still to score it.
     """
-    return inside(out, f"{arm}-{seed}", f"{out / RESULT}")
+
+    arm: str
+    seed: int
+    folder: Path
+    before: Run | None = None
+    judges: tuple[Judge, ...] = ()
 
 
-def read_result(out: Path) -> dict[str, Any] | None:
-    """What the folder's ``study.json`` holds; None if there is none.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    found = read_json(out / RESULT)
-    if found is not None and not _is_result(found):
-        raise _no_results(out)
-    return found
-
-
-def _is_result(found: Mapping[str, Any]) -> bool:
-    """Whether this has the shape of a result, whichever version wrote it."""
-    try:
-        json.dumps(found, allow_nan=False)
-        sections = (found.get(name, {}) for name in _SECTIONS)
-        arms = found["arms"].values()
-        return all(isinstance(each, dict) for each in sections) and all(map(_is_arm, arms))
-    except (KeyError, TypeError, AttributeError, ValueError):
-        return False
-
-
-def _is_arm(entry: Mapping[str, Any]) -> bool:
-    words, runs = entry["words"], entry["runs"].items()
-    return (
-        isinstance(words, list)
-        and all(isinstance(word, str) for word in words)
-        and all(seed.isdecimal() and _is_run(run) for seed, run in runs)
-    )
-
-
-def _is_run(run: Mapping[str, Any]) -> bool:
-    """Whether a run says why it failed, or has numbers wherever they are needed."""
-    if "failed" in run:
-        return isinstance(run["failed"], str)
-    losses = (value for name, value in run.items() if lower_is_better(name))
-    took = (*run.get(JUDGING, {}).values(), *([run[WHOLE]] if WHOLE in run else []))
-    numbers = (run["tokens"], run["seconds"], *losses, *run.get("scores", {}).values(), *took)
-    reasons = run.get("unscored", {}).values()
-    return all(isinstance(each, int | float) and abs(each) < _MOST for each in numbers) and all(
-        isinstance(each, str) for each in reasons
-    )
-
-
-def finished_runs(out: Path) -> dict[str, dict[str, Any]]:
-    """The arms in the folder's ``study.json`` with finished runs, without those that failed.
+def begun_arms(study: Study, seeds: int, out: Path, judges: Sequence[Judge]) -> dict[str, Arm]:
+    """The arms of the study and those in the folder, with the runs that have finished.
 
     Why scores are missing is left out: a call that asks for them tries again, and says it again.
-
-    Raises:
-        InputError: the file is damaged.
+    Scores by data that has changed are left out, also of arms and seeds that are not asked for now.
     """
     found = read_result(out)
-    finished: dict[str, dict[str, Any]] = {}
-    for arm, entry in found["arms"].items() if found is not None else ():
-        runs = {
-            seed: {name: value for name, value in run.items() if name != "unscored"}
-            for seed, run in entry["runs"].items()
-            if "failed" not in run
-        }
-        if runs:
-            finished[arm] = {**entry, "runs": runs}
-    return finished
+    arms = {arm: Arm(words=as_typed(study.words(arm)), runs={}) for arm in study.arms}
+    for name, arm in found.arms.items():
+        good = {seed: run for seed, run in arm.runs.items() if run.failed is None}
+        if good:
+            runs = {seed: run.without("unscored") for seed, run in good.items()}
+            arms.setdefault(name, arm).runs = runs
+    for name in study.arms:
+        # A run that finished just before its study was killed has its result in its own folder.
+        for seed in (number for number in range(seeds) if str(number) not in arms[name].runs):
+            with suppress(InputError):  # a damaged result; the run itself will report it
+                if (run := result_of(run_folder(out, name, seed))) is not None:
+                    arms[name].runs[str(seed)] = run
+    stale = stale_suites(judges, found.judges)
+    for arm in arms.values():
+        arm.runs = {number: without_stale(run, stale) for number, run in arm.runs.items()}
+    return arms
+
+
+def result_of(run: Path) -> Run | None:
+    """What a study keeps of a run; None if it has not finished.
+
+    Raises:
+        InputError: its result is damaged.
+    """
+    summary = read_summary(run)
+    if summary is None:
+        return None
+    names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes", "joules")
+    kept = {name: summary[name] for name in names if summary.get(name) is not None}
+    return Run.model_validate({**summary["heldout"], **kept, "seconds": summary["charged_seconds"]})
+
+
+def left_runs(
+    study: Study, seeds: int, arms: Mapping[str, Arm], out: Path, judges: Sequence[Judge]
+) -> list[Left]:
+    """The runs that are to be trained or judged.
+
+    They come seed by seed, so that a study that is cut short has complete seeds.
+
+    Args:
+        arms: as `begun_arms` returns them.
+    """
+    left = []
+    for seed in range(seeds):
+        for arm in study.arms:
+            folder, entry = run_folder(out, arm, seed), arms[arm].runs.get(str(seed))
+            if not (folder / "summary.json").exists():
+                entry = None  # it was removed to train the run again
+            scores = entry.scores if entry is not None else {}
+            wanted = tuple(judge for judge in judges if judge.lacks(scores))
+            if entry is None or wanted:
+                left.append(Left(arm, seed, folder, entry, wanted))
+    return left
 
 
 class Chooser:
@@ -134,7 +132,7 @@ class Chooser:
         self._threads = threads
         self._progress = progress
         self._out = out
-        self._before = (read_result(out) or {}).get("chosen", {})
+        self._before = read_result(out).chosen
 
     def __call__(self, arm: str, asked: Asked, rows: int | None) -> RunConfig:
         """The configuration with its open values chosen; see `Choose`."""
@@ -222,19 +220,19 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
         InputError: it holds runs with another budget, corpus or configuration of an arm.
     """
     refuse_foreign(out)
-    finished = finished_runs(out)
-    found = read_result(out) or {}
-    if finished and found.get("corpus") != corpora.base.sha256:
+    found = read_result(out)
+    finished = {name: arm for name, arm in found.arms.items() if arm.values_of("seconds")}
+    if finished and found.corpus != corpora.base.sha256:
         raise _another(out, "it was trained on another corpus")
-    if finished and found.get("budget") != budget.text:
-        raise _another(out, f"budget: {found.get('budget')} there, {budget.text} here")
+    if finished and found.budget != budget.text:
+        raise _another(out, f"budget: {found.budget} there, {budget.text} here")
     for arm in study.arms:
         runs = [(seed, run_folder(out, arm, seed)) for seed in range(seeds)]
         there = [(seed, run) for seed, run in runs if (run / "config.json").exists()]
         if there:
             _compare_runs(there, config_of(study, arm, corpora, budget), arm, out)
         elif arm in finished:
-            _compare_words(finished[arm]["words"], as_typed(study.words(arm)), arm, out)
+            _compare_words(finished[arm].words, as_typed(study.words(arm)), arm, out)
 
 
 def config_of(study: Study, arm: str, corpora: ArmCorpora, budget: Budget) -> RunConfig:

@@ -22,6 +22,7 @@ from crammed.evaluation.scores.score import means_over
 from crammed.files.hashes import json_hash, sha256
 from crammed.files.writing import read_json
 from crammed.hints import did_you_mean
+from crammed.study.result import Arm, Run, StudyResult
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import load_suite
 
@@ -68,11 +69,7 @@ class Judge:
         """The folder of a run's evaluation by its protocol."""
         return run / f"evaluation{self.by.replace('@', '-', 1)}"
 
-    def is_missing(self, run: Mapping[str, Any]) -> bool:
-        """Whether a run of ``study.json`` lacks a score that this judge gives."""
-        return bool(self.lacks(run.get("scores", {})))
-
-    def lacks(self, scores: Mapping[str, Any]) -> list[str]:
+    def lacks(self, scores: Mapping[str, float]) -> list[str]:
         """The names of its scores that are missing from these."""
         return [name for name in self.names if not any(_is_of(each, name) for each in scores)]
 
@@ -193,13 +190,13 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, entry in given.get("tasks", {}).items():
         if any(_is_of(score := f"{GLUE}.{name}{judge.by}", each) for each in judge.names):
-            found |= _both(score, entry, "median")
+            found |= _both(score, entry)
     return found
 
 
 def with_scores(
-    before: Mapping[str, Any], given: Mapping[str, float], judge: Judge
-) -> dict[str, Any]:
+    before: Mapping[str, float], given: Mapping[str, float], judge: Judge
+) -> dict[str, float]:
     """The scores of a run, with those that a judge has given it.
 
     The mean is over the tasks of this judge, so that it is of the same tasks in all runs. It is
@@ -214,21 +211,16 @@ def with_scores(
     return {**kept, **_means(kept, judge)}
 
 
-def with_same_means(arms: dict[str, Any], judges: Iterable[Judge]) -> dict[str, Any]:
-    """The arms of ``study.json`` with all means over the tasks of these judges.
-
-    Args:
-        judges: those that are about to score other runs.
-    """
+def with_same_means(arms: dict[str, Arm], judges: Iterable[Judge]) -> dict[str, Arm]:
+    """The arms with all means over the tasks of these judges, which are about to score others."""
     asked = {judge.name: judge for judge in judges}
-    for run in (run for entry in arms.values() for run in entry["runs"].values()):
+    for run in (run for arm in arms.values() for run in arm.runs.values() if run.scores):
         for judge in asked.values():
-            if "scores" in run:
-                run["scores"] = with_scores(run["scores"], {}, judge)
+            run.scores = with_scores(run.scores, {}, judge)
     return arms
 
 
-def _means(scores: Mapping[str, Any], judge: Judge) -> dict[str, float]:
+def _means(scores: Mapping[str, float], judge: Judge) -> dict[str, float]:
     """The mean over a judge's tasks, and that of the untrained twins."""
     found: dict[str, float] = {}
     for kind in ("", _UNTRAINED):
@@ -260,15 +252,13 @@ def _is_of(score: str, name: str) -> bool:
     return given == wanted and (score == task or score.startswith(f"{task}-"))
 
 
-def _both(name: str, entry: Mapping[str, Any], key: str) -> dict[str, float]:
-    """A score, and that of the untrained twin."""
-    untrained = entry.get("untrained")
-    twin = untrained.get(key) if isinstance(untrained, Mapping) else untrained
-    found = {name: entry.get(key), f"{_UNTRAINED}{name}": twin}
-    return {each: value for each, value in found.items() if value is not None}
+def _both(name: str, entry: Mapping[str, Any]) -> dict[str, float]:
+    """A task's score, and that of the untrained twin."""
+    found = {name: entry, f"{_UNTRAINED}{name}": entry.get("untrained") or {}}
+    return {each: of["median"] for each, of in found.items() if of.get("median") is not None}
 
 
-def unscored(run: Path, judge: Judge, scores: Mapping[str, Any], fault: str) -> dict[str, str]:
+def unscored(run: Path, judge: Judge, scores: Mapping[str, float], fault: str) -> dict[str, str]:
     """Why a run lacks scores that a judge should have given, by the names of the scores.
 
     Args:
@@ -281,11 +271,8 @@ def unscored(run: Path, judge: Judge, scores: Mapping[str, Any], fault: str) -> 
     }
 
 
-def refuse_changed_protocols(judges: Sequence[Judge], study: Mapping[str, Any], out: Path) -> None:
-    """Check that a study's runs were scored by the protocols that judges have now.
-
-    Args:
-        study: what ``study.json`` in `out` holds.
+def refuse_changed_protocols(judges: Sequence[Judge], study: StudyResult, out: Path) -> None:
+    """Check that the runs of the study in a folder were scored by the protocols of judges.
 
     Raises:
         InputError: a protocol's file has changed since then, or a file is in place of the folder
@@ -293,13 +280,12 @@ def refuse_changed_protocols(judges: Sequence[Judge], study: Mapping[str, Any], 
     """
     if any(judge.tasks for judge in judges) and (out / TWINS).is_file():
         raise InputError(f"{out / TWINS} must be a folder: remove the file")
-    before = study.get("protocols", {})
-    runs = [run for arm in study.get("arms", {}).values() for run in arm["runs"].values()]
+    runs = [run for arm in study.arms.values() for run in arm.runs.values()]
     for judge in judges:
         scored = any(out.glob(f"*/{judge.folder(out).name}/evaluation.json")) or any(
-            judge.lacks(run.get("scores", {})) != list(judge.names) for run in runs
+            judge.lacks(run.scores) != list(judge.names) for run in runs
         )
-        if scored and before.get(judge.name) not in (None, judge.protocol_hash()):
+        if scored and study.protocols.get(judge.name) not in (None, judge.protocol_hash()):
             raise InputError(
                 f"{judge.protocol} has changed since runs were scored by it: give what it holds "
                 "now another name, or restore it"
@@ -320,13 +306,11 @@ def stale_suites(judges: Sequence[Judge], before: Mapping[str, str]) -> list[str
     ]
 
 
-def without_stale(run: dict[str, Any], stale: Sequence[str]) -> dict[str, Any]:
-    """A run of ``study.json`` without its scores by these suites."""
-    if "scores" not in run:
-        return run
+def without_stale(run: Run, stale: Sequence[str]) -> Run:
+    """A run without its scores by these suites."""
     kept = {
         name: value
-        for name, value in run["scores"].items()
+        for name, value in run.scores.items()
         if re.split("[.@]", name.removeprefix(_UNTRAINED))[0] not in stale
     }
-    return {**run, "scores": kept}
+    return run.model_copy(update={"scores": kept}) if run.scores else run

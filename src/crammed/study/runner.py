@@ -1,56 +1,43 @@
 """Runs a study: every arm and seed is a run of ``crammed pretrain``, and then judged.
 
 Finished runs are not repeated, so a study that was stopped continues where it was, and one in which
-nothing is left to do ends at once.
-
-``OUT/study.json`` holds ``{"environment", "corpus", "unigram", "budget", "budgets", "jobs",
-"baseline", "description", "chosen", "arms": {name: {"words", "runs": {seed: run}}}}``. A run is
-``{"loss@0.15", "loss@0.25", "bits_per_character@0.15", "bits_per_character@0.25", "tokens",
-"updates", "parameters", "exaflop", "memory_bytes", "joules", "seconds"}``, or ``{"failed":
-reason}``; ``scores`` are those of its judges by name, and ``unscored`` says why some are missing;
-``joules`` are present if known; ``whole_seconds`` are those of its command from start to end, or of
-the last part if it was resumed, and ``judging_seconds`` those of each judge. If the study prepares
-its corpora, each arm has the hash of its ``corpus`` beside its words, and ``corpora`` describes
-each corpus by its hash; ``judges`` holds a hash of the data of each suite, and ``protocols`` one of
-each fine-tuning protocol that judges name.
+nothing is left to do ends at once. ``OUT/study.json`` holds the result (`crammed.study.result`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
-from crammed.errors import InputError, TaskFailed
+from crammed.errors import TaskFailed
 from crammed.files.locks import FolderLock, is_locked
 from crammed.files.writing import write_json
 from crammed.runs.environment import environment
-from crammed.runs.summary import read_summary
-from crammed.study.arms import Study, as_typed, merged
-from crammed.study.board import Board, Running
+from crammed.study.arms import Study, merged
+from crammed.study.board import Board
 from crammed.study.budgets import split
 from crammed.study.checks import check_arms
 from crammed.study.corpora import Corpora, corpora_of, of_training
-from crammed.study.folder import RESULT, finished_runs, read_result, refuse_another, run_folder
+from crammed.study.folder import Left, begun_arms, left_runs, refuse_another, result_of
 from crammed.study.judges import (
     Judge,
     refuse_changed_protocols,
     scores_of,
-    stale_suites,
     unscored,
     with_same_means,
     with_scores,
-    without_stale,
 )
 from crammed.study.places import Ended, Place, opened, threads_of
-from crammed.study.timing import JUDGING, WHOLE, Finished
+from crammed.study.result import RESULT, Arm, Environment, Run, StudyResult, read_result
+from crammed.study.timing import Finished
 from crammed.terminal.progress import Progress
 
 _SCORED = (0, TaskFailed.exit_code)
@@ -60,25 +47,7 @@ SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_TO_END = 60.0
 """How long to wait for the runs of a killed study to end."""
 
-
-@dataclass(frozen=True)
-class _Run:
-    """A run that is to be trained, judged, or both.
-
-    Attributes:
-        command: what to type after ``python`` to train it.
-        before: its entry in ``study.json`` if it is trained already.
-        judges: those that are still to score it.
-    """
-
-    arm: str
-    seed: int
-    folder: Path
-    command: list[str]
-    before: dict[str, Any] | None = None
-    judges: list[Judge] = field(default_factory=list)
-    device: str = "auto"
-    threads: int = 1
+Keep = Callable[[Run], None]
 
 
 def run_study(
@@ -92,7 +61,7 @@ def run_study(
     chosen: Mapping[str, Any] | None = None,
     judges: Sequence[Judge] = (),
     cluster: str | None = None,
-) -> dict[str, Any]:
+) -> StudyResult:
     """Train every arm with every seed, `jobs` runs at a time, which share the CPU's cores.
 
     The folder may hold other arms and seeds of the same study: what has finished there stays in
@@ -113,61 +82,56 @@ def run_study(
     """
     corpora = corpora_of(corpus)
     refuse_another(study, corpora, budget, seeds, out)
-    runs = list(_runs(study, corpora, budget, seeds, out, jobs))
-    todo = _unfinished(runs, _begun(study, corpora, seeds, out, judges), judges)
+    todo = left_runs(study, seeds, begun_arms(study, seeds, out, judges), out, judges)
+    asked = [judge for run in todo for judge in run.judges]
+    commands = {run: _command(run, study, corpora, budget, jobs) for run in todo}
     untrained = dict.fromkeys(run.arm for run in todo if run.before is None)
     check_arms(study, list(untrained), corpora, budget, here=cluster is None)
     with ExitStack() as stack:
-        on_gpus = any(run.device != "cpu" for run in todo)
-        there = opened(jobs, len(todo), on_gpus=on_gpus, cluster=cluster) if todo else None
-        place = stack.enter_context(there) if there is not None else None
+        devices = {_device(command) for command in commands.values()}
+        if todo:
+            there = opened(jobs, len(todo), on_gpus=devices != {"cpu"}, cluster=cluster)
+            place = stack.enter_context(there)
         stack.enter_context(FolderLock(out))
-        before, arms = read_result(out) or {}, _begun(study, corpora, seeds, out, judges)
-        as_it_is = bool(before) and not untrained
-        result: dict[str, Any] = {
-            "environment": before.get("environment") if as_it_is else environment(),
-            "jobs": before.get("jobs") if as_it_is else jobs,
-            "budget": budget.text,
-            "baseline": study.baseline,
-            "description": study.description,
-            "chosen": chosen or {},
+        before, arms = read_result(out), begun_arms(study, seeds, out, judges)
+        result = StudyResult(
+            **_about_machine(jobs, before if not untrained else None),
+            budget=budget.text,
+            baseline=study.baseline,
+            description=study.description,
+            chosen=dict(chosen or {}),
             **_about_budgets(study, budget, before),
             **_about_corpora(study, corpora, out, before),
             **_about_judges(judges, before, out),
-            "arms": with_same_means(arms, [judge for run in todo for judge in run.judges]),
-        }
+            arms=with_same_means(_with_corpora(arms, study, corpora), asked),
+        )
         if result != before:  # a later call takes what was chosen from here
-            write_json(out / RESULT, result)
-        if place is not None:
-            _train_all(study, seeds, todo, result, out, place, progress)
+            write_json(out / RESULT, result.values())
+        if todo:
+            board = Board.of(study.arms, seeds, todo, Finished.of(arms), progress)
+            _train_all(commands, board, result, out, place, progress)
     return result
 
 
-def _board(
-    study: Study, seeds: int, todo: Sequence[_Run], arms: Mapping[str, Any], progress: Progress
-) -> Board:
-    """The state of all runs before the first that is left is started.
-
-    Args:
-        arms: those of ``study.json``, which may have others than the study.
-    """
-    judges = dict.fromkeys(judge.name for run in todo for judge in run.judges)
-    expected = Finished.of(arms).expected(judges)
-    return Board.of(study.arms, seeds, map(_shown, todo), expected, progress)
+def _about_machine(jobs: int, before: StudyResult | None) -> dict[str, Any]:
+    """The machine that trains; that of the result before if nothing is to be trained."""
+    if before is not None and before.arms:
+        return {"environment": before.environment, "jobs": before.jobs}
+    return {"environment": Environment(**environment()), "jobs": jobs}
 
 
-def _about_budgets(study: Study, budget: Budget, before: Mapping[str, Any]) -> dict[str, Any]:
+def _about_budgets(study: Study, budget: Budget, before: StudyResult) -> dict[str, Any]:
     """The budgets of the arms, by label.
 
     A folder begun by an earlier version stays without them, by which `name_in` recognises it.
     """
-    if before and "budgets" not in before:
+    if before.arms and "budgets" not in before.model_fields_set:
         return {}
     return {"budgets": {label: budget.times(each).text for label, each in study.budgets.items()}}
 
 
 def _about_corpora(
-    study: Study, corpora: Corpora, out: Path, before: Mapping[str, Any]
+    study: Study, corpora: Corpora, out: Path, before: StudyResult
 ) -> dict[str, Any]:
     """What ``study.json`` says about the base's corpus, and about all that the study prepared.
 
@@ -186,124 +150,82 @@ def _about_corpora(
             }
             for each in corpora.all
         }
-        about["corpora"] = {**before.get("corpora", {}), **described}
+        about["corpora"] = {**before.corpora, **described}
     return about
 
 
-def _about_judges(judges: Sequence[Judge], before: Mapping[str, Any], out: Path) -> dict[str, Any]:
+def _with_corpora(arms: dict[str, Arm], study: Study, corpora: Corpora) -> dict[str, Arm]:
+    """The arms, each with its corpus if the study prepares its corpora."""
+    for arm in study.arms if corpora.own is not None else ():
+        arms[arm].corpus = corpora.of(study.words(arm)).sha256
+    return arms
+
+
+def _about_judges(judges: Sequence[Judge], before: StudyResult, out: Path) -> dict[str, Any]:
     """The state of the data and protocols that runs were scored with; empty without judges.
 
     Raises:
         InputError: runs were scored by a protocol that has changed.
     """
     refuse_changed_protocols(judges, before, out)
-    states = {**before.get("judges", {}), **{each.suite: each.state() for each in judges}}
+    states = {**before.judges, **{each.suite: each.state() for each in judges}}
     named = {each.name: made for each in judges if (made := each.protocol_hash()) is not None}
-    protocols = {**before.get("protocols", {}), **named}
-    about = {"judges": states, "protocols": protocols}
+    about = {"judges": states, "protocols": {**before.protocols, **named}}
     return {name: values for name, values in about.items() if values}
 
 
-def _begun(
-    study: Study, corpora: Corpora, seeds: int, out: Path, judges: Sequence[Judge]
-) -> dict[str, dict[str, Any]]:
-    """The arms of the study and those in the folder, with the runs that have finished.
-
-    A run that finished just before its study was killed has its result in its own folder only.
-    """
-    begun: dict[str, dict[str, Any]] = {}
-    for arm in study.arms:
-        words = study.words(arm)
-        begun[arm] = {"words": as_typed(words), "runs": {}}
-        if corpora.own is not None:
-            begun[arm]["corpus"] = corpora.of(words).sha256
-    for arm, entry in finished_runs(out).items():
-        begun.setdefault(arm, entry)["runs"] = entry["runs"]
-    for arm in study.arms:
-        runs = begun[arm]["runs"]
-        for seed in (number for number in range(seeds) if str(number) not in runs):
-            with suppress(InputError):  # a damaged result; the run itself will report it
-                if (found := _result(run_folder(out, arm, seed))) is not None:
-                    runs[str(seed)] = found
-    stale = stale_suites(judges, (read_result(out) or {}).get("judges", {}))
-    for entry in begun.values():  # also arms and seeds that are not asked for now
-        runs = entry["runs"]
-        entry["runs"] = {n: without_stale(run, stale) for n, run in runs.items()}
-    return begun
+def _command(run: Left, study: Study, corpora: Corpora, budget: Budget, jobs: int) -> list[str]:
+    """What to type after ``python`` to train a run."""
+    own = merged((f"compute.threads={threads_of(jobs)}", *study.words(run.arm)))
+    words, limit = split(own, budget)
+    command = ["-m", "crammed", "pretrain", *of_training(words)]
+    command += ["--corpus", str(corpora.of(words).path), "--budget", limit.text]
+    return [*command, "--seed", str(run.seed), "--out", str(run.folder)]
 
 
-def _result(run: Path) -> dict[str, Any] | None:
-    """What a study keeps of a run; None if it has not finished.
-
-    Raises:
-        InputError: its result is damaged.
-    """
-    summary = read_summary(run)
-    if summary is None:
-        return None
-    names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes", "joules")
-    kept = {name: summary[name] for name in names if summary.get(name) is not None}
-    return {**summary["heldout"], **kept, "seconds": summary["charged_seconds"]}
+def _device(command: Sequence[str]) -> str:
+    return _setting(command, "compute.device", "auto")
 
 
-def _unfinished(
-    runs: Sequence[_Run], arms: Mapping[str, Any], judges: Sequence[Judge]
-) -> list[_Run]:
-    """The runs that are to be trained or judged, with what is left to do."""
-    todo = []
-    for run in runs:
-        entry = arms[run.arm]["runs"].get(str(run.seed))
-        if entry is not None and not (run.folder / "summary.json").exists():
-            entry = None  # it was removed to train the run again
-        wanted = [judge for judge in judges if judge.is_missing(entry or {})]
-        if entry is None or wanted:
-            todo.append(replace(run, before=entry, judges=wanted))
-    return todo
-
-
-def _runs(
-    study: Study, corpora: Corpora, budget: Budget, seeds: int, out: Path, jobs: int
-) -> Iterator[_Run]:
-    """All runs, seed by seed, so that a study that is cut short has complete seeds."""
-    threads = threads_of(jobs)
-    for seed in range(seeds):
-        for arm in study.arms:
-            own = merged((f"compute.threads={threads}", *study.words(arm)))
-            words, limit = split(own, budget)
-            folder, corpus = run_folder(out, arm, seed), corpora.of(words)
-            command = ["-m", "crammed", "pretrain", *of_training(words)]
-            command += ["--corpus", str(corpus.path), "--budget", limit.text]
-            command += ["--seed", str(seed), "--out", str(folder)]
-            device = [word for word in words if word.startswith("compute.device=")]
-            named = device[-1].partition("=")[2] if device else "auto"
-            yield _Run(arm, seed, folder, command, device=named, threads=threads)
+def _setting(command: Sequence[str], key: str, default: str) -> str:
+    """What a command sets a key to."""
+    own = [word.partition("=")[2] for word in command if word.startswith(f"{key}=")]
+    return own[-1] if own else default
 
 
 def _train_all(
-    study: Study,
-    seeds: int,
-    todo: Sequence[_Run],
-    result: dict[str, Any],
+    commands: Mapping[Left, Sequence[str]],
+    board: Board,
+    result: StudyResult,
     out: Path,
     place: Place,
     progress: Progress,
 ) -> None:
     """Train and judge, and add what each run gives to the result and its file."""
-    board = _board(study, seeds, todo, result["arms"], progress)
-    total, kept = seeds * len(study.arms), _Kept(result, out / RESULT)
+    lock = Lock()  # each run has a thread of its own
+
+    def kept(run: Left, entry: Run) -> None:
+        with lock:
+            result.arms[run.arm].runs[str(run.seed)] = entry
+            write_json(out / RESULT, result.values())
+
+    total = board.seeds * len(board.finished)
     with progress.task("study", total) as bar, ThreadPoolExecutor(place.slots) as pool:
-        futures = {pool.submit(_train, run, place, kept.of(run)): run for run in todo}
-        waiting: set[Future[dict[str, Any]]] = set(futures)
+        futures = {
+            pool.submit(_train, run, command, place, partial(kept, run)): run
+            for run, command in commands.items()
+        }
+        waiting: set[Future[Run]] = set(futures)
         try:
             while waiting:
                 ended, waiting = wait(waiting, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
                 for future in ended:
                     run, entry = futures[future], future.result()
-                    kept.of(run)(entry)
-                    board.ended(_shown(run), failed="failed" in entry)
+                    kept(run, entry)
+                    board.ended(run, failed=entry.failed is not None)
                     progress.line(_line(run, entry, board))
                 running = [futures[each] for each in waiting if each.running()]
-                bar.update(*board.look(list(map(_shown, running))))
+                bar.update(*board.look(running))
         except BaseException:  # runs that are waiting must not start
             pool.shutdown(wait=False, cancel_futures=True)
             place.stop()
@@ -311,41 +233,18 @@ def _train_all(
             raise
 
 
-class _Kept:
-    """The result of a study and its file, to which the threads of several runs add."""
-
-    def __init__(self, result: dict[str, Any], file: Path) -> None:
-        self._result, self._file, self._lock = result, file, Lock()
-
-    def of(self, run: _Run) -> Callable[[dict[str, Any]], None]:
-        """Where the entry of a run is put; a later one replaces it."""
-
-        def keep(entry: dict[str, Any]) -> None:
-            with self._lock:
-                self._result["arms"][run.arm]["runs"][str(run.seed)] = entry
-                write_json(self._file, self._result)
-
-        return keep
-
-
-def _shown(run: _Run) -> Running:
-    """What the board needs to know about a run."""
-    return Running(run.arm, run.seed, run.folder, bool(run.judges), run.before is not None)
-
-
-def _line(run: _Run, entry: Mapping[str, Any], board: Board) -> str:
+def _line(run: Left, entry: Run, board: Board) -> str:
     """The line that is logged when a run ends."""
-    if "failed" in entry:
-        what = f"failed: {entry['failed']}"
+    if entry.failed is not None:
+        what = f"failed: {entry.failed}"
     else:
-        scores = entry.get("scores", {})
-        shown = [f"{name} {value:.1f}" for name, value in scores.items()]
-        lacks = [f"{name} failed: {why}" for name, why in entry.get("unscored", {}).items()]
-        what = ", ".join([f"held-out loss {entry['loss@0.15']:.3f}", *shown, *lacks])
+        shown = [f"{name} {value:.1f}" for name, value in entry.scores.items()]
+        lacks = [f"{name} failed: {why}" for name, why in entry.unscored.items()]
+        what = ", ".join([f"held-out loss {entry.value('loss@0.15'):.3f}", *shown, *lacks])
     return f"{run.arm}, seed {run.seed}  {what}  ({board.of_arm(run.arm)})"
 
 
-def _train(run: _Run, place: Place, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _train(run: Left, command: Sequence[str], place: Place, keep: Keep) -> Run:
     """Do what is left of training and judging a run; returns its entry in ``study.json``.
 
     What is there after each step is kept, because the next may take hours and be killed.
@@ -353,15 +252,26 @@ def _train(run: _Run, place: Place, keep: Callable[[dict[str, Any]], None]) -> d
     entry = run.before
     _wait_for(run.folder)
     if entry is None:
-        ended = place.run(run.command)
+        ended = place.run(command)
         if ended.code:
-            return {"failed": _fault(ended)}
-        entry = _result(run.folder)
+            return Run(failed=_fault(ended))
+        entry = result_of(run.folder)
         if entry is None:
-            return {"failed": f"it ended without a result: does this machine see {run.folder}?"}
-        entry[WHOLE] = ended.seconds
+            return Run(failed=f"it ended without a result: does this machine see {run.folder}?")
+        entry.whole_seconds = ended.seconds
         keep(entry)
-    return _judged(run, entry, place, keep) if run.judges else entry
+    device = _device(command)
+    threads = {"OMP_NUM_THREADS": _setting(command, "compute.threads", "1")}
+    faults: dict[str, str] = {}
+    for judge in run.judges:
+        ended = place.run(judge.words(run.folder, device), threads)
+        given = scores_of(run.folder, judge) if ended.code in _SCORED else {}
+        entry = entry.model_copy(update={"scores": with_scores(entry.scores, given, judge)})
+        if given:
+            entry.judging_seconds = {**entry.judging_seconds, judge.name: ended.seconds}
+        keep(entry)
+        faults |= unscored(run.folder, judge, entry.scores, _fault(ended))
+    return entry.model_copy(update={"unscored": faults}) if faults else entry
 
 
 def _wait_for(run: Path) -> None:
@@ -369,25 +279,6 @@ def _wait_for(run: Path) -> None:
     until = time.monotonic() + SECONDS_TO_END
     while any(map(is_locked, (run, *run.glob("evaluation*")))) and time.monotonic() < until:
         time.sleep(0.1)
-
-
-def _judged(
-    run: _Run, entry: dict[str, Any], place: Place, keep: Callable[[dict[str, Any]], None]
-) -> dict[str, Any]:
-    """The entry of a run with its scores."""
-    faults: dict[str, str] = {}
-    for judge in run.judges:
-        ended = place.run(
-            judge.words(run.folder, run.device), {"OMP_NUM_THREADS": str(run.threads)}
-        )
-        given = scores_of(run.folder, judge) if ended.code in _SCORED else {}
-        scores = with_scores(entry.get("scores", {}), given, judge)
-        entry = {**entry, "scores": scores}
-        if given:
-            entry[JUDGING] = {**entry.get(JUDGING, {}), judge.name: ended.seconds}
-        keep(entry)
-        faults |= unscored(run.folder, judge, scores, _fault(ended))
-    return {**entry, "unscored": faults} if faults else entry
 
 
 def _fault(ended: Ended) -> str:

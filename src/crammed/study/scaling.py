@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.study.budgets import by_budget, still_on_plateau
-from crammed.study.statistics import main_measure
+from crammed.study.result import StudyResult
+from crammed.study.statistics import still_on_plateau
 
 FOR_A_FLOOR = 4
 DRAWS = 1000
@@ -31,6 +29,8 @@ ZOOMS = 8
 POINTS = 41
 
 Numbers = NDArray[np.float64]
+Interval = tuple[float, float] | None
+"""It holds with 95 %; None without two seeds."""
 
 
 @dataclass(frozen=True)
@@ -56,40 +56,86 @@ class Cell:
 
 @dataclass(frozen=True)
 class Law:
-    """L = a C^-b + c."""
+    """L = a C^-b + c.
+
+    Attributes:
+        between: the interval of b.
+    """
 
     a: float
     b: float
     c: float
+    between: Interval = None
 
     def __call__(self, flops: float) -> float:
         """The loss after this many FLOPs."""
         return float(self.a * flops**-self.b + self.c)
 
 
-def cells_of(
-    study: Mapping[str, Any],
-    loss: str | None = None,
-    without: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> list[Cell]:
+@dataclass(frozen=True)
+class Size:
+    """The best size at a budget.
+
+    Attributes:
+        flops: mean over all sizes.
+        parameters: at the minimum of a parabola; None if the sizes do not enclose one.
+    """
+
+    flops: float
+    parameters: float | None
+    between: Interval
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What is found about a type.
+
+    Attributes:
+        law: through `best`; None if all budgets ended at the same FLOPs, as they do when runs use
+            up their text.
+        best: the best size at each budget.
+        exponent: the best number of parameters grows with the FLOPs to this power.
+    """
+
+    law: Law | None
+    best: list[Cell]
+    sizes: list[Size]
+    exponent: float | None
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The test of types: the F statistic, its degrees of freedom, and p by two methods.
+
+    Attributes:
+        shifts: of each type, by how many percent its loss is above the mean of all, and how many
+            times the FLOPs all types would need for the same loss.
+    """
+
+    f: float
+    freedom: tuple[int, int]
+    p: float
+    p_permutation: float
+    shifts: dict[str, tuple[float, float | None]]
+
+
+def cells_of(study: StudyResult, *, learned: bool = False) -> list[Cell]:
     """The cells of a study in which something finished.
 
     Args:
-        study: what `run_study` returns.
-        loss: name of the measure; None is the one that arms are compared by.
-        without: arms to leave out, by the label of the budget.
+        learned: leave out the arms that are `still_on_plateau`.
     """
-    loss, found = loss or main_measure(study), []
-    for label, part in by_budget(study).items():
-        left = without.get(label, ())
-        for arm, entry in part["arms"].items():
-            runs = [run for run in entry["runs"].values() if {loss, "exaflop"} <= run.keys()]
-            if runs and arm not in left:
+    loss, found = study.main_measure(), []
+    slow = still_on_plateau(study) if learned else {}
+    for label, part in study.parts().items():
+        for arm, entry in part.arms.items():
+            runs = [run for run in entry.runs.values() if run.exaflop and run.value(loss)]
+            if runs and arm not in slow.get(label, ()):
                 name, _, size = arm.partition(".")
                 kind = name if size else arm  # a dot at the end belongs to the name
-                flops = 1e18 * math.fsum(run["exaflop"] for run in runs) / len(runs)
-                losses = tuple(run[loss] for run in runs)
-                found.append(Cell(kind, size, label, flops, runs[0]["parameters"], losses))
+                flops = 1e18 * math.fsum(run.exaflop or 0.0 for run in runs) / len(runs)
+                losses = tuple(run.value(loss) or 0.0 for run in runs)
+                found.append(Cell(kind, size, label, flops, runs[0].parameters or 0, losses))
     return found
 
 
@@ -160,126 +206,89 @@ def spread_of(cells: Sequence[Cell]) -> tuple[float, int]:
     return (math.sqrt(square / freedom) if freedom else math.nan), freedom
 
 
-def analyse(
-    study: Mapping[str, Any], loss: str | None = None, seed: int = 0
-) -> dict[str, Any] | None:
-    """Laws, best sizes and the test of types; None if fewer than two budgets have finished.
-
-    Returns:
-        ``{"types": {type: {"law", "points", "sizes", "exponent"}}, "test"}``. ``law`` is ``{"a",
-        "b", "c", "b_interval"}`` through the best size at each budget, which are the ``points``:
-        ``{"label", "flops", "size", "parameters", "loss"}``; it is None if all budgets ended at the
-        same FLOPs, as they do when runs use up their text. ``sizes`` are the minima of parabolas
-        over the sizes at each budget, ``{"flops", "parameters", "interval"}`` each, with None for
-        parameters if the sizes do not enclose a minimum; the best number of parameters grows with
-        the FLOPs to the power of ``exponent``. ``test`` is what `compare_types` returns. Intervals
-        hold with 95 %, and are None without two seeds.
-    """
-    cells = cells_of(study, loss, still_on_plateau(study))
+def analyse(study: StudyResult) -> tuple[dict[str, Curve], Exchange | None] | None:
+    """Curves by type, and the test of types; None if fewer than two budgets have finished."""
+    cells = cells_of(study, learned=True)
     if len({cell.label for cell in cells}) < 2:
         return None
     deviation, freedom = spread_of(cells)
-    draws = [_drawn(cells, deviation, freedom, seed, n) for n in range(DRAWS if freedom else 0)]
-    means = {_place(cell): cell.mean for cell in cells}
+    draws = [_drawn(cells, deviation, freedom, n) for n in range(DRAWS if freedom else 0)]
+    means = {cell: cell.mean for cell in cells}
     types = {}
     for kind in dict.fromkeys(cell.type for cell in cells):
         own = [cell for cell in cells if cell.type == kind]
         if len({cell.label for cell in own}) > 1:
             types[kind] = _of_type(own, means, draws)
     fitted = [cell for cell in cells if cell.type in types]
-    return {"types": types, "test": compare_types(fitted, types, seed)}
+    return types, compare_types(fitted, types)
 
 
-Place = tuple[str, str, str]
-
-
-def _place(cell: Cell) -> Place:
-    return cell.type, cell.size, cell.label
-
-
-def _drawn(
-    cells: Sequence[Cell], deviation: float, freedom: int, seed: int, number: int
-) -> dict[Place, float]:
+def _drawn(cells: Sequence[Cell], deviation: float, freedom: int, number: int) -> dict[Cell, float]:
     """Means that other seeds might have given."""
-    random = np.random.default_rng((seed, number))
+    random = np.random.default_rng((0, number))
     scale = deviation * math.sqrt(freedom / random.chisquare(freedom))
     return {
-        _place(cell): cell.mean * math.exp(scale / math.sqrt(len(cell.losses)) * random.normal())
+        cell: cell.mean * math.exp(scale / math.sqrt(len(cell.losses)) * random.normal())
         for cell in cells
     }
 
 
 def _of_type(
-    own: Sequence[Cell], means: Mapping[Place, float], draws: Sequence[Mapping[Place, float]]
-) -> dict[str, Any]:
-    best = _frontier(own, means)
-    law = _law_of(best, means)
-    again = [found for each in draws if (found := _law_of(_frontier(own, each), each)) is not None]
-    sizes = []
-    for label in dict.fromkeys(cell.label for cell in own):
-        alike = [cell for cell in own if cell.label == label]
-        minima = [_minimum(alike, each) for each in draws]
-        sizes.append(
-            {
-                "flops": math.fsum(cell.flops for cell in alike) / len(alike),
-                "parameters": _minimum(alike, means),
-                "interval": _interval([each for each in minima if each is not None], len(draws)),
-            }
-        )
-    points = [
-        {
-            "label": cell.label,
-            "flops": cell.flops,
-            "size": cell.size,
-            "parameters": cell.parameters,
-            "loss": cell.mean,
-        }
-        for cell in best
-    ]
-    between = _interval([each.b for each in again], len(draws))
-    fitted = None if law is None else asdict(law) | {"b_interval": between}
-    return {"law": fitted, "points": points, "sizes": sizes, "exponent": _exponent(sizes)}
-
-
-def _frontier(own: Sequence[Cell], means: Mapping[Place, float]) -> list[Cell]:
-    """The best size at each budget."""
+    own: Sequence[Cell], means: Mapping[Cell, float], draws: Sequence[Mapping[Cell, float]]
+) -> Curve:
     labels = dict.fromkeys(cell.label for cell in own)
-    alike = ([cell for cell in own if cell.label == label] for label in labels)
-    return [min(each, key=lambda cell: means[_place(cell)]) for each in alike]
+    at_each = [[cell for cell in own if cell.label == label] for label in labels]
+    best = _frontier(at_each, means)
+    sizes = []
+    for alike in at_each:
+        between = _interval([_minimum(alike, each) for each in draws])
+        flops = math.fsum(cell.flops for cell in alike) / len(alike)
+        sizes.append(Size(flops, _minimum(alike, means), between))
+    if (law := _law_of(best, means)) is not None:
+        again = (_law_of(_frontier(at_each, each), each) for each in draws)
+        law = replace(law, between=_interval([each.b if each else None for each in again]))
+    return Curve(law, best, sizes, _exponent(sizes))
 
 
-def _law_of(best: Sequence[Cell], means: Mapping[Place, float]) -> Law | None:
+def _frontier(at_each: Sequence[Sequence[Cell]], means: Mapping[Cell, float]) -> list[Cell]:
+    """The best size at each budget."""
+    return [min(alike, key=means.__getitem__) for alike in at_each]
+
+
+def _law_of(best: Sequence[Cell], means: Mapping[Cell, float]) -> Law | None:
     """The law through the best sizes; None if all have the same FLOPs."""
     flops = [cell.flops for cell in best]
     budgets = len(set(flops))
     if budgets < 2:
         return None
-    return fit_law(flops, [means[_place(cell)] for cell in best], budgets >= FOR_A_FLOOR)
+    return fit_law(flops, [means[cell] for cell in best], budgets >= FOR_A_FLOOR)
 
 
-def _minimum(alike: Sequence[Cell], means: Mapping[Place, float]) -> float | None:
-    losses = [means[_place(cell)] for cell in alike]
+def _minimum(alike: Sequence[Cell], means: Mapping[Cell, float]) -> float | None:
+    losses = [means[cell] for cell in alike]
     return best_parameters([cell.parameters for cell in alike], losses)
 
 
-def _interval(values: Sequence[float], draws: int) -> list[float] | None:
-    """The middle 95 %; None without draws, or if more than one in twenty gave no value."""
-    if not draws or len(values) < 0.95 * draws:
+def _interval(values: Sequence[float | None]) -> Interval:
+    """The middle 95 %; None without values, or if more than one in twenty is None."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < 0.95 * len(values):
         return None
-    return [float(each) for each in np.quantile(values, (0.025, 0.975))]
+    low, high = np.quantile(known, (0.025, 0.975)).tolist()
+    return low, high
 
 
-def _exponent(sizes: Sequence[Mapping[str, Any]]) -> float | None:
-    known = [each for each in sizes if each["parameters"] is not None]
-    if len({each["flops"] for each in known}) < 2:
+def _exponent(sizes: Sequence[Size]) -> float | None:
+    known = [(each.flops, each.parameters) for each in sizes if each.parameters is not None]
+    if len({flops for flops, _ in known}) < 2:
         return None
-    x = np.log([each["flops"] for each in known])
-    return float(np.polyfit(x, np.log([each["parameters"] for each in known]), 1)[0])
+    x, y = np.log(known).T
+    return float(np.polyfit(x, y, 1)[0])
 
 
 def compare_types(
-    cells: Sequence[Cell], types: Mapping[str, Any], seed: int = 0
-) -> dict[str, Any] | None:
+    cells: Sequence[Cell], types: Mapping[str, Curve], seed: int = 0
+) -> Exchange | None:
     """Test whether one curve describes all types as well as a curve for each does.
 
     One curve: log losses depend on size and budget alone. A curve for each: every type also has a
@@ -288,9 +297,7 @@ def compare_types(
     these runs are exchangeable if types do not differ.
 
     Returns:
-        ``{"f", "freedom", "p", "p_permutation", "shifts"}``; a shift is ``percent``, by which a
-        type's loss is above the mean of all types, and ``compute``, how many times the FLOPs all
-        types would need for the same loss. None if there are too few types or runs.
+        None if there are too few types or runs.
     """
     kinds = list(dict.fromkeys(cell.type for cell in cells))
     blocks: dict[tuple[str, str], list[Cell]] = {}
@@ -313,32 +320,27 @@ def compare_types(
 
 
 def _tested(
-    design: _Design, kinds: Sequence[str], types: Mapping[str, Any], seed: int
-) -> dict[str, Any]:
+    design: _Design, kinds: Sequence[str], types: Mapping[str, Curve], seed: int
+) -> Exchange:
     from scipy.stats import f as f_distribution
 
     f = design.f(design.kind)
     random = np.random.default_rng((seed, len(kinds)))
     larger = sum(design.f(design.shuffled(random)) >= f * (1 - 1e-12) for _ in range(SHUFFLES))
-    slopes = [_steepness(each["points"]) for each in types.values() if each["law"] is not None]
+    slopes = [_steepness(each.best) for each in types.values() if each.law is not None]
     slope = float(np.mean(slopes)) if slopes else 0.0
     shifts = {}
     for number, name in enumerate(kinds):
         shift = float(design.within[design.kind == number].mean())
         factor = math.exp(min(-shift / slope, 50.0)) if slope > 0.0 else None
-        shifts[name] = {"percent": 100 * math.expm1(shift), "compute": factor}
-    return {
-        "f": f,
-        "freedom": list(design.freedom),
-        "p": float(f_distribution.sf(f, *design.freedom)),
-        "p_permutation": (1 + int(larger)) / (1 + SHUFFLES),
-        "shifts": shifts,
-    }
+        shifts[name] = 100 * math.expm1(shift), factor
+    p, p_permutation = f_distribution.sf(f, *design.freedom), (1 + int(larger)) / (1 + SHUFFLES)
+    return Exchange(f, design.freedom, float(p), p_permutation, shifts)
 
 
-def _steepness(points: Sequence[Mapping[str, Any]]) -> float:
+def _steepness(best: Sequence[Cell]) -> float:
     """By how many percent the loss falls for one percent more FLOPs."""
-    flops, losses = (np.log([each[name] for each in points]) for name in ("flops", "loss"))
+    flops, losses = np.log([(cell.flops, cell.mean) for cell in best]).T
     return -float(np.polyfit(flops, losses, 1)[0])
 
 
@@ -367,9 +369,8 @@ class _Design:
         self._count = np.bincount(place)
         self._x = x - x.mean()
         self.within = self._less_mean(logs)
-        slopes = 2 if len(set(x)) > 1 else 1
-        self._slopes = slopes
-        first = (kinds - 1) * slopes
+        self._slopes = 2 if len(set(x)) > 1 else 1
+        first = (kinds - 1) * self._slopes
         self.freedom = (first, len(logs) - len(self._count) - first)
 
     def _less_mean(self, values: Numbers) -> Numbers:

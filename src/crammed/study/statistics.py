@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-RATES = ("loss@0.15", "loss@0.25")
+from crammed.study.result import RATES, Arm, StudyResult, is_loss
+
 LEVEL = 0.05
 """Probability that a study without any differences finds one; intervals hold with 1 - `LEVEL`."""
 POWER = 0.8
@@ -32,14 +33,12 @@ PRIOR = 1.0
 ENOUGH = 20
 """The pooled variance counts for less if the other arms have fewer degrees of freedom than this."""
 
-_LOSSES = ("loss@", "document_loss@", "bits_per_character@")
 
-
-def compare_arms(study: Mapping[str, Any], measures: Sequence[str] = RATES) -> list[dict[str, Any]]:
+def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[dict[str, Any]]:
     """A row for every arm, the best first.
 
     Args:
-        study: what `run_study` returns.
+        study: the result of a study at one budget.
         measures: what is compared, the first to sort by: losses in nats, bits per character, or
             scores in percent.
 
@@ -57,82 +56,51 @@ def compare_arms(study: Mapping[str, Any], measures: Sequence[str] = RATES) -> l
         seed, or if nothing varies. There is no verdict where `decidable` is False. If runs
         failed, ``failed`` is the first reason.
     """
-    rows = [_row(name, arm, measures[0]) for name, arm in study["arms"].items()]
+    rows = [_row(name, arm, measures[0]) for name, arm in study.arms.items()]
     judged, slow = decidable(study) is not False, on_plateau(study)
     for measure in measures:
-        values = {name: values_of(arm, measure) for name, arm in study["arms"].items()}
+        values = {name: arm.values_of(measure) for name, arm in study.arms.items()}
         every, learned = _Pooled(values.values()), _of_learned(study, values)
         for row in rows:
             arm = row["arm"]
-            base = values[study["baseline"]] if arm != study["baseline"] else []
+            base = values[study.baseline] if arm != study.baseline else []
             if own := values[arm]:
                 row[measure] = _one(own, base, every if arm in slow else learned)
         _correct([row[measure] for row in rows if measure in row])
         for row in rows:
             if judged and measure in row:
                 row[measure]["verdict"] = _verdict(row[measure], measure)
-    sign = 1.0 if lower_is_better(measures[0]) else -1.0
+    sign = 1.0 if is_loss(measures[0]) else -1.0
     first = measures[0]
     return sorted(rows, key=lambda row: sign * row[first]["mean"] if first in row else math.inf)
 
 
-def measures_of(study: Mapping[str, Any]) -> list[str]:
-    """The measures that the runs of a study have: losses first, then in the order of the runs."""
-    names = dict.fromkeys(
-        name
-        for arm in study["arms"].values()
-        for run in arm["runs"].values()
-        for name in (*run, *run.get("scores", {}))
-        if name.startswith(_LOSSES) or name in run.get("scores", {})
-    )
-    return sorted(names, key=lambda name: (*RATES, name).index(name))
-
-
-def main_measure(study: Mapping[str, Any]) -> str:
-    """What arms are compared by: their loss, or bits per character if they differ in corpus."""
-    corpora = {arm["corpus"] for arm in study["arms"].values() if "corpus" in arm}
-    bits = "bits_per_character@0.15"
-    return bits if len(corpora) > 1 and bits in measures_of(study) else RATES[0]
-
-
-def values_of(arm: Mapping[str, Any], measure: str) -> list[float]:
-    """The values of a measure in the runs of an arm that have it."""
-    runs = [{**run, **run.get("scores", {})} for run in arm["runs"].values()]
-    return [run[measure] for run in runs if run.get(measure) is not None]
-
-
-def lower_is_better(measure: str) -> bool:
-    """Whether the measure is a loss; otherwise it is a score, and higher is better."""
-    return measure.startswith(_LOSSES)
-
-
-def decidable(study: Mapping[str, Any]) -> bool | None:
+def decidable(study: StudyResult) -> bool | None:
     """Whether the budget takes the baseline far enough below the unigram model to judge arms.
 
     Every recipe first learns word frequencies, and differences on that plateau show which arm
     leaves it first, not which is better. None if the study does not record the unigram
     cross-entropy, as older ones do not, or the baseline has no loss.
     """
-    losses = values_of(study["arms"][study["baseline"]], RATES[0])
-    unigram = study.get("unigram")
-    if unigram is None or not losses:
+    losses = study.arms[study.baseline].values_of(RATES[0])
+    if study.unigram is None or not losses:
         return None
-    return bool(statistics.fmean(losses) <= unigram - GATE)
+    return statistics.fmean(losses) <= study.unigram - GATE
 
 
-def decidable_text(study: Mapping[str, Any]) -> str:
+def decidable_text(study: StudyResult) -> str:
     """A sentence that says whether arms can be judged, and why."""
-    decided, base = decidable(study), study["baseline"]
-    if decided is None and study.get("unigram") is not None:
-        return f"No run of the baseline {base} has finished, so arms cannot be judged yet."
-    if decided is None:
+    decided, base, unigram = decidable(study), study.baseline, study.unigram
+    if unigram is None:
         return (
             "The unigram cross-entropy is not part of this result, so whether the budget is "
             "enough to judge arms was not checked."
         )
-    below = study["unigram"] - statistics.fmean(values_of(study["arms"][base], RATES[0]))
+    if decided is None:
+        return f"No run of the baseline {base} has finished, so arms cannot be judged yet."
+    below = unigram - statistics.fmean(study.arms[base].values_of(RATES[0]))
     place = f"{abs(below):.2f} nats {'below' if below >= 0 else 'above'}"
-    where = f"{base} ends {place} the unigram cross-entropy of {study['unigram']:.3f}"
+    where = f"{base} ends {place} the unigram cross-entropy of {unigram:.3f}"
     if decided:
         words = f"Decidable at this budget: {where}; {GATE:g} is needed."
         if slow := on_plateau(study):
@@ -141,21 +109,27 @@ def decidable_text(study: Mapping[str, Any]) -> str:
     return f"Not decidable at this budget: {where}, but must end at least {GATE:g} below it."
 
 
-def on_plateau(study: Mapping[str, Any]) -> list[str]:
+def on_plateau(study: StudyResult) -> list[str]:
     """The names of the arms that have learned little more than word frequencies, sorted.
 
     They may be there even if the baseline is far enough below the unigram cross-entropy. Empty if
     the study does not record that, or if its arms have corpora of their own.
     """
-    unigram = study.get("unigram")
-    if unigram is None or main_measure(study) != RATES[0]:
+    if study.unigram is None or study.main_measure() != RATES[0]:
         return []
-    losses = {arm: values_of(each, RATES[0]) for arm, each in study["arms"].items()}
+    losses = {arm: each.values_of(RATES[0]) for arm, each in study.arms.items()}
     means = {arm: statistics.fmean(each) for arm, each in losses.items() if each}
-    return sorted(arm for arm, mean in means.items() if mean > unigram - GATE)
+    return sorted(arm for arm, mean in means.items() if mean > study.unigram - GATE)
 
 
-def smallest_difference(study: Mapping[str, Any], measure: str = RATES[0]) -> dict[str, Any] | None:
+def still_on_plateau(study: StudyResult) -> dict[str, list[str]]:
+    """The arms that are still on the plateau at budgets whose baseline is not, by label."""
+    parts = study.parts().items()
+    slow = {label: on_plateau(part) for label, part in parts if decidable(part)}
+    return {label: arms for label, arms in slow.items() if arms}
+
+
+def smallest_difference(study: StudyResult, measure: str = RATES[0]) -> dict[str, Any] | None:
     """The smallest difference from the baseline that this study could have seen.
 
     Returns:
@@ -164,9 +138,9 @@ def smallest_difference(study: Mapping[str, Any], measure: str = RATES[0]) -> di
         the baseline have the ``deviation`` pooled over all arms. None without two seeds or
         variance.
     """
-    arms = {name: values_of(arm, measure) for name, arm in study["arms"].items()}
+    arms = {name: arm.values_of(measure) for name, arm in study.arms.items()}
     pooled = _of_learned(study, arms)
-    base = arms.pop(study["baseline"])
+    base = arms.pop(study.baseline)
     others = [values for values in arms.values() if len(values) > 1]
     if len(base) < 2 or not others or not pooled.variance:
         return None
@@ -210,7 +184,7 @@ class _Pooled:
         return math.sqrt(squared), squared**2 / sum(part**2 / free for part, free in parts)
 
 
-def _of_learned(study: Mapping[str, Any], values: Mapping[str, list[float]]) -> _Pooled:
+def _of_learned(study: StudyResult, values: Mapping[str, list[float]]) -> _Pooled:
     """The variance within the arms that are past the plateau, if the baseline is.
 
     Where an arm is about to leave the plateau, its seeds differ ten times as much as elsewhere,
@@ -229,15 +203,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _row(name: str, arm: Mapping[str, Any], first: str) -> dict[str, Any]:
+def _row(name: str, arm: Arm, first: str) -> dict[str, Any]:
     """A row without its measures."""
-    runs = arm["runs"].values()
-    row: dict[str, Any] = {"arm": name, "seeds": len(values_of(arm, first))}
-    if failed := [run["failed"] for run in runs if "failed" in run]:
+    row: dict[str, Any] = {"arm": name, "seeds": len(arm.values_of(first))}
+    if failed := [run.failed for run in arm.runs.values() if run.failed is not None]:
         row["failed"] = failed[0]
-    if good := [run for run in runs if "failed" not in run]:
-        row["tokens"] = statistics.fmean(run["tokens"] for run in good)
-        row["seconds"] = statistics.fmean(run["seconds"] for run in good)
+    for cost in ("tokens", "seconds"):
+        if values := arm.values_of(cost):
+            row[cost] = statistics.fmean(values)
     return row
 
 
@@ -285,7 +258,7 @@ def _correct(compared: Iterable[dict[str, Any]]) -> None:
 def _verdict(one: Mapping[str, Any], measure: str) -> str | None:
     if one["p"] is None or one["p"] >= LEVEL:
         return None
-    return "better" if (one["difference"] < 0.0) == lower_is_better(measure) else "worse"
+    return "better" if (one["difference"] < 0.0) == is_loss(measure) else "worse"
 
 
 def _noncentrality(freedom: float, level: float) -> float:

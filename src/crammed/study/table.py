@@ -11,19 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from crammed.budget import Budget
-from crammed.study.budgets import by_budget
 from crammed.study.laws import laws_of
+from crammed.study.result import RATES, StudyResult, is_loss
+from crammed.study.scaling import analyse
 from crammed.study.statistics import (
     POWER,
-    RATES,
     compare_arms,
     decidable,
     decidable_text,
-    lower_is_better,
-    main_measure,
-    measures_of,
     smallest_difference,
-    values_of,
 )
 
 Json = Mapping[str, Any]
@@ -48,10 +44,10 @@ _TWINS = ("bits_", "untrained.")
 """Prefixes of measures without a table: loss in other units, and scores of untrained models."""
 
 
-def judged_by(study: Json) -> list[str]:
+def judged_by(study: StudyResult) -> list[str]:
     """The measures that get a table each."""
-    main = main_measure(study)
-    others = (each for each in measures_of(study) if each not in (main, RATES[0]))
+    main = study.main_measure()
+    others = (each for each in study.measures() if each not in (main, RATES[0]))
     return [main, *(o for o in others if not o.startswith(_TWINS) and not o.endswith("@0.25"))]
 
 
@@ -71,9 +67,9 @@ def mean_text(one: Json, measure: str = RATES[0]) -> str:
     return f"{one['mean']:.{digits}f}{spread}"
 
 
-def untrained_text(study: Json, arm: str, measure: str) -> str:
+def untrained_text(study: StudyResult, arm: str, measure: str) -> str:
     """The mean score of an arm's untrained twins; empty if there are none."""
-    values = values_of(study["arms"][arm], f"untrained.{measure}")
+    values = study.arms[arm].values_of(f"untrained.{measure}")
     return number_text(statistics.fmean(values), measure) if values else ""
 
 
@@ -97,16 +93,14 @@ def p_text(one: Json) -> str:
     return "< 0.001" if one["p"] < 0.001 else f"{one['p']:.3f}"
 
 
-def sensitivity_text(study: Json, measure: str) -> str:
+def sensitivity_text(study: StudyResult, measure: str) -> str:
     """A sentence about the smallest difference that the study could have seen."""
     found = smallest_difference(study, measure)
     if found is None:
-        seeds = {arm: len(values_of(each, measure)) for arm, each in study["arms"].items()}
-        of_base = seeds.pop(study["baseline"])
+        seeds = {arm: len(each.values_of(measure)) for arm, each in study.arms.items()}
+        of_base = seeds.pop(study.baseline)
         if not of_base:
-            return (
-                f"The baseline {study['baseline']} has no result, so nothing is compared with it."
-            )
+            return f"The baseline {study.baseline} has no result, so nothing is compared with it."
         if of_base > 1 and max(seeds.values(), default=0) > 1:
             return "All seeds of an arm gave the same result, which says nothing about others."
         return "One seed of the baseline or of each arm cannot show a difference: give --seeds 5."
@@ -118,24 +112,24 @@ def sensitivity_text(study: Json, measure: str) -> str:
     )
 
 
-def study_tables(study: Json) -> list[Table | Text]:
+def study_tables(study: StudyResult) -> list[Table | Text]:
     """A table for each measure, the best arm first, and what it can and cannot show.
 
     For a study on several budgets, these for each budget, and then the laws.
     """
     parts: list[Table | Text] = []
-    for label, part in by_budget(study).items():
+    for label, part in study.parts().items():
         if label:
-            parts.append(Text(f"{label}: {Budget.parse(part['budget'])}", style="bold"))
+            parts.append(Text(f"{label}: {Budget.parse(part.budget)}", style="bold"))
         for measure in judged_by(part):
             parts += [_table(part, measure), Text(sensitivity_text(part, measure))]
         parts.append(Text(decidable_text(part)))
-    if laws := laws_of(study):
+    if laws := laws_of(study, analyse(study)):
         parts.append(Text("\n".join(laws)))
     return parts
 
 
-def findings(study: Json) -> dict[str, Any]:
+def findings(study: StudyResult) -> dict[str, Any]:
     """The findings for scripts.
 
     Returns:
@@ -144,8 +138,8 @@ def findings(study: Json) -> dict[str, Any]:
         budgets, ``{"compared_at": {label: ...}}`` with these three for each.
     """
     found: dict[str, dict[str, Any]] = {}
-    for label, part in by_budget(study).items():
-        measures = measures_of(part) or RATES
+    for label, part in study.parts().items():
+        measures = part.measures() or RATES
         found[label] = {
             "compared": compare_arms(part, measures),
             "smallest_difference": {each: smallest_difference(part, each) for each in measures},
@@ -154,27 +148,7 @@ def findings(study: Json) -> dict[str, Any]:
     return found.get("", {"compared_at": found})
 
 
-def failed_runs(result: Json) -> dict[str, str]:
-    """The runs that failed, and why."""
-    return {
-        f"{arm}, seed {seed}": run["failed"]
-        for arm, each in result["arms"].items()
-        for seed, run in sorted(each["runs"].items(), key=lambda item: int(item[0]))
-        if "failed" in run
-    }
-
-
-def missing_scores(result: Json) -> dict[str, str]:
-    """The scores that judges could not give, and why."""
-    return {
-        f"{name} of {arm}, seed {seed}": reason
-        for arm, each in result["arms"].items()
-        for seed, run in each["runs"].items()
-        for name, reason in run.get("unscored", {}).items()
-    }
-
-
-def _table(study: Json, measure: str) -> Table:
+def _table(study: StudyResult, measure: str) -> Table:
     judged, second = decidable(study) is not False, measure == RATES[0]
     name = measure_text(measure)
     title = "Held-out loss" if second else f"{name[:1].upper()}{name[1:]}"
@@ -186,10 +160,10 @@ def _table(study: Json, measure: str) -> Table:
         padding=(0, 1, 0, 0),
     )
     table.add_column("arm", overflow="fold")
-    twins = {arm: twin for arm in study["arms"] if (twin := untrained_text(study, arm, measure))}
+    twins = {arm: twin for arm in study.arms if (twin := untrained_text(study, arm, measure))}
     means = ["15 % masked", "25 % masked"] if second else ["mean", *(["untrained"] * bool(twins))]
     found = ["95 % interval", "p"] if judged else []
-    for name in ("seeds", *means, f"from {study['baseline']}", *found):
+    for name in ("seeds", *means, f"from {study.baseline}", *found):
         table.add_column(name, justify="right", no_wrap=True)
     if judged:
         table.add_column("")
@@ -215,7 +189,7 @@ def _cells(row: Json, measures: Sequence[str], *, judged: bool) -> list[str]:
 
 
 def _digits(measure: str) -> int:
-    return 3 if lower_is_better(measure) else 1
+    return 3 if is_loss(measure) else 1
 
 
 def number_text(value: float, measure: str) -> str:

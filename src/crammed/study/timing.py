@@ -7,14 +7,12 @@ is the time that a command takes to start, once.
 
 from __future__ import annotations
 
-import math
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from crammed.config import RunConfig
 from crammed.machine.workers import protected_children
@@ -22,12 +20,10 @@ from crammed.planning.gauge import Pace, training_pace
 from crammed.planning.settling import device_of
 from crammed.rules.sizing import expected_tokens, flops_per_token
 from crammed.schedule import batch_rows
-from crammed.study.board import Expected
+from crammed.study.result import Arm
 from crammed.terminal.progress import Progress
 from crammed.training.heldout import rows_on_the_way
 
-WHOLE, JUDGING = "whole_seconds", "judging_seconds"
-"""Keys of a run in ``study.json``: its command from start to end, and each judge's, by name."""
 STARTS = "import crammed.pipeline; from transformers import AutoModelForMaskedLM, pipeline"
 """What a run imports, which takes most of its time besides computing."""
 STARTED = 2.0
@@ -38,8 +34,6 @@ HELD_OUT = 2 / 3
 does, of which a forward pass is a third."""
 STAGES = 200
 """Stages into which the growth of a batch is divided to count updates."""
-
-Arms = Mapping[str, Mapping[str, Any]]
 
 
 class Timing:
@@ -142,29 +136,19 @@ class Finished:
     judging: Mapping[str, float]
 
     @classmethod
-    def of(cls, arms: Arms) -> Finished:
-        """Read from the arms of ``study.json``, without runs that failed."""
-        every = [run for entry in arms.values() for run in entry["runs"].values()]
+    def of(cls, arms: Mapping[str, Arm]) -> Finished:
+        """Read from the arms of a study."""
+        every = [run for entry in arms.values() for run in entry.runs.values()]
         # A run that was resumed has only the seconds of its last part.
-        whole = [run for run in every if run.get(WHOLE, 0.0) >= run["seconds"]]
-        rest = [run[WHOLE] - run["seconds"] for run in whole]
+        whole = [(run.whole_seconds or 0.0, run.seconds) for run in every]
+        rest = [took - training for took, training in whole if took >= training]
         judging: dict[str, list[float]] = {}
         for run in every:
-            for name, took in run.get(JUDGING, {}).items():
+            for name, took in run.judging_seconds.items():
                 judging.setdefault(name, []).append(took)
+        trained = {arm: entry.values_of("seconds") for arm, entry in arms.items()}
         return cls(
-            {
-                arm: statistics.fmean(run["seconds"] for run in entry["runs"].values())
-                for arm, entry in arms.items()
-                if entry["runs"]
-            },
+            {arm: statistics.fmean(took) for arm, took in trained.items() if took},
             statistics.median(rest) if rest else None,
             {name: statistics.median(took) for name, took in judging.items()},
-        )
-
-    def expected(self, judges: Iterable[str]) -> Expected:
-        """What another run takes, by what `judges` and the rest took."""
-        return Expected(
-            {arm: took + (self.rest or 0.0) for arm, took in self.trained.items()},
-            sum(self.judging.get(name, math.inf) for name in judges),
         )

@@ -1,0 +1,218 @@
+"""What ``study.json`` holds, whichever version wrote it; it is checked when it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from crammed.budget import Budget
+from crammed.errors import InputError
+from crammed.files.folders import inside
+from crammed.files.writing import read_json
+from crammed.runs.summary import Amount, Count, checked
+from crammed.study.budgets import at
+
+RESULT = "study.json"
+RATES = ("loss@0.15", "loss@0.25")
+LOSSES = ("loss@", "document_loss@", "bits_per_character@")
+_TOO_LARGE = 1e30
+
+
+def _is_budget(text: str) -> str:
+    try:
+        Budget.parse(text)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+BudgetText = Annotated[str, AfterValidator(_is_budget)]
+Score = Annotated[float, Field(gt=-_TOO_LARGE, lt=_TOO_LARGE)]
+
+
+def is_loss(measure: str) -> bool:
+    """Whether the measure is a loss; otherwise it is a score, and higher is better."""
+    return measure.startswith(LOSSES)
+
+
+class _Part(BaseModel):
+    """Keys that nothing reads are kept."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    def values(self) -> dict[str, Any]:
+        """As the file holds it."""
+        return self.model_dump(exclude_unset=True)
+
+
+class Run(_Part):
+    """What a run measured and cost, or why it failed.
+
+    Held-out losses have their names as keys, such as ``loss@0.15``.
+
+    Attributes:
+        seconds: charged.
+        whole_seconds: of its command from start to end, or of the last part if it was resumed.
+        judging_seconds: of each judge's command, by its name.
+        scores: in percent, by name (`judges`).
+        unscored: why scores are missing.
+    """
+
+    failed: str | None = None
+    tokens: Count = 0
+    updates: Count | None = None
+    parameters: Count | None = None
+    exaflop: Amount | None = None
+    memory_bytes: Count | None = None
+    joules: Amount | None = None
+    seconds: Amount = 0.0
+    whole_seconds: Amount | None = None
+    judging_seconds: dict[str, Amount] = Field(default_factory=dict)
+    scores: dict[str, Score] = Field(default_factory=dict)
+    unscored: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        own = self.model_extra or {}
+        if self.failed is None and not {"tokens", "seconds"} <= self.model_fields_set:
+            raise ValueError("a run has `tokens` and `seconds`, or says why it `failed`")
+        for name in filter(is_loss, own):
+            if not isinstance(own[name], int | float) or not abs(own[name]) < _TOO_LARGE:
+                raise ValueError(f"{name} must be a number")
+        return self
+
+    def value(self, measure: str) -> float | None:
+        """A loss, a score or a cost; None if the run does not have it."""
+        found = {**dict(self), **self.scores}.get(measure) if self.failed is None else None
+        return None if found is None else float(found)
+
+    def without(self, name: str) -> Run:
+        """The run as if it had never had this key."""
+        return Run.model_validate({k: v for k, v in self.values().items() if k != name})
+
+
+class Arm(_Part):
+    """An arm: its recipe and overrides, and its runs by their seed.
+
+    Attributes:
+        corpus: hash of its corpus, in a study that prepares its corpora.
+    """
+
+    words: list[str]
+    corpus: str | None = None
+    runs: dict[Annotated[str, Field(pattern=r"^\d+$")], Run]
+
+    def values_of(self, measure: str) -> list[float]:
+        """The values of a measure in the runs that have it."""
+        return [value for run in self.runs.values() if (value := run.value(measure)) is not None]
+
+
+class Environment(_Part):
+    """The versions and the machine that a study began with."""
+
+    cores: int | None
+    commit: str | None = None
+    started: str = ""
+
+
+class StudyResult(_Part):
+    """The result of a study.
+
+    Attributes:
+        corpus: hash of the base's corpus.
+        unigram: unigram cross-entropy of the baseline's corpus; older studies have none.
+        budgets: those of the arms by label, if there are several.
+        chosen: what followed from the budget, by arm.
+        corpora: those that the study prepared, by hash.
+        judges: a hash of the data of each suite that scored runs.
+        protocols: a hash of each fine-tuning protocol that a judge names.
+    """
+
+    environment: Environment | None = None
+    jobs: Count | None = None
+    corpus: str = ""
+    unigram: Amount | None = None
+    budget: BudgetText = ""
+    budgets: dict[str, BudgetText] = Field(default_factory=dict)
+    baseline: str = ""
+    description: str = ""
+    chosen: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    corpora: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    judges: dict[str, str] = Field(default_factory=dict)
+    protocols: dict[str, str | None] = Field(default_factory=dict)
+    arms: dict[str, Arm]
+
+    @model_validator(mode="after")
+    def _has_its_baseline(self) -> Self:
+        base = self.baseline.rpartition("@")[0]
+        wanted = [at(base, label) for label in self.budgets] or [self.baseline]
+        if self.baseline and self.arms and (missing := [w for w in wanted if w not in self.arms]):
+            raise ValueError(f"the baseline {missing[0]} is not one of its arms")
+        return self
+
+    def parts(self) -> dict[str, StudyResult]:
+        """The result for each budget, by label, with the arms under their own names.
+
+        A study without budgets of its own is one result with an empty label.
+        """
+        parts = {}
+        for label, limit in self.budgets.items():
+            end = at("", label)
+            own = {arm.removesuffix(end): e for arm, e in self.arms.items() if arm.endswith(end)}
+            about = {"budget": limit, "budgets": {}, "arms": own}
+            base = self.baseline.rpartition("@")[0]
+            parts[label] = self.model_copy(update={**about, "baseline": base})
+        return parts or {"": self}
+
+    def measures(self) -> list[str]:
+        """The measures that runs have: losses first, then scores in the order of the runs."""
+        runs = [run for arm in self.arms.values() for run in arm.runs.values()]
+        names = dict.fromkeys(
+            name for run in runs for name in (*filter(is_loss, run.model_extra or ()), *run.scores)
+        )
+        return sorted(names, key=lambda name: (*RATES, name).index(name))
+
+    def main_measure(self) -> str:
+        """What arms are compared by: their loss, or bits per character if corpora differ."""
+        corpora = {arm.corpus for arm in self.arms.values() if arm.corpus is not None}
+        bits = "bits_per_character@0.15"
+        return bits if len(corpora) > 1 and bits in self.measures() else RATES[0]
+
+    def failed_runs(self) -> dict[str, str]:
+        """The runs that failed, and why."""
+        return {
+            f"{name}, seed {seed}": run.failed
+            for name, arm in self.arms.items()
+            for seed, run in sorted(arm.runs.items(), key=lambda item: int(item[0]))
+            if run.failed is not None
+        }
+
+    def missing_scores(self) -> dict[str, str]:
+        """The scores that judges could not give, and why."""
+        return {
+            f"{score} of {name}, seed {seed}": reason
+            for name, arm in self.arms.items()
+            for seed, run in arm.runs.items()
+            for score, reason in run.unscored.items()
+        }
+
+
+def run_folder(out: Path, arm: str, seed: int) -> Path:
+    """The run directory of an arm with a seed.
+
+    Raises:
+        InputError: the arm's name leads out of the folder.
+    """
+    return inside(out, f"{arm}-{seed}", f"{out / RESULT}")
+
+
+def read_result(out: Path) -> StudyResult:
+    """The result of the study in a folder, without any arms if there is none.
+
+    Raises:
+        InputError: its file is damaged; names the first fault.
+    """
+    values = read_json(out / RESULT)
+    return checked(out / RESULT, {"arms": {}} if values is None else values, StudyResult)
