@@ -112,9 +112,13 @@ def test_a_page_that_names_no_result_is_refused(copy: Path) -> None:
     assert "a page names gone.json" in _tables(copy, check=True)
 
 
+HALF = 500_000
+"""Tokens of a run."""
+
+
 def test_a_page_shows_a_study(copy: Path) -> None:
     runs: dict[str, Any] = {
-        arm: {"words": [], "runs": {str(n): {"loss@0.15": loss + n / 100, "loss@0.25": loss + 0.1, "tokens": 500_000,
+        arm: {"words": [], "runs": {str(n): {"loss@0.15": loss + n / 100, "loss@0.25": loss + 0.1, "tokens": HALF,
                                 "seconds": 60.0} for n in range(2)}}
         for arm, loss in (("adamw", 4.0), ("muon", 3.5))
     }  # fmt: skip
@@ -137,7 +141,8 @@ def test_a_page_shows_a_study(copy: Path) -> None:
 
 def test_arms_with_other_vocabularies_are_shown_in_bits_per_character(copy: Path) -> None:
     arms = {
-        arm: {"corpus": arm, "words": [], "runs": {str(n): {"loss@0.15": loss, "loss@0.25": loss, "tokens": 500_000,
+        arm: {"corpus": arm, "words": [],
+              "runs": {str(n): {"loss@0.15": loss, "loss@0.25": loss, "tokens": HALF,
                                 "bits_per_character@0.15": bits + n / 100, "seconds": 60.0,
                                 "bits_per_character@0.25": bits + 0.1} for n in range(2)}}
         for arm, loss, bits in (("large", 4.0, 2.0), ("small", 3.0, 2.5))
@@ -156,7 +161,7 @@ def test_arms_with_other_vocabularies_are_shown_in_bits_per_character(copy: Path
 
 def test_scores_of_runs_have_columns_beside_their_twins(copy: Path) -> None:
     def runs(arm: str, blimp: float) -> dict[str, Any]:
-        run = {"loss@0.15": 4.0, "loss@0.25": 4.1, "tokens": 500_000, "seconds": 60.0}
+        run = {"loss@0.15": 4.0, "loss@0.25": 4.1, "tokens": HALF, "seconds": 60.0}
         scores = {"glue.cola@bert-base": 20.0, "untrained.glue.cola@bert-base": 5.0}
         judged = {"scores": {"blimp": blimp, **(scores if arm == "plain" else {})}}
         return {str(n): {**run, **judged} for n in range(2)}
@@ -191,7 +196,7 @@ def _made(root: Path, date: str, loss: float, seeds: int = 3) -> Path:
         for number, arm in enumerate(("gated.one", "bert.one", "bert.half")):
             one = loss - 0.2 * (label == "x2") + 0.1 * number + 2.0 * (arm == "bert.half")
             runs = {
-                str(n): {"loss@0.15": one + n / 100, "loss@0.25": one, "tokens": 500_000,
+                str(n): {"loss@0.15": one + n / 100, "loss@0.25": one, "tokens": HALF,
                          "seconds": 60.0, "parameters": 10, "exaflop": flops / 1e18}
                 for n in range(seeds)
             }  # fmt: skip
@@ -263,7 +268,7 @@ def test_a_study_keeps_what_its_runs_score_on_documents_by_themselves(copy: Path
     losses = {"row": (4.0, 4.1), "document": (4.2, 3.9)}  # in packed rows, by themselves
     arms: dict[str, Any] = {
         arm: {"words": [arm], "runs": {str(n): {"loss@0.15": rows + n / 100, "loss@0.25": 5.0,
-                                                "tokens": 500_000, "seconds": 60.0} for n in range(2)}}
+                                                "tokens": HALF, "seconds": 60.0} for n in range(2)}}
         for arm, (rows, _) in losses.items()
     }  # fmt: skip
     made = {"environment": {"cores": 1, "commit": "abc"}, "budget": "5e5tok", "baseline": "row"}

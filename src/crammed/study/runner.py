@@ -64,8 +64,7 @@ def run_study(
 ) -> StudyResult:
     """Train every arm with every seed, `jobs` runs at a time, which share the CPU's cores.
 
-    The folder may hold other arms and seeds of the same study: what has finished there stays in
-    the result.
+    What the folder holds of other arms and seeds of the same study stays in the result.
 
     Args:
         corpus: one for all arms, or their corpora.
@@ -85,12 +84,12 @@ def run_study(
     todo = left_runs(study, seeds, begun_arms(study, seeds, out, judges), out, judges)
     asked = [judge for run in todo for judge in run.judges]
     commands = {run: _command(run, study, corpora, budget, jobs) for run in todo}
-    untrained = dict.fromkeys(run.arm for run in todo if run.before is None)
-    check_arms(study, list(untrained), corpora, budget, here=cluster is None)
+    untrained = list(dict.fromkeys(run.arm for run in todo if run.before is None))
+    check_arms(study, untrained, corpora, budget, here=cluster is None)
     with ExitStack() as stack:
-        devices = {_device(command) for command in commands.values()}
         if todo:
-            there = opened(jobs, len(todo), on_gpus=devices != {"cpu"}, cluster=cluster)
+            on_gpus = {*map(_device, commands.values())} != {"cpu"}
+            there = opened(jobs, len(todo), on_gpus=on_gpus, cluster=cluster)
             place = stack.enter_context(there)
         stack.enter_context(FolderLock(out))
         before, arms = read_result(out), begun_arms(study, seeds, out, judges)

@@ -282,8 +282,7 @@ def _exponent(sizes: Sequence[Size]) -> float | None:
     known = [(each.flops, each.parameters) for each in sizes if each.parameters is not None]
     if len({flops for flops, _ in known}) < 2:
         return None
-    x, y = np.log(known).T
-    return float(np.polyfit(x, y, 1)[0])
+    return float(np.polyfit(*np.log(known).T, 1)[0])
 
 
 def compare_types(
