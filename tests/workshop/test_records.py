@@ -118,8 +118,9 @@ HALF = 500_000
 
 def test_a_page_shows_a_study(copy: Path) -> None:
     runs: dict[str, Any] = {
-        arm: {"words": [], "runs": {str(n): {"loss@0.15": loss + n / 100, "loss@0.25": loss + 0.1, "tokens": HALF,
-                                "seconds": 60.0} for n in range(2)}}
+        arm: {"words": [],
+              "runs": {str(n): {"loss@0.15": loss + n / 100, "loss@0.25": loss + 0.1,
+                                "tokens": HALF, "seconds": 60.0} for n in range(2)}}
         for arm, loss in (("adamw", 4.0), ("muon", 3.5))
     }  # fmt: skip
     runs["broken"] = {"words": [], "runs": {"0": {"failed": "it crashed"}}}

@@ -274,15 +274,15 @@ def _interval(values: Sequence[float | None]) -> Interval:
     known = [value for value in values if value is not None]
     if not known or len(known) < 0.95 * len(values):
         return None
-    low, high = np.quantile(known, (0.025, 0.975)).tolist()
-    return low, high
+    return float(np.quantile(known, 0.025)), float(np.quantile(known, 0.975))
 
 
 def _exponent(sizes: Sequence[Size]) -> float | None:
     known = [(each.flops, each.parameters) for each in sizes if each.parameters is not None]
     if len({flops for flops, _ in known}) < 2:
         return None
-    return float(np.polyfit(*np.log(known).T, 1)[0])
+    x, y = np.log(known).T
+    return float(np.polyfit(x, y, 1)[0])
 
 
 def compare_types(
