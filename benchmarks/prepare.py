@@ -59,7 +59,9 @@ class Memory:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(0.2):
+        over = False
+        while not over:  # at least once, however short the work
+            over = self._over.wait(0.2)
             self.peak = max(self.peak, sum(map(_set_size, _family())))
 
 
