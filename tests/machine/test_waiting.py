@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from crammed.machine.waiting import core_waits, is_busy
+from crammed.machine import waiting
+from crammed.machine.waiting import Neighbours, core_waits, is_busy
 
 
 def counted(tasks: Path, **waits: object) -> dict[str, float]:
@@ -40,3 +41,22 @@ def test_where_nothing_is_counted_nothing_is_busy(tmp_path: Path) -> None:
     assert core_waits(tmp_path / "none") == {}
     assert counted(tmp_path, a="damaged") == {}
     assert not is_busy({}, {}, 1.0)
+
+
+def test_neighbours_are_noticed_by_the_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr(waiting, "TASKS", tmp_path)
+    counted(tmp_path, a=0)
+    neighbours = Neighbours()
+    counted(tmp_path, a=59_000_000_000)
+    now += 59.0
+    assert neighbours.share() is None  # too early to say
+    counted(tmp_path, a=30_000_000_000)
+    now += 1.0
+    assert neighbours.share() == pytest.approx(0.5)
+    counted(tmp_path, a=36_000_000_000)
+    now += 60.0
+    assert neighbours.share() is None  # a tenth of this minute

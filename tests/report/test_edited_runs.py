@@ -191,10 +191,13 @@ def test_what_was_unusual_is_said_below_the_loss(tmp_path: Path) -> None:
         event = {"event": "spike", "of": "loss", "update": update, "value": 9.0, "usual": 5.0}
         appended(run, "events.jsonl", json.dumps(event).encode())
     back = {"event": "back", "update": 300, "lost_s": 1.5, "skipped_rows": 4096, "rate": 0.5}
-    appended(run, "events.jsonl", json.dumps(back).encode())
+    busy = {"event": "busy", "update": 1250, "share": 0.42}
+    for other in (back, busy):
+        appended(run, "events.jsonl", json.dumps(other).encode())
     page = write_report([run], tmp_path / "report.html").read_text("utf-8")
     assert "Spikes of the loss: after update 5, 6, 7, 8, 9 and 1 more." in page
     assert "Training diverged and went back to update 300: 4,096 rows were" in page
+    assert "Other work slowed training down: before update 1,250" in page
 
 
 @pytest.mark.parametrize(

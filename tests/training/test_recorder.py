@@ -10,9 +10,10 @@ import torch
 
 from crammed.budget import Ledger, Work
 from crammed.machine.device import Device
+from crammed.machine.waiting import Neighbours
 from crammed.runs.directory import RunDir
-from crammed.runs.logs import read_metrics
-from crammed.terminal.progress import SILENT
+from crammed.runs.logs import read_lines, read_metrics
+from crammed.terminal.progress import SILENT, Progress
 from crammed.training.plan import Update
 from crammed.training.recorder import Recorder
 from crammed.training.session import Session
@@ -53,3 +54,17 @@ def test_the_last_loss_is_a_mean_over_no_more_than_that(run: RunDir, cpu: Device
 
 def test_the_last_loss_is_a_mean_over_all_since_the_point_before(run: RunDir, cpu: Device) -> None:
     assert logged(run, cpu, [9.0] * 100, [3.0, 5.0] * 80)[-1] == 4.0
+
+
+def test_other_work_is_said_and_recorded_once(
+    run: RunDir, cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = iter([None, 0.4, 0.9])
+    monkeypatch.setattr(Neighbours, "share", lambda _: next(shares))
+    lines: list[str] = []
+    monkeypatch.setattr(Progress, "line", lambda _, words: lines.append(words))
+    logged(run, cpu, [4.0], [3.0], [2.0])
+    (event,) = [each for each in read_lines(run.path / "events.jsonl") if each["event"] == "busy"]
+    assert (event["update"], event["share"]) == (2, 0.4)
+    assert sum("waits for cores 40 % of the time" in words for words in lines) == 1
+    assert sum(words.startswith("machine  is busy") for words in lines) == 1

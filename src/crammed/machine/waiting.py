@@ -6,6 +6,7 @@ How long each thread was ready to run while something else had its core is count
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ BUSY = 0.2
 """A machine is busy if a thread waited for a core for more than this share of the time. Beside one
 other busy process that runs all the time it is a third or more; small services take a few percent.
 """
+MINUTE = 60.0
 TASKS = Path("/proc/self/task")
 
 
@@ -32,5 +34,29 @@ def is_busy(before: Mapping[str, float], after: Mapping[str, float], seconds: fl
 
     Threads that began in between count from nothing.
     """
-    waited = max((after[each] - before.get(each, 0.0) for each in after), default=0.0)
-    return waited > BUSY * seconds
+    return _longest(before, after) > BUSY * seconds
+
+
+def _longest(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    return max((after[each] - before.get(each, 0.0) for each in after), default=0.0)
+
+
+class Neighbours:
+    """Notices other work that holds up a long job for a minute or more."""
+
+    def __init__(self) -> None:
+        self._since, self._waits = time.monotonic(), core_waits()
+
+    def share(self) -> float | None:
+        """The share of the time since the last answer in which a thread waited for a core.
+
+        Returns:
+            None if that is less than a minute, or not busy (`BUSY`).
+        """
+        seconds = time.monotonic() - self._since
+        if seconds < MINUTE:
+            return None
+        waits = core_waits()
+        share = _longest(self._waits, waits) / seconds
+        self._since, self._waits = time.monotonic(), waits
+        return share if share > BUSY else None

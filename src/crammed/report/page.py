@@ -204,6 +204,13 @@ def _trouble(events: list[dict[str, Any]]) -> list[str]:
             where = ", ".join(f"{update:,}" for update in found[:MOST_SPIKES])
             more = f" and {len(found) - MOST_SPIKES} more" if len(found) > MOST_SPIKES else ""
             sentences.append(f"Spikes of the {name}: after update {where}{more}.")
+    busy = [event for event in events if event["event"] == "busy"]
+    if busy:
+        share, update = 100 * busy[0]["share"], busy[0]["update"]
+        sentences.append(
+            f"Other work slowed training down: before update {update:,}, a thread waited for its "
+            f"core {share:.0f} % of the time."
+        )
     returns = [event for event in events if event["event"] == "back"]
     if returns:
         where = ", ".join(f"{event['update']:,}" for event in returns)

@@ -5,7 +5,7 @@ choice.json     which of its values followed from the budget, and the measured s
 env.json        versions and machine
 corpus/         the corpus that `crammed run` prepared, unless it was given one
 metrics.jsonl   one object for each log point
-events.jsonl    stages, held-out measurements, checkpoints, resumes, spikes, divergence
+events.jsonl    stages, held-out measurements, checkpoints, resumes, spikes, divergence, other work
 heartbeat.json  seconds charged and joules at the last log point: work lost in a crash is charged
 checkpoints/    only while training
 final/          weights, configuration and tokenizer of the trained model, and their hashes

@@ -91,6 +91,10 @@ class ProgressTask:
             self._pause = min(2 * self._pause, MOST_SECONDS_BETWEEN_LINES)
             self._progress.line(f"{self._label}  {self._share(done, now, left)}{detail}")
 
+    def line(self, text: str) -> None:
+        """Print a line that stays."""
+        self._progress.line(text)
+
     def _share(self, done: float, now: float, left: float | None) -> str:
         if not self._total or self._first is None:
             return ""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from crammed.budget import Work
 from crammed.errors import Diverged
+from crammed.machine.waiting import Neighbours
 from crammed.quantity import counted
 from crammed.terminal.progress import ProgressTask
 from crammed.training.plan import Update
@@ -72,6 +73,8 @@ class Recorder:
         self._session = session
         self._task = task
         self.loss = math.nan
+        on_cpu = session.step.device.torch.type == "cpu"
+        self._neighbours = Neighbours() if on_cpu else None
         self._spikes = {name: Spikes(least) for name, least in LEAST.items()}
         self.forget()
 
@@ -171,12 +174,25 @@ class Recorder:
             run.metrics(record)
             run.heartbeat(ledger.charged())
             self._task.update(u, words)
+            self._note_neighbours(work)
         self._clear()
 
     def _at_the_end(self, losses: list[float], updates: int) -> list[float]:
         """The losses since the last log point, or of more updates if those are too few."""
         enough = min(LAST, updates // SHARE_OF_LAST)
         return losses if len(losses) >= enough else list(self._recent)[-enough:]
+
+    def _note_neighbours(self, work: Work) -> None:
+        """Say once that other work slows down training, and record it."""
+        share = self._neighbours.share() if self._neighbours is not None else None
+        if share is None:
+            return
+        self._neighbours = None
+        self._session.run.event("busy", update=work.updates, share=share)
+        self._task.line(
+            f"machine  is busy: training waits for cores {100 * share:.0f} % of the time and does "
+            "fewer updates than it could"
+        )
 
     def _note_spikes(self, name: str, values: list[float]) -> None:
         """Record an event for each value far above those before this log point."""
