@@ -15,6 +15,7 @@ from torch import Tensor
 from crammed.config import ModelConfig, RunConfig
 from crammed.data.borders import same_document
 from crammed.machine.device import Device
+from crammed.training.objective import MaskedTokens
 from crammed.training.step import TrainStep
 from support.steps import SPECIALS, step_with, update_of
 from support.text import tiny
@@ -81,7 +82,8 @@ def test_without_the_mask_documents_of_a_row_see_each_other() -> None:
 
 def documents_one_by_one(step: TrainStep, rows: Tensor, count: int) -> Tensor:
     """The summed loss of rows [B, S], document by document: slow, and without any mask."""
-    masked = step._mask(rows, torch.arange(len(rows)), count)
+    assert isinstance(step.objective, MaskedTokens)
+    masked = step.objective._mask(rows, torch.arange(len(rows)), count)
     total = torch.zeros(())
     for row, ids, places in zip(rows, masked.ids, masked.positions, strict=True):
         ends = [place + 1 for place, token in enumerate(row.tolist()) if token == SEP]

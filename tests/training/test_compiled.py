@@ -82,7 +82,7 @@ def test_what_the_compiler_cannot_trace_is_one_line(
 ) -> None:
     step, _ = step_with(cpu, tiny("crammed", "model.layers=1"), compile=True)
 
-    monkeypatch.setattr(step, "_mask", lambda *_: torch._dynamo.graph_break())
+    monkeypatch.setattr(step.objective, "_mask", lambda *_: torch._dynamo.graph_break())
     with pytest.raises(InputError, match="the compiler failed: Unsupported") as error:
         step.prepare([8], [0.25])
     assert "\n" not in str(error.value)

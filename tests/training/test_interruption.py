@@ -18,6 +18,7 @@ from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import Progress
 from crammed.training.loop import pretrain
+from crammed.training.objective import MaskedTokens
 from crammed.training.plan import Update
 from crammed.training.step import TrainStep
 from support.text import FakeClock, tiny
@@ -70,9 +71,9 @@ def test_a_signal_leaves_an_update_between_its_microbatches(
     config = tiny("bert-original", "batch.ramp=0.0", budget={"limit": "7updates"})
     small = dataclasses.replace(cpu, microbatch_rows=2)
     whole = train(config, corpus, tmp_path / "whole", small)
-    original, calls, clock = TrainStep._microbatch_loss, 0, FakeClock(1e-3)
+    original, calls, clock = MaskedTokens.loss, 0, FakeClock(1e-3)
 
-    def stop(self: TrainStep, *given: Any) -> torch.Tensor:
+    def stop(self: MaskedTokens, *given: Any) -> torch.Tensor:
         nonlocal calls
         calls += 1
         if calls == 4 * last + 2:  # the second of four microbatches
@@ -81,7 +82,7 @@ def test_a_signal_leaves_an_update_between_its_microbatches(
         return original(self, *given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(TrainStep, "_microbatch_loss", stop)
+        patched.setattr(MaskedTokens, "loss", stop)
         with pytest.raises(Interrupted, match=f"SIGINT after {last} updates"):
             train(config, corpus, tmp_path / "run", small, clock=clock)
     assert calls == 4 * last + 2

@@ -25,6 +25,7 @@ from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.lanes import lanes_of, with_lanes
+from crammed.training.objective import MaskedTokens
 from crammed.training.step import TrainStep
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
@@ -55,14 +56,14 @@ def test_lanes_compute_the_gradients_of_one_thread(count: int, microbatch: int) 
 
 def test_the_bits_do_not_depend_on_which_lane_is_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     _, undisturbed = gradients(in_lanes(3)[0])
-    original = TrainStep._microbatch_loss
+    original = MaskedTokens.loss
 
-    def held_up(self: TrainStep, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
+    def held_up(self: MaskedTokens, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         if threading.current_thread() is threading.main_thread():
             time.sleep(0.05)
         return original(self, rows, numbers, count)
 
-    monkeypatch.setattr(TrainStep, "_microbatch_loss", held_up)
+    monkeypatch.setattr(MaskedTokens, "loss", held_up)
     _, late = gradients(in_lanes(3)[0])
     assert all(torch.equal(a, b) for a, b in zip(undisturbed, late, strict=True))
 
@@ -133,14 +134,14 @@ def test_only_the_lanes_have_one_compute_thread() -> None:
 
 def test_lanes_that_run_out_of_memory_take_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     _, expected = gradients(in_lanes(2)[0], rows=16)
-    original = TrainStep._microbatch_loss
+    original = MaskedTokens.loss
 
-    def scarce(self: TrainStep, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
+    def scarce(self: MaskedTokens, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         if len(rows) > 2:
             raise RuntimeError("out of memory")
         return original(self, rows, numbers, count)
 
-    monkeypatch.setattr(TrainStep, "_microbatch_loss", scarce)
+    monkeypatch.setattr(MaskedTokens, "loss", scarce)
     step, _ = in_lanes(2)
     _, found = gradients(step, rows=16)
     assert step.microbatch_rows == 2

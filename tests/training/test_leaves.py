@@ -15,6 +15,7 @@ from crammed.model.blocks import Linear
 from crammed.model.encoder import MaskedLM
 from crammed.training import step as steps
 from crammed.training.float8 import Float8Linear
+from crammed.training.objective import MaskedTokens
 from crammed.training.precision import Found, Leaves, training_copy
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
@@ -113,7 +114,8 @@ def test_what_is_not_predicted_needs_nothing_after_the_last_attention(
     found = []
     for reorders in (False, True):
         step, _ = step_with(device, tiny("crammed"))
-        step._reorders = reorders
+        assert isinstance(step.objective, MaskedTokens)
+        step.objective.reorders = reorders
         loss = step.gradients(rows_of(12), update_of(12))
         found.append([loss, *(p.grad for p in step.parameters if p.grad is not None)])
     assert len(found[0]) == len(found[1]) > 10

@@ -1,4 +1,4 @@
-"""One update: mask on the device, forward and backward in microbatches, clip, apply.
+"""One update: the gradients of an objective in microbatches, clip, apply.
 
 `crammed.training.loop` runs the updates; `TrainStep.gradients` calls ``backward()`` of
 `crammed.training.precision.Leaves`.
@@ -13,24 +13,21 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.config import RunConfig
-from crammed.data.borders import same_document
-from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
-from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.keys import key
 from crammed.machine.caches import own_compiled_code
 from crammed.machine.device import Device, is_out_of_memory
 from crammed.machine.lanes import Lanes
-from crammed.model.encoder import MaskedLM, picked
+from crammed.model.encoder import MaskedLM
 from crammed.optim.build import Optimizers
 from crammed.training.float8 import FIRST_ROWS, check_widths
 from crammed.training.lanes import lanes_of
 from crammed.training.memory import LEAST_TOKENS, fitting_rows
+from crammed.training.objective import MaskedTokens, Objective, reorders
 from crammed.training.plan import Update
 from crammed.training.precision import Found, Leaves, LossScale, recompute, training_copy
 
@@ -75,6 +72,7 @@ class TrainStep:
 
     Attributes:
         model: the model being trained, in float32 whatever the format of computation.
+        objective: what it learns from.
         device: where it is trained.
         parameters: the model's parameters.
         leaves: what losses are differentiated by, to get the gradients of the parameters.
@@ -98,25 +96,12 @@ class TrainStep:
             check_widths(model)
         self._copy = training_copy(model, device.dtype, fp8=device.fp8, regional=device.regional)
         self._copy.encoder.keep_tables(config.data.row_length)
-        # On a CPU, older runs have `compiler`, which must keep giving the same results to the bit.
-        self._reorders = device.torch.type != "cpu" or device.kernels != "compiler"
-        self.leaves = Leaves(self._copy, decoder=self._reorders)
+        self.leaves = Leaves(self._copy, decoder=reorders(device))
+        self.objective: Objective = MaskedTokens(self._copy, self.leaves, config, specials, device)
         self.model = model
         self.optimizer = optimizer
         self._config = config
-        self._z_loss = config.masking.z_loss
         self.device = device
-        plain_loss = config.model.logit_cap is None and not self._z_loss
-        self._in_place = device.in_place and plain_loss
-        self._sep = specials.sep
-        self._mask = Masker(
-            config.seed,
-            config.masking.corruption,
-            specials.mask,
-            specials.ids,
-            model.encoder.tokens.num_embeddings,
-            device.torch,
-        )
         self._scale = LossScale() if device.dtype == torch.float16 else None
         self.recomputes = False
         if device.recomputes:
@@ -128,35 +113,13 @@ class TrainStep:
         self.before_microbatch: Callable[[], None] = lambda: None
         self._row_counts: frozenset[int] = frozenset()
         self._in_flight: deque[torch.cuda.Event] = deque()
-        loss = self._microbatch_loss
+        loss = self.objective.loss
         if device.compile:
             own_compiled_code()
         self._loss = torch.compile(loss, fullgraph=True, dynamic=False) if device.compile else loss
         if device.compile:  # a shape for each size of a microbatch and each mask rate
             limit = torch._dynamo.config.recompile_limit
             torch._dynamo.config.recompile_limit = max(limit, MOST_SHAPES)
-
-    def _microbatch_loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
-        """Summed loss of one microbatch [B, S] with `count` predictions per row."""
-        masked = self._mask(rows, numbers, count)
-        attended = None
-        if self._config.train.attention == "document":
-            attended = same_document(rows, self._sep)
-        labels = masked.labels.flatten()
-        model = self._copy
-        if self._reorders:
-            hidden = model.encoder(masked.ids, attended, positions=masked.positions)
-        else:
-            hidden = picked(model.encoder(masked.ids, attended), masked.positions)
-        if self._in_place:
-            head = (model.encoder.tokens.weight, model.decoder_bias)
-            return linear_cross_entropy(model.head(hidden).flatten(0, 1), *head, labels)
-        logits = model.decode(hidden, self.leaves.decoder).flatten(0, 1)
-        logits = logits.float()
-        loss = F.cross_entropy(logits, labels, reduction="sum")
-        if weight := self._z_loss:
-            loss = loss + weight * logits.logsumexp(-1).square().sum()
-        return loss
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         """Prepare for the first update: fit the memory, and compile every shape to come.
@@ -216,15 +179,15 @@ class TrainStep:
         """Forward and backward of a microbatch, uncompiled, to measure it; nothing is kept."""
         device, length = self.device.torch, self._config.data.row_length
         ids = torch.zeros((rows, length), dtype=torch.int64, device=device)
-        count = predicted_positions(self._config.masking.rate, length)
-        loss = self._microbatch_loss(ids, torch.arange(rows, device=device), count)
+        count = self.objective.predictions(self._config.masking.rate)
+        loss = self.objective.loss(ids, torch.arange(rows, device=device), count)
         torch.autograd.grad(loss, self.leaves.tensors, allow_unused=True)
 
     def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         """Run every shape of training once, so that no update has to wait for the compiler."""
         sizes = {size for rows in row_counts for size in self._microbatches(rows)}
         length = self._config.data.row_length
-        counts = {predicted_positions(rate, length) for rate in rates}
+        counts = set(map(self.objective.predictions, rates))
         if len(sizes) * len(counts) > MOST_SHAPES:
             raise InputError(
                 f"{len(counts)} numbers of masks times {len(sizes)} sizes of microbatches are more "
@@ -295,7 +258,7 @@ class TrainStep:
         self.leaves.refresh()
         if self._config.model.dropout:
             torch.manual_seed(key(self._config.seed, f"dropout/{first}", update.number))
-        count = predicted_positions(update.mask_rate, rows.shape[1])
+        count = self.objective.predictions(update.mask_rate)
         begin = update.first_row + first
         numbers = torch.arange(begin, begin + len(rows), device=device)
         total = torch.zeros((), device=device)
@@ -303,7 +266,7 @@ class TrainStep:
         sizes = self._microbatches(len(rows))
         if (scales := self.leaves.scales) is not None and not scales.known:
             few = rows[:FIRST_ROWS], numbers[:FIRST_ROWS], count
-            scales.measure(lambda: self._microbatch_loss(*few) / (count * update.rows))
+            scales.measure(lambda: self.objective.loss(*few) / (count * update.rows))
 
         def differentiated(part: tuple[Tensor, Tensor]) -> tuple[Tensor, Found]:
             self.before_microbatch()

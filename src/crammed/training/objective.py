@@ -1,0 +1,102 @@
+"""What a model learns from: rows of token ids -> a loss.
+
+An objective is all that an update needs to know of its task; `MaskedTokens` is that of the paper.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from crammed.config import RunConfig
+from crammed.data.borders import same_document
+from crammed.data.masking import Masker, predicted_positions
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.kernels.linear_cross_entropy import linear_cross_entropy
+from crammed.machine.device import Device
+from crammed.model.encoder import MaskedLM, picked
+from crammed.training.precision import Leaves
+
+
+class Objective(Protocol):
+    """An objective. Its losses are sums, which are divided by the number of all predictions."""
+
+    def predictions(self, rate: float) -> int:
+        """The number of predictions in each row, at this mask rate."""
+
+    def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
+        """The summed loss of a microbatch; may be compiled.
+
+        Args:
+            rows: [B, S] token ids on the device.
+            numbers: [B] the numbers of these rows in the run, to which random draws are keyed.
+            count: predictions per row.
+
+        Returns:
+            a scalar of float32 that can be differentiated by the leaves.
+        """
+
+
+def reorders(device: Device) -> bool:
+    """Whether sums may have another order than those of the versions before there was a choice."""
+    return device.torch.type != "cpu" or device.kernels != "compiler"
+
+
+class MaskedTokens:
+    """Predicts tokens that are masked (Devlin et al. 2018); an `Objective`.
+
+    Args:
+        model: the copy of the model that computes, in the number format of training.
+        leaves: what the loss is differentiated by.
+
+    Attributes:
+        reorders: whether the last layer computes only the masked positions. On a CPU, older runs
+            have ``compute.kernels=compiler``, which must keep giving the same results to the bit.
+    """
+
+    def __init__(
+        self, model: MaskedLM, leaves: Leaves, config: RunConfig, specials: Specials, device: Device
+    ) -> None:
+        masking, vocabulary = config.masking, model.encoder.tokens.num_embeddings
+        self.reorders = reorders(device)
+        self._model = model
+        self._leaves = leaves
+        self._length = config.data.row_length
+        self._by_document = config.train.attention == "document"
+        self._sep = specials.sep
+        self._mask = Masker(
+            config.seed,
+            masking.corruption,
+            specials.mask,
+            specials.ids,
+            vocabulary,
+            device.torch,
+        )
+        self._z_loss = masking.z_loss
+        self._in_place = device.in_place and config.model.logit_cap is None and not masking.z_loss
+
+    def predictions(self, rate: float) -> int:
+        """The number of masked tokens in each row."""
+        return predicted_positions(rate, self._length)
+
+    def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
+        """The summed cross-entropy of the masked tokens, and the z-loss if there is one."""
+        masked = self._mask(rows, numbers, count)
+        attended = same_document(rows, self._sep) if self._by_document else None
+        labels = masked.labels.flatten()
+        model = self._model
+        if self.reorders:
+            hidden = model.encoder(masked.ids, attended, positions=masked.positions)
+        else:
+            hidden = picked(model.encoder(masked.ids, attended), masked.positions)
+        if self._in_place:
+            head = (model.encoder.tokens.weight, model.decoder_bias)
+            return linear_cross_entropy(model.head(hidden).flatten(0, 1), *head, labels)
+        logits = model.decode(hidden, self._leaves.decoder).flatten(0, 1)
+        logits = logits.float()
+        loss = F.cross_entropy(logits, labels, reduction="sum")
+        if weight := self._z_loss:
+            loss = loss + weight * logits.logsumexp(-1).square().sum()
+        return loss
