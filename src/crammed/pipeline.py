@@ -30,7 +30,6 @@ from crammed.evaluation.suite import SuiteEvaluator
 from crammed.export.huggingface import export
 from crammed.files.folders import new_folder
 from crammed.files.hashes import json_hash
-from crammed.files.writing import write_json
 from crammed.machine.device import Device, peak_memory
 from crammed.machine.energy import counters_of, metering
 from crammed.model.count import parameters
@@ -254,7 +253,7 @@ def train_and_export(
     summary["ended_short"] = short
     summary["fill_mask"] = fill_mask_examples(final, corpus.heldout, device)
     summary["export"] = _export(run, final, summary, progress)
-    write_json(run.path / "summary.json", summary)
+    run.finish(summary)
     shutil.rmtree(run.checkpoints, ignore_errors=True)  # nothing is left to resume
     return summary
 

@@ -65,7 +65,7 @@ def test_damage_is_named_and_not_remembered(
     mine = copy(corpus, tmp_path / "mine")
     flip(mine.path / "rows-00000.bin")
     for _ in range(2):
-        with pytest.raises(InputError, match=r"mine is damaged: rows-00000\.bin; prepare it again"):
+        with pytest.raises(InputError, match=r"mine is damaged: rows-00000\.bin; delete "):
             verify_once(Corpus(mine.path), SILENT)
     assert len(compared) == 2
 
@@ -94,7 +94,8 @@ def test_pretraining_refuses_a_damaged_corpus(tmp_path: Path, corpus: Corpus, cp
     done = crammed("pretrain", *MODEL, *words)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        f"error: corpus {mine.path} is damaged: rows-00000.bin; prepare it again"
+        f"error: corpus {mine.path} is damaged: rows-00000.bin; delete {mine.path} and prepare it "
+        "again"
     )
     assert not out.exists()
 

@@ -262,3 +262,18 @@ def test_weights_that_do_not_fit_on_the_disk_are_reported_in_one_line() -> None:
             raise SafetensorError(library_says)
     with pytest.raises(SafetensorError), disk_faults(Path("out")):
         raise SafetensorError("InvalidHeader")
+
+
+def test_a_finished_run_has_its_logs_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss would otherwise leave a finished run without the log points of its report."""
+    done: list[str] = []
+    monkeypatch.setattr("crammed.files.folders.sync", lambda file: done.append(file.name))
+    monkeypatch.setattr("crammed.runs.directory.write_json", lambda file, _: done.append(file.name))
+    with RunDir.open(tmp_path / "run", tiny()) as run:
+        run.metrics({"update": 1})
+        run.event("stage")
+        done.clear()
+        run.finish({})
+    assert done == ["metrics.jsonl", "events.jsonl", "summary.json"]

@@ -45,7 +45,7 @@ class PlantedLink:
         if self.how == "copy" and self._there:
             _copy(self._link, outside / "copy")
         if self._there:
-            self._link.rename(self._replaced)
+            shutil.move(self._link, self._replaced)  # which may be on another device
         self._link.parent.mkdir(parents=True, exist_ok=True)
         self._link.symlink_to(outside / self.how)
         self._before = _state(outside)
@@ -62,7 +62,7 @@ class PlantedLink:
         """Put what was there in place of the link."""
         self._link.unlink(missing_ok=True)
         if self._there:
-            self._replaced.rename(self._link)
+            shutil.move(self._replaced, self._link)
 
 
 def _place(journal: Sequence[Operation], typed: Sequence[str], draw: random.Random) -> str:

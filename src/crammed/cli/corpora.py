@@ -104,10 +104,10 @@ def data_show(
 
 def data_verify(corpus_dir: CorpusArgument) -> None:
     """Compare the files of a corpus with the hashes in its manifest."""
-    from crammed.data.corpus import Corpus
+    from crammed.data.corpus import Corpus, is_damaged
 
     corpus = Corpus(corpus_dir)
     if damaged := list(corpus.damaged()):
-        raise InputError(f"corpus {corpus_dir} is damaged: {', '.join(damaged)}; prepare it again")
+        raise is_damaged(corpus_dir, ", ".join(damaged))
     count = len(corpus.manifest["files"])
     typer.echo(visible(f"{corpus_dir} is intact: {count} files match their hashes"))

@@ -70,6 +70,11 @@ def rows_file_number(name: str) -> int:
     return int(name.removeprefix("rows-").removesuffix(".bin"))
 
 
+def is_damaged(path: Path, how: str) -> InputError:
+    """The error that says how a corpus is damaged; the same text gives the same corpus again."""
+    return InputError(f"corpus {path} is damaged: {how}; delete {path} and prepare it again")
+
+
 class Corpus:
     """A prepared corpus, opened for reading.
 
@@ -102,9 +107,7 @@ class Corpus:
             row_bytes = self.row_length * token_dtype(self.vocab_size).itemsize
             sizes = [listed[name]["bytes"] // row_bytes for name in self._files]
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
-            raise InputError(
-                f"corpus {path} is damaged: its manifest.json makes no sense; prepare it again"
-            ) from error
+            raise is_damaged(path, "its manifest.json makes no sense") from error
         self.sha256 = hashlib.sha256(text.encode()).hexdigest()
         self._first_rows = np.cumsum([0, *sizes])
         self._mapped = lru_cache(MOST_MAPPED)(self._map)
@@ -113,9 +116,7 @@ class Corpus:
         for name, entry in self.manifest["files"].items():
             file = inside(self.path, name, f"manifest.json in {self.path}")
             if not file.is_file() or file.stat().st_size != entry["bytes"]:
-                raise InputError(
-                    f"corpus {self.path} is damaged: {name} is missing or cut off; prepare it again"
-                )
+                raise is_damaged(self.path, f"{name} is missing or cut off")
 
     @property
     def rows(self) -> int:

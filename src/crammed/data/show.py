@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from crammed.data.corpus import Corpus, RowStream
+from crammed.data.corpus import Corpus, RowStream, is_damaged
 from crammed.data.samples import Sample, first_of_each_step
 from crammed.data.statistics import labelled_lengths, share_beyond
-from crammed.errors import InputError
 from crammed.formats.lines import open_text
 from crammed.quantity import counted, quantity
 
@@ -37,9 +36,7 @@ def _damage(corpus: Corpus) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise InputError(
-            f"corpus {corpus.path} is damaged: crammed data verify says where; prepare it again"
-        ) from error
+        raise is_damaged(corpus.path, "crammed data verify says where") from error
 
 
 def _described(corpus: Corpus) -> list[tuple[str, str]]:

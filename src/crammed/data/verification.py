@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 
-from crammed.data.corpus import Corpus
+from crammed.data.corpus import Corpus, is_damaged
 from crammed.errors import InputError
 from crammed.files.caches import cache_folder
 from crammed.files.hashes import json_hash
@@ -36,7 +36,7 @@ def verify_once(corpus: Corpus, progress: Progress) -> None:
     with progress.task("comparing the corpus with its hashes"):
         damaged = list(corpus.damaged())
     if damaged:
-        raise InputError(f"corpus {corpus.path} is damaged: {', '.join(damaged)}; prepare it again")
+        raise is_damaged(corpus.path, ", ".join(damaged))
     with contextlib.suppress(InputError, OSError):  # unwritable: every run compares
         write_json(note, {"corpus": corpus.sha256, "seen": seen})
 

@@ -30,7 +30,7 @@ from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
-from crammed.files.folders import empty, missing_folders, remove_if_empty
+from crammed.files.folders import empty, missing_folders, remove_if_empty, sync_all
 from crammed.files.locks import FolderLock
 from crammed.files.regular import open_to_append, read_text
 from crammed.files.writing import read_json, write_json
@@ -42,6 +42,8 @@ from crammed.runs.summary import read_summary
 
 _BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
 """What a process may leave behind if it ends before it has saved the configuration."""
+
+LOGS = ("metrics.jsonl", "events.jsonl")
 
 _LONGEST = 1e11  # seconds, ten times the largest budget
 
@@ -149,6 +151,15 @@ class RunDir:
     def summary(self) -> dict[str, Any] | None:
         """The result of training; None until it has finished."""
         return read_summary(self.path)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Keep the result of training, which makes the run finished.
+
+        Its logs reach the disk first: nothing could write the log points of a finished run again.
+        """
+        with disk_faults(self.path):
+            sync_all(file for name in LOGS if (file := self.path / name).exists())
+        write_json(self.path / "summary.json", summary)
 
     @property
     def evaluation(self) -> Path:
