@@ -43,7 +43,6 @@ from crammed.rules.early_end import ended_short
 from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import MOST_EPOCHS
 from crammed.runs.directory import RunDir
-from crammed.runs.resuming import as_begun, chosen_before
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import Suite, load_suite, no_such
 from crammed.terminal.progress import Progress
@@ -75,8 +74,8 @@ def run_everything(
     """Turn text and a budget into a trained, evaluated and exported encoder, and a report.
 
     Args:
-        asked: what to run; values it leaves open are chosen once the amount of text is known,
-            before the tokenizer is trained.
+        asked: what to run, `as_begun` in `out`; values it leaves open are chosen once the amount of
+            text is known, before the tokenizer is trained.
         out: the run directory.
         corpus_dir: a prepared corpus; None prepares ``data.sources`` in the run directory.
         glue: folder of GLUE tasks; None if ``finetune.tasks`` names none of them.
@@ -90,7 +89,6 @@ def run_everything(
     """
     from crammed.report.page import write_report
 
-    asked = as_begun(out, asked)
     if corpus_dir is None and not (out / "corpus" / "manifest.json").exists():
         open_sources(asked.config.data)
     given = _find_tasks(asked.config.finetune.tasks, glue)
@@ -122,20 +120,21 @@ def _opened(
 
     The function is None if nothing is left to settle: nothing is open, or the corpus exists.
     """
-    before, own = chosen_before(out, asked), out / "corpus"
+    own = out / "corpus"
     if corpus_dir is None and (own / "manifest.json").exists():
         corpus_dir = own
     text = Corpus(corpus_dir) if corpus_dir is not None else None
     asked = asked.of_corpus(text.vocab_size if text is not None else None)
-    rough = before.config if before is not None else asked.nominally(text.rows if text else None)
+    rows = text.rows if text is not None else None
+    rough = asked.nominally(rows)
     measure = measuring(device_of(rough), progress)  # a wrong device ends the run here
     if text is not None or not asked.open:
-        chosen = settled(asked, out, text.rows if text is not None else None, measure)
+        chosen = settled(asked, rows, measure)
         return RunDir.open(out, chosen.config, chosen.choice), None
-    run = RunDir.open(out, rough, before.choice if before is not None else None)
+    run = RunDir.open(out, rough)
 
     def choose(tokens: float) -> TokenizerConfig:
-        chosen = settled(asked, out, tokens / asked.config.data.row_length, measure)
+        chosen = settled(asked, tokens / asked.config.data.row_length, measure)
         run.decide(chosen.config, chosen.choice)
         return chosen.config.tokenizer
 

@@ -27,7 +27,7 @@ from crammed.planning.settling import measuring, settled
 from crammed.rules.choosing import Asked, shape_of
 from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_choice, read_config
-from crammed.runs.resuming import default_out
+from crammed.runs.resuming import as_begun, default_out
 from crammed.study.arms import load_study
 from crammed.study.corpora import Corpora
 from crammed.study.costs import cost_of
@@ -95,10 +95,14 @@ def asked(corpus: Corpus, *words: str, limit: str = "2s") -> Asked:
 
 def begun(out: Path, wanted: Asked, rows: int, speed: float) -> RunConfig:
     """A run that has begun on a machine of this speed."""
-    chosen = settled(wanted, out, rows, lambda config: speed)
+    chosen = settled(as_begun(out, wanted), rows, lambda config: speed)
     with RunDir.open(out, chosen.config, chosen.choice):
         pass
     return chosen.config
+
+
+def never(config: RunConfig) -> float:
+    pytest.fail("measured")
 
 
 def test_a_run_keeps_what_it_chose_under_another_load(tmp_path: Path, corpus: Corpus) -> None:
@@ -107,10 +111,10 @@ def test_a_run_keeps_what_it_chose_under_another_load(tmp_path: Path, corpus: Co
     fast = begun(tmp_path / "fast", wanted, corpus.rows, FAST)
     assert slow.model.width < fast.model.width
     for name, config, speed in (("slow", slow, SLOW), ("fast", fast, FAST)):
-        again = settled(wanted, tmp_path / name, corpus.rows, lambda _: pytest.fail("measured"))
+        again = settled(as_begun(tmp_path / name, wanted), corpus.rows, never)
         assert (again.config, again.choice.flops_per_second) == (config, speed)
     (tmp_path / "slow" / "choice.json").unlink()  # as older versions left it
-    again = settled(wanted, tmp_path / "slow", corpus.rows, lambda _: pytest.fail("measured"))
+    again = settled(as_begun(tmp_path / "slow", wanted), corpus.rows, never)
     assert (again.config, again.choice.flops_per_second) == (slow, None)
 
 
@@ -288,7 +292,7 @@ def of_text(folder: Path, count: int, limit: str = "2s") -> Asked:
 
 def prepared(wanted: Asked, out: Path, until: str = "crammed.pipeline.train_and_export") -> None:
     """The beginning of ``crammed run``."""
-    stopped_at(until, lambda: run_everything(wanted, out, None, None, SILENT))
+    stopped_at(until, lambda: run_everything(as_begun(out, wanted), out, None, None, SILENT))
 
 
 def test_a_run_chooses_when_it_knows_how_much_text_there_is(

@@ -29,7 +29,7 @@ from crammed.planning.settling import announce
 from crammed.report.page import write_report
 from crammed.rules.choosing import Asked, Choice, choose
 from crammed.rules.early_end import EarlyEnd, ended_short
-from crammed.rules.recipe import EARLIER, ask, formerly
+from crammed.rules.recipe import ask
 from crammed.rules.sizing import (
     FOLLOWERS,
     MOST_EPOCHS,
@@ -192,7 +192,6 @@ def test_configurations_of_older_versions_end_with_their_budget() -> None:
     assert RunConfig.model_validate(saved) == tiny()
     assert tiny().most_tokens(1) == float("inf")
     for recipe in ("crammed", "demo"):
-        assert ask(formerly(recipe, EARLIER[0])).config.budget.most_epochs is None
         assert ask(recipe).config.budget.most_epochs is not None
     assert ask("crammed", ["budget.most_epochs=null"]).config.budget.most_epochs is None
 

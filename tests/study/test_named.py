@@ -2,65 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from crammed.budget import Budget
-from crammed.cli import studies
 from crammed.config import RunConfig
-from crammed.data.corpus import Corpus
-from crammed.errors import InputError
 from crammed.rules.recipe import load_config
 from crammed.study.arms import (
-    FORMER,
     Study,
-    former_study_names,
     load_study,
     read_study,
     study_names,
     with_words,
 )
 from crammed.study.preparing import PlannedCorpora
-from support.study import run_of
 
 SMALL = ["model.max_length=32", "finetune.max_length=32"]
-FORMER_NAMES = ["ablation", "masking", "optimizers", "schedules", "sizes"]
-
-
-@pytest.mark.parametrize("name", [FORMER + name for name in FORMER_NAMES])
-def test_former_studies_are_valid(name: str, corpus: Corpus) -> None:
-    study = load_study(name, corpus, Budget.parse("1m"), [*SMALL, "model.head_dim=16"])
-    assert all("model.head_dim=16" in study.words(arm) for arm in study.arms)
-
-
-def test_a_folder_goes_on_with_the_built_in_study_that_it_began_with(
-    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr("crammed.study.runner._train", lambda *_: run_of())
-    words = [*SMALL, "model.layers=1", "model.width=16", "model.head_dim=8", "batch.rows=4"]
-
-    def arms(name: str) -> set[str]:
-        budget = Budget.parse("6updates")
-        studies.study(name, words, corpus.path, budget, 1, tmp_path / "out", 1, True)
-        return set(json.loads(capsys.readouterr().out)["arms"])
-
-    new = arms("masking")
-    assert new == set(read_study("masking").arms)
-    file = tmp_path / "out" / "study.json"
-    begun = json.loads(file.read_text())
-    del begun["budgets"]  # as a version before had it
-    file.write_text(json.dumps({**begun, "arms": {}}))
-    assert arms("masking") == set(read_study("former:masking").arms) != new
-
-
-def test_former_studies_are_named_and_not_listed() -> None:
-    assert former_study_names() == FORMER_NAMES
-    assert "sizes" not in study_names()
-    with pytest.raises(InputError, match="no study 'sizes': choose one of"):
-        read_study("sizes")
 
 
 def loaded(name: str, budget: str) -> Study:

@@ -17,7 +17,7 @@ from crammed.cli.options import (
     JsonOption,
     RecipeWords,
     configure,
-    show_budget,
+    show_recipe,
     shown_progress,
 )
 from crammed.cli.output import print_result
@@ -57,7 +57,7 @@ def prepare(
     out = behind_links(out)
     config = asked.config
     with shown_progress() as progress:
-        show_budget(progress, config, budget, words)
+        show_recipe(progress, asked)
         choose = _chooser(asked, progress) if "tokenizer.vocab_size" in asked.open else None
         corpus = prepare_corpus(
             config.data, config.tokenizer, out, progress, config.compute, work, choose

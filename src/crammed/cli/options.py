@@ -12,7 +12,7 @@ from crammed.budget import Budget
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
-    from crammed.config import ComputeConfig, RunConfig
+    from crammed.config import ComputeConfig
     from crammed.data.corpus import Corpus
     from crammed.rules.choosing import Asked
     from crammed.terminal.progress import Progress
@@ -82,10 +82,11 @@ def configure(
         InputError: options or overrides are invalid or contradict each other.
     """
     from crammed.data.corpus import Corpus
-    from crammed.runs.resuming import ask_in
+    from crammed.runs.resuming import settle
 
     recipe, overrides = _recipe_and_overrides(words or [])
-    _refuse_text(recipe, reads_text=needs_data and corpus_dir is None)
+    if recipe is not None:
+        _refuse_text(recipe, reads_text=needs_data and corpus_dir is None)
     refuse_twice(overrides, "--budget", "budget.limit", budget is not None)
     refuse_twice(overrides, "--seed", "seed", seed is not None)
     refuse_twice(overrides, "--data", "data.sources", bool(data))
@@ -108,8 +109,10 @@ def configure(
         fixed |= corpus.settings()
     elif data:
         fixed["data"] = {"sources": [absolute_source(name) for name in data]}
-    asked = ask_in(out, recipe, overrides, fixed, fit=fit)
+    asked = settle(out, recipe, overrides, fixed, fit=fit)
     asked = asked.of_corpus(corpus.vocab_size if corpus is not None else None)
+    if corpus is None and asked.choice is not None and asked.config.corpus is not None:
+        raise InputError(f"{out} was begun with a prepared corpus: name it, with --corpus")
     if needs_data and corpus is None and not asked.config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
     return asked, corpus
@@ -133,20 +136,15 @@ def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> No
         raise InputError(f"{key} is set twice, by {option} and by an override: give one of them")
 
 
-def show_former(progress: Progress, asked: Asked) -> None:
-    """Log that a run continues with a recipe that has changed since it began, if it does."""
-    if asked.earlier:
+def show_recipe(progress: Progress, asked: Asked) -> None:
+    """Log the budget if no word sets it, and where a recipe has changed since its run began."""
+    config = asked.config
+    if asked.changed:
         progress.line(
-            f"recipe  continues with the recipe {asked.config.recipe} as it was in an earlier "
-            "version"
+            f"recipe  {config.recipe} has changed since this run began "
+            f"({', '.join(asked.changed[:3])}): it goes on as it was"
         )
-
-
-def show_budget(
-    progress: Progress, config: RunConfig, budget: Budget | None, words: list[str] | None
-) -> None:
-    """Log which budget is used if neither the option nor an override gave one."""
-    if budget is None and not any(re.match(r"budget(\.limit)?=", word) for word in words or []):
+    if asked.choice is None and "budget.limit" not in asked.keys:
         progress.line(
             f"budget  {config.budget.limit}, from recipe {config.recipe}; choose another with "
             "--budget, such as --budget 1h"
@@ -163,12 +161,12 @@ def task_names(named: str | None, folder: Path | None) -> list[str]:
     return tasks_in(load_suite("glue"), folder) if folder is not None else []
 
 
-def _recipe_and_overrides(words: list[str]) -> tuple[str, list[str]]:
+def _recipe_and_overrides(words: list[str]) -> tuple[str | None, list[str]]:
     overrides = [word for word in words if "=" in word]
     names = [word for word in words if "=" not in word]
     if len(names) > 1:
         raise InputError(f"name one recipe at a time, not {' and '.join(names)}")
-    return (names[0] if names else "crammed"), overrides
+    return (names[0] if names else None), overrides
 
 
 def _refuse_text(recipe: str, *, reads_text: bool) -> None:

@@ -17,7 +17,7 @@ from crammed.cli.options import (
     RecipeWords,
     configure,
     refuse_twice,
-    show_budget,
+    show_recipe,
     shown_progress,
 )
 from crammed.cli.output import print_result
@@ -70,7 +70,7 @@ def plan(
     asked, opened = configure(words, {}, budget, None, None, corpus, fit=fit, needs_data=False)
     rows = opened.rows if opened is not None else None
     with shown_progress() as progress:
-        show_budget(progress, asked.config, budget, words)
+        show_recipe(progress, asked)
         if device is None:
             speeds = _here(asked, opened, seconds or A_WHILE, progress)
         else:

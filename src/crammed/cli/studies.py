@@ -25,6 +25,7 @@ from crammed.errors import InputError, TaskFailed
 from crammed.quantity import counted
 
 if TYPE_CHECKING:
+    from crammed.study.arms import Study
     from crammed.study.corpora import Corpora
     from crammed.study.costs import Cost
     from crammed.study.folder import Chooser
@@ -104,14 +105,12 @@ def study(
         adamw: [optim.name=adamw]
     """
     from crammed.study.arms import read_study
-    from crammed.study.folder import name_in
     from crammed.study.places import default_jobs
 
     if name is None:
         _list_studies(as_json)
         return
     if name != EVERY:
-        name = name_in(out, name) if out is not None else name
         read_study(name)
     if (corpus is None and not data) or budget is None or out is None:
         raise InputError(
@@ -214,16 +213,19 @@ class _Call:
     jobs: int
     cluster: str | None
 
+    @property
+    def study(self) -> Study:
+        """The study with the words of the command in its base, as it was read."""
+        from crammed.study.arms import read_study, with_words
+
+        return with_words(read_study(self.name), self.words)
+
 
 def _every(call: _Call) -> list[_Call]:
     """The call for each built-in study, in a folder of its own."""
     from crammed.study.arms import study_names
-    from crammed.study.folder import name_in
 
-    return [
-        replace(call, name=name_in(call.out / name, name), out=call.out / name)
-        for name in study_names()
-    ]
+    return [replace(call, name=name, out=call.out / name) for name in study_names()]
 
 
 def _judges(
@@ -251,11 +253,10 @@ def _sharing(call: _Call, calls: Sequence[_Call]) -> _Call:
 
 def _has_corpora(call: _Call) -> bool:
     """Whether arms of the study have corpora of their own."""
-    from crammed.study.arms import read_study, with_words
     from crammed.study.corpora import is_of_corpus
     from crammed.study.preparing import BY
 
-    study = with_words(read_study(call.name), call.words)
+    study = call.study
     words = [word for arm in study.arms for word in study.words(arm)]
     return any(is_of_corpus(word) or word.startswith(BY) for word in words)
 
@@ -297,18 +298,20 @@ def _say_costs(
 def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
     """The cost of what is left of a study, before anything is prepared."""
     from crammed.data.corpus import Corpus
-    from crammed.study.arms import load_study, read_study, with_words
+    from crammed.study.arms import load_study
     from crammed.study.corpora import ArmCorpora, Corpora
     from crammed.study.costs import cost_of
+    from crammed.study.folder import going_on
     from crammed.study.preparing import planned_corpora
 
+    asked: Study = call.study
     corpora: ArmCorpora
     if call.corpus is not None:
         corpora = Corpora(Corpus(call.corpus))
     else:
-        study = with_words(read_study(call.name), call.words)
-        corpora = planned_corpora(study, call.texts, call.budget, call.out)
+        corpora = planned_corpora(asked, call.texts, call.budget, call.out)
     loaded = load_study(call.name, corpora, call.budget, call.words)
+    loaded = going_on(loaded, asked, call.out)
     given = (call.budget, call.seeds, call.out, call.jobs)
     cost = cost_of(loaded, corpora, *given, timing, judges)
     return cost if call.cluster is None else replace(cost, jobs=None)
@@ -317,7 +320,7 @@ def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
 def _run(call: _Call, judges: Sequence[Judge]) -> StudyResult:
     """Prepare the corpora of a study, check its arms, and run it."""
     from crammed.study.arms import left_out, load_study
-    from crammed.study.folder import Chooser, began_earlier
+    from crammed.study.folder import Chooser, going_on
     from crammed.study.places import threads_of
     from crammed.study.runner import run_study
 
@@ -325,10 +328,8 @@ def _run(call: _Call, judges: Sequence[Judge]) -> StudyResult:
     with shown_progress() as progress:
         chooser = Chooser(out, threads_of(call.jobs), progress)
         corpora = _corpora(call, chooser, progress)
-        former = began_earlier(name, words, corpora, budget, out)
-        loaded = load_study(name, corpora, budget, words, chooser, former)
-        if former is not None:
-            progress.line("study  continues with its recipes as they were in an earlier version")
+        loaded = load_study(name, corpora, budget, words, chooser)
+        loaded = going_on(loaded, call.study, out)
         if same := left_out(name, loaded):
             progress.line(f"study  without {', '.join(same)}: at this budget the same as others")
         return run_study(
@@ -348,15 +349,14 @@ def _run(call: _Call, judges: Sequence[Judge]) -> StudyResult:
 def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
     """The corpus that was named, or those of the arms, prepared once all arms have been checked."""
     from crammed.data.corpus import Corpus
-    from crammed.study.arms import load_study, read_study, with_words
+    from crammed.study.arms import load_study
     from crammed.study.checks import check_budgets
     from crammed.study.corpora import Corpora
     from crammed.study.preparing import planned_corpora, prepare_corpora
 
     if call.corpus is not None:
         return Corpora(Corpus(call.corpus))
-    study = with_words(read_study(call.name), call.words)
-    planned = planned_corpora(study, call.texts, call.budget, call.out)
+    planned = planned_corpora(call.study, call.texts, call.budget, call.out)
     check_budgets(load_study(call.name, planned, call.budget, call.words), planned, call.budget)
     return prepare_corpora(planned, call.out, chooser.tokenizer, progress)
 

@@ -21,8 +21,7 @@ from crammed.cli.options import (
     RecipeWords,
     SeedOption,
     configure,
-    show_budget,
-    show_former,
+    show_recipe,
     shown_progress,
     task_names,
 )
@@ -59,7 +58,7 @@ def run(
     """Do everything: prepare, pretrain, evaluate, export, report."""
     from crammed.machine.device import choose_kind
     from crammed.pipeline import run_everything
-    from crammed.runs.resuming import as_begun, chosen_before, default_out
+    from crammed.runs.resuming import as_begun, default_out
     from crammed.training.memory import refuse_too_large
     from crammed.training.plan import refuse_too_little
 
@@ -68,17 +67,16 @@ def run(
         fixed["finetune"] = {"tasks": task_names(tasks, glue)}
     asked, opened = configure(words, fixed, budget, seed, data, corpus, fit=fit, out=out)
     name = corpus.name if corpus is not None else Path(asked.config.data.sources[0].path).name
-    out = out or default_out(asked, name, "report.html")
-    asked = as_begun(out, asked)
-    before = chosen_before(out, asked)
+    if out is None:
+        out = default_out(asked, name, "report.html")
+        asked = as_begun(out, asked)
     known = (opened.vocab_size, opened.rows) if opened is not None else (None, None)
-    config = before.config if before is not None else asked.nominally(known[1])
+    config = asked.nominally(known[1])
     vocab = known[0] or config.tokenizer.vocab_size
     refuse_too_large(config, vocab, choose_kind(config.compute, []))  # before preparing
     refuse_too_little(config, *known)
     with shown_progress() as progress:
-        show_budget(progress, config, budget, words)
-        show_former(progress, asked)
+        show_recipe(progress, asked)
         progress.line(f"run  {out}")
         result = run_everything(asked, out, corpus, glue, progress)
     print_result(result, as_json, run_lines(result))
@@ -96,7 +94,7 @@ def pretrain(
     """Train an encoder on a corpus within a budget, and export it."""
     from crammed.machine.workers import world_size
     from crammed.planning.settling import device_of, told
-    from crammed.runs.resuming import as_begun, chosen_before, default_out
+    from crammed.runs.resuming import as_begun, default_out
     from crammed.training.distributed import compare_folders, compare_setups, follow, joined_group
     from crammed.training.plan import refuse_too_little
 
@@ -106,17 +104,16 @@ def pretrain(
     assert opened is not None
     if out is None and world_size() > 1:
         raise InputError("several processes need a common run directory: --out RUN_DIR")
-    out = out or default_out(asked, corpus.name, "summary.json")
-    asked = as_begun(out, asked)
-    before = chosen_before(out, asked)
-    rough = before.config if before is not None else asked.nominally(opened.rows)
+    if out is None:
+        out = default_out(asked, corpus.name, "summary.json")
+        asked = as_begun(out, asked)
+    rough = asked.nominally(opened.rows)
     refuse_too_little(rough, opened.vocab_size, opened.rows)
     device = device_of(rough, opened.rows, out)
     with joined_group(device) as group:
         if group is None or group.rank == 0:
             with shown_progress() as progress:
-                show_budget(progress, asked.config, budget, words)
-                show_former(progress, asked)
+                show_recipe(progress, asked)
                 values = _lead(asked, opened, out, device, progress, group)
             print_result(values, as_json, run_lines(values))
             return
@@ -136,7 +133,7 @@ def _lead(
     from crammed.runs.directory import RunDir
     from crammed.training.distributed import compare_folders, compare_setups
 
-    chosen = settled(asked, out, corpus.rows, measuring(device, progress, group))
+    chosen = settled(asked, corpus.rows, measuring(device, progress, group))
     if group is not None:
         tell(chosen, group)
         compare_setups(chosen.config, corpus, device, group)

@@ -73,6 +73,15 @@ def overlaid(base: Mapping[str, Any], change: Mapping[str, Any], section: Any) -
     return result
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by their dotted keys: ``{"a": {"b": 1}}`` becomes ``{"a.b": 1}``."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = isinstance(value, Mapping)
+        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return found
+
+
 def _kept(choice: Choice, old: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """The old values of a section that remain when `change` is merged into it."""
     kind = change.get(choice.key, old.get(choice.key, choice.default))

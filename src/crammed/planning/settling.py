@@ -27,7 +27,6 @@ from crammed.rules.sizing import (
     seconds_a_shape,
     with_values,
 )
-from crammed.runs.resuming import asked_of_corpus, chosen_before
 from crammed.terminal.progress import Progress
 from crammed.training.distributed import Group
 from crammed.training.lanes import lanes_before, lanes_of
@@ -91,20 +90,21 @@ def measuring(device: Device, progress: Progress, group: Group | None = None) ->
     return Measuring(device, progress, several)
 
 
-def settled(asked: Asked, out: Path, rows: float | None, measure: Measure) -> Chosen:
-    """What the run in `out` trains: what it began with, or what is chosen now.
+def settled(asked: Asked, rows: float | None, measure: Measure) -> Chosen:
+    """What a run trains: what it began with, or what is chosen now.
 
     Args:
+        asked: what is asked for, `as_begun` in the run's folder.
         rows: how many rows of text there are; None if unknown.
 
     Raises:
-        InputError: a file of the run is damaged, or nothing suits what is asked for.
+        InputError: nothing suits what is asked for.
     """
-    if (before := chosen_before(out, asked)) is not None:
-        return before
-    chosen = choose(asked_of_corpus(out, asked), rows, measure)
+    chosen = choose(asked, rows, measure)
+    if asked.choice is not None:
+        return chosen
     busy = isinstance(measure, Measuring) and measure.busy
-    about = {"follows": asked.open, "busy": busy}
+    about = {"typed": asked.keys, "busy": busy}
     return Chosen(chosen.config, chosen.choice.model_copy(update=about))
 
 

@@ -9,11 +9,12 @@ tokens, updates and FLOPs need no speed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crammed.config import Names, PositiveFloat, RunConfig, Section
+from crammed.config.choice import flat
 from crammed.errors import InputError
 from crammed.machine.speed import nominal_speed
 from crammed.quantity import quantity
@@ -38,6 +39,19 @@ OF_WIDTH = ("model.head_dim", "tokenizer.vocab_size")
 """Keys whose values follow from the width."""
 
 
+class Choice(Section):
+    """What ``choice.json`` keeps about the values in a run's configuration."""
+
+    follows: Names = ()
+    """The keys that were left open."""
+    flops_per_second: PositiveFloat | None = None
+    """The measured speed from which they follow; null if none was needed."""
+    typed: Names | None = None
+    """The keys that the command set; null in runs of older versions."""
+    busy: bool = False
+    """Whether other work slowed the measurement; until the first update, the run chooses again."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """What a command asks for, before the budget has decided what it leaves open.
@@ -45,18 +59,24 @@ class Asked:
     Attributes:
         config: the configuration; its values for open keys are meaningless.
         open: the keys that follow from the budget.
-        earlier: the version whose recipe is read; None is today's.
-        former: the same words read as in earlier versions, where that differs, latest first; for
-            runs that began with one of these versions.
+        typed: what the command sets, by section, without what it leaves to the recipe.
         vocabulary: size of the corpus's vocabulary, which may be smaller than requested. The rules
             count with this size, but the requested one is saved. None if there is no corpus yet.
+        choice: how the values of a run that goes on were chosen; None if they are still to be.
+        changed: what the recipe would set otherwise by now, as ``KEY THERE -> HERE``.
     """
 
     config: RunConfig
     open: tuple[str, ...] = ()
-    earlier: str | None = None
-    former: tuple[Asked, ...] = ()
+    typed: Mapping[str, Any] = field(default_factory=dict)
     vocabulary: int | None = None
+    choice: Choice | None = None
+    changed: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The dotted keys that the command sets."""
+        return tuple(sorted(flat(self.typed)))
 
     @property
     def needs_speed(self) -> bool:
@@ -74,13 +94,8 @@ class Asked:
         return replace(self, open=tuple(key for key in keys if key not in but))
 
     def of_corpus(self, vocabulary: int | None) -> Asked:
-        """The same for a corpus with a vocabulary of this size, in `former` as well.
-
-        Args:
-            vocabulary: None if there is no corpus yet.
-        """
-        former = tuple(each.of_corpus(vocabulary) for each in self.former)
-        return replace(self, vocabulary=vocabulary, former=former)
+        """The same for a corpus with a vocabulary of this size; None if there is no corpus yet."""
+        return replace(self, vocabulary=vocabulary)
 
     @property
     def counted(self) -> Asked:
@@ -99,17 +114,6 @@ class Asked:
             return self.saved(self.counted.nominally(rows, speed))
         speed = speed or nominal_speed(self.config.compute)
         return follow_budget(self.config, self.open, speed, rows)
-
-
-class Choice(Section):
-    """What ``choice.json`` keeps about the values in a run's configuration."""
-
-    follows: Names = ()
-    """The keys that were left open."""
-    flops_per_second: PositiveFloat | None = None
-    """The measured speed from which they follow; null if none was needed."""
-    busy: bool = False
-    """Whether other work slowed the measurement; until the first update, the run chooses again."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def choose(
         InputError: no size suits the rest of the configuration, or this machine lacks the device.
     """
     if not asked.open:
-        return Chosen(asked.config)
+        return Chosen(asked.config, asked.choice or Choice())
     if asked.vocabulary is not None:
         made = choose(asked.counted, rows, measure, nominal)
         return replace(made, config=asked.saved(made.config))

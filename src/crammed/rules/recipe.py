@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,8 @@ from crammed.rules.sizing import FOLLOWERS, head_dim, rates_of_width, refuse_unr
 FOLLOWS = "follows_budget"
 """The recipe key that lists what follows from the budget."""
 
-EARLIER = ("0.1.0", "2026-11-22")
-"""Versions whose recipes differed from today's, oldest first. A date stands for unreleased recipes,
-which were in use until that day."""
-_MARK = re.compile(r"former-([^:]+):")
-"""A mark before a recipe's name: it and what it extends are read as they were in that version."""
+DEFAULT = "crammed"
+"""The recipe of a command that names none."""
 
 
 def recipe_names() -> list[str]:
@@ -31,43 +27,15 @@ def recipe_names() -> list[str]:
     return names_in(resources.files("crammed") / "recipes")
 
 
-def formerly(recipe: str, version: str) -> str:
-    """The name of the recipe as it was in one of `EARLIER`; it may be the same as today's."""
-    return f"former-{version}:{unmarked(recipe)}"
-
-
-def unmarked(word: str) -> str:
-    """A recipe's name without the mark of an earlier version; other words unchanged."""
-    return _MARK.sub("", word, count=1) if _version_of(word) is not None else word
-
-
-def _version_of(recipe: str) -> str | None:
-    """The version whose recipe is read; None is today's."""
-    found = _MARK.match(recipe)
-    return found[1] if found is not None and found[1] in EARLIER else None
-
-
-def _folder_of(recipe: str, version: str | None) -> Traversable:
-    """The folder with a recipe as it was in this version.
-
-    A recipe is stored with the last version that had it, so one that did not change between this
-    version and a later one lies with the later one.
-    """
-    today = resources.files("crammed") / "recipes"
-    since = EARLIER[EARLIER.index(version) :] if version is not None else ()
-    folders = [today / "former" / each for each in since]
-    return next((each for each in folders if recipe in names_in(each)), today)
-
-
-def _read_recipe(recipe: str, version: str | None, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """The recipe's sections as plain values, merged over those it extends."""
     if recipe in seen:
         raise InputError(f"recipe {recipe} extends itself: {' -> '.join((*seen, recipe))}")
-    values = read_yaml("recipe", recipe, _folder_of(recipe, version))
+    values = read_yaml("recipe", recipe, resources.files("crammed") / "recipes")
     base_name = values.pop("extends", None)
     if base_name is None:
         return values
-    base = _read_recipe(str(base_name), version, (*seen, recipe))
+    base = _read_recipe(str(base_name), (*seen, recipe))
     return overlaid(base, values, RunConfig)
 
 
@@ -96,8 +64,20 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return nested
 
 
+def typed(recipe: str | None, overrides: Sequence[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command sets, by section, without what it leaves to its recipe.
+
+    The arguments are those of `ask`.
+
+    Raises:
+        InputError: as `parse_overrides`.
+    """
+    given = overlaid(parse_overrides(overrides), fixed, RunConfig)
+    return given if recipe is None else {"recipe": Path(recipe).stem, **given}
+
+
 def ask(
-    recipe: str,
+    recipe: str | None,
     overrides: Sequence[str] = (),
     fixed: Mapping[str, Any] | None = None,
     *,
@@ -110,7 +90,7 @@ def ask(
     them, as `fit` opens all of them.
 
     Args:
-        recipe: the name of a built-in recipe or a file; may be marked as by `formerly`.
+        recipe: the name of a built-in recipe or a file; None is `DEFAULT`.
         overrides: each ``key.path=value``.
         fixed: values by section, set by command-line options.
         fit: open every key that has a rule, even where the recipe sets it; what `overrides` and
@@ -119,26 +99,26 @@ def ask(
     Raises:
         InputError: an unknown recipe, key or value; all errors at once, one per line.
     """
-    given = overlaid(parse_overrides(overrides), fixed or {}, RunConfig)
-    earlier, recipe = _version_of(recipe), unmarked(recipe)
-    own = _read_recipe(recipe, earlier)
+    given = typed(None, overrides, fixed or {})
+    named, recipe = recipe is not None, recipe or DEFAULT
+    own = {"recipe": Path(recipe).stem, **_read_recipe(recipe)}
     values = overlaid(own, given, RunConfig)
     if not _is_set(given, "model.max_length"):
         values = overlaid(values, _limit_of_rows(values), RunConfig)
-    values.setdefault("recipe", Path(recipe).stem)
-    former, following = _following(own, recipe), _following(values, recipe)
+    recipes, following = _following(own, recipe), _following(values, recipe)
     values.pop(FOLLOWS, None)
-    typed = FOLLOWS in given
-    left_open = tuple(key for key in following if not _is_set(given if typed else values, key))
+    listed = FOLLOWS in given
+    left_open = tuple(key for key in following if not _is_set(given if listed else values, key))
     if "model.head_dim" in left_open:
         values = overlaid(values, _heads_of_width(values), RunConfig)
     config = validated(RunConfig, values, f"recipe {recipe}")
-    asked = Asked(config, left_open, earlier)
-    if typed and not fit:
-        _check_typed(following, former, values, config)
-    if fit:
-        asked = asked.wide_open(but=[key for key in FOLLOWERS if _is_set(given, key)])
-    return asked
+    words = {"recipe": config.recipe, **given} if named else given
+    if listed and not fit:
+        _check_listed(following, recipes, values, config)
+    if not fit:
+        return Asked(config, left_open, words)
+    wide = Asked(config).wide_open(but=[key for key in FOLLOWERS if _is_set(given, key)])
+    return replace(wide, typed={**words, FOLLOWS: list(wide.open)})
 
 
 def _following(values: Mapping[str, Any], recipe: str) -> list[str]:
@@ -149,27 +129,27 @@ def _following(values: Mapping[str, Any], recipe: str) -> list[str]:
     return list(dict.fromkeys(keys))
 
 
-def _check_typed(
-    typed: Sequence[str],
-    former: Sequence[str],
+def _check_listed(
+    listed: Sequence[str],
+    recipes: Sequence[str],
     values: Mapping[str, Any],
     config: RunConfig,
 ) -> None:
     """Check that a ``follows_budget`` override leaves no key without a rule or a value.
 
     Args:
-        typed: the keys that the override lists.
-        former: the keys that the recipe lists, which the override replaces.
+        listed: the keys that the override lists.
+        recipes: those that the recipe lists, which the override replaces.
         values: those of the recipe with everything typed merged over them.
     """
-    refuse_unruled(typed)
+    refuse_unruled(listed)
     rates = {key for key in FOLLOWERS if key.startswith("optim.")} - {*rates_of_width(config)}
-    if foreign := rates.intersection(typed):
+    if foreign := rates.intersection(listed):
         raise InputError(
             f"follows_budget: there is no rule for {', '.join(sorted(foreign))} of "
             f"{config.optim.name}: leave it out"
         )
-    gone = [key for key in former if key not in (*typed, *rates) and not _is_set(values, key)]
+    gone = [key for key in recipes if key not in (*listed, *rates) and not _is_set(values, key)]
     if gone:
         raise InputError(
             f"follows_budget leaves {', '.join(gone)} without a value: list or set that as well"

@@ -20,12 +20,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from crammed.config import RunConfig
+from crammed.config.choice import flat
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
@@ -89,11 +90,7 @@ class RunDir:
             before = read_choice(path) or Choice()
             again = before.busy and choice not in (None, before)
             if another and not takes_another(path, found, config):
-                changes = ", ".join(differences(found, config)[:3])
-                raise InputError(
-                    f"{path} holds a run with another configuration ({changes}): choose another "
-                    "--out, or the same configuration to resume it"
-                )
+                raise another_run(path, differences(found, config))
             run = cls(path, config, created=False)
             run.choice = before
             if another or again:
@@ -278,22 +275,26 @@ def takes_another(path: Path, old: RunConfig, new: RunConfig) -> bool:
     return (old.data, old.tokenizer) == (new.data, new.tokenizer)
 
 
-def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """``KEY: VALUE there, VALUE here`` for every difference that may change the result."""
-    before, after = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
-    return [
-        f"{key}: {before.get(key)} there, {after.get(key)} here"
+def differing(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Both values of every key whose difference may change the result."""
+    before, after = flat(old.model_dump(mode="json")), flat(new.model_dump(mode="json"))
+    return {
+        key: (before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
         and not key.startswith(("compute.", "description", "train.divergence."))
-    ]
+    }
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """``KEY: VALUE there, VALUE here`` for every difference that may change the result."""
+    values = differing(old, new).items()
+    return [f"{key}: {there} there, {here} here" for key, (there, here) in values]
+
+
+def another_run(path: Path, differences: Sequence[str]) -> InputError:
+    """The refusal of a run in whose folder there is one with these differences."""
+    return InputError(
+        f"{path} holds a run with another configuration ({', '.join(differences[:3])}): choose "
+        "another --out, or the same configuration to resume it"
+    )

@@ -1,103 +1,142 @@
-"""Finds the run that a command continues, and what was chosen when that run began."""
+"""Finds the run that a command continues, and settles what it goes on with.
+
+There is one rule. A repeated command continues a run if every word typed agrees with it: an
+override, an option that sets a value, the name of a recipe, ``--fit``. What is not typed is the
+run's own, even if the recipe has changed since.
+"""
 
 from __future__ import annotations
 
 import glob
-import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from crammed.config import RunConfig
+from crammed.config.choice import flat, overlaid
 from crammed.errors import InputError
-from crammed.rules.choosing import Asked, Choice, Chosen
-from crammed.rules.recipe import EARLIER, ask, formerly
-from crammed.runs.directory import differences, has_begun, read_choice, read_config, takes_another
+from crammed.rules.choosing import Asked, Choice
+from crammed.rules.recipe import FOLLOWS, ask, typed
+from crammed.rules.sizing import with_values
+from crammed.runs.directory import (
+    another_run,
+    differences,
+    differing,
+    has_begun,
+    read_choice,
+    read_config,
+    takes_another,
+)
+
+VOCABULARY = "tokenizer.vocab_size"
 
 
-def ask_in(
+def settle(
     path: Path | None,
-    recipe: str,
+    recipe: str | None,
     overrides: Sequence[str],
     fixed: Mapping[str, Any],
     *,
     fit: bool = False,
 ) -> Asked:
-    """Read words as `ask` does, and also with the recipe as it was in earlier versions.
+    """Read words as `ask` does, and go on with the run in `path` if they agree with it.
 
     Args:
         path: the folder to train in, if it is known: a run there may have begun with words that
             today's recipe does not accept.
 
     Raises:
-        InputError: as `ask`.
+        InputError: as `ask` and `as_begun`.
     """
-    former = []
-    for version in reversed(EARLIER):
-        with suppress(InputError):  # words that this version's recipe does not accept
-            former.append(ask(formerly(recipe, version), overrides, fixed, fit=fit))
     try:
-        today = ask(recipe, overrides, fixed, fit=fit)
+        asked = ask(recipe, overrides, fixed, fit=fit)
     except InputError:
-        for each in former:
-            if path is not None and _is_of(path, each):
-                return each
-        raise
-    others = [each for each in former if (each.config, each.open) != (today.config, today.open)]
-    return replace(today, former=tuple(others))
+        if path is None or fit or not (path / "config.json").exists():
+            raise
+        found = read_config(path)
+        asked = Asked(found, typed=typed(recipe, overrides, fixed))
+        if disagreements(found, asked.typed):
+            raise
+    return asked if path is None else as_begun(path, asked)
 
 
 def as_begun(path: Path, asked: Asked) -> Asked:
-    """What is asked for, with the recipe and the kernels that the run in `path` began with.
+    """What is asked for, as the run in `path` has it; nothing is open if it has chosen.
+
+    It chooses again if it chose on a busy machine and has done no update. A folder without
+    training that the words do not agree with may become another run, with the corpus it has.
 
     Raises:
-        InputError: `path` holds a run that this version cannot read.
+        InputError: the run was begun with other words, or one of its files is damaged.
     """
-    return _with_its_kernels(path, _by_its_recipe(path, asked))
-
-
-def _by_its_recipe(path: Path, asked: Asked) -> Asked:
-    """What today's recipe asks for, unless the run in `path` is closer to an earlier version's."""
-    if not asked.former:
+    if not (path / "config.json").exists():
         return asked
-    try:
-        found = read_config(path)
-    except InputError:
-        return asked
-    nearest = min((asked, *asked.former), key=partial(_differing, found))  # the first of equals
-    if nearest is asked:
-        return asked
-    # A folder without training may become another run, which is then one of today's recipe.
-    of_today = asked.like(found, ["tokenizer.vocab_size"])
-    anew = _differing(found, nearest) > 0 and takes_another(path, found, of_today)
-    return asked if anew else nearest
+    found, choice = read_config(path), read_choice(path)
+    prepared = (path / "corpus" / "manifest.json").exists()
+    if prepared:
+        asked = _in_the_vocabulary_of(found, asked)
+    different = disagreements(found, asked.typed)
+    if choice is not None and FOLLOWS in asked.typed and not {*asked.open} <= {*choice.follows}:
+        there, here = (", ".join(keys) or "nothing" for keys in (choice.follows, asked.open))
+        different.append(f"{FOLLOWS}: {there} there, {here} here")
+    if different:
+        if takes_another(path, found, asked.config):
+            return asked
+        raise another_run(path, different)
+    own = _with_typed(found, asked.typed)
+    if choice is None and found.corpus is None and not prepared:
+        return replace(asked, config=own)  # it ended before it chose
+    if choice is not None and choice.busy and not has_begun(path):
+        again = Asked(own, choice.follows, asked.typed, asked.vocabulary)
+        return _in_the_vocabulary_of(found, again) if prepared else again
+    changed = _changed(found, choice, asked)
+    return Asked(own, (), asked.typed, asked.vocabulary, choice or Choice(), changed)
 
 
-def _with_its_kernels(path: Path, asked: Asked) -> Asked:
-    """What is asked for, with the run's own kernels in place of `compute.kernels=auto`.
+def _with_typed(found: RunConfig, typed: Mapping[str, Any]) -> RunConfig:
+    """A run's configuration with what is typed.
 
-    Kernels round differently, and a resumed run must end exactly as one that was never stopped.
+    Raises:
+        ValidationError: the typed values contradict the run's own.
     """
-    compute = asked.config.compute
-    if compute.kernels != "auto" or not (path / "config.json").exists():
-        return asked
-    compute = compute.model_copy(update={"kernels": read_config(path).compute.kernels})
-    return replace(asked, config=asked.config.model_copy(update={"compute": compute}))
+    values = {key: value for key, value in typed.items() if key != FOLLOWS}
+    return RunConfig.model_validate(overlaid(found.model_dump(mode="json"), values, RunConfig))
 
 
-def _differing(found: RunConfig, asked: Asked) -> float:
-    """In how many values a run differs from what is asked for."""
+def disagreements(found: RunConfig, typed: Mapping[str, Any]) -> list[str]:
+    """``KEY: VALUE there, VALUE here`` for what is typed and differs from a run."""
     try:
-        return len(differences(found, asked.like(found)))
-    except ValidationError:  # the run's values contradict these words
-        return math.inf
+        return differences(found, _with_typed(found, typed))
+    except ValidationError:  # such as a key that the run's optimizer lacks
+        there, here = flat(found.model_dump(mode="json")), flat(typed)
+        lacking = here.keys() - there.keys() - {FOLLOWS}
+        keys = lacking or {key for key in here if str(here[key]) != str(there.get(key))}
+        return [f"{key}: {there.get(key)} there, {here[key]} here" for key in sorted(keys)]
+
+
+def _changed(found: RunConfig, choice: Choice | None, asked: Asked) -> tuple[str, ...]:
+    """Where a run goes on with values that its recipe no longer sets."""
+    if found.recipe != asked.config.recipe:  # which is not typed, and was then
+        return ()
+    typed = (choice.typed if choice is not None else None) or ()
+    try:
+        values = differing(found, asked.like(found)).items()
+    except ValidationError:  # the recipe's other values contradict those that the budget decided
+        return ()
+    return tuple(f"{key} {was} -> {now}" for key, (was, now) in values if key not in typed)
+
+
+def _in_the_vocabulary_of(found: RunConfig, asked: Asked) -> Asked:
+    """What is asked for, with the vocabulary of a run whose corpus is prepared already."""
+    if VOCABULARY not in asked.open:
+        return asked
+    config = with_values(asked.config, {VOCABULARY: found.tokenizer.vocab_size})
+    return replace(asked, config=config, open=tuple(k for k in asked.open if k != VOCABULARY))
 
 
 def default_out(asked: Asked, data_name: str, last: str) -> Path:
@@ -111,7 +150,7 @@ def default_out(asked: Asked, data_name: str, last: str) -> Path:
     data = re.sub(r"[^\w-]+", "-", data_name.split(".")[0]).strip("-") or "corpus"
     stem = f"{asked.config.recipe}-{data}"
     for path in sorted(Path("runs").glob(f"{glob.escape(stem)}-????????-*"), reverse=True):
-        if not (path / last).exists() and _is_of(path, _by_its_recipe(path, asked)):
+        if not (path / last).exists() and _is_of(path, asked):
             return path
     today = f"{stem}-{datetime.now().strftime('%Y%m%d')}"
     number = 1
@@ -121,44 +160,13 @@ def default_out(asked: Asked, data_name: str, last: str) -> Path:
 
 
 def _is_of(path: Path, asked: Asked) -> bool:
-    """Whether the run in `path` was asked for by the same words: it left open what they do."""
+    """Whether the run in `path` was asked for by the same words, or by others to the same end."""
     try:
         found, choice = read_config(path), read_choice(path)
     except InputError:  # not a run, or one that this version cannot read
         return False
+    if choice is not None and choice.typed == asked.keys:
+        return not disagreements(found, asked.typed)
     if choice is not None and not set(asked.open) <= set(choice.follows):
         return False
     return asked.like(found).identity() == found.identity()
-
-
-def chosen_before(path: Path, asked: Asked) -> Chosen | None:
-    """The open values as the run in `path` has them, so that it continues as it began.
-
-    Returns:
-        None if there is no run, or one that has not chosen yet, or that may choose again because
-        it holds only a corpus, or chose on a busy machine and has not begun to train. A run that
-        was asked for by other words also returns its values, so that it differs from what is asked
-        for in these words alone.
-
-    Raises:
-        InputError: a file of the run is damaged.
-    """
-    if not asked.open or not (path / "config.json").exists():
-        return None
-    found, choice = read_config(path), read_choice(path)
-    there = Chosen(asked.like(found), choice or Choice())
-    if there.config.identity() != found.identity():
-        return None if takes_another(path, found, there.config) else there
-    if choice is not None and choice.busy and not has_begun(path):
-        return None
-    prepared = (path / "corpus" / "manifest.json").exists()
-    return there if choice is not None or found.corpus is not None or prepared else None
-
-
-def asked_of_corpus(path: Path, asked: Asked) -> Asked:
-    """What is asked for, without the choice of a vocabulary if the run has its corpus already."""
-    if not (path / "corpus" / "manifest.json").exists():
-        return asked
-    vocabulary = "tokenizer.vocab_size"
-    config = asked.like(read_config(path), [vocabulary])
-    return replace(asked, config=config, open=tuple(k for k in asked.open if k != vocabulary))

@@ -35,7 +35,7 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files.hashes import json_hash
 from crammed.rules.choosing import Asked, values_of
-from crammed.rules.recipe import ask, formerly, parse_overrides, unmarked
+from crammed.rules.recipe import ask, parse_overrides
 from crammed.rules.sizing import FOLLOWERS, head_dim
 from crammed.study.budgets import at, check_names, with_each
 from crammed.study.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
@@ -51,8 +51,6 @@ from crammed.study.scaled import (
 
 BASE = ""
 """Stands for a study's base in place of an arm's name."""
-FORMER = "former:"
-"""Prefix to the name of a built-in study: as it was before all of them changed."""
 
 Choose = Callable[[str, Asked, int | None], RunConfig]
 """Chooses what the base, or an arm with another recipe, leaves open. Its arguments are the arm's
@@ -97,34 +95,19 @@ class Study(Section):
         named = {"blimp": self.blimp, "glue": self.glue}
         return {suite: Path(data) for suite, data in named.items() if data is not None}
 
-    def formerly(self, version: str) -> Study:
-        """This study with all recipes as they were in an earlier version."""
-        arms = {arm: _formerly(own, version) for arm, own in self.arms.items()}
-        base = _formerly(merged(self.base), version)
-        return self.model_copy(update={"base": base, "arms": arms})
-
 
 def study_names() -> list[str]:
     """Names of the built-in studies, sorted."""
     return names_in(_folder())
 
 
-def former_study_names() -> list[str]:
-    """Names of the built-in studies that were different in an earlier version."""
-    return names_in(_folder() / "former")
-
-
 def read_study(name: str) -> Study:
     """A built-in study by its name, or one of the user's by the path of its .yaml file.
-
-    `FORMER` before the name of a built-in study reads it as it was in an earlier version.
 
     Raises:
         InputError: there is no such study, or it is not valid.
     """
-    earlier = name.startswith(FORMER)
-    name = name.removeprefix(FORMER)
-    study = read_section("study", name, _folder() / "former" if earlier else _folder(), Study)
+    study = read_section("study", name, _folder(), Study)
     if study.baseline not in study.arms:
         raise InputError(f"study {name}: baseline {study.baseline} is not one of its arms")
     try:
@@ -151,7 +134,6 @@ def load_study(
     budget: Budget,
     words: Sequence[str] = (),
     choose: Choose | None = None,
-    former: str | None = None,
 ) -> Study:
     """Read a study, and check every arm against the corpus and the budget of the study.
 
@@ -160,7 +142,6 @@ def load_study(
         words: a recipe or overrides, which replace those of the study's base.
         choose: called once for the base and once for each arm with another recipe. None chooses
             by the nominal speed of this machine.
-        former: take all recipes as they were in this earlier version.
 
     Returns:
         the study with `words` in its base, and with what follows from the budget set in each arm.
@@ -170,8 +151,6 @@ def load_study(
         InputError: as `read_study`, or an arm is not a valid configuration.
     """
     study = with_words(read_study(name), words)
-    if former is not None:
-        study = study.formerly(former)
     corpora: ArmCorpora = Corpora(corpus) if isinstance(corpus, Corpus) else corpus
 
     def chosen(arm: str, asked: Asked) -> RunConfig:
@@ -318,15 +297,6 @@ def _row_length(own: Sequence[str], base: RunConfig) -> int:
 def with_words(study: Study, words: Sequence[str]) -> Study:
     """The study with a recipe or overrides that replace those of its base."""
     return study.model_copy(update={"base": tuple(merged((*study.base, *words)))})
-
-
-def as_typed(words: Iterable[str]) -> list[str]:
-    """Words without the mark of a recipe as it was in an earlier version."""
-    return [unmarked(word) for word in words]
-
-
-def _formerly(words: Iterable[str], version: str) -> tuple[str, ...]:
-    return tuple(word if "=" in word else formerly(word, version) for word in words)
 
 
 def _folder() -> Traversable:

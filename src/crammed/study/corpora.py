@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.rules.recipe import unmarked
 
 Key = tuple[str, ...]
 _OF_CORPUS = ("data.", "data=", "tokenizer.", "tokenizer=")
@@ -31,7 +30,7 @@ def of_training(words: Sequence[str]) -> list[str]:
 
 def key_of(words: Sequence[str]) -> Key:
     """The words of an arm that decide its corpus: a recipe may set the order of rows."""
-    recipes = [unmarked(word) for word in words if "=" not in word]
+    recipes = [word for word in words if "=" not in word]
     kept = [word for word in words if is_of_corpus(word) or word.startswith("order.by=")]
     return (*recipes, *sorted(kept))
 

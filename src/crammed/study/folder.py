@@ -12,26 +12,20 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.config import RunConfig, TokenizerConfig
 from crammed.errors import InputError
-from crammed.files.writing import read_json
 from crammed.planning.settling import device_of, measuring
+from crammed.quantity import counted
 from crammed.rules.choosing import Asked, Chosen, choose
-from crammed.rules.recipe import load_config
+from crammed.rules.recipe import load_config, parse_overrides, typed
 from crammed.rules.sizing import with_values
-from crammed.runs.directory import differences, read_config
-from crammed.runs.resuming import as_begun, ask_in
+from crammed.runs.directory import differing, read_config
+from crammed.runs.resuming import disagreements
 from crammed.runs.summary import read_summary
-from crammed.study.arms import (
-    FORMER,
-    Study,
-    as_typed,
-    former_study_names,
-    read_study,
-    with_words,
-)
+from crammed.study.arms import Study, merged
 from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, Corpora, of_training
 from crammed.study.judges import Judge, stale_suites, without_stale
 from crammed.study.result import RESULT, Arm, Run, read_result, run_folder
+from crammed.study.scaled import has_factor
 from crammed.terminal.progress import Progress
 
 
@@ -58,7 +52,7 @@ def begun_arms(study: Study, seeds: int, out: Path, judges: Sequence[Judge]) -> 
     Scores by data that has changed are left out, also of arms and seeds that are not asked for now.
     """
     found = read_result(out)
-    arms = {arm: Arm(words=as_typed(study.words(arm)), runs={}) for arm in study.arms}
+    arms = {arm: Arm(words=study.words(arm), runs={}) for arm in study.arms}
     for name, arm in found.arms.items():
         good = {seed: run for seed, run in arm.runs.items() if run.failed is None}
         if good:
@@ -166,35 +160,44 @@ class Chooser:
         return choose(own, rows, measuring(device_of(own.nominally(rows), rows), self._progress))
 
 
-def name_in(out: Path, name: str) -> str:
-    """The name of the study to continue: a built-in one as it was when the folder was begun.
+def going_on(study: Study, asked: Study, out: Path) -> Study:
+    """The study with the words that ``study.json`` has for arms that have begun, and those typed.
 
-    Folders from before all built-in studies changed are known by their missing ``budgets``.
+    Args:
+        study: as loaded, with what follows from the budget and from today's recipes.
+        asked: as read, with the words of the command in its base.
+
+    Raises:
+        InputError: ``study.json`` is damaged.
     """
-    found = read_json(out / RESULT)
-    began = isinstance(found, dict) and "budgets" not in found
-    return f"{FORMER}{name}" if began and name in former_study_names() else name
+    before = read_result(out).arms
+    arms = dict(study.arms)
+    for arm in arms.keys() & before.keys():
+        if before[arm].values_of("seconds") or runs_begun(out, arm):
+            own = before[arm].words
+            name = arm.rpartition("@")[0] if study.budgets else arm
+            words = [word for word in asked.words(name) if not has_factor(word)]
+            arms[arm] = tuple(merged((*own, *(word for word in words if not _is_in(word, own)))))
+    return study.model_copy(update={"arms": arms})
 
 
-def began_earlier(
-    name: str, words: Sequence[str], corpora: Corpora, budget: Budget, out: Path
-) -> str | None:
-    """The earlier version whose recipes the study's runs in the folder have; None is today's.
+def _is_in(word: str, words: Sequence[str]) -> bool:
+    """Whether words have this one, or its value in another form, such as 0.002 for 2e-3."""
+    key, equals, _ = word.partition("=")
+    alike = [[each] for each in words if equals and each.startswith(f"{key}=")]
+    return word in words or parse_overrides([word]) in map(parse_overrides, alike)
 
-    The first run found decides for all. `name` and `words` are as for `load_study`.
-    """
-    study = with_words(read_study(name), words)
-    for arm in study.arms:
-        recipe, *overrides = of_training(study.words(arm))
-        for run in sorted(out.glob(f"{glob.escape(arm)}-*")):
-            seed = run.name.removeprefix(f"{arm}-")
-            if seed.isdecimal() and (run / "config.json").exists():
-                try:
-                    fixed = {**corpora.fixed(study.words(arm), budget), "seed": int(seed)}
-                    return as_begun(run, ask_in(run, recipe, overrides, fixed)).earlier
-                except InputError:  # `load_study` raises it again, with the name of the arm
-                    return None
-    return None
+
+def runs_begun(out: Path, arm: str) -> dict[int, RunConfig | None]:
+    """The configurations of an arm's runs in the folder, by seed; None if one is unreadable."""
+    found: dict[int, RunConfig | None] = {}
+    for file in out.glob(f"{glob.escape(arm)}-*/config.json"):
+        seed = file.parent.name.removeprefix(f"{arm}-")
+        if seed.isdecimal():
+            found[int(seed)] = None
+            with suppress(InputError):  # the run itself will say why
+                found[int(seed)] = read_config(file.parent)
+    return found
 
 
 def refuse_foreign(out: Path) -> None:
@@ -217,7 +220,8 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
     are gone, the words of their arm are compared.
 
     Raises:
-        InputError: it holds runs with another budget, corpus or configuration of an arm.
+        InputError: it holds runs with another budget, corpus or configuration of an arm; or a
+            recipe has changed, and runs are to begin.
     """
     refuse_foreign(out)
     found = read_result(out)
@@ -226,13 +230,25 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
         raise _another(out, "it was trained on another corpus")
     if finished and found.budget != budget.text:
         raise _another(out, f"budget: {found.budget} there, {budget.text} here")
+    changed: dict[str, tuple[Any, Any]] = {}
+    complete = True
     for arm in study.arms:
-        runs = [(seed, run_folder(out, arm, seed)) for seed in range(seeds)]
-        there = [(seed, run) for seed, run in runs if (run / "config.json").exists()]
-        if there:
-            _compare_runs(there, config_of(study, arm, corpora, budget), arm, out)
-        elif arm in finished:
-            _compare_words(finished[arm].words, as_typed(study.words(arm)), arm, out)
+        runs, done = runs_begun(out, arm), finished[arm].runs if arm in finished else {}
+        complete &= all(seed in runs or str(seed) in done for seed in range(seeds))
+        if not runs and done:
+            _compare_words(finished[arm].words, study.words(arm), arm, out)
+        today = config_of(study, arm, corpora, budget) if runs else None
+        for seed, run in runs.items():
+            if run is not None and today is not None:
+                _compare_run(run, seed, study.words(arm), corpora, budget, arm, out)
+                changed |= differing(run, today.model_copy(update={"seed": seed}))
+    if changed and not complete:
+        key, (was, now) = next(iter(changed.items()))
+        others = f" and {counted(len(changed) - 1, 'other')}" if len(changed) > 1 else ""
+        raise InputError(
+            f"recipes have changed since {out} was begun ({key} {was} -> {now}{others}), and runs "
+            f"are to begin: type {key}={was} to begin them alike, or choose another --out"
+        )
 
 
 def config_of(study: Study, arm: str, corpora: ArmCorpora, budget: Budget) -> RunConfig:
@@ -243,17 +259,23 @@ def config_of(study: Study, arm: str, corpora: ArmCorpora, budget: Budget) -> Ru
     return load_config(recipe, overrides, fixed, rows=corpora.rows(fixed.get("corpus")))
 
 
-def _compare_runs(there: list[tuple[int, Path]], config: RunConfig, arm: str, out: Path) -> None:
-    for seed, run in there:
-        try:
-            old = read_config(run)
-        except InputError:  # this run will fail and say why; the others continue
-            continue
-        new = config.model_copy(update={"seed": seed})
-        if old.corpus != new.corpus:
-            raise _another(out, "it was trained on another corpus")
-        if old.identity() != new.identity():
-            raise _another(out, f"arm {arm}, {', '.join(differences(old, new)[:3])}")
+def _compare_run(
+    run: RunConfig,
+    seed: int,
+    words: Sequence[str],
+    corpora: Corpora,
+    budget: Budget,
+    arm: str,
+    out: Path,
+) -> None:
+    """Check that a run agrees with the words of its arm."""
+    own, limit = split(words, budget)
+    recipe, *overrides = of_training(own)
+    fixed = {**corpora.fixed(own, limit), "seed": seed}
+    if run.corpus != fixed["corpus"]:
+        raise _another(out, "it was trained on another corpus")
+    if different := disagreements(run, typed(recipe, overrides, fixed)):
+        raise _another(out, f"arm {arm}, {', '.join(different[:3])}")
 
 
 def _compare_words(old: list[str], new: list[str], arm: str, out: Path) -> None:

@@ -27,7 +27,7 @@ from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files.hashes import json_hash
 from crammed.rules.choosing import Asked
-from crammed.rules.recipe import EARLIER, ask, parse_overrides
+from crammed.rules.recipe import ask, parse_overrides
 from crammed.study.arms import Study, merged
 from crammed.study.corpora import Corpora, Key, is_of_corpus, key_of
 from crammed.study.folder import refuse_foreign
@@ -180,14 +180,9 @@ def planned_corpora(study: Study, data: Sequence[str], budget: Budget, out: Path
     if not (base / "manifest.json").exists():
         planned.check_text()
         return planned
-    corpus = Corpus(base)
-    if not (different := planned.differences(corpus)):
-        return planned
-    for version in reversed(EARLIER):
-        former = PlannedCorpora(study.formerly(version), data, budget)
-        if not former.differences(corpus):
-            return former
-    raise InputError(f"{out} holds another study ({different[0]}): choose another --out")
+    if different := planned.differences(Corpus(base)):
+        raise InputError(f"{out} holds another study ({different[0]}): choose another --out")
+    return planned
 
 
 def prepare_corpora(

@@ -99,7 +99,7 @@ def run_study(
             baseline=study.baseline,
             description=study.description,
             chosen=dict(chosen or {}),
-            **_about_budgets(study, budget, before),
+            budgets={name: budget.times(each).text for name, each in study.budgets.items()},
             **_about_corpora(study, corpora, out, before),
             **_about_judges(judges, before, out),
             arms=with_same_means(_with_corpora(arms, study, corpora), asked),
@@ -117,16 +117,6 @@ def _about_machine(jobs: int, before: StudyResult | None) -> dict[str, Any]:
     if before is not None and before.arms:
         return {"environment": before.environment, "jobs": before.jobs}
     return {"environment": Environment(**environment()), "jobs": jobs}
-
-
-def _about_budgets(study: Study, budget: Budget, before: StudyResult) -> dict[str, Any]:
-    """The budgets of the arms, by label.
-
-    A folder begun by an earlier version stays without them, by which `name_in` recognises it.
-    """
-    if before.arms and "budgets" not in before.model_fields_set:
-        return {}
-    return {"budgets": {label: budget.times(each).text for label, each in study.budgets.items()}}
 
 
 def _about_corpora(
