@@ -21,7 +21,7 @@ from crammed.kernels.linear_cross_entropy import (
 )
 from crammed.machine.device import Device, choose_device
 from crammed.optim.build import build_optimizer
-from crammed.training import step as steps
+from crammed.training import objective
 from crammed.training.build import new_model
 from crammed.training.plan import Update
 from crammed.training.step import TrainStep
@@ -125,7 +125,7 @@ def test_where_it_is_used(
         calls.append(given)
         return linear_cross_entropy(*given)
 
-    monkeypatch.setattr(steps, "linear_cross_entropy", counted)
+    monkeypatch.setattr(objective, "linear_cross_entropy", counted)
     gradients_of(tiny("crammed", *overrides), dataclasses.replace(cpu, **changes))
     assert bool(calls) is used
 
