@@ -22,8 +22,10 @@ from crammed.files.hashes import HASHES
 from crammed.files.locks import FolderLock, is_locked
 from crammed.files.writing import last_record, read_json, save_array, write_array, write_gzip
 from crammed.model.trained import load_trained
+from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.logs import read_lines
+from crammed.runs.resuming import default_out
 from crammed.terminal.progress import SILENT
 from support.evaluation import Ask
 from support.text import tiny
@@ -198,3 +200,22 @@ def test_the_folder_of_an_evaluation_is_no_link(model: Path, precious: Path) -> 
     (model / "evaluation").symlink_to(precious.parent)
     with pytest.raises(InputError, match="evaluation is a link"):
         default_folder(str(model), None)
+
+
+def test_folders_that_nobody_named_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precious: Path
+) -> None:
+    """Among our own in a working directory that somebody else may have made."""
+    monkeypatch.chdir(tmp_path)
+    asked = ask("crammed", [], {"budget": {"limit": "1h"}})
+    first = default_out(asked, "my.txt", "summary.json")
+    for folder in (first, default_folder("org/name", None)):
+        folder.parent.mkdir()
+        folder.symlink_to(precious.parent / "missing")
+    assert default_out(asked, "my.txt", "summary.json") != first
+    with pytest.raises(InputError, match="evaluations/org-name is a link"):
+        default_folder("org/name", None)
+    RunDir.open(tmp_path / "elsewhere", asked.config).__exit__()
+    first.unlink()
+    first.symlink_to(tmp_path / "elsewhere")  # an unfinished run of the same
+    assert default_out(asked, "my.txt", "summary.json") != first

@@ -41,13 +41,13 @@ def default_folder(model: str, protocol: str | None) -> Path:
         protocol: name or file of the protocol, if one was given.
 
     Raises:
-        InputError: it would be in a run directory, and is a link.
+        InputError: it is a link.
     """
     suffix = f"-{Path(protocol).stem}" if protocol is not None else ""
     if has_trained_model(Path(model)):
         return refuse_link(Path(model) / f"evaluation{suffix}")
     name = _path_name(Path(model)) if Path(model).exists() else str(model).strip("/.")
-    return Path("evaluations") / (re.sub(r"[^\w.-]+", "-", name) + suffix)
+    return refuse_link(Path("evaluations") / (re.sub(r"[^\w.-]+", "-", name) + suffix))
 
 
 def _path_name(path: Path) -> str:

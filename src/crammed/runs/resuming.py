@@ -8,6 +8,7 @@ run's own, even if the recipe has changed since.
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -142,7 +143,7 @@ def _in_the_vocabulary_of(found: RunConfig, asked: Asked) -> Asked:
 def default_out(asked: Asked, data_name: str, last: str) -> Path:
     """An unfinished run of what is asked for, or else a folder that does not exist yet.
 
-    Its name is ``runs/RECIPE-DATA-DATE-NUMBER``.
+    Its name is ``runs/RECIPE-DATA-DATE-NUMBER``. Nobody has named it, so it is never a link.
 
     Args:
         last: name of the file that only a finished run has.
@@ -150,11 +151,11 @@ def default_out(asked: Asked, data_name: str, last: str) -> Path:
     data = re.sub(r"[^\w-]+", "-", data_name.split(".")[0]).strip("-") or "corpus"
     stem = f"{asked.config.recipe}-{data}"
     for path in sorted(Path("runs").glob(f"{glob.escape(stem)}-????????-*"), reverse=True):
-        if not (path / last).exists() and _is_of(path, asked):
+        if not path.is_symlink() and not (path / last).exists() and _is_of(path, asked):
             return path
     today = f"{stem}-{datetime.now().strftime('%Y%m%d')}"
     number = 1
-    while (path := Path("runs") / f"{today}-{number:02d}").exists():
+    while os.path.lexists(path := Path("runs") / f"{today}-{number:02d}"):
         number += 1
     return path
 
