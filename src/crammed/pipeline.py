@@ -33,7 +33,7 @@ from crammed.files.hashes import json_hash
 from crammed.machine.device import Device, peak_memory
 from crammed.machine.energy import counters_of, metering
 from crammed.model.count import parameters
-from crammed.model.heldout import heldout_loss
+from crammed.model.heldout import heldout_loss, loss_by_source
 from crammed.model.trained import TrainedModel, check_trained, trained_model
 from crammed.planning.forecast import early_end
 from crammed.planning.settling import announce, device_of, measuring, settled
@@ -245,8 +245,9 @@ def train_and_export(
     final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
     shutil.rmtree(run.final, ignore_errors=True)
     final.save(run.final)
-    heldout = _measure_heldout(run, corpus, device, trained, progress)
+    heldout, by_source = _measure_heldout(run, corpus, device, trained, progress)
     summary = _summary(run, corpus, device, trained, heldout)
+    summary["heldout_by_source"] = by_source
     summary["joules"] = run.last_joules() or None  # as of the last log point
     summary["early_end"] = asdict(early) if early is not None else None
     summary["ended_short"] = short
@@ -259,8 +260,10 @@ def train_and_export(
 
 def _measure_heldout(
     run: RunDir, corpus: Corpus, device: Device, trained: Trained, progress: Progress
-) -> dict[str, float]:
-    """The trained model's loss on held-out text, also recorded as an event of the run.
+) -> tuple[dict[str, float], dict[str, dict[str, float | None]]]:
+    """The trained model's loss on held-out text, and that of each source if there are several.
+
+    The first is also recorded as an event of the run.
 
     Raises:
         Diverged: the loss is not finite.
@@ -268,17 +271,17 @@ def _measure_heldout(
     data, work = run.config.data, trained.work
     with progress.task("held-out loss") as task:
         rows = heldout_rows(corpus.tokenizer, corpus.heldout, data.heldout_rows, corpus.row_length)
-        heldout = heldout_loss(
-            trained.model.eval(), rows, Specials.of(corpus.tokenizer).mask, device.torch
-        )
+        model, mask = trained.model.eval(), Specials.of(corpus.tokenizer).mask
+        heldout = heldout_loss(model, rows, mask, device.torch)
         if not all(map(math.isfinite, heldout.values())):
             rate = far_too_high(run.config, run.choice.follows) or "a lower optim.lr"
             words = "the model has finite weights, but no finite held-out loss"
             raise Diverged(f"{words}: train anew, in another --out, with {rate}")
+        by_source = loss_by_source(model, rows, mask, device.torch)
         task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
     done = {"u": trained.u, "update": work.updates, "tokens": work.tokens}
     run.event("heldout", **done, rows=len(rows.ids), **heldout)
-    return heldout
+    return heldout, by_source
 
 
 def _export(

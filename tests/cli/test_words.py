@@ -72,6 +72,10 @@ def test_scores_without_fine_tuning_have_words_for_names_and_no_predictions() ->
     said = evaluated(suites={"heldout": {**HELDOUT, **alone, **parts}})
     assert "3.250 nats on documents by themselves, 3.750 with 25 %\n" in said
     assert "in each eighth of a row: 3.500, none, 3.000, " in said
+    own = {"tokens": 9000, "loss@0.15": 2.25, "bits_per_character@0.15": 0.75}
+    none = {"tokens": 1, "loss@0.15": None}
+    said = evaluated(suites={"heldout": {**HELDOUT, "by_source": {"wiki": own, "news": none}}})
+    assert "wiki: 2.250 nats (0.750 bits per character) on 9,000 tokens\nnews: no loss" in said
     assert said.endswith("\nscores are in scores\n")
     assert evaluated(suites={"glue": {"tasks": {}, "means": []}}).endswith(
         "\nscores and predictions are in scores\n"

@@ -18,7 +18,12 @@ from crammed.evaluation.heldout import heldout_score
 from crammed.export.huggingface import export
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
-from crammed.model.heldout import document_loss, heldout_loss, loss_by_position
+from crammed.model.heldout import (
+    document_loss,
+    heldout_loss,
+    loss_by_position,
+    loss_by_source,
+)
 from support.models import save_model, untrained
 from support.text import documents, tiny, write_jsonl
 
@@ -184,3 +189,52 @@ def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -
     assert theirs["bits_per_character@0.15"] == pytest.approx(per_character)
     with pytest.raises(InputError, match="sequences of 33 tokens are too long for run"):
         heldout_score(BackboneSpec(str(tmp_path / "run"), 0.1).load(), file, cpu, 20, 33)
+
+
+def test_the_loss_of_each_source_is_that_of_its_own_tokens(tmp_path: Path, corpus: Corpus) -> None:
+    final = untrained(corpus.tokenizer, tiny("crammed").model)
+    texts = documents(60, seed=5)
+    file, plain = tmp_path / "held.jsonl", write_jsonl(tmp_path / "plain.jsonl", texts)
+    names = ["wiki" if number % 3 else "news" for number in range(60)]
+    file.write_text(
+        "".join(
+            json.dumps({"text": text, "source": name}) + "\n"
+            for text, name in zip(texts, names, strict=True)
+        )
+    )
+    cpu, model = torch.device("cpu"), final.masked_lm(torch.device("cpu"))
+    rows, without = (heldout_rows(final.tokenizer, each, 50, 32) for each in (file, plain))
+    assert np.array_equal(rows.ids, without.ids)
+    assert heldout_loss(model, rows, MASK, cpu) == heldout_loss(model, without, MASK, cpu)
+    assert loss_by_source(model, without, MASK, cpu) == {}
+
+    found = loss_by_source(model, rows, MASK, cpu)
+    encoded = [[*final.tokenizer.encode(t, add_special_tokens=False).ids, SEP] for t in texts]
+    stream = [name for name, ids in zip(names, encoded, strict=True) for _ in ids]
+    owner = np.array(stream[: len(stream) // 32 * 32]).reshape(-1, 32)
+    owner = owner[np.random.default_rng(0).permutation(len(owner))[:50]]
+    losses: dict[str, list[float]] = {"news": [], "wiki": []}
+    for row, own, places in zip(rows.ids, owner, masked_places(rows, 0.25), strict=True):
+        ids = [MASK if p in places else row[p] for p in range(32)]
+        with torch.inference_mode():
+            logits = model(torch.tensor([ids]))[0].log_softmax(-1)
+        for place in places:
+            losses[own[place]].append(-logits[place, row[place]].item())
+    assert list(found) == ["news", "wiki"]
+    for name, loss in losses.items():
+        assert found[name]["tokens"] == (owner == name).sum()
+        assert found[name]["loss@0.25"] == pytest.approx(np.mean(loss), rel=1e-5)
+        tokens = sum(len(ids) for ids, own in zip(encoded, names, strict=True) if own == name)
+        characters = sum(len(t) for t, own in zip(texts, names, strict=True) if own == name)
+        bits = np.mean(loss) * tokens / characters / math.log(2)
+        assert found[name]["bits_per_character@0.25"] == pytest.approx(bits, rel=1e-5)
+
+
+def test_addresses_of_single_documents_are_no_sources(tmp_path: Path, corpus: Corpus) -> None:
+    file = tmp_path / "held.jsonl"
+    lines = (
+        json.dumps({"text": text, "source": f"https://news.example/{number}"}) + "\n"
+        for number, text in enumerate(documents(101))
+    )
+    file.write_text("".join(lines))
+    assert heldout_rows(corpus.tokenizer, file, 10, 32).sources is None

@@ -30,13 +30,15 @@ from support.text import documents, tiny, write_jsonl
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    text = write_jsonl(folder / "text.jsonl", documents(600))
+    texts = documents(600)
+    text = write_jsonl(folder / "text.jsonl", texts[:400])
+    news = write_jsonl(folder / "news.jsonl", texts[400:])
     config = tiny(
         "crammed-2022",
         "train.log_seconds=0.01",
         "train.heldout_every=0.3",
         budget={"limit": "12updates"},
-        data={"sources": [str(text)]},
+        data={"sources": [str(text), str(news)]},
     )
     run_everything(Asked(config), folder / "run", None, None, SILENT)
     return folder / "run"
@@ -66,6 +68,10 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
     ):
         assert words in page
     assert "recipe: crammed-2022" in page
+    by_source = (read_json(run / "summary.json") or {})["heldout_by_source"]
+    assert list(by_source) == ["text.jsonl", "news.jsonl"]
+    for name, own in by_source.items():
+        assert f"{name}: {own['loss@0.15']:.3f} nats" in page
 
 
 def test_folders_of_sources_are_not_shown(tmp_path: Path) -> None:

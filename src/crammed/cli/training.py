@@ -153,6 +153,7 @@ def _lead(
 
 def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     """The result of a run as labelled lines."""
+    from crammed.evaluation.scores.table import source_lines
     from crammed.quantity import beside_unigram, counted, flops_text
     from crammed.rules.early_end import EarlyEnd
     from crammed.rules.sizing import MOST_EPOCHS
@@ -176,6 +177,8 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
             f"{flops_text(1e18 * result['exaflop'])}",
         ),
     ]
+    if by_source := source_lines(result.get("heldout_by_source", {})):
+        lines.insert(1, ("by source", "\n".join(by_source)))
     if heldout["loss@0.15"] >= result["unigram_cross_entropy"]:
         short = early is not None or result["epochs"] > MOST_EPOCHS
         helps = _lower_rates(result) or ("more text" if short else "a larger budget")

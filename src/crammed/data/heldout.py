@@ -10,6 +10,7 @@ Loss is in nats per masked token; bits per character compare models with differe
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +27,25 @@ from crammed.formats.records import json_records, without_surrogates
 
 _PIECE = 20_000  # characters
 _SAMPLED_DOCUMENTS = 100
+MOST_SOURCES = 100
+"""More different values of the field ``source`` than this are not sources, but addresses."""
+NO_SOURCE = "no source"
+"""Name for documents without a source, in a file where others have one."""
+
+
+@dataclass(frozen=True)
+class HeldoutSources:
+    """The sources that held-out documents are from.
+
+    Attributes:
+        names: of N sources, in the order in which they occur.
+        of_tokens: [R, S] number of the source of each token.
+        tokens_per_character: [N] over the whole held-out text of each source.
+    """
+
+    names: tuple[str, ...]
+    of_tokens: NDArray[np.int64]
+    tokens_per_character: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -35,10 +55,12 @@ class HeldoutRows:
     Attributes:
         ids: [R, S] token ids.
         tokens_per_character: over the whole held-out text.
+        sources: None unless the documents are from several sources.
     """
 
     ids: NDArray[np.int64]
     tokens_per_character: float
+    sources: HeldoutSources | None = None
 
 
 def heldout_texts(file: Path) -> Iterator[str]:
@@ -47,11 +69,20 @@ def heldout_texts(file: Path) -> Iterator[str]:
     Raises:
         InputError: the file is unreadable or not of that form.
     """
+    return (text for text, _ in heldout_documents(file))
+
+
+def heldout_documents(file: Path) -> Iterator[tuple[str, str | None]]:
+    """As `heldout_texts`, each with the name in its field ``source``, if it has one.
+
+    Raises:
+        InputError: the file is unreadable or not of that form.
+    """
     for place, record in json_records(File(file, str(file))):
-        text = record.get("text")
+        text, source = record.get("text"), record.get("source")
         if not isinstance(text, str):
             raise InputError(f"{place}: the field 'text' is missing or does not hold text")
-        yield without_surrogates(text)
+        yield without_surrogates(text), source if isinstance(source, str) else None
 
 
 def text_bytes(characters: int, file: Path) -> float:
@@ -96,15 +127,29 @@ def cut_rows(
     Raises:
         InputError: the file is unreadable, not of that form, or shorter than one row.
     """
-    ids = array("i")
-    characters = 0
-    for text in heldout_texts(file):
+    ids, ends, sources = array("i"), array("q"), list[str]()
+    characters = Counter[str]()
+    for text, source in heldout_documents(file):
         for start in range(0, len(text), _PIECE):
             ids.extend(ids_of(text[start : start + _PIECE]))
-        characters += len(text)
         ids.append(sep)
+        ends.append(len(ids))
+        sources.append(source or NO_SOURCE)
+        characters[sources[-1]] += len(text)
     if len(ids) < length:
         raise InputError(f"{file} is shorter than one row of {length} tokens: use more text")
     rows = np.array(ids[: len(ids) // length * length], np.int64).reshape(-1, length)
     order = np.random.default_rng(0).permutation(len(rows))[:most_rows]
-    return HeldoutRows(rows[order], len(ids) / max(1, characters))
+    per_character = len(ids) / max(1, characters.total())
+    if not 1 < len(characters) <= MOST_SOURCES:
+        return HeldoutRows(rows[order], per_character)
+    numbers = {name: number for number, name in enumerate(characters)}
+    of_tokens = np.repeat([numbers[name] for name in sources], np.diff(ends, prepend=0))
+    tokens = np.bincount(of_tokens).tolist()
+    sizes = characters.values()
+    found = HeldoutSources(
+        names=tuple(characters),
+        of_tokens=of_tokens[: rows.size].reshape(rows.shape)[order],
+        tokens_per_character=tuple(n / max(1, c) for n, c in zip(tokens, sizes, strict=True)),
+    )
+    return HeldoutRows(rows[order], per_character, found)

@@ -10,7 +10,13 @@ import torch
 from crammed.data.heldout import cut_rows
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone, check_length
-from crammed.model.heldout import RATES, document_loss, heldout_loss, loss_by_position
+from crammed.model.heldout import (
+    RATES,
+    document_loss,
+    heldout_loss,
+    loss_by_position,
+    loss_by_source,
+)
 
 _LENGTH = 128
 
@@ -31,7 +37,8 @@ def heldout_score(
 
     Returns:
         ``rows``, ``length``, ``tokens_per_character``, everything that `heldout_loss` and
-        `document_loss` return, and ``by_position@0.15``, the list from `loss_by_position`.
+        `document_loss` return, ``by_position@0.15``, the list from `loss_by_position`, and
+        ``by_source`` from `loss_by_source` if the documents are from several sources.
 
     Raises:
         InputError: the file is not in that format or is shorter than one row, or the encoder cannot
@@ -43,6 +50,7 @@ def heldout_score(
         raise InputError(f"the tokenizer of {backbone.name} has no mask token or no separator")
     rows = cut_rows(backbone.plain_ids, backbone.sep, file, most_rows, length)
     model = backbone.masked_lm(device)
+    by_source = loss_by_source(model, rows, backbone.mask, device)
     return {
         "rows": len(rows.ids),
         "length": length,
@@ -50,4 +58,5 @@ def heldout_score(
         **heldout_loss(model, rows, backbone.mask, device),
         **document_loss(model, rows, backbone.mask, backbone.sep, device),
         f"by_position@{RATES[0]}": loss_by_position(model, rows, backbone.mask, device),
+        **({"by_source": by_source} if by_source else {}),
     }

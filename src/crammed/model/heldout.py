@@ -73,6 +73,38 @@ def loss_by_position(
     return [total / n if n else None for total, n in zip(sums.tolist(), counts, strict=True)]
 
 
+def loss_by_source(
+    logits: SparseLogits, rows: HeldoutRows, mask_id: int, device: torch.device
+) -> dict[str, dict[str, float | None]]:
+    """For each source, its ``tokens`` in the rows, and what `heldout_loss` gives for them alone.
+
+    Rows and masks are those of `heldout_loss`. Empty unless the rows are from several sources; a
+    loss is None if no token of its source is masked.
+    """
+    if (sources := rows.sources) is None:
+        return {}
+    count, batch = len(sources.names), _rows_at_once(rows)
+    tokens = np.bincount(sources.of_tokens.ravel(), minlength=count).tolist()
+    result: dict[str, dict[str, float | None]] = {
+        name: {"tokens": own} for name, own in zip(sources.names, tokens, strict=True)
+    }
+    for rate in RATES:
+        positions = _masked_positions(rows, rate)
+        batches = partial(_batches, logits, rows.ids, positions, mask_id, device)
+        losses, batch = _fitting(partial(_one_by_one, batches), batch)
+        masked = np.take_along_axis(sources.of_tokens, positions, axis=1).ravel()
+        sums = np.bincount(masked, losses, minlength=count)
+        means = sums / np.bincount(masked, minlength=count).clip(1)
+        for number in range(count):
+            loss = float(means[number]) if (masked == number).any() else None
+            bits = None
+            if loss is not None:
+                bits = loss * sources.tokens_per_character[number] / math.log(2)
+            own = result[sources.names[number]]
+            own[f"loss@{rate}"], own[f"bits_per_character@{rate}"] = loss, bits
+    return result
+
+
 def document_loss(
     logits: PaddedLogits, rows: HeldoutRows, mask_id: int, sep: int, device: torch.device
 ) -> dict[str, float | None]:

@@ -76,6 +76,7 @@ def templates() -> jinja2.Environment:
     environment.filters["beside_unigram"] = beside_unigram
     environment.filters["counted"] = counted
     environment.filters["logits"] = logits_text
+    environment.filters["source_lines"] = table.source_lines
     for name in (
         "also",
         "cut",

@@ -31,6 +31,12 @@ class _Heldout(_Part):
     bits_25: Amount = Field(alias="bits_per_character@0.25")
 
 
+class _OfSource(_Part):
+    tokens: Count
+    loss_15: Amount | None = Field(alias="loss@0.15")
+    bits_15: Amount | None = Field(alias="bits_per_character@0.15")
+
+
 class _Corpus(_Part):
     sha256: str
     heldout_sha256: str = ""  # runs of 0.1.0 have none
@@ -85,6 +91,7 @@ class _Summary(_Part):
     device: str
     dtype: str
     heldout: _Heldout
+    heldout_by_source: dict[str, _OfSource] = Field(default_factory=dict)  # older runs have none
     unigram_cross_entropy: Amount
     mask_token: str
     corpus: _Corpus

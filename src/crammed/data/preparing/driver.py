@@ -245,7 +245,11 @@ class _Preparation:
             [
                 SCHEMA,
                 [
-                    (str(each.path.relative_to(self.folder)), each.source.weight)
+                    (
+                        str(each.path.relative_to(self.folder)),
+                        each.source.name,
+                        each.source.weight,
+                    )
                     for each in text.shards
                 ],
                 self.data.model_dump(mode="json", exclude={"sources", "unreadable", "clean"}),
@@ -286,6 +290,7 @@ class _Preparation:
         Args:
             before: the earlier selection, if any; only shards that differ from it are redone.
         """
+        several = len({shard.cleaned.source.name for shard in shards}) > 1
         jobs = [
             SelectJob(
                 shard=shard.cleaned.path,
@@ -294,6 +299,7 @@ class _Preparation:
                 chunked=chunked,
                 heldout_runs=heldout_runs,
                 again=not shard.selection.packs_as(earlier.selection),
+                source=shard.cleaned.source.name if several else None,
             )
             for shard, earlier in zip(shards, before or shards, strict=True)
         ]

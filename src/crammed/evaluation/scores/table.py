@@ -165,7 +165,23 @@ def heldout_text(scores: Json) -> str:
     if parts := scores.get("by_position@0.15"):
         shown = ("none" if part is None else f"{part:.3f}" for part in parts)
         lines.append(f"in each eighth of a row: {', '.join(shown)}")
+    lines += source_lines(scores.get("by_source", {}))
     return "\n".join(lines)
+
+
+def source_lines(by_source: Json) -> list[str]:
+    """The held-out loss of each source with its tokens, one line each."""
+    return [f"{name}: {source_text(own)}" for name, own in by_source.items()]
+
+
+def source_text(own: Json) -> str:
+    """Text such as ``2.310 nats (1.204 bits per character) on 12,345 tokens``."""
+    if own["loss@0.15"] is None:
+        return f"no loss, since none of its {counted(own['tokens'], 'token')} is masked"
+    return (
+        f"{own['loss@0.15']:.3f} nats ({own['bits_per_character@0.15']:.3f} bits per character) "
+        f"on {counted(own['tokens'], 'token')}"
+    )
 
 
 def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -> list[Printed]:

@@ -69,6 +69,7 @@ class SelectJob:
         chunked: whether to cut the documents into chunks for the tokenizer.
         heldout_runs: the file of held-out runs to compare the documents with, if any.
         again: whether documents have been dropped since the stage was first done.
+        source: a name to keep with held-out documents; None if all text is from one source.
     """
 
     shard: Path
@@ -77,6 +78,7 @@ class SelectJob:
     chunked: bool
     heldout_runs: Path | None = None
     again: bool = False
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,9 @@ def select_shard(job: SelectJob) -> Selected:
     if (done := stage_result(job.out, stage)) is not None:
         return Selected(**done)
     with shard_file(job.out, "heldout.jsonl").open("w", encoding="utf-8") as file:
-        for text in heldout_documents(job.shard, job.selection):
-            if text:
-                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+        for text in filter(None, heldout_documents(job.shard, job.selection)):
+            record = {"text": text} if job.source is None else {"text": text, "source": job.source}
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
     texts = documents_to_pack(job.shard, job.selection)
     characters = lengths(texts)
     if job.chunked or job.heldout_runs is not None:
