@@ -354,3 +354,14 @@ def test_characters_of_a_few_names_do_not_fill_the_vocabulary() -> None:
     vocabulary = trained(texts, vocab_size=400).get_vocab()
     assert not set(foreign) & set(vocabulary)
     assert set("".join(texts[:-1]).lower()) - {" "} <= set(vocabulary)
+
+
+def test_ideographs_take_one_entry_each_and_letters_two() -> None:
+    """BERT's pre-tokenizer cuts around ideographs, so that ``##`` forms of them never occur."""
+    ideographs = [chr(0x4E00 + n) for n in range(150)]
+    texts = ["".join(ideographs) + " and かな カナ 한글 ไทย", *["one more word"] * 3] * 3
+    vocabulary = trained(texts, vocab_size=400, strip_accents=False).get_vocab()
+    assert set(ideographs) < vocabulary.keys()  # with two entries each, only 97 would fit
+    assert not {f"##{each}" for each in ideographs} & vocabulary.keys()
+    both = set("andかなカナ한글ไทย")
+    assert both | {f"##{each}" for each in both} < vocabulary.keys()

@@ -6,7 +6,7 @@ the order of the shards.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate, islice
@@ -75,7 +75,7 @@ def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig)
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=2,
-        special_tokens=[*SPECIALS, *(f"##{c}" for c in alphabet)],
+        special_tokens=[*SPECIALS, *(f"##{c}" for c in alphabet if not _stands_alone(c))],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,
@@ -105,6 +105,8 @@ def _bert_normalizer(config: TokenizerConfig) -> Any:
 
 
 _ASCII_ONLY = normalizers.Replace(Regex(NOT_ASCII), "")
+_CHINESE_APART = normalizers.BertNormalizer(strip_accents=False, lowercase=False)
+_CUT = pre_tokenizers.BertPreTokenizer()
 
 
 def _words_of(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> dict[str, int]:
@@ -113,7 +115,7 @@ def _words_of(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> dic
     Chunks go through the normaliser many at a time, joined by "|", which is always a chunk of its
     own and which nothing else normalises to.
     """
-    normalizer, cut = _bert_normalizer(config), pre_tokenizers.BertPreTokenizer()
+    normalizer = _bert_normalizer(config)
     words: Counter[str] = Counter()
     for batch in _batches(counts):
         chunks = [chunk if chunk != "|" else "" for chunk, _ in batch]
@@ -124,7 +126,7 @@ def _words_of(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> dic
             if word.isalnum():  # nothing to cut at, as in almost every word
                 words[word] += count
             else:
-                for word, _ in cut.pre_tokenize_str(part):
+                for word, _ in _CUT.pre_tokenize_str(part):
                     words[word] += count
     return {word: words[word] for word in sorted(words) if words[word]}
 
@@ -138,21 +140,33 @@ def _batches(counts: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]
 def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> list[str]:
     """The characters that make up nearly all of the text, sorted.
 
-    Each takes two entries of the vocabulary, so the rarest become [UNK]: thousands may occur only a
-    few times, in foreign names.
+    Each takes two entries of the vocabulary, or one if it always stands alone, so the rarest become
+    [UNK]: thousands may occur only a few times, in foreign names.
     """
     totals: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             totals[character] += count
-    most = int(_ALPHABET_SHARE * (config.vocab_size - len(SPECIALS)) / 2)
+    room = int(_ALPHABET_SHARE * (config.vocab_size - len(SPECIALS)))
     ranked = sorted(totals, key=lambda character: (-totals[character], character))
     covered = list(accumulate(totals[character] for character in ranked))
     needed = bisect_left(covered, _ALPHABET_COVERAGE * totals.total()) + 1
-    ranked = ranked[: min(most, needed)]
+    entries = list(accumulate(2 - _stands_alone(character) for character in ranked[:needed]))
+    ranked = ranked[: bisect_right(entries, room)]
     if not ranked:
         raise InputError("the corpus holds no characters that the tokenizer keeps")
     return sorted(ranked)
+
+
+def _stands_alone(character: str) -> bool:
+    """Whether a letter is always cut off from its neighbours, as Chinese characters are.
+
+    Punctuation is, too, but its few entries stay, so that vocabularies stay what they were.
+    """
+    if not character.isalpha():
+        return False
+    text = _CHINESE_APART.normalize_str(f"x{character}x")
+    return _CUT.pre_tokenize_str(text)[0][0] == "x"
 
 
 def _thinned(words: Mapping[str, int], most: int) -> dict[str, int]:

@@ -1,0 +1,194 @@
+"""Gathers text in a language from translations that Debian ships: catalogues, manuals, help pages.
+
+    python tools/gather_text.py ja ja.jsonl
+
+Packages are fetched with `apt-get download` and unpacked in a temporary folder, so nothing is
+installed; it needs a Debian system whose package lists are up to date. Packages that a language
+does not have are left out. Beside the text, FILE.sources.json names each package with its version,
+documents and characters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+EVERY_LANGUAGE = (
+    "evolution-common",
+    "gnucash-common",
+    "gnome-user-docs",
+    "iso-codes",
+    "libgtk-3-common",
+    "nautilus-data",
+)
+"""Packages that hold all languages."""
+ONE_LANGUAGE = ("libreoffice-l10n", "libreoffice-help", "manpages", "debian-reference")
+"""Packages that end in the code of a language."""
+DOCUMENT = 2000
+"""Characters of one document, roughly: messages and lines are joined until they reach this."""
+_SKIPPED = {"script", "style", "head", "nav"}
+_BLOCKS = {"p", "div", "li", "td", "th", "title", "h1", "h2", "h3", "h4", "dt", "dd", "pre", "item"}
+
+
+def gather(code: str, file: Path) -> list[dict[str, object]]:
+    """Write the text of a language as JSON lines; returns what each package contributed."""
+    packages = (*EVERY_LANGUAGE, *(f"{name}-{code.lower()}" for name in ONE_LANGUAGE))
+    seen: set[str] = set()
+    found: list[dict[str, object]] = []
+    with file.open("w", encoding="utf-8") as out:
+        for package in packages:
+            with tempfile.TemporaryDirectory() as folder:
+                version = _unpack(package, Path(folder))
+                if version is None:
+                    continue
+                documents = characters = 0
+                for text in _documents(_lines(Path(folder), code), seen):
+                    record = {"text": text, "package": package}
+                    out.write(json.dumps(record, ensure_ascii=False) + "\n")
+                    documents, characters = documents + 1, characters + len(text)
+            if documents:
+                found.append(
+                    {
+                        "package": package,
+                        "version": version,
+                        "documents": documents,
+                        "characters": characters,
+                    }
+                )
+    return found
+
+
+def _unpack(package: str, folder: Path) -> str | None:
+    """Unpack a package into a folder and return its version; None if there is none."""
+    done = subprocess.run(["apt-get", "download", package], cwd=folder, capture_output=True)
+    files = list(folder.glob("*.deb"))
+    if done.returncode or not files:
+        return None
+    subprocess.run(["dpkg-deb", "-x", files[0].name, "."], cwd=folder, check=True)
+    shown = subprocess.run(
+        ["dpkg-deb", "-f", files[0].name, "Version"], cwd=folder, check=True, capture_output=True
+    )
+    return shown.stdout.decode().strip()
+
+
+def _lines(folder: Path, code: str) -> Iterator[str]:
+    """The lines of all files in this language, in the order of their paths."""
+    spelled = {code, code.replace("-", "_"), code.split("-")[0], code.lower()}
+    for file in sorted(folder.rglob("*")):
+        if not file.is_file() or file.is_symlink():
+            continue
+        if not spelled & {*file.relative_to(folder).parts, *file.name.split(".")}:
+            continue
+        if file.suffix == ".mo":
+            yield from _messages(file.read_bytes())
+        elif file.suffix in (".html", ".page"):
+            yield from _page(file.read_text("utf-8", "replace"))
+        elif re.search(r"/man\d/", str(file)) and file.suffix == ".gz":
+            yield from _manual(gzip.decompress(file.read_bytes()).decode("utf-8", "replace"))
+
+
+def _messages(data: bytes) -> Iterator[str]:
+    """The translations of a compiled catalogue, except those that equal the original."""
+    order = "<" if data[:4] == b"\xde\x12\x04\x95" else ">"
+    count, originals, translations = struct.unpack(f"{order}3I", data[8:20])
+    for number in range(1, count):  # the first is the header
+        original, translation = (
+            data[at : at + length]
+            for place in (originals, translations)
+            for length, at in (struct.unpack_from(f"{order}2I", data, place + 8 * number),)
+        )
+        if original != translation:
+            for text in translation.decode("utf-8", "replace").split("\0"):
+                yield from re.sub(r"<[^>]*>|[_~&](?=\w)", "", text).splitlines()
+
+
+class _Page(HTMLParser):
+    """Collects the text of a page, one line for each block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = [""]
+        self._skipping = 0
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._skipping += tag in _SKIPPED
+        if tag in _BLOCKS:
+            self.lines.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._skipping -= tag in _SKIPPED and self._skipping > 0
+        if tag in _BLOCKS:
+            self.lines.append("")
+
+    def handle_data(self, data: str) -> None:
+        if not self._skipping:
+            self.lines[-1] += data
+
+
+def _page(text: str) -> Iterator[str]:
+    page = _Page()
+    page.feed(text)
+    yield from page.lines
+
+
+def _manual(text: str) -> Iterator[str]:
+    """The text of a manual page, roughly: a line for each paragraph."""
+    paragraph: list[str] = []
+    for line in text.splitlines():
+        request, _, words = line.partition(" ")
+        if line.startswith((".\\", "'\\")):
+            continue
+        if request in (".B", ".I", ".BR", ".IR", ".RB", ".RI", ".BI", ".IB"):
+            line = words
+        elif line.startswith("."):
+            yield _plain(" ".join(paragraph))
+            paragraph, line = [], words if request in (".SH", ".SS") else ""
+        paragraph.append(line)
+    yield _plain(" ".join(paragraph))
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r"\\f(\[\w*\]|\(..|.)|\\[&/,%]|\\s[-+]?\d+", "", text)
+    text = re.sub(r"\\\((\w\w)|\\\[\w+\]", "", text).replace("\\-", "-").replace("\\e", "\\")
+    return text.replace('"', "")
+
+
+def _documents(lines: Iterator[str], seen: set[str]) -> Iterator[str]:
+    """Lines that have not occurred before, joined to documents."""
+    document: list[str] = []
+    for line in lines:
+        line = " ".join(line.split())
+        if not any(map(str.isalpha, line)) or line in seen:
+            continue
+        seen.add(line)
+        document.append(line)
+        if sum(map(len, document)) >= DOCUMENT:
+            yield "\n".join(document)
+            document = []
+    if document:
+        yield "\n".join(document)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("language", help="as Debian spells it: de, ja, zh-CN, th, ar, hi, fi")
+    parser.add_argument("file", type=Path)
+    args = parser.parse_args()
+    found = gather(args.language, args.file)
+    if not found:
+        raise SystemExit(f"no package holds text in {args.language}")
+    args.file.with_suffix(".sources.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    for each in found:
+        print(*each.values(), sep="\t")
+
+
+if __name__ == "__main__":
+    main()
