@@ -52,13 +52,8 @@ from crammed.data.preparing.workfolder import refusals_of, remove_left_overs, wo
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.counts import total_counts
 from crammed.data.tokenization.encoding import CorpusTokenizer
-from crammed.data.tokenization.tokenizer import (
-    MOST_LETTERS_LOST,
-    letters_lost,
-    load_tokenizer,
-    to_json,
-    vocabulary_size,
-)
+from crammed.data.tokenization.losses import describe_losses
+from crammed.data.tokenization.tokenizer import load_tokenizer, to_json, vocabulary_size
 from crammed.data.tokenization.training import (
     train_from_texts,
     train_from_words,
@@ -323,19 +318,15 @@ class _Preparation:
         shards: Sequence[_SelectedShard],
         chunked: bool,
     ) -> Tokenizer:
-        """Train the tokenizer unless it is supplied or already trained, and report lost letters."""
+        """Train the tokenizer unless it is supplied or already trained; say what it loses."""
         file = corpus / "tokenizer.json"
         if not file.exists():
             write_text(file, to_json(supplied or self._train(shards, chunked)))
             release_memory()
         tokenizer = Tokenizer.from_file(str(file))
         beginning = " ".join(islice(heldout_texts(corpus / "heldout.jsonl.gz"), 1000))[:200_000]
-        lost = letters_lost(tokenizer, beginning)
-        if lost > MOST_LETTERS_LOST:
-            self.progress.line(
-                f"tokenizer  drops or replaces {100 * lost:.0f} % of the letters of this text; "
-                "tokenizer.strip_accents=false tokenizer.ascii_only=false keep them"
-            )
+        if lost := describe_losses(tokenizer, beginning, self.tokenizer_config):
+            self.progress.line(f"tokenizer  {lost}")
         return tokenizer
 
     def _train(self, shards: Sequence[_SelectedShard], chunked: bool) -> Tokenizer:

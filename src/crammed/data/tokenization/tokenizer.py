@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
@@ -21,8 +19,6 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIALS))
 MOST_IDS = 1 << 24
 """More than any vocabulary has."""
-MOST_LETTERS_LOST = 0.02
-"""Share of a text's letters that normalising may lose before the user is told."""
 NOT_ASCII = r"[^\x00-\x7F]"
 """Regular expression of a character outside ASCII."""
 
@@ -81,21 +77,6 @@ class Specials:
 
 def _usual_name(role: str, vocabulary: dict[str, int]) -> str | None:
     return next((name for name in _NAMES[role] if name in vocabulary), None)
-
-
-def letters_lost(tokenizer: Tokenizer, text: str) -> float:
-    """Share of a text's letters and marks that normalising drops or replaces, ignoring case."""
-    if tokenizer.normalizer is None:
-        return 0.0
-    before, after = (
-        Counter(c for c in unicodedata.normalize("NFC", each).lower() if c.isalpha() or _is_mark(c))
-        for each in (text, tokenizer.normalizer.normalize_str(text))
-    )
-    return (before - after).total() / max(1, before.total())
-
-
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crammed.config import TokenizerConfig
+from crammed.data.tokenization.chunks import cut_into_chunks
+from crammed.data.tokenization.losses import describe_losses, lost_characters
+from crammed.data.tokenization.training import train_from_words
+
+GERMAN = "„Größe“ kostet 5 € mehr als die Länge, und die Übung macht Spaß. "
+PERSIAN = "این کتاب\u200cها را می\u200cخوانم. "  # noqa: RUF001
+
+
+def described(text: str, **fields: Any) -> str | None:
+    config = TokenizerConfig.model_validate({"vocab_size": 300, **fields})
+    words = cut_into_chunks([text])
+    counts = zip(words.unique, words.counts.tolist(), strict=True)
+    return describe_losses(train_from_words(counts, config), text, config)
+
+
+def test_every_loss_is_named_with_its_share_and_the_keys_that_keep_it() -> None:
+    assert described(GERMAN * 9, strip_accents=False) is None
+    assert described(GERMAN * 9, ascii_only=True) == (
+        "changes or drops 15.4 % of the characters of this text (ö becomes o, "
+        "ä becomes a, ü becomes u, ß „ “ € vanish); "
+        "tokenizer.strip_accents=false tokenizer.ascii_only=false keep them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "shown"),
+    [
+        ("यह एक छोटा वाक्य है। ", {}, "◌ै"),
+        (PERSIAN, {"strip_accents": False}, "(U+200C vanishes); tokenizer.kind=bpe keeps them"),
+        (PERSIAN, {"ascii_only": True, "strip_accents": False}, "tokenizer.ascii_only=false keeps"),
+        (GERMAN, {"file": "tokenizer.json"}, "that is how the tokenizer in tokenizer.file is"),
+    ],
+)
+def test_marks_and_joiners_can_be_read(text: str, fields: dict[str, Any], shown: str) -> None:
+    assert shown in (described(text * 9 + "abc", **fields) or "")
+
+
+def test_case_forms_of_a_letter_and_what_is_invisible_are_no_loss() -> None:
+    text = "PLAIN Σίσυφος İstanbul Ｗｉｄｅ \u00adsoft\u200b ﬁne ½ \u200e" * 9  # noqa: RUF001
+    assert described(text, strip_accents=False) is None
+
+
+def test_one_accent_among_a_thousand_characters_is_little() -> None:
+    assert described("plain words of English " * 60 + "é") is None
+    assert described("plain words of English " * 6 + "é") is not None
+    config = TokenizerConfig(vocab_size=300)
+    counts = [("é", 2), ("a", 2)]
+    lost, characters = lost_characters(train_from_words(counts, config), "é a")
+    assert (lost, characters) == ({"é": 1}, 2)
