@@ -104,37 +104,6 @@ def test_studies_find_what_is_there_and_hardly_what_is_not(tmp_path: Path) -> No
     assert min(case["power"] for case in result["cases"] if case["seeds"] == 5) > 0.8
 
 
-def test_more_seeds_of_a_task_join_its_row_and_its_interval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = [{"task": "cola", "scores": {"matthews": value}} for value in (5.0, 4.0, 6.0)]
-    result = {
-        "seeds": 3,
-        "device": "a machine",
-        "environment": {"commit": "abc"},
-        "rows": {"cola": 1000},
-        "ours": {"seconds": 1.0, "scores": {"cola": {"metric": "matthews", "seeds": [0, 1, 0.5]}}},
-        "plain_runs": plain,
-        "plain_seconds": 2.0,
-        "times_faster": 2.0,
-    }
-    (tmp_path / "first.json").write_text(json.dumps(result))
-    more = {"task": "cola", "ours": [0, 1, 0.5, 6, 7, 8], "plain": [5, 4, 6, 1, 0]}
-    (tmp_path / "more.json").write_text(json.dumps(more))
-    monkeypatch.syspath_prepend(BENCHMARKS.parent / "tools")
-    tables = importlib.import_module("benchmark_tables")
-    monkeypatch.setattr(tables.layout, "BENCHMARKS", tmp_path)
-    first = tables.finetune_table(["first.json"])
-    assert "| -4.5 (-6.6 to -2.4) |" in first
-    assert "differ by more than seeds explain" in " ".join(first.split())
-    both = tables.finetune_table(["first.json", "more.json"])
-    assert (
-        "| 0.0, 1.0, 0.5, 6.0, 7.0, 8.0 | 5.0, 4.0, 6.0, 1.0, 0.0 | +0.5 (-3.7 to +4.8) |" in both
-    )
-    assert "No difference between scores is larger than seeds explain." in " ".join(both.split())
-    assert "results/more.json" in both
-
-
 SMALL = ["model.layers=2", "model.width=32", "model.head_dim=16", "tokenizer.vocab_size=512"]
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ sys.path.insert(0, str(TOOLS))
 from campaign.journal import Operation, read_journal  # noqa: E402
 from campaign.links import PlantedLink  # noqa: E402
 from campaign.plants import PLANTS  # noqa: E402
-from campaign.powerloss import files_of, lose_power  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 
@@ -73,75 +70,6 @@ def test_a_planted_fault_is_found(plant: str, tmp_path: Path) -> None:
     done = campaign("--plant", plant, *where, "--tries", "60", "--first", "--out", str(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
     assert tries_in(tmp_path)[-1]["verdict"] != "held"
-
-
-# ---- the power loss that is played
-
-
-class World:
-    """A folder, and the journal of what is done in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root, self.kept = folder / "world", folder / "kept"
-        self.root.mkdir()
-        self.kept.mkdir()
-        self.journal: list[Operation] = []
-        self.before = files_of(self.root)
-
-    def note(self, kind: str, path: str, to: str = "", **about: Any) -> None:
-        self.journal.append(Operation(0, len(self.journal) + 1, kind, path, to, about))
-
-    def write(self, name: str, text: str) -> None:
-        self.note("create", name, new=True)
-        (self.root / name).write_text(text)
-
-    def sync(self, name: str) -> None:
-        state = (self.root / name).stat()
-        self.note("synced", name, inode=state.st_ino, at=state.st_mtime_ns)
-
-    def rename(self, old: str, new: str) -> None:
-        if (self.root / new).exists():
-            os.link(self.root / new, self.kept / f"0-{len(self.journal) + 1}")
-        self.note("rename", old, new)
-        (self.root / old).replace(self.root / new)
-
-    def left(self, seed: int) -> dict[str, str]:
-        """What a power loss leaves."""
-        draw = random.Random(seed)
-        lose_power(self.root, self.journal, self.before, self.kept, draw)
-        return {file.name: file.read_text() for file in files_of(self.root)}
-
-
-@pytest.fixture
-def worlds(tmp_path: Path) -> Iterator[World]:
-    """New worlds, one after the other."""
-
-    def fresh() -> Iterator[World]:
-        for number in range(30):
-            (tmp_path / str(number)).mkdir()
-            yield World(tmp_path / str(number))
-
-    return fresh()
-
-
-def test_what_was_synced_survives_a_power_loss(worlds: Iterator[World]) -> None:
-    for seed, world in enumerate(worlds):
-        world.write("a.tmp", "whole")
-        world.sync("a.tmp")
-        world.rename("a.tmp", "a")
-        world.sync("")
-        assert world.left(seed) == {"a": "whole"}
-
-
-def test_what_was_not_synced_is_lost_sometimes(worlds: Iterator[World]) -> None:
-    found = set()
-    for seed, world in enumerate(worlds):
-        (world.root / "a").write_text("old")
-        world.before = files_of(world.root)
-        world.write("a.tmp", "new text")
-        world.rename("a.tmp", "a")
-        found.add(world.left(seed).get("a"))
-    assert {"old", "new text", ""} <= found  # taken back, on the disk, and empty
 
 
 # ---- links that are planted, and what is counted

@@ -194,49 +194,6 @@ def test_what_is_typed_twice_runs_once(stage: Stage, tmp_path: Path) -> None:
         stage.do("hour", **data, ours="crammed 'optim.name=muon")
 
 
-def test_tables_show_a_contest(
-    stage: Stage,
-    tmp_path: Path,
-    module: Callable[[str], ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tables = module("cpu_tables")
-    monkeypatch.setattr(module("layout"), "RECORDS", tmp_path)
-    assert tables.contest_table(["out"]) == "Not measured yet.\n"
-    stage.do("sweep", point=["2x32:2e-3:8", "4x64:1e-3:8"])
-    assert "| 4 x 64 | 1.0e-03 | 8 | 20 | 5 k |" in tables.sweep_table(["out"])
-    runs = stage.do("ten_minutes", seeds=2)
-    made = {"ours": 3.5, "ours, a fifth of the time": 4.0, "ModernBERT 4x64, 15 % masks": 4.1}
-    for run in runs:
-        loss = made.get(run["name"], 4.3) + run["seed"] / 50
-        run["heldout"] |= {"loss@0.15": loss, "loss@0.25": loss - 0.2}
-    values = {**(read_json(stage.out / "ten-minutes.json") or {}), "runs": runs}
-    write_json(stage.out / "ten-minutes.json", values)
-    page = " ".join(tables.contest_table(["out"]).split())
-    assert "| ours | 10 | 2 x 32 | 30 k | 5 k | 2 | 3.510 ± 0.014 | 3.310 ± 0.014 |" in page
-    assert page.index("| ours, a fifth of the time | 2 |") < page.index("| ModernBERT 4x64, 15 %")
-    best = "the best peer is ModernBERT 4x64, 15 % masks; in a fifth of the time, ours is"
-    assert (
-        f"At 25 % masking, {best} 0.100 nats lower (95 % interval of the difference: -0.1" in page
-    )
-    *answers, _, words = tables.answer_table(["out"]).splitlines()[2:]
-    assert words == "In a fifth of the time, ours is 0.100 nats lower."
-    assert [line.split(" | ")[:2] for line in answers] == [
-        ["| ours", "10"],
-        ["| ours, a fifth of the time", "2"],
-        ["| ModernBERT 4x64, 15 % masks", "10"],
-    ]
-    assert " | 4.010 ± 0.014 | -0.100 (-0.1" in answers[1]
-    (tmp_path / "glue").mkdir()
-    stage.do("hour", blimp=stage.options["heldout"], glue=tmp_path / "glue", tasks="rte")
-    hour = tables.hour_table(["out"])
-    assert "| BLiMP | RTE |" in hour
-    assert "| 61.5 | 52.5 |" in hour
-    assert "| crammed-2022, re-tuned | 60 |" in hour
-    assert "| crammed-2022 at " not in hour
-    assert "Losses at 15 % masking in earlier trials of 10 minutes: crammed-2022 at 0.0" in hour
-
-
 def test_two_lanes_train_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     both, play = threading.Barrier(2, timeout=PATIENCE), stage.play
 
@@ -383,14 +340,3 @@ def test_serving_times_every_model(
         timed = [(time["length"], time["batch"]) for time in found["times"]]
         assert timed == [(8, 1), (8, 32), (16, 1), (16, 32)]
         assert all(time["seconds"] > 0 for time in found["times"])
-
-
-def test_tables_repeat_no_first_cell_and_have_no_empty_column(
-    module: Callable[[str], ModuleType],
-) -> None:
-    layout = module("layout")
-    rows = ["| a | 1 |  |", "| a | 2 |  |", "| b | 3 |  |"]
-    assert layout.unrepeated(rows) == ["| a | 1 |  |", "| | 2 |  |", "| b | 3 |  |"]
-    head, lines = layout.filled("| x | y | z |", rows)
-    assert head == "| x | y |"
-    assert lines == ["| a | 1 |", "| a | 2 |", "| b | 3 |"]
