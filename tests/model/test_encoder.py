@@ -4,20 +4,15 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from crammed.config import ModelConfig
 from crammed.model.blocks import ACTIVATIONS
 from crammed.model.count import parameters, train_flops_per_token
-from crammed.model.encoder import MaskedLM, SequenceClassifier, initialise, picked
-from crammed.model.positions import rotary_table, rotate, sinusoidal_table
+from crammed.model.encoder import MaskedLM, initialise, picked
 from crammed.model.traffic import attention_bytes, traffic
-from crammed.rules.recipe import load_config, recipe_names
+from crammed.rules.recipe import load_config
 from support.variants import VARIANTS, VOCAB, configuration, random_model, some_ids
 
 
@@ -38,17 +33,6 @@ def test_parameters_of_the_full_forms(recipe: str, count: int) -> None:
         model = MaskedLM(config.model, 32768)
     assert sum(p.numel() for p in model.parameters()) == count
     assert parameters(config.model, 32768) == count
-
-
-@pytest.mark.parametrize("recipe", recipe_names())
-def test_counted_flops_are_pytorch_s(recipe: str) -> None:
-    config = configuration(recipe)
-    model = random_model(config, dtype=torch.float32)
-    ids = some_ids(3, 32)
-    positions = torch.arange(8).expand(3, 8)
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(ids, positions).sum().backward()
-    assert counter.get_total_flops() == ids.numel() * train_flops_per_token(config, VOCAB, 32, 8)
 
 
 def test_flops_and_traffic_of_passes_are_those_of_as_many_layers() -> None:
@@ -183,23 +167,6 @@ def test_equals_its_reference(config: ModelConfig) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
-def test_sparse_head_equals_the_dense_one(recipe: str) -> None:
-    model = random_model(configuration(recipe))
-    ids = some_ids(4, 20)
-    positions = torch.stack([torch.randperm(20)[:6] for _ in range(4)])
-    dense = model(ids)
-    sparse = model(ids, positions)
-    picked = dense.gather(1, positions[..., None].expand(-1, -1, VOCAB))
-    torch.testing.assert_close(sparse, picked)
-    weights = [p for p in model.parameters() if p.requires_grad]
-    both = [
-        torch.autograd.grad(x.square().sum(), weights, retain_graph=True) for x in (sparse, picked)
-    ]
-    for a, b in zip(*both, strict=True):
-        torch.testing.assert_close(a, b)
-
-
 @pytest.mark.parametrize("config", VARIANTS)
 def test_what_follows_the_last_attention_can_be_left_out(config: ModelConfig) -> None:
     model, ids = random_model(config), some_ids(4)
@@ -217,57 +184,6 @@ def test_what_follows_the_last_attention_can_be_left_out(config: ModelConfig) ->
     left_out = ids.numel() - positions.numel()
     products = config.width * (config.ffn_width + config.ffn_hidden)
     assert flops[0] - flops[1] == 2 * left_out * products
-
-
-@pytest.mark.parametrize("recipe", recipe_names())
-def test_padding_changes_nothing(recipe: str) -> None:
-    config = configuration(recipe)
-    for model in (
-        random_model(config),
-        SequenceClassifier(config, VOCAB, 3).double().eval(),
-    ):
-        initialise(model, 0.3, torch.Generator().manual_seed(0))
-        ids = some_ids(2, 12)
-        padded = F.pad(ids, (0, 9), value=17)
-        mask = torch.arange(21).expand(2, 21) < 12
-        alone = model(ids)
-        together = model(padded, mask=mask)
-        torch.testing.assert_close(alone, together[:, :12] if together.dim() == 3 else together)
-
-
-@pytest.mark.parametrize("recipe", recipe_names())
-def test_rows_do_not_see_each_other(recipe: str) -> None:
-    model = random_model(configuration(recipe))
-    ids = some_ids(3, 16)
-    changed = ids.clone()
-    changed[2] = 9
-    torch.testing.assert_close(model(ids)[:2], model(changed)[:2])
-    assert not torch.allclose(model(ids)[2], model(changed)[2])
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 400), st.integers(0, 99))
-def test_rotary_keeps_norms_and_sees_only_distances(a: int, b: int, shift: int, seed: int) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    q, k = torch.randn(2, 16, generator=draw, dtype=torch.float64)
-    cos, sin = (t.double() for t in rotary_table(1000, 16, 10000.0, torch.device("cpu")))
-
-    def at(x: Tensor, place: int) -> Tensor:
-        return rotate(x, (cos[place], sin[place]))
-
-    torch.testing.assert_close(at(q, a).norm(), q.norm(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(
-        at(q, a) @ at(k, b), at(q, a + shift) @ at(k, b + shift), rtol=1e-4, atol=1e-4
-    )
-    if a > 0:
-        assert not torch.allclose(at(q, a), q)
-
-
-def test_sinusoidal_table() -> None:
-    table = sinusoidal_table(50, 8, torch.device("cpu"))
-    assert table.shape == (50, 8)
-    assert table[7, 2].item() == pytest.approx(math.sin(7 / 10000 ** (2 / 8)), abs=1e-5)
-    assert table[7, 3].item() == pytest.approx(math.cos(7 / 10000 ** (2 / 8)), abs=1e-5)
 
 
 def test_initialisation() -> None:

@@ -54,30 +54,6 @@ def test_a_budget_that_takes_too_long_to_play_is_refused(budget: str) -> None:
         forecast(config(budget=budget), 256, None, SPEED)
 
 
-def test_compiling_costs_nothing_where_the_rule_says_so() -> None:
-    free = config("budget.charge=[step]", budget="60s")
-    result = forecast(free, 256, None, SPEED)
-    assert result["updates"] == int(60 / SPEED.seconds(8))
-    assert result["tokens_per_second"] == pytest.approx(8 * 32 / SPEED.seconds(8))
-
-
-def test_a_budget_of_work_says_how_long_it_takes() -> None:
-    result = forecast(config(budget="250updates"), 256, None, SPEED)
-    assert result["updates"] == 250
-    assert result["seconds"] == pytest.approx(2 + 250 * SPEED.seconds(8))
-    assert result["epochs"] is None
-    assert result["notes"] == []
-
-
-def test_a_ramp_is_played_through() -> None:
-    ramp = config("batch.rows=64", "batch.ramp=1.0", "batch.quantum=8", budget="60s")
-    flat = config("batch.rows=64", budget="60s")
-    slow = Speed(0.0, 0.01, 0.0, None, 8)
-    ramped, whole = (forecast(c, 256, None, slow) for c in (ramp, flat))
-    assert ramped["updates"] > 1.3 * whole["updates"]
-    assert ramped["tokens"] == pytest.approx(whole["tokens"], rel=0.05)
-
-
 def test_what_will_not_go_well_is_said() -> None:
     assert "before one update" in forecast(config(budget="1s"), 256, None, SPEED)["notes"][0]
     few = forecast(config(budget="300updates"), 256, 100, SPEED)["notes"]

@@ -22,17 +22,13 @@ from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.pipeline import run_everything
 from crammed.planning import oncard
-from crammed.planning.gauge import Measured, Pace
+from crammed.planning.gauge import Measured
 from crammed.planning.settling import measuring, settled
 from crammed.rules.choosing import Asked, shape_of
 from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_choice, read_config
 from crammed.runs.resuming import as_begun, default_out
-from crammed.study.arms import load_study
-from crammed.study.corpora import Corpora
-from crammed.study.costs import cost_of
 from crammed.study.result import Run
-from crammed.study.timing import Timing
 from crammed.terminal.progress import SILENT, Progress
 from support.study import run_of
 from support.text import documents, write_jsonl
@@ -347,18 +343,6 @@ def test_a_run_that_was_killed_while_it_noted_its_choice_chooses(
     assert choice.flops_per_second == SLOW
 
 
-def test_a_corpus_without_a_run_keeps_its_vocabulary_when_the_budget_changes(
-    tmp_path: Path, machine: Machine
-) -> None:
-    machine.speed = FAST
-    prepared(of_text(tmp_path, 600), tmp_path / "run")
-    before = read_config(tmp_path / "run")
-    prepared(of_text(tmp_path, 600, "0.001s"), tmp_path / "run")
-    after = read_config(tmp_path / "run")
-    assert after.model.width < before.model.width
-    assert after.tokenizer == before.tokenizer
-
-
 def test_a_corpus_has_the_vocabulary_that_suits_its_text(
     tmp_path: Path, machine: Machine, capsys: Any
 ) -> None:
@@ -400,34 +384,6 @@ def test_the_plan_of_a_recipe_that_sets_its_size_names_the_flag(
 
 
 # ---- studies
-
-
-def test_a_study_counts_with_the_vocabulary_that_its_corpus_has(
-    tmp_path: Path,
-    make_corpus: Callable[..., Corpus],
-    machine: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    corpus, file = make_corpus(documents(150), "tokenizer.vocab_size=8192"), tmp_path / "s.yaml"
-    arms: dict[str, list[str]] = {"plain": [], "high": ["masking.rate=0.5"]}
-    base = ["crammed", *OF_CORPUS]
-    file.write_text(json.dumps({"base": base, "baseline": "plain", "arms": arms}))
-    call = partial(studies.study, str(file), None, corpus.path, BUDGET, 2, tmp_path / "out", 1)
-    stopped_at("crammed.study.runner._train_all", call)
-    budget = Budget.parse("10updates")
-    loaded = load_study(str(file), corpus, budget)
-    counted: list[RunConfig] = []
-
-    def paced(config: RunConfig, device: Device) -> Pace:
-        counted.append(config)
-        return Pace(0.0, 0.0, 1.0, 8)
-
-    monkeypatch.setattr("crammed.study.timing.training_pace", paced)
-    monkeypatch.setattr(Timing, "_starting", lambda _: 0.0)
-    cost_of(loaded, Corpora(corpus), budget, 2, tmp_path / "cost", 1, Timing(SILENT))
-    assert counted
-    assert {config.tokenizer.vocab_size for config in counted} == {corpus.vocab_size}
-    assert {config.tokenizer.vocab_size for config in machine.asked} == {corpus.vocab_size}
 
 
 @pytest.fixture

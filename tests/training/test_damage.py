@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from crammed.budget import Work
@@ -31,7 +29,6 @@ from support.steps import SPECIALS
 from support.text import tiny
 
 CONFIG = tiny("crammed", "model.layers=1", "model.width=16", "model.head_dim=8")
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
 GENERATION = ("hashes.json", "model.safetensors", "optimizer.safetensors", "state.json")
 FINAL = ("config.json", "hashes.json", "model.safetensors", "tokenizer.json")
 UP = "encoder.layers.0.ffn.up.weight"
@@ -109,25 +106,6 @@ def test_a_flipped_bit_in_a_checkpoint_is_found(
         assert_the_older_is_used(checkpoints, step)
 
 
-@given(name=st.sampled_from(GENERATION), kept=st.floats(0.0, 1.0, exclude_max=True))
-def test_a_checkpoint_that_is_cut_off_is_found(
-    checkpoints: Path, step: TrainStep, name: str, kept: float
-) -> None:
-    file = checkpoints / "step-00000002" / name
-    content = file.read_bytes()
-    with Changed(file, content[: int(kept * len(content.strip()))]):  # a last newline is no loss
-        assert_the_older_is_used(checkpoints, step)
-
-
-@pytest.mark.parametrize("name", GENERATION)
-def test_a_missing_file_is_found(
-    checkpoints: Path, step: TrainStep, tmp_path: Path, name: str
-) -> None:
-    shutil.copytree(checkpoints, tmp_path / "copy")
-    (tmp_path / "copy" / "step-00000002" / name).unlink()
-    assert_the_older_is_used(tmp_path / "copy", step)
-
-
 def test_where_all_generations_are_damaged_one_line_says_what_to_do(
     checkpoints: Path, step: TrainStep
 ) -> None:
@@ -185,15 +163,6 @@ def test_a_flipped_bit_in_a_final_model_is_found(final: Path, name: str) -> None
         load_trained(final)
 
 
-@given(name=st.sampled_from(FINAL), kept=st.floats(0.0, 1.0, exclude_max=True))
-def test_a_final_model_that_is_cut_off_is_found(final: Path, name: str, kept: float) -> None:
-    file = final / "final" / name
-    content = file.read_bytes()
-    with Changed(file, content[: int(kept * len(content.strip()))]):  # a last newline is no loss
-        with pytest.raises(InputError, match=r"final is damaged \("):
-            load_trained(final)
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -236,11 +205,6 @@ def test_weights_that_do_not_suit_the_configuration_are_refused(
     write_hashes(file.parent)
     with pytest.raises(InputError, match="no vocabulary has 1000"):
         load_trained(tmp_path)
-
-
-def test_models_of_older_versions_load_without_hashes() -> None:
-    assert not (FIXTURES / "finished" / "final" / "hashes.json").exists()
-    assert load_trained(FIXTURES / "finished").weights
 
 
 def test_hashes_name_what_differs(tmp_path: Path) -> None:

@@ -18,21 +18,20 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from crammed.config import ModelConfig
 from crammed.machine.device import Device
 from crammed.model.blocks import Linear
-from crammed.model.encoder import MaskedLM, initialise
+from crammed.model.encoder import MaskedLM
 from crammed.training.float8 import (
     BACKWARD,
     FORWARD,
     MARGIN,
     Float8Linear,
     Scales,
-    check_widths,
     quantised,
 )
 from crammed.training.precision import training_copy
 from crammed.training.step import TrainStep
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
-from support.variants import VARIANTS, VOCAB, some_ids
+from support.variants import VARIANTS, VOCAB
 
 E4M3, E5M2 = FORWARD, BACKWARD
 EIGHT = {"dtype": torch.bfloat16, "fp8": True}
@@ -160,34 +159,6 @@ def test_the_layers_products_are_in_8_bits_and_nothing_else(config: ModelConfig)
     layers = model.encoder.layers.named_modules(prefix="encoder.layers")
     assert found == {name for name, module in layers if isinstance(module, nn.Linear)}
     assert not any(isinstance(module, Float8Linear) for module in model.modules())
-
-
-@pytest.mark.parametrize("config", VARIANTS)
-def test_every_model_is_near_in_8_bits(config: ModelConfig) -> None:
-    model = MaskedLM(config, VOCAB)
-    initialise(model, 0.1, torch.Generator().manual_seed(0))
-    check_widths(model)
-    ids, places = some_ids(8), torch.arange(5).expand(8, 5)
-    exact, near = model(ids, places), training_copy(model, torch.bfloat16, fp8=True)(ids, places)
-    assert (near.float() - exact).norm() < 0.2 * exact.norm()
-
-
-@pytest.mark.usefixtures("fast_products")
-def test_the_gradient_points_where_the_exact_one_does() -> None:
-    model = MaskedLM(tiny("crammed", "model.layers=4", "model.width=64").model, 256)
-    initialise(model, 0.04, torch.Generator().manual_seed(0))
-    ids = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
-    positions = torch.arange(8).expand(16, 8)
-    found = []
-    for each in (model, training_copy(model, torch.bfloat16, fp8=True)):
-        model.zero_grad()
-        loss = F.cross_entropy(each(ids, positions).float().flatten(0, 1), ids[:, :8].flatten())
-        loss.backward()
-        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-        found.append((loss.item(), torch.cat(gradients)))
-    assert found[1][0] == pytest.approx(found[0][0], rel=1e-2)
-    assert F.cosine_similarity(found[0][1], found[1][1], dim=0) > 0.99
-    assert (found[1][1] - found[0][1]).norm() < 0.1 * found[0][1].norm()
 
 
 def test_a_compiler_leaves_nothing_of_the_inputs_to_the_backward_pass() -> None:

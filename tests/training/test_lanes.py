@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from crammed.config import ComputeConfig, RunConfig
-from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.machine.device import choose_device
 from crammed.machine.lanes import Lanes
@@ -29,7 +28,6 @@ from crammed.training.objective import MaskedTokens
 from crammed.training.step import TrainStep
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
-from support.training import train
 
 CPU = choose_device(ComputeConfig(device="cpu", dtype="float32"))
 
@@ -241,13 +239,3 @@ def test_a_damaged_number_of_lanes_is_refused(tmp_path: Path, count: int) -> Non
         run.event("lanes", count=count)
         with pytest.raises(InputError, match="jsonl is damaged"):
             lanes_in(config, run)
-
-
-def test_a_run_in_lanes_learns_what_one_in_a_thread_does(tmp_path: Path, corpus: Corpus) -> None:
-    losses = []
-    for count in (1, 2):
-        words = ("batch.rows=8", "optim.name=sgd", "optim.lr=0.1", f"compute.lanes={count}")
-        config = tiny("crammed", *words, "budget.limit=4updates")
-        trained = train(config, corpus, tmp_path / str(count), CPU)
-        losses.append(torch.cat([p.detach().flatten() for p in trained.model.parameters()]))
-    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)

@@ -157,15 +157,6 @@ def test_the_gradients_are_those_of_the_whole_update(cpu: Device) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
 
 
-def test_a_model_too_large_for_one_row_is_a_clear_error(cpu: Device) -> None:
-    step, _ = make_step(dataclasses.replace(cpu, microbatch_rows=4))
-    limited(step, 0)
-    rows = torch.zeros((4, 32), dtype=torch.int64)
-    update = Update(0, 0, 4, 1.0, 0.25, Work())
-    with pytest.raises(InputError, match="not even one row of 32 tokens"):
-        step.gradients(rows, update)
-
-
 GIB = 2**30
 A_TOKEN = 240 * 1024
 """Bytes of activations, about as many as 16 layers of width 768 keep in 16 bits."""

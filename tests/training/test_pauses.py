@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,21 +87,6 @@ def test_pauses_do_not_end_a_run(
     ended = play(config(batch, ramp), seconds)
     # The last update may be paused as well; then it is lost, with the time that it took.
     assert ended.left <= max(ended.tried, 1.5 * usual(batch))
-
-
-@pytest.mark.parametrize("place", [0.0, 0.5, 0.9, 0.95])
-@pytest.mark.parametrize("ramp", [0.0, 1.0])
-def test_one_pause_near_the_end_leaves_the_schedule_as_it_is(place: float, ramp: float) -> None:
-    def seconds(update: Update, now: float) -> float:
-        paused = place * SECONDS <= now and not stopped
-        stopped.extend([now] * paused)
-        return usual(update.rows) + 2.0 * paused
-
-    stopped: list[float] = []
-    ended = play(config(16, ramp), seconds)
-    assert stopped
-    assert ended.planner.deadline.charged / SECONDS > 0.98
-    assert ended.last.factor < 0.1
 
 
 @settings(max_examples=20)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,57 +103,6 @@ def test_loss_and_gradients_are_as_near_as_those_of_autocast(
     whole_float16, worst = errors(found, exact)
     assert whole_float16 < whole / 2
     assert worst < 0.02
-
-
-@pytest.mark.parametrize(("recipe", "overrides"), RECIPES)
-def test_in_float32_nothing_changes(recipe: str, overrides: tuple[str, ...]) -> None:
-    model = model_of(recipe, *overrides)
-    plain = loss_and_gradients(model, model)
-    assert loss_and_gradients(model, training_copy(model, FLOAT32))[0] == plain[0]
-    for name, gradient in loss_and_gradients(model, training_copy(model, FLOAT32))[1].items():
-        assert torch.equal(gradient, plain[1][name])
-
-
-def test_every_activation_is_in_the_format_from_the_embedding_to_the_logits() -> None:
-    model = model_of("crammed")
-    copy = training_copy(model, BFLOAT16)
-    seen: dict[str, torch.dtype] = {}
-
-    def note(name: str, module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
-        seen[name] = output.dtype
-
-    for name, module in copy.named_modules():
-        module.register_forward_hook(partial(note, name))
-    loss_and_gradients(model, copy)
-    others = {name for name, dtype in seen.items() if dtype != BFLOAT16}
-    assert others == {"encoder.tokens", "encoder.embedding_norm"}
-    assert {name for name in seen if name.endswith(("norm", "qkv", "down"))} - others
-
-
-def test_the_training_copy_shares_the_parameters_and_leaves_the_model_alone() -> None:
-    model = model_of("crammed").eval()
-    kinds = [type(module) for module in model.modules()]
-    copy = training_copy(model, BFLOAT16, fp8=True)
-    assert {id(p) for p in copy.parameters()} == {id(p) for p in model.parameters()}
-    assert [type(module) for module in model.modules()] == kinds
-    assert copy.training
-    assert not model.training
-
-
-@pytest.mark.parametrize("dropout", ["0.0", "0.3"])
-@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
-def test_recomputed_gradients_are_the_same(dropout: str, dtype: torch.dtype) -> None:
-    model = model_of("crammed-2022", f"model.dropout={dropout}")
-    copy = training_copy(model, dtype)
-    both = []
-    for again in (False, True):
-        if again:
-            recompute(copy)
-        torch.manual_seed(7)
-        both.append(loss_and_gradients(model, copy))
-    assert both[0][0] == both[1][0]
-    for name, gradient in both[0][1].items():
-        assert torch.equal(gradient, both[1][1][name])
 
 
 def test_recomputing_keeps_less() -> None:

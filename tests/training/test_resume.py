@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.files.hashes import sha256
-from crammed.machine.device import Device
-from crammed.pipeline import train_and_export
-from crammed.runs.directory import RunDir
-from crammed.runs.logs import read_lines, read_metrics
-from crammed.terminal.progress import SILENT
+from crammed.runs.logs import read_lines
 from support.command import crammed, dying, python
-from support.text import documents, tiny, write_jsonl
+from support.text import documents, write_jsonl
 
 
 def words(out: Path, text: Path, *more: str) -> list[str]:
@@ -72,24 +67,3 @@ def test_kill_9_while_preparing_leaves_nothing_that_is_taken_for_complete(
     assert (run / ".corpus.preparing").exists()
     assert crammed(*command).returncode == 0
     assert not (run / ".corpus.preparing").exists()
-
-
-def test_training_is_not_lost_to_what_fails_after_it(
-    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny("crammed", budget={"limit": "20updates"})  # far from the first checkpoint
-
-    def failing(*_: object) -> None:
-        raise OSError("No space left on device")
-
-    with RunDir.open(tmp_path / "run", config) as run, monkeypatch.context() as patched:
-        patched.setattr("crammed.pipeline.export", failing)
-        with pytest.raises(OSError, match="No space"):
-            train_and_export(run, corpus, cpu, SILENT)
-    trained = read_metrics(run.path)[-1]
-    assert trained["update"] == 20
-    with RunDir.open(run.path, config) as again:
-        summary = train_and_export(again, corpus, cpu, SILENT)
-    assert (summary["updates"], summary["tokens"]) == (trained["update"], trained["tokens"])
-    assert trained["t_charged_s"] >= summary["charged_seconds"] > 0.0  # up to the last update
-    assert not run.checkpoints.exists()  # of a finished run
