@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crammed.errors import InputError
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.finetuning.arrays import save_arrays
 from crammed.evaluation.folder import outputs_file
@@ -143,27 +142,6 @@ def test_numbers_of_one_task_have_the_same_seeds_in_a_resample() -> None:
     assert one.tolist() == other.tolist()
     elsewhere = resampled_medians(("accuracy",), [seeds], ROWS, (), "mnli", "cola")[0]
     assert one.tolist() != elsewhere.tolist()
-
-
-@pytest.mark.parametrize(
-    ("suites", "said"),
-    [
-        (
-            ["heldout", "mine"],
-            "scores of mine: add --suite mine.yaml, or evaluate that model on gl",
-        ),
-        (["heldout"], r"holds no scores of glue: evaluate that model first \(--data\)"),
-    ],
-)
-def test_scores_of_another_suite_are_named(tmp_path: Path, suites: list[str], said: str) -> None:
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        folder.mkdir()
-        described: dict[str, Any] = {"model": {}, "protocol": {}}
-        write_json(folder / "evaluation.json", described)
-        scores: dict[str, Any] = {name: {"tasks": {}} for name in suites}
-        write_json(folder / "scores.json", {**described, "suites": scores})
-    with pytest.raises(InputError, match=said):
-        compare_models(tmp_path / "a", tmp_path / "b", "glue")
 
 
 def _evaluated(folder: Path, protocol: dict[str, Any], share: float) -> Path:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from typing import Any
 
 import numpy as np
@@ -181,20 +180,6 @@ def test_resamples_on_which_a_score_is_undefined_are_left_out() -> None:
     assert 0.3 < np.isnan(medians).mean() < 0.7
     assert interval(medians) == [100.0, 100.0]
     assert interval(np.full(3, np.nan)) is None
-
-
-def test_the_largest_task_takes_seconds() -> None:
-    truth = np.random.default_rng(0).integers(2, size=40_430)
-    began = time.process_time()
-    resampled_medians(
-        ("f1",),
-        [seeds_of(truth, 0.8, 5), seeds_of(truth, 0.7, 5)],
-        rows_of(truth),
-        (),
-        "qqp",
-        "qqp",
-    )
-    assert time.process_time() - began < 8.0
 
 
 def _number(value: float, official: bool | None = True, untrained: float | None = 1.0) -> Any:

@@ -24,7 +24,6 @@ from crammed.evaluation.finetuning.jobs import (
     FinetuneTask,
     TokenizedSplit,
 )
-from crammed.evaluation.folder import EvaluationFolder
 from crammed.evaluation.twins import SharedTwins
 from crammed.files.locks import FolderLock
 from crammed.terminal.progress import SILENT, Progress
@@ -129,31 +128,6 @@ def _given(shared: SharedTwins, job: FinetuneJob) -> bool:
             raise
         return False
     return True
-
-
-def test_finished_fine_tuning_outlives_what_fails_after_it(
-    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_task(tmp_path, "rte", rows=40)
-
-    def full(*_: Any) -> None:
-        raise InputError("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(EvaluationFolder, "save_resampled", full)
-        with pytest.raises(InputError, match="the disk is full"):
-            evaluate(ask(into=tmp_path / "scores"), SILENT)
-    left = len(list((tmp_path / "scores" / "predictions").rglob("*.npz")))
-    assert left == 4
-    ran: list[FinetuneJob] = []
-
-    def run_jobs(jobs: Sequence[FinetuneJob], *_: Any) -> Failures:
-        ran.extend(jobs)
-        return {}
-
-    monkeypatch.setattr("crammed.evaluation.suite.run_jobs", run_jobs)
-    evaluate(ask(into=tmp_path / "scores"), SILENT)
-    assert ran == []
 
 
 def test_damaged_predictions_are_none(tmp_path: Path) -> None:
