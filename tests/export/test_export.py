@@ -112,22 +112,6 @@ def test_classifiers_are_those_of_the_exported_class(
         torch.testing.assert_close(ours(ids, mask, types), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_fill_mask_pipeline_and_base_model(tmp_path: Path, corpus: Corpus) -> None:
-    from transformers import AutoModel, pipeline
-
-    for recipe in ("crammed", "crammed-2022"):
-        final = untrained(corpus.tokenizer, tiny(recipe).model)
-        done = export(final, tmp_path / recipe)
-        trust = done.format == "custom"
-        fill = pipeline("fill-mask", str(done.path), trust_remote_code=trust)
-        assert len(fill("two [MASK] at night", top_k=3)) == 3
-        hidden = AutoModel.from_pretrained(done.path, trust_remote_code=trust).eval()(
-            input_ids=torch.arange(5, 15)[None]
-        )
-        ours = final.masked_lm(torch.device("cpu")).encoder(torch.arange(5, 15)[None])
-        torch.testing.assert_close(hidden.last_hidden_state, ours, rtol=1e-5, atol=1e-5)
-
-
 def test_exported_configurations_carry_dropout_for_fine_tuning(
     tmp_path: Path, corpus: Corpus
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import torch
 from pydantic import create_model
 from tokenizers import Tokenizer
 
@@ -92,27 +91,6 @@ def test_the_copied_code_is_complete_and_needs_nothing_else(
         outside = set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE))
         library = {"__future__", "collections", "dataclasses", "itertools", "math", "typing"}
         assert outside <= {*library, "torch"}
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("recipe", ["crammed-2022", "izsak"])
-def test_custom_code_loads_in_16_bits(
-    tmp_path: Path, tokenizer: Tokenizer, recipe: str, dtype: torch.dtype
-) -> None:
-    from transformers import AutoModelForMaskedLM
-
-    done = export(untrained(tokenizer, configuration(recipe)), tmp_path / "export")
-    exact, near = (
-        AutoModelForMaskedLM.from_pretrained(
-            done.path, trust_remote_code=True, torch_dtype=each
-        ).eval()
-        for each in (torch.float32, dtype)
-    )
-    ids = torch.randint(5, 60, (4, 20), generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        expected, found = exact(input_ids=ids).logits, near(input_ids=ids).logits
-    assert found.dtype == dtype
-    assert (found.float() - expected).norm() < 0.1 * expected.norm()
 
 
 def test_custom_models_start_as_ours_do(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -24,28 +24,12 @@ from crammed.files.writing import (
 )
 
 
-def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
-    write_json(tmp_path / "results" / "new" / "x.json", {"a": 1})
-    assert read_json(tmp_path / "results" / "new" / "x.json") == {"a": 1}
-    assert [file.name for file in (tmp_path / "results" / "new").iterdir()] == ["x.json"]
-
-
 def test_a_file_in_the_way_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     (tmp_path / "folder").mkdir()
     for place in ("results/x.json", "results/new/x.json", "folder"):
         with pytest.raises(InputError, match=f"cannot write .*{place}: .*; choose another --out"):
             write_text(tmp_path / place, "a")
-
-
-def test_a_planted_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("mine")
-    for name in ("report.html", ".report.html.tmp"):
-        (tmp_path / name).symlink_to(tmp_path / "precious")
-    write_text(tmp_path / "report.html", "new")
-    assert (tmp_path / "precious").read_text() == "mine"
-    assert not (tmp_path / "report.html").is_symlink()
-    assert (tmp_path / "report.html").read_text() == "new"
 
 
 def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:

@@ -20,7 +20,14 @@ from crammed.evaluation.folder import default_folder
 from crammed.files.folders import new_folder
 from crammed.files.hashes import HASHES
 from crammed.files.locks import FolderLock, is_locked
-from crammed.files.writing import last_record, read_json, save_array, write_array, write_gzip
+from crammed.files.writing import (
+    last_record,
+    read_json,
+    save_array,
+    write_array,
+    write_gzip,
+    write_text,
+)
 from crammed.model.trained import load_trained
 from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_config
@@ -36,6 +43,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "x.npy": lambda path: save_array(path, ARRAY),
     "x.bin": lambda path: write_array(path, ARRAY),
     "x.gz": lambda path: write_gzip(path, [b"new"]),
+    "report.html": lambda path: write_text(path, "new"),
 }
 
 
@@ -153,6 +161,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "log.jsonl": last_record,
     "config.json": lambda path: read_config(path.parent),
     "manifest.json": lambda path: Corpus(path.parent),
+    "x.npz": load_arrays,
 }
 
 
@@ -165,12 +174,6 @@ def test_pipes_and_devices_are_not_read(tmp_path: Path, name: str, device: bool)
         os.mkfifo(tmp_path / name)
     with pytest.raises(InputError, match=f"{name} is not an ordinary file"):
         READERS[name](tmp_path / name)
-
-
-def test_an_array_that_is_a_pipe_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "x.npz")
-    with pytest.raises(InputError, match=r"x\.npz is not an ordinary file"):
-        load_arrays(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])

@@ -254,26 +254,6 @@ def test_report_leads_to_the_page_of_a_study(
         report([tmp_path / "study", tmp_path / "run"], tmp_path / "page.html")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"arms": {"plain": {"words": ["crammed"], "runs": {"0": {"loss@0.15": "low"}}}}},
-        {"arms": {"plain": {"words": ["crammed"], "runs": {"x": run(4.0)}}}},
-        {"baseline": "none"},
-        {"budget": "much"},
-        {"arms": 3},
-        {"unigram": "high"},
-        {"corpus": None},
-        {"environment": {}},
-    ],
-)
-def test_a_damaged_result_is_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
-    (tmp_path / "study.json").write_text(json.dumps(study(**change)))
-    with pytest.raises(InputError, match=r"study\.json is damaged: .*; restore it from a copy$"):
-        write_study_page(tmp_path, tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
-
-
 def test_a_few_large_differences_do_not_hide_the_others() -> None:
     assert _limit([0.01, -0.02, 0.03, 2.0], 0.02) < 0.2
     assert _limit([0.01, -0.02, 0.03], 0.02) > 0.03

@@ -131,14 +131,6 @@ def test_work_that_preparing_kept_outlives_a_run_and_suits_any_other(tmp_path: P
         RunDir.open(tmp_path / "run", tiny())
 
 
-def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
-    with RunDir.open(tmp_path / "run", tiny()):
-        with pytest.raises(InputError, match="in use"):
-            RunDir.open(tmp_path / "run", tiny())
-    with RunDir.open(tmp_path / "run", tiny()):
-        pass
-
-
 def test_only_a_directory_of_its_own_without_training_is_discarded(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "new", tiny()) as run:
         run.discard_if_new()
