@@ -264,13 +264,6 @@ def test_wrong_data_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "fewer than one batch of 90,000" in line
 
 
-def test_an_output_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
-    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
-    assert "is not a run" in refusal("run", *SMALL, "--data", text, "--out", tmp_path)
-    assert "exists already" in refusal("prepare", *SMALL, "--data", text, "--out", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["text.jsonl"]
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_line_and_costs_no_finished_work(tmp_path: Path) -> None:
     """The held-out documents are written to a device that is always full."""

@@ -15,8 +15,6 @@ from crammed.rules.recipe import load_config
 from crammed.runs.directory import RunDir, read_config
 from support.text import tiny
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
-
 
 def as_saved_before(config: RunConfig) -> dict[str, Any]:
     """The configuration as it was saved when every optimizer had all options."""
@@ -75,14 +73,6 @@ def test_what_is_no_configuration_is_no_run(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InputError, match=r"is not a run: it has no readable config\.json"):
         read_config(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["stopped", "finished"])
-def test_runs_of_older_versions_stop_when_they_diverge(name: str) -> None:
-    config = read_config(FIXTURES / name)
-    assert "divergence" not in json.loads((FIXTURES / name / "config.json").read_text())["train"]
-    assert config.train.divergence.then == "stop"
-    assert config.train.attention == "row"
 
 
 def test_recipes_are_not_migrated(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.config import TokenizerConfig
-from crammed.data.corpus import Corpus
 from crammed.data.preparing.read import cleaning_job
 from crammed.doctor import TINY
 from crammed.errors import InputError
@@ -199,16 +198,6 @@ def test_wrong_arms_are_refused_before_anything_is_prepared(
     with pytest.raises(InputError, match=message):
         made(name, texts, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_prepared_corpus_is_one_for_all(tmp_path: Path, corpus: Corpus) -> None:
-    name = write(
-        tmp_path, {"plain": [], "small": OWN["small"]}, [w for w in TINY if "data" not in w]
-    )
-    with pytest.raises(
-        InputError, match=r"vocab_size=256 is a property of the corpus.*with --data"
-    ):
-        load_study(name, corpus, BUDGET)
 
 
 def test_a_baseline_is_held_against_its_own_unigram_model(

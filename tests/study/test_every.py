@@ -19,7 +19,6 @@ from crammed.planning.gauge import Pace
 from crammed.rules.recipe import load_config
 from crammed.rules.sizing import flops_per_token, in_vocabulary
 from crammed.study.arms import read_study, study_names, with_words
-from crammed.study.costs import Cost
 from crammed.study.result import StudyResult
 from crammed.study.timing import Timing, updates_of
 from crammed.terminal.progress import SILENT
@@ -243,12 +242,6 @@ def test_a_study_that_is_refused_does_not_hide_what_the_others_cost(
     assert " 183 arms, 366 of 366 runs to go, about " in whole
     with pytest.raises(InputError, match=r"data\.orders="):
         every(tmp_path, name="data", **options)
-
-
-def test_costs_add_up() -> None:
-    both = Cost(2, 6, 3, 60.0, 2, 4) + Cost(1, 3, 3, 30.0, 2, 4)
-    assert str(both) == "3 arms, 6 of 9 runs to go, about 45s, 0.1 core-hours"
-    assert "core-hours" not in str(Cost(2, 6, 3, 60.0, 2, 0))
 
 
 @pytest.fixture

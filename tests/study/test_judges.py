@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +22,7 @@ from crammed.study.places import Ended
 from crammed.study.result import read_result
 from crammed.study.runner import run_study
 from crammed.terminal.progress import SILENT, Progress
-from support.command import PATIENCE, crammed
+from support.command import crammed
 from support.evaluation import make_model
 from support.study import SUMMARY
 from support.tasks import PAIR, write_task
@@ -113,27 +111,6 @@ def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[s
     return run
 
 
-def test_a_study_says_which_runs_are_judged(
-    judged: Callable[..., dict[str, Any]],
-    place: Place,
-    blimp: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    said, run = io.StringIO(), place.run
-
-    def patiently(words: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
-        until, arm = time.monotonic() + PATIENCE, Path(words[3]).name.removesuffix("-0")
-        while words[2] == "evaluate" and f"{arm} seed 0: judging" not in said.getvalue():
-            assert time.monotonic() < until, said.getvalue()
-            time.sleep(0.01)
-        return run(words, env)
-
-    monkeypatch.setattr(place, "run", patiently)
-    monkeypatch.setattr(runner, "SECONDS_BETWEEN_LOOKS", 0.01)
-    monkeypatch.setattr("crammed.terminal.progress.SECONDS_BETWEEN_LINES", 0.0)
-    assert judged(*judges_of(["blimp"], blimp), progress=Progress(said))["scores"]
-
-
 def test_a_run_whose_judge_is_missing_is_judged_and_not_trained_again(
     judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, glue: Path
 ) -> None:
@@ -179,17 +156,6 @@ def test_a_task_may_be_scored_by_several_protocols(
     place.tasks = {"rte": {"failed": "too few rows"}}
     fails = judges_of(["glue.rte@glue-long"], None, glue)
     assert judged(*fails)["unscored"] == {"glue.rte@glue-long": "too few rows"}
-
-
-def test_other_data_is_judged_anew(
-    judged: Callable[..., dict[str, Any]], place: Place, blimp: Path
-) -> None:
-    judged(*judges_of(["blimp"], blimp))
-    with blimp.open("a") as file:
-        file.write(json.dumps(PAIR) + "\n")
-    place.asked.clear()
-    judged(*judges_of(["blimp"], blimp))
-    assert place.asked == 2 * ["blimp"]
 
 
 def test_other_data_makes_all_scores_of_its_suite_worthless(
@@ -300,16 +266,6 @@ def test_a_protocol_that_changed_is_refused(
             judged(*judges())
     file.write_text("epochs: 2  # as before\n")
     assert judged(*judges()) == first
-
-
-def test_a_file_in_place_of_the_shared_twins_is_refused(
-    judged: Callable[..., dict[str, Any]], place: Place, glue: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "untrained").touch()
-    with pytest.raises(InputError, match="untrained must be a folder: remove the file"):
-        judged(*judges_of(["glue.rte"], None, glue))
-    assert place.asked == []
 
 
 def test_why_scores_were_missing_is_said_to_those_who_ask_for_them(

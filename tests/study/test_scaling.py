@@ -80,25 +80,6 @@ def test_a_law_is_found_again(a: float, b: float, c: float, start: float) -> Non
     assert plain.c == 0.0
 
 
-@pytest.mark.parametrize("floor", [False, True])
-@pytest.mark.parametrize("seed", range(5))
-def test_no_law_on_a_fine_grid_fits_better(floor: bool, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    x = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-    y = 3.0 * x**-0.3 + 1.0 + 0.05 * random.normal(size=5)
-
-    def error(a: Any, b: Any, c: Any) -> Any:
-        each = [((a * f**-b + c) / loss - 1.0) ** 2 for f, loss in zip(x, y, strict=True)]
-        return sum(each)
-
-    law = fit_law(x.tolist(), y.tolist(), floor)
-    floors = np.linspace(0.0, 2.5, 60) if floor else np.zeros(1)
-    a, b, c = np.meshgrid(np.linspace(0.1, 6.0, 60), np.linspace(0.01, 2.0, 60), floors)
-    assert error(law.a, law.b, law.c) <= error(a, b, c).min() + 1e-12
-    assert law.a >= 0.0
-    assert law.c >= 0.0
-
-
 def test_a_law_needs_as_many_budgets_as_it_has_parameters() -> None:
     with pytest.raises(ValueError, match="3 parameters"):
         fit_law([1.0, 2.0, 2.0], [3.0, 2.0, 2.1], floor=True)
@@ -214,16 +195,6 @@ def test_what_has_not_finished_is_left_out() -> None:
     assert found[0]["gated"].law.between is None
     assert found[1].freedom == (2, 11)  # of the 13 cells that both types have
     assert analyse(study.model_copy(update={"budgets": {}})) is None
-
-
-def test_an_arm_whose_name_ends_in_a_dot_has_a_figure() -> None:
-    study = made({"gated": 1.0}, 0.01)
-    arms = {arm.replace(".one", "."): runs for arm, runs in study.arms.items() if "one" in arm}
-    study = study.model_copy(update={"arms": arms, "baseline": "gated.@x1"})
-    figures = report.scaling(study, {"gated.": ("#000000", "none")})
-    assert figures is not None
-    assert figures["sizes"] is None
-    assert figures["laws"][0].startswith("gated.: loss ")
 
 
 def test_budgets_that_all_ended_with_the_text_have_no_law() -> None:
