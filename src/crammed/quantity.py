@@ -31,6 +31,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def times(count: float) -> str:
+    """How often, in words: ``once``, ``2.50 times``."""
+    return "once" if count == 1.0 else f"{count:.2f} times"
+
+
 def progress_rate(done: int, unit: str, seconds: float) -> str:
     """Progress so far and its speed: ``1,234,567 characters, 2.3 M per second``."""
     return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"

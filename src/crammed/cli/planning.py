@@ -56,6 +56,7 @@ def plan(
 ) -> None:
     """Forecast what a budget buys on this device, or on another card."""
     from crammed.data.heldout import text_bytes
+    from crammed.data.show import readings
     from crammed.planning.forecast import forecast
     from crammed.rules.choosing import choose, values_of
     from crammed.rules.sizing import FOLLOWERS
@@ -86,6 +87,8 @@ def plan(
     vocab = vocab or config.tokenizer.vocab_size
     values = forecast(config, vocab, rows, speed, suited, size)
     values |= {"chosen": values_of(config, FOLLOWERS), "reasons": why, "card": None}
+    epochs = values["epochs"]
+    values["readings"] = readings(opened.manifest, epochs) if opened and epochs else {}
     if speeds.card is not None:
         values["card"] = _card_values(speeds.card, values["tokens_per_second"])
     print_result(values, as_json, _plan_lines(values))
@@ -168,13 +171,13 @@ def _suited(
 def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     """A forecast as labelled lines."""
     from crammed.budget import format_seconds
-    from crammed.quantity import flops_text, quantity
+    from crammed.quantity import flops_text, quantity, times
 
     shape = tuple(values["chosen"][key] for key in ("model.layers", "model.width"))
     epochs = values["epochs"]
     low, high = values["tokens_between"]
     apart = f" ({quantity(low)} to {quantity(high)})" if high > 1.02 * low else ""
-    card = values["card"]
+    card, readings = values["card"], values["readings"]
     lines = [] if card is None else _card_lines(card)
     lines += [
         (
@@ -187,6 +190,11 @@ def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
             "tokens",
             f"{values['tokens']:,}{apart}, {values['tokens_per_second']:,.0f} per second"
             + (f", {epochs:.2f} epochs" if epochs is not None else ""),
+        ),
+        *(
+            [("sources", ", ".join(f"{name} read {times(n)}" for name, n in readings.items()))]
+            if len(set(readings.values())) > 1
+            else []
         ),
         (
             "model",

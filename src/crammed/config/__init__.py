@@ -12,6 +12,7 @@ from crammed.config.base import Beta, Names, PositiveFloat, PositiveInt, Section
 from crammed.config.corpus import (
     CleanConfig,
     DataConfig,
+    MixConfig,
     Ordering,
     SourceConfig,
     TextDocuments,
@@ -41,6 +42,7 @@ __all__ = [
     "EarlyStop",
     "FinetuneConfig",
     "MaskingConfig",
+    "MixConfig",
     "ModelConfig",
     "Names",
     "OptimConfig",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from crammed.config.base import Names, PositiveFloat, PositiveInt, Section
 from crammed.schedule import OpenFraction
@@ -30,6 +30,8 @@ class SourceConfig(Section):
     """Keep records whose field (dotted: meta.pile_set_name) has one of these values."""
     weight: Annotated[float, Field(gt=0.0, le=65_535.0, allow_inf_nan=False)] = 1.0
     """How often each document is packed: with 2.5, all of them twice and half a third time."""
+    share: PositiveFloat | None = None
+    """Its part of the text, relative to those of the other sources: sets `weight` by the sizes."""
     max_characters: PositiveInt | None = None
     """Start no further document once this many characters have been read."""
 
@@ -62,10 +64,20 @@ class CleanConfig(Section):
     """The paper's compressibility filter: drop documents with this many or more (section 4.4)."""
 
 
+class MixConfig(Section):
+    """Weights that follow from the sizes of the sources: by temperature, or by their `share`."""
+
+    temperature: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] | None = None
+    """Shares in proportion to size ** (1 / temperature): 1 as they are, many nearly equal."""
+    most_readings: Annotated[float, Field(ge=1.0, le=65_535.0)] = 4.0
+    """How often a document is packed at most, whatever share its source then has."""
+
+
 class DataConfig(Section):
     """How sources become packed rows."""
 
     sources: Annotated[tuple[SourceConfig, ...], Field(strict=False)] = ()
+    mix: MixConfig = MixConfig()
     documents: TextDocuments = "blank-line"
     """What counts as one document of a .txt file."""
     text_field: str = "text"
@@ -92,6 +104,19 @@ class DataConfig(Section):
         if not isinstance(sources, list | tuple):
             return sources
         return [{"path": each} if isinstance(each, str) else each for each in sources]
+
+    @model_validator(mode="after")
+    def _one_way_to_mix(self) -> DataConfig:
+        shares = [source.share is not None for source in self.sources]
+        weighted = any(source.weight != 1.0 for source in self.sources)
+        if any(shares) and not all(shares):
+            without = self.sources[shares.index(False)].path
+            raise ValueError(f"give every source a share, or none: {without} has none")
+        if weighted and (any(shares) or self.mix.temperature is not None):
+            raise ValueError("a share or a temperature sets the weights: leave `weight` out")
+        if any(shares) and self.mix.temperature is not None:
+            raise ValueError("mix the sources by `share` or by mix.temperature, not by both")
+        return self
 
 
 class TokenizerConfig(Section):

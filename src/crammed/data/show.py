@@ -12,7 +12,7 @@ from crammed.data.corpus import Corpus, RowStream, is_damaged
 from crammed.data.samples import Sample, first_of_each_step
 from crammed.data.statistics import labelled_lengths, share_beyond
 from crammed.formats.lines import open_text
-from crammed.quantity import counted, quantity
+from crammed.quantity import counted, quantity, times
 
 _BAR = 32
 _SHOWN_CHARACTERS = 160
@@ -110,14 +110,21 @@ def _beginning(text: str) -> str:
 
 
 def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
-    """Each source with its documents and its share of the characters."""
+    """Each source with its documents, its share of the characters, and its weight if not 1."""
     sources = manifest["sources"]
     total = max(1, sum(source["characters"] for source in sources))
+    weights = [source.get("weight", 1.0) for source in sources]
     return [
         f"{source['name']}: {counted(source['documents'], 'document')}, "
         f"{quantity(source['characters'])} characters ({100 * source['characters'] / total:.1f} %)"
-        for source in sources
+        + ("" if weight == 1.0 else f", each packed {times(weight)}")
+        for source, weight in zip(sources, weights, strict=True)
     ]
+
+
+def readings(manifest: Mapping[str, Any], epochs: float) -> dict[str, float]:
+    """How often a training reads each source if it reads the whole corpus this often."""
+    return {each["name"]: epochs * each.get("weight", 1.0) for each in manifest["sources"]}
 
 
 def describe_share(heldout: Mapping[str, Any]) -> str:

@@ -39,6 +39,7 @@ from crammed.data.preparing.read.search import ignored_files
 from crammed.data.preparing.read.source import Source, open_sources
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.heldout_copies import without_copies, write_heldout_runs
+from crammed.data.preparing.select.mixing import mix_sources
 from crammed.data.preparing.select.selection import Selection, expected_tokens, select_documents
 from crammed.data.preparing.select.selection_job import (
     SelectJob,
@@ -48,7 +49,7 @@ from crammed.data.preparing.select.selection_job import (
     heldout_lines,
     select_shard,
 )
-from crammed.data.preparing.workfolder import refusals_of, remove_left_overs, work_folder
+from crammed.data.preparing.workfolder import is_whole, refusals_of, remove_left_overs, work_folder
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.counts import total_counts
 from crammed.data.tokenization.encoding import CorpusTokenizer
@@ -147,13 +148,6 @@ def _selected_shards(text: CleanedText, selection: Selection, made: Path) -> lis
     ]
 
 
-def _is_whole(corpus: Path) -> bool:
-    try:
-        return not any(Corpus(corpus).damaged())
-    except InputError:
-        return False
-
-
 @dataclass(frozen=True)
 class _Preparation:
     """Runs the stages in order."""
@@ -181,10 +175,11 @@ class _Preparation:
             if self.choose is not None:
                 tokens = expected_tokens(text.shards, selection)
                 chosen = replace(self, tokenizer_config=self.choose(tokens))
-            chosen._make(text, selection, supplied, chunked, out)
+            chosen._make(sources, text, selection, supplied, chunked, out)
 
     def _make(
         self,
+        sources: Sequence[Source],
         text: CleanedText,
         selection: Selection,
         supplied: Tokenizer | None,
@@ -196,7 +191,7 @@ class _Preparation:
         made = self.folder / f"made-{self._identity(text, supplied)}"
         corpus, publishing = made / "corpus", made / "publishing"
         if publishing.exists():  # a call was killed there and may have moved files away
-            if _is_whole(corpus):
+            if is_whole(corpus):
                 publish(corpus, out)
                 shutil.rmtree(made)
                 return
@@ -216,18 +211,22 @@ class _Preparation:
             selection = without_copies(selection, text.shards, outs, runs)
             before, shards = shards, _selected_shards(text, selection, made)
             characters = self._select(shards, chunked, before)
+        mixed = mix_sources(sources, text.shards, selection, characters, self.data.mix)
+        for line in mixed.description:
+            self.progress.line(f"mix  {line}")
+        shards = _selected_shards(text, mixed.selection, made)
         if self.given is not None:
             shutil.copyfile(self.given.file, corpus / "heldout.jsonl.gz")
         else:
             write_gzip(corpus / "heldout.jsonl.gz", (heldout_lines(each.out) for each in shards))
         tokenizer = self._tokenizer(corpus, supplied, shards, chunked)
-        packed, outs = self._pack(corpus, shards, chunked, characters)
+        packed, outs = self._pack(corpus, shards, chunked, characters, mixed.repeats)
         left_out = pack_tails(
             corpus, outs, packed, self.data.row_length, vocabulary_size(tokenizer)
         )
         statistics = Statistics.merge([Statistics.from_json(each.statistics) for each in packed])
         self._store_orders(corpus, tokenizer, statistics)
-        results = StageResults(text, selection, tokenizer, packed, statistics, left_out)
+        results = StageResults(text, mixed, tokenizer, packed, statistics, left_out)
         write_manifest(corpus, self.data, self.tokenizer_config, results)
         sync_all(corpus.iterdir())
         write_text(publishing, "")
@@ -244,6 +243,7 @@ class _Preparation:
                         str(each.path.relative_to(self.folder)),
                         each.source.name,
                         each.source.weight,
+                        each.source.share,
                     )
                     for each in text.shards
                 ],
@@ -346,9 +346,13 @@ class _Preparation:
         shards: Sequence[_SelectedShard],
         chunked: bool,
         characters: Sequence[int],
+        repeated: bool,
     ) -> tuple[list[Packed], list[Path]]:
-        """Pack all shards; returns the results, and the path of the stage's files for each."""
-        repeated = any(shard.cleaned.source.weight > 1.0 for shard in shards)
+        """Pack all shards; returns the results, and the path of the stage's files for each.
+
+        Args:
+            repeated: whether some documents are packed more than once.
+        """
         groups = packing_groups(characters, repeated)
         jobs = [
             PackJob(

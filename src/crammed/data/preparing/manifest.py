@@ -18,7 +18,7 @@ from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.pack.packing_job import Packed
 from crammed.data.preparing.read.ingest import CleanedText
 from crammed.data.preparing.read.source import Part, open_sources
-from crammed.data.preparing.select.selection import Selection
+from crammed.data.preparing.select.mixing import Mixed
 from crammed.data.samples import Sample, first_of_each_step
 from crammed.data.statistics import Statistics, unigram_cross_entropy
 from crammed.data.tokenization.tokenizer import Specials, vocabulary_size
@@ -40,7 +40,7 @@ class StageResults:
     """
 
     text: CleanedText
-    selection: Selection
+    mixed: Mixed
     tokenizer: Tokenizer
     packed: Sequence[Packed]
     statistics: Statistics
@@ -69,6 +69,7 @@ def write_manifest(
         "sources": [
             {
                 **source,
+                "weight": results.mixed.weights[source["name"]],
                 "documents": statistics.documents[source["name"]],
                 "characters": statistics.characters[source["name"]],
             }
@@ -142,7 +143,7 @@ def _samples(results: StageResults) -> Iterator[Sample]:
     """Samples of the documents that steps dropped, in the order of the steps."""
     for shard in results.text.shards:
         yield from shard.cleaned.samples
-    yield from results.selection.samples
+    yield from results.mixed.selection.samples
     for each in results.packed:
         yield from each.samples
 
@@ -159,7 +160,7 @@ def _steps(data: DataConfig, results: StageResults) -> list[dict[str, Any]]:
     for step, (documents, characters) in dropped.items():
         kept -= documents
         steps.append({"step": step, "kept": kept, "dropped": documents, "characters": characters})
-    steps += results.selection.steps
+    steps += results.mixed.selection.steps
     if data.clean.max_tokens_per_character is not None:
         steps.append(
             {
@@ -177,9 +178,9 @@ def _heldout(corpus: Path, data: DataConfig, results: StageResults) -> dict[str,
     rows = heldout_rows(results.tokenizer, file, data.heldout_rows, data.row_length)
     counts = results.statistics.token_counts
     return {
-        "documents": results.selection.heldout_documents,
-        "characters": results.selection.heldout_characters,
-        "share": results.selection.heldout_share,
+        "documents": results.mixed.selection.heldout_documents,
+        "characters": results.mixed.selection.heldout_characters,
+        "share": results.mixed.selection.heldout_share,
         "rows": len(rows.ids),
         "tokens_per_character": rows.tokens_per_character,
         "unigram_cross_entropy": unigram_cross_entropy(counts, rows.ids),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from crammed.data import shards
+from crammed.data.corpus import Corpus
 from crammed.data.preparing.read.ingest import CleanedText
 from crammed.data.preparing.read.search import printable
 from crammed.errors import InputError
@@ -111,3 +112,11 @@ def refusals_of(text: CleanedText) -> Iterator[None]:
         if error.__cause__ is None and characters < shards.SHARD_CHARACTERS:
             raise _Worthless(str(error)) from error
         raise
+
+
+def is_whole(corpus: Path) -> bool:
+    """Whether a corpus is complete and matches its hashes."""
+    try:
+        return not any(Corpus(corpus).damaged())
+    except InputError:
+        return False

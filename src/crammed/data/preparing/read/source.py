@@ -119,6 +119,8 @@ class Source:
     parts: tuple[Part, ...]
     weight: float
     """How often each document is packed."""
+    share: float | None
+    """Its part of the text, which sets the weight; relative to those of the other sources."""
     max_characters: int | None
     """Begin no further document once this many have been read; None for no limit."""
     reading: dict[str, Any]
@@ -178,7 +180,14 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
             for file in files:
                 file.check()
         parts = [*files]
-    return Source(config.name or name, tuple(parts), config.weight, config.max_characters, reading)
+    return Source(
+        config.name or name,
+        tuple(parts),
+        config.weight,
+        config.share,
+        config.max_characters,
+        reading,
+    )
 
 
 def _file_parts(name: str, options: ReadOptions) -> list[FilePart]:

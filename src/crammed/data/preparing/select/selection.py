@@ -248,13 +248,9 @@ class _Documents:
         self.steps.append({"step": step, **counts, **more})
 
     def repeats(self) -> NDArray[np.float64]:
-        """[n] how often each document is packed, given the weight of its source; whole numbers.
-
-        The digest decides which documents are packed once more for the fraction of a weight.
-        """
+        """[n] how often each document is packed, given the weight of its source."""
         weights = np.repeat([shard.source.weight for shard in self._shards], self._sizes)
-        whole: NDArray[np.float64] = np.floor(weights)
-        return whole + (self.digests[:, 1] / 2.0**64 < weights % 1.0)
+        return repeats_of(self.digests, weights)
 
     def by_shard(
         self, repeats: NDArray[np.float64], heldout: Mask, cuts: Cuts, splits: Splits
@@ -279,3 +275,14 @@ def exact_duplicates(digests: NDArray[np.uint64]) -> Mask:
     marks = np.zeros(len(digests), bool)
     marks[order[1:]] = (ranked[1:] == ranked[:-1]).all(axis=1)
     return marks
+
+
+def repeats_of(
+    digests: NDArray[np.uint64], weights: float | NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """[n] how often to pack documents, given digests [n, 2] and weights; whole numbers.
+
+    The digest decides which documents are packed once more for the fraction of a weight.
+    """
+    whole: NDArray[np.float64] = np.floor(weights) + np.zeros(len(digests))
+    return whole + (digests[:, 1] / 2.0**64 < np.mod(weights, 1.0))
