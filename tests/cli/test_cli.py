@@ -372,7 +372,7 @@ def test_a_failed_task_finishes_the_run_with_code_5(tmp_path: Path) -> None:
     assert "failed: " in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_data_takes_several_words() -> None:
+def test_data_takes_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spread = _spread_data(
         ["run", "demo", "--data", "a.txt", "b=c/d.txt", "model.width=3", "--seed", "1"]
     )
@@ -381,6 +381,10 @@ def test_data_takes_several_words() -> None:
         *("model.width=3", "--seed", "1"),
     ]
     assert _spread_data(["--data", "a", "--out", "x", "y"]) == ["--data", "a", "--out", "x", "y"]
+    assert _spread_data(["--data", "a", "lr=4"]) == ["--data", "a", "lr=4"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=4").touch()
+    assert _spread_data(["--data", "a", "lr=4"]) == ["--data", "a", "--data", "lr=4"]
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:

@@ -40,6 +40,7 @@ def here(tmp_path: Path) -> Path:
         ("recipes a b", "crammed recipes does not take b: leave it out, or see crammed recipes "),
         ("doctor x", "crammed doctor does not take x: leave it out, or see crammed doctor "),
         ("plan lr=4", "recipe crammed: lr: no such key; did you mean optim.lr? keys here: "),
+        ("run --data text.jsonl lr=4", "recipe crammed: lr: no such key; did you mean optim.lr? "),
         ("plan layers=4", "recipe crammed: layers: no such key; did you mean model.layers? "),
         ("plan optm.lr=4", "recipe crammed: optm: no such key; did you mean optim? "),
         ("plan optim.name=adamm", "; did you mean adam?"),

@@ -70,13 +70,21 @@ def _spread_data(arguments: list[str]) -> list[str]:
     spread: list[str] = []
     gathering = False
     for argument in arguments:
-        override = re.match(r"[a-z_]+(\.[a-z0-9_]+)+=|seed=", argument)
+        override = _is_override(argument)
         if gathering and spread[-1] != "--data" and not argument.startswith("-") and not override:
             spread.append("--data")
         elif argument.startswith("-") or override:
             gathering = argument == "--data"
         spread.append(argument)
     return spread
+
+
+def _is_override(word: str) -> bool:
+    """Whether a word sets a value, or tries to (``lr=4``), and is no file such as ``day=1/``."""
+    if re.match(r"[a-z_]+(\.[a-z0-9_]+)+=|seed=", word):
+        return True
+    tries = re.match(r"[a-z_]+=", word) is not None
+    return tries and not set("*?[/") & set(word) and not os.path.lexists(word)
 
 
 class _Interrupt(BaseException):
