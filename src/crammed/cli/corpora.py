@@ -16,6 +16,7 @@ from crammed.cli.options import (
     FitOption,
     JsonOption,
     RecipeWords,
+    absolute_source,
     configure,
     show_recipe,
     shown_progress,
@@ -43,6 +44,14 @@ def prepare(
         Path | None,
         typer.Option(help="Keep cleaned text in this folder; later preparations reuse it."),
     ] = None,
+    heldout: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Hold these documents out instead of some of the text: files or folders as for "
+            "--data. Copies of them are not trained on.",
+        ),
+    ] = None,
     fit: FitOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -60,7 +69,14 @@ def prepare(
         show_recipe(progress, asked)
         choose = _chooser(asked, progress) if "tokenizer.vocab_size" in asked.open else None
         corpus = prepare_corpus(
-            config.data, config.tokenizer, out, progress, config.compute, work, choose
+            config.data,
+            config.tokenizer,
+            out,
+            progress,
+            config.compute,
+            work,
+            choose,
+            [absolute_source(path, "--heldout") for path in heldout or []],
         )
     decided = r"(data|tokenizer)[.=]|budget(\.limit)?="
     own = [word for word in words or [] if not re.match(decided, word)]

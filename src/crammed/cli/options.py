@@ -190,7 +190,7 @@ def _refuse_text(recipe: str, *, reads_text: bool) -> None:
     )
 
 
-def absolute_source(name: str) -> str:
+def absolute_source(name: str, option: str = "--data") -> str:
     """A path that is valid in any working directory; names that are not paths stay unchanged.
 
     Raises:
@@ -200,7 +200,7 @@ def absolute_source(name: str) -> str:
     from crammed.config import SourceConfig
 
     if not name:
-        raise InputError("--data is empty: name a file or folder of text")
+        raise InputError(f"{option} is empty: name a file or folder of text")
     if "://" in name:
         of_hub = re.match(r"https?://(?:www\.)?huggingface\.co/datasets/([\w.-]+/[\w.-]+)", name)
         way = f"type --data hub:{of_hub[1]}" if of_hub else "download it, and name the file"

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from crammed.data.corpus import Corpus
-from crammed.data.heldout import heldout_texts
+from crammed.data.heldout import heldout_documents, heldout_texts
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.select.heldout_choice import SEAM
+from crammed.errors import InputError
 from crammed.terminal.progress import SILENT
 from support.text import documents, sentences, tiny, write_jsonl
 
@@ -88,3 +89,35 @@ def test_a_preparation_without_given_documents_is_as_before(tmp_path: Path) -> N
     assert "held-out documents" not in {step["step"] for step in manifest["steps"]}
     lines = gzip.decompress((tmp_path / "base" / "heldout.jsonl.gz").read_bytes()).splitlines()
     assert len({json.loads(line)["text"] for line in lines}) == len(lines)
+
+
+def test_files_of_ones_own_are_held_out(tmp_path: Path) -> None:
+    """Whatever their format; copies of them in the text are dropped, and each file is a source."""
+    texts = documents(300)
+    news, tales = documents(40, seed=7), documents(40, seed=8)
+    (tmp_path / "news.txt").write_text("\r\n\r\n".join(["Caf\u0065\u0301.", *news]))
+    write_jsonl(tmp_path / "tales.jsonl", ["", *tales])
+    near = [f"{text} It rained." for text in tales]
+    file = write_jsonl(tmp_path / "text.jsonl", [*news, *texts, *near, "Caf\u00e9."])
+    config = tiny("crammed", data={"sources": [str(file)]})
+    own = [str(tmp_path / "news.txt"), str(tmp_path / "tales.jsonl")]
+    made = prepare(config.data, config.tokenizer, tmp_path / "made", SILENT, heldout=own)
+    held = list(heldout_documents(made.heldout))
+    assert [text for text, _ in held] == ["Caf\u00e9.", *news, *tales]
+    assert {source for _, source in held} == {"news.txt", "tales.jsonl"}
+    dropped = {step["step"]: step["dropped"] for step in made.manifest["steps"]}
+    assert dropped["held-out documents"] == 41
+    assert dropped["copies of held-out text"] == 40
+    heldout = made.manifest["heldout"]
+    assert heldout["documents"] == 81
+    assert [part["name"] for part in heldout["parts"]] == ["news.txt", "tales.jsonl"]
+    assert made.manifest["documents"] == 300
+
+
+def test_a_held_out_file_without_text_is_refused(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "text.jsonl", documents(300))
+    empty = write_jsonl(tmp_path / "empty.jsonl", ["", " "])
+    config = tiny("crammed", data={"sources": [str(file)]})
+    with pytest.raises(InputError, match=r"--heldout .*empty\.jsonl holds no text"):
+        prepare(config.data, config.tokenizer, tmp_path / "a", SILENT, heldout=[str(empty)])
+    assert not [each for each in tmp_path.iterdir() if each.is_dir()]

@@ -80,7 +80,7 @@ def prepare(
     compute: ComputeConfig | None = None,
     work: Path | None = None,
     choose: Callable[[float], TokenizerConfig] | None = None,
-    heldout: Corpus | None = None,
+    heldout: Corpus | Sequence[str] | None = None,
 ) -> Corpus:
     """Make the corpus `out` and open it.
 
@@ -91,8 +91,8 @@ def prepare(
             and removed at the end.
         choose: returns tokenizer settings to use instead of `tokenizer`; called once the text is
             cleaned, with the approximate number of tokens there will be to train on.
-        heldout: a corpus whose held-out documents this one also holds out and does not train on;
-            None chooses documents from the text.
+        heldout: what to hold out and not train on: the held-out documents of a corpus, or all
+            documents of some files or other sources; None chooses documents from the text.
 
     Raises:
         InputError: there is too little data or some is unreadable, `out` exists already, or
@@ -107,7 +107,7 @@ def prepare(
         listed = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
         progress.line(f"sources  ignoring files of other formats: {listed}")
     with work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
-        given = GivenHeldout.of(heldout) if heldout is not None else None
+        given = GivenHeldout.given(heldout, data, folder) if heldout else None
         preparation = _Preparation(data, tokenizer, folder, engine, progress, choose, given)
         preparation.run(sources, out)
     return Corpus(out)
@@ -226,7 +226,7 @@ class _Preparation:
         )
         statistics = Statistics.merge([Statistics.from_json(each.statistics) for each in packed])
         self._store_orders(corpus, tokenizer, statistics)
-        results = StageResults(text, mixed, tokenizer, packed, statistics, left_out)
+        results = StageResults(text, mixed, tokenizer, packed, statistics, left_out, self.given)
         write_manifest(corpus, self.data, self.tokenizer_config, results)
         sync_all(corpus.iterdir())
         write_text(publishing, "")

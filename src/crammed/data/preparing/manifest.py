@@ -18,6 +18,7 @@ from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.pack.packing_job import Packed
 from crammed.data.preparing.read.ingest import CleanedText
 from crammed.data.preparing.read.source import Part, open_sources
+from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.mixing import Mixed
 from crammed.data.samples import Sample, first_of_each_step
 from crammed.data.statistics import Statistics, unigram_cross_entropy
@@ -37,6 +38,7 @@ class StageResults:
 
     Attributes:
         tokens_left_out: tokens that did not fill a row.
+        given: the held-out documents, if they were given.
     """
 
     text: CleanedText
@@ -45,6 +47,7 @@ class StageResults:
     packed: Sequence[Packed]
     statistics: Statistics
     tokens_left_out: int
+    given: GivenHeldout | None
 
 
 def write_manifest(
@@ -184,6 +187,7 @@ def _heldout(corpus: Path, data: DataConfig, results: StageResults) -> dict[str,
         "rows": len(rows.ids),
         "tokens_per_character": rows.tokens_per_character,
         "unigram_cross_entropy": unigram_cross_entropy(counts, rows.ids),
+        **({"parts": list(results.given.parts)} if results.given and results.given.parts else {}),
     }
 
 

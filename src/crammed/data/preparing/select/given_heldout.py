@@ -1,4 +1,4 @@
-"""The held-out documents of another corpus, to hold out instead of choosing some.
+"""Held-out documents of another corpus or in files of their own, instead of chosen ones.
 
 This allows corpora made in different ways, or from different text, to be compared on the same
 documents, which none of them trains on.
@@ -6,20 +6,28 @@ documents, which none of them trains on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crammed.config import CleanConfig, DataConfig, SourceConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning.copies import heldout_hashes
+from crammed.data.preparing.cleaning.steps import Cleaner
+from crammed.data.preparing.read.source import open_sources
+from crammed.data.preparing.select.selection_job import heldout_line
 from crammed.data.shards import digests_of
 from crammed.data.tokenization.chunks import cut_into_chunks
-from crammed.files.writing import save_array
+from crammed.errors import InputError
+from crammed.files.hashes import sha256
+from crammed.files.writing import save_array, write_gzip
 
 SEAM_STEP = "seam of the held-out text"
 """Name of the step if the end of a document is held out, since every document is too large."""
@@ -32,11 +40,12 @@ class GivenHeldout:
     """Held-out documents.
 
     Attributes:
-        file: JSON lines with a field ``text``, as in every corpus.
+        file: JSON lines with a field ``text``, and perhaps ``source``, as in every corpus.
         sha256: hash of the file.
         end: the held-out text, if it is the end of a document whose rest is trained on; None if
             whole documents are held out.
         documents, characters: their numbers.
+        parts: fingerprints of the files that they are from, unless they are those of a corpus.
     """
 
     file: Path
@@ -44,6 +53,14 @@ class GivenHeldout:
     end: str | None
     documents: int
     characters: int
+    parts: tuple[dict[str, Any], ...] = ()
+
+    @classmethod
+    def given(cls, heldout: Corpus | Sequence[str], data: DataConfig, folder: Path) -> GivenHeldout:
+        """Those of a corpus, as `of`, or of files, as `read`."""
+        if isinstance(heldout, Corpus):
+            return cls.of(heldout)
+        return cls.read(heldout, data, folder)
 
     @classmethod
     def of(cls, corpus: Corpus) -> GivenHeldout:
@@ -57,6 +74,37 @@ class GivenHeldout:
             documents=manifest["heldout"]["documents"],
             characters=manifest["heldout"]["characters"],
         )
+
+    @classmethod
+    def read(cls, paths: Sequence[str], data: DataConfig, folder: Path) -> GivenHeldout:
+        """All documents of some files, folders or other sources, whose characters are cleaned.
+
+        Args:
+            paths: as for `data.sources`; `data` says how their documents are read.
+            folder: where to keep them.
+
+        Raises:
+            InputError: a file is missing, unreadable or of an unknown format, or all are empty.
+        """
+        named = tuple(SourceConfig(path=path) for path in paths)
+        sources = open_sources(data.model_copy(update={"sources": named}))
+        parts = [part for source in sources for part in source.parts]
+        clean = Cleaner(CleanConfig(unicode=data.clean.unicode))
+        sizes = Counter[str]()
+
+        def lines() -> Iterator[bytes]:
+            for part in parts:
+                for text in part.documents():
+                    if (found := clean(text)).dropped_by is None:
+                        sizes.update(documents=1, characters=len(found.text))
+                        yield heldout_line(found.text, part.name if len(parts) > 1 else None)
+
+        file = folder / "given-heldout.jsonl.gz"
+        write_gzip(file, lines())
+        if not sizes:
+            raise InputError(f"--heldout {paths[0]} holds no text")
+        known = tuple(part.fingerprint() for part in parts)
+        return cls(file, sha256(file), None, sizes["documents"], sizes["characters"], known)
 
     def among(self, digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """[n] whether each document is among them, by its digest; digests [n, 2]."""

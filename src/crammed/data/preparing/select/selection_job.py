@@ -97,10 +97,9 @@ def select_shard(job: SelectJob) -> Selected:
     stage = "select-again" if job.again else "select"
     if (done := stage_result(job.out, stage)) is not None:
         return Selected(**done)
-    with shard_file(job.out, "heldout.jsonl").open("w", encoding="utf-8") as file:
+    with shard_file(job.out, "heldout.jsonl").open("wb") as file:
         for text in filter(None, heldout_documents(job.shard, job.selection)):
-            record = {"text": text} if job.source is None else {"text": text, "source": job.source}
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.write(heldout_line(text, job.source))
     texts = documents_to_pack(job.shard, job.selection)
     characters = lengths(texts)
     if job.chunked or job.heldout_runs is not None:
@@ -145,6 +144,12 @@ def _numbered_documents(
 def lengths(texts: Sequence[str]) -> NDArray[np.int64]:
     """Characters of each text."""
     return np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def heldout_line(text: str, source: str | None) -> bytes:
+    """A held-out document as a line of JSON."""
+    record = {"text": text} if source is None else {"text": text, "source": source}
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
 def heldout_lines(out: Path) -> bytes:
