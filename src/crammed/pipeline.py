@@ -23,7 +23,7 @@ from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once
 from crammed.errors import Diverged, InputError, TaskFailed
 from crammed.evaluation.backbones.spec import BackboneSpec
-from crammed.evaluation.fill_mask import fill_mask_examples
+from crammed.evaluation.fill_mask import fill_mask_examples, shortest_example
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.folder import EvaluationFolder
 from crammed.evaluation.suite import SuiteEvaluator
@@ -388,6 +388,7 @@ def result(run: RunDir) -> dict[str, Any]:
         "export_dir": str(run.export),
         "report": str(report) if report.exists() else None,
         "heldout_loss": summary["heldout"]["loss@0.15"],
+        "example": shortest_example(summary["fill_mask"], summary["mask_token"]),
         **{k: v for k, v in summary.items() if k not in ("schema", "fill_mask", "accounts")},
         "tasks": {
             name: {k: entry.get(k) for k in ("metric", "median", "spread", "official", "untrained")}

@@ -195,10 +195,9 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     lines.append(("model", result["export_dir"]))
     if result["report"]:
         lines.append(("report", result["report"]))
-    sentence = f"This is a {result['mask_token']}."
     code = (
         "from transformers import pipeline; print(pipeline('fill-mask', "
-        f"{result['export_dir']!r}{trust})({sentence!r}))"
+        f"{result['export_dir']!r}{trust})({result['example']!r}))"
     )
     lines.append(("next", f"{shlex.quote(_python())} -c {_quoted(code)}"))
     return lines

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
+from crammed.data.heldout import heldout_texts
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.formats.lines import open_text
+from crammed.evaluation.sentences import at_border, columns, is_unspaced, is_word, sentences
 from crammed.machine.device import Device
 from crammed.model.trained import TrainedModel
+
+_SHORTEST, _LONGEST = 40, 140
+"""Columns of a sentence."""
+_SENTENCES_A_DOCUMENT = 50
+_CHARACTERS_A_DOCUMENT = 20_000
 
 
 @dataclass(frozen=True)
 class Example:
     """A sentence with one masked word, and the model's five best guesses.
 
+    In scripts that put no spaces between words, the word may be a part of one.
+
     Attributes:
         before, word, after: the word and the text around it.
         guesses: (token, probability), best first.
         rank: rank of the correct token in the whole vocabulary; 1 is the best.
+        exact: whether `before` and `after` hold the white space around the word.
     """
 
     before: str
@@ -33,12 +41,13 @@ class Example:
     after: str
     guesses: list[tuple[str, float]]
     rank: int
+    exact: bool = True
 
 
 def fill_mask_examples(
     final: TrainedModel, heldout: Path, device: Device, count: int = 8
 ) -> list[dict[str, Any]]:
-    """Mask one word in each of the first `count` suitable sentences of held-out text.
+    """Mask one word in a sentence of each of the first `count` suitable held-out documents.
 
     Args:
         heldout: JSON lines with a field ``text``.
@@ -49,9 +58,8 @@ def fill_mask_examples(
     model = final.masked_lm(device.torch)
     specials = Specials.of(final.tokenizer)
     examples = []
-    for before, word, after, ids, gap in _sentences(heldout, final.tokenizer):
-        if len(ids) + 1 > final.row_length:
-            continue
+    gaps = (_gap_of_document(text, final) for text in heldout_texts(heldout))
+    for before, word, after, ids, gap in islice(filter(None, gaps), count):
         right_id, masked = ids[gap], [*ids, specials.sep]
         masked[gap] = specials.mask
         with torch.inference_mode():
@@ -60,39 +68,87 @@ def fill_mask_examples(
         probabilities = logits.softmax(-1)
         values, indices = probabilities.topk(5)
         guesses = [
-            (final.tokenizer.decode([index], skip_special_tokens=False).strip(), round(value, 4))
+            (_shown(final.tokenizer, index), round(value, 4))
             for index, value in zip(indices.tolist(), values.tolist(), strict=True)
         ]
         rank = 1 + int((logits > logits[right_id]).sum())
         examples.append(asdict(Example(before, word, after, guesses, rank)))
-        if len(examples) == count:
-            break
     return examples
 
 
-def _sentences(
-    heldout: Path, tokenizer: Tokenizer
-) -> Iterator[tuple[str, str, str, list[int], int]]:
-    """For each document, its first sentence, if a word near the middle of it is a single token.
+def shortest_example(examples: Sequence[Mapping[str, Any]], mask: str) -> str:
+    """The shortest of a run's sentences with `mask` in its gap; only the mask if there is none."""
+    sentences = [
+        mask.join((each["before"], each["after"]))
+        if each.get("exact")
+        else f"{each['before']} {mask} {each['after']}"
+        for each in examples
+    ]
+    return min(sentences, key=len, default=mask)
 
-    Yields the text before the word, the word, the text after it, the sentence's token ids, and the
-    word's index among them.
+
+def _shown(tokenizer: Tokenizer, index: int) -> str:
+    text = tokenizer.decode([index], skip_special_tokens=False).strip()
+    return text if text == "##" else text.removeprefix("##")
+
+
+_Gap = tuple[str, str, str, list[int], int]
+"""The text before a word, the word, the text after it, the sentence's ids, and the word's index."""
+
+
+def _gap_of_document(text: str, final: TrainedModel) -> _Gap | None:
+    """A sentence of a document in which some word is a single token; None if it has none."""
+    for sentence in _suitable(text[:_CHARACTERS_A_DOCUMENT]):
+        encoding = final.tokenizer.encode(sentence, add_special_tokens=False)
+        if len(encoding.ids) + 1 > final.row_length:
+            continue
+        if (found := _gap(sentence, encoding)) is not None:
+            gap, start, end = found
+            return sentence[:start], sentence[start:end], sentence[end:], encoding.ids, gap
+    return None
+
+
+def _suitable(text: str) -> Iterator[str]:
+    """Sentences of a suitable length, then paragraphs, then the beginning of what is too long."""
+    found = list(islice(sentences(text), _SENTENCES_A_DOCUMENT))
+    for wanted in (True, False):
+        for sentence, ended in found:
+            if ended == wanted and _SHORTEST <= columns(sentence) <= _LONGEST:
+                yield sentence
+    for sentence, _ in found:
+        if columns(sentence) > _LONGEST:
+            beginning = sentence[:_LONGEST].rpartition(" ")[0]
+            if columns(beginning) >= _SHORTEST:
+                yield beginning
+
+
+def _gap(sentence: str, encoding: Encoding) -> tuple[int, int, int] | None:
+    """The token to mask: its index, and where its word begins and ends.
+
+    It is the nearest to the middle that is a word by itself; words in small letters come first,
+    since names can hardly be guessed.
     """
+    spans = [_trimmed(sentence, *offsets) for offsets in encoding.offsets]
+    words = [
+        (sentence[start:end] != sentence[start:end].lower(), abs(index - len(spans) / 2), index)
+        for index, (start, end) in enumerate(spans[1:-1], 1)
+        if spans[index - 1][1] <= start and end <= spans[index + 1][0]
+        and _is_whole(sentence, start, end)
+    ]  # fmt: skip
+    if not words:
+        return None
+    index = min(words)[2]
+    return index, *spans[index]
 
-    def ids_of(words: list[str]) -> list[int]:
-        return list(tokenizer.encode(" ".join(words), add_special_tokens=False).ids)
 
-    with open_text(heldout) as lines:
-        for line in lines:
-            text = " ".join(json.loads(line)["text"].split())
-            for sentence in re.findall(r"[A-Z][^.!?]{40,140}[.!?]", text)[:1]:
-                words = sentence.split(" ")
-                middle = len(words) // 2
-                for at in (middle, middle + 1, middle - 1, middle + 2):
-                    if not 0 < at < len(words) - 1 or not re.fullmatch(r"[a-z]{4,}", words[at]):
-                        continue
-                    gap, ids = len(ids_of(words[:at])), ids_of(words)
-                    if ids_of(words[: at + 1]) == ids[: gap + 1]:  # the word adds one token
-                        before, after = " ".join(words[:at]), " ".join(words[at + 1 :])
-                        yield before, words[at], after, ids, gap
-                        break
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """A span without the white space at its ends, which some tokenizers include."""
+    piece = text[start:end]
+    return start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
+
+
+def _is_whole(text: str, start: int, end: int) -> bool:
+    word = text[start:end]
+    if not is_word(word) or not (at_border(text, start) and at_border(text, end)):
+        return False
+    return columns(word) >= 2 if is_unspaced(word[0]) else columns(word) >= 4

@@ -53,6 +53,7 @@ class _Example(_Part):
     after: str
     guesses: list[Guess]
     rank: Count
+    exact: bool = False  # older runs have none: they leave out the spaces around the word
 
 
 class _Export(_Part):

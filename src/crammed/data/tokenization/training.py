@@ -52,6 +52,12 @@ _HASH_BYTES = 6
 _LONGEST_WORD = 1000
 """WordPiece turns words of more than 100 characters into [UNK], so they teach it nothing, and the
 time to train on a word grows with the square of its length."""
+_BPE_WORDS = (
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}\p{M}\x{200C}\x{200D}]+| ?\p{N}+"
+    r"| ?[^\s\p{L}\p{M}\p{N}\x{200C}\x{200D}]+|\s+(?!\S)|\s+"
+)
+"""The words of GPT-2, except that letters keep their marks, such as the vowel signs of Hindi and
+Thai, and the joiners of Persian."""
 _PIECE = 10_000
 """Characters in a piece of text that is sampled or left out as a whole."""
 
@@ -238,7 +244,9 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         raise InputError(f"a bpe tokenizer needs tokenizer.vocab_size={smallest} or more")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence(_letters(config, "C"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    cut = pre_tokenizers.Split(Regex(_BPE_WORDS), "isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
