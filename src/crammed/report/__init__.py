@@ -10,16 +10,34 @@ curves   the figure of its arms' held-out loss during training
 scaling  the figures of a study on several budgets
 """
 
+import os
+import sys
 from importlib import import_module
 
-from crammed.errors import InputError
+_SETTINGS = ("MATPLOTLIBRC", "MPLBACKEND")
 
-try:
-    import_module("matplotlib")  # before anything here draws with it
-except ImportError:
-    raise
-except Exception as error:  # its settings are not text
-    raise InputError(
-        f"matplotlib, which draws the report, cannot be loaded: {error}; mend or remove the "
-        "matplotlibrc that it reads"
-    ) from error
+
+def _import_matplotlib() -> None:
+    """Import the library before anything here draws with it, whatever its settings hold.
+
+    Settings that cannot be read are left out: figures use none of them (`drawing`).
+    """
+    try:
+        import_module("matplotlib")
+        return
+    except ImportError:
+        raise
+    except Exception as error:
+        print(f"report  without the settings of matplotlib: {error}", file=sys.stderr)
+    for half in [name for name in sys.modules if name.startswith("matplotlib.")]:
+        del sys.modules[half]
+    kept = {name: os.environ.pop(name) for name in _SETTINGS if name in os.environ}
+    os.environ["MATPLOTLIBRC"] = os.devnull
+    try:
+        import_module("matplotlib")
+    finally:
+        del os.environ["MATPLOTLIBRC"]
+        os.environ.update(kept)
+
+
+_import_matplotlib()
