@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 import layout
-from crammed.files.writing import read_json
 from crammed.quantity import quantity
-from layout import NOT_YET, filled, row_of, tabled, there, unrepeated, wrapped
+from layout import filled, found, row_of, tabled, there, unrepeated, wrapped
 
 PILE_BYTES = 825.18 * 2**30
 PREPARED = {
@@ -29,10 +28,7 @@ PREPARED = {
 
 
 def _benchmark(name: str) -> dict[str, Any]:
-    benchmark = read_json(layout.BENCHMARKS / name)
-    if benchmark is None:
-        raise SystemExit(f"a page names {name}, which is not in {layout.BENCHMARKS}")
-    return benchmark
+    return found(layout.BENCHMARKS / name)
 
 
 def prepare_table(names: list[str]) -> str:
@@ -57,8 +53,8 @@ def prepare_table(names: list[str]) -> str:
         f"`tokenizers` library encodes {library} with all cores; tokenizing each distinct word "
         f"once encodes {ours} with one core.",
     ]
-    if found := runs.get("identity"):
-        count, differing = found["documents"], found["differing"]
+    if identity := runs.get("identity"):
+        count, differing = identity["documents"], identity["differing"]
         words.append(f"The two give different ids for {differing:,} of {count:,} documents.")
     given = runs["all, tokenizer given"]
     hours = PILE_BYTES / 1e6 / given["megabytes_per_second"] / 3600
@@ -91,8 +87,8 @@ def finetune_table(names: list[str]) -> str:
     for task, score in benchmark["ours"]["scores"].items():
         runs = [run for run in benchmark["plain_runs"] if run["task"] == task]
         theirs = [run["scores"][score["metric"]] for run in runs]
-        found = longer.get(task, {"ours": score["seeds"], "plain": theirs})
-        sides = [found["ours"], found["plain"]]
+        both = longer.get(task, {"ours": score["seeds"], "plain": theirs})
+        sides = [both["ours"], both["plain"]]
         difference, low, high = _welch(*sides)
         intervals.append((low, high))
         seeds = " | ".join(", ".join(f"{value:.1f}" for value in side) for side in sides)
@@ -158,9 +154,7 @@ def coverage_table(names: list[str]) -> str:
 def power_table(names: list[str]) -> str:
     """How often simulated studies find a difference, where there is one and where there is none."""
     (name,) = names
-    result = read_json(layout.BENCHMARKS / name)
-    if result is None:
-        return NOT_YET
+    result = _benchmark(name)
     head = "| arms vary | seeds | any false positive | without correction | worse arm found |"
     lines = [head, "|---|---|---|---|---|"]
     for case in sorted(result["cases"], key=lambda case: bool(case["unequal"])):

@@ -1,7 +1,6 @@
 """Tables of the records on a CPU, from the files that ``benchmarks/cpu_records.py`` writes.
 
-Each function takes the name of a record, a folder of ``records/``, and returns Markdown. If nothing
-has been measured yet, that is no error: the table says so.
+Each function takes the name of a record, a folder of ``records/``, and returns Markdown.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ import statistics
 from typing import Any
 
 import layout
-from crammed.files.writing import read_json
 from crammed.quantity import quantity
 from crammed.study.result import RATES, StudyResult
 from crammed.study.statistics import compare_arms
 from crammed.study.table import difference_text, interval_text, mean_text
-from layout import NOT_YET, row_of, rule, tabled
+from layout import found, row_of, rule, tabled
 
 FIFTH = "ours, a fifth of the time"
 JUDGES = ("heldout", "blimp", "glue")
@@ -27,8 +25,6 @@ def contest_table(names: list[str]) -> str:
     """The contestants by loss, and how ours does in a fifth of the time."""
     runs = _runs(names, "ten-minutes")
     peers = [run for run in runs if run["maker"] == "peer"]
-    if not runs or not peers:
-        return NOT_YET
     best = {rate: _best(peers, rate) for rate in RATES}
     compared = {rate: _compared(runs, best[rate]) for rate in RATES}
     rows = []
@@ -49,8 +45,6 @@ def answer_table(names: list[str]) -> str:
     """The contest in three lines: ours, ours with a fifth of the time, and the best peer."""
     runs, rate = _runs(names, "ten-minutes"), RATES[0]
     peers = [run for run in runs if run["maker"] == "peer"]
-    if not runs or not peers:
-        return NOT_YET
     best = _best(peers, rate)
     rows = []
     for name in ("ours", FIFTH, best):
@@ -71,8 +65,6 @@ def answer_table(names: list[str]) -> str:
 def sweep_table(names: list[str]) -> str:
     """The peer's learning rates and batches, best first."""
     runs = sorted(_runs(names, "sweep"), key=_both)
-    if not runs:
-        return NOT_YET
     rows = []
     for run in runs:
         chosen = run["settings"]
@@ -96,8 +88,6 @@ def sweep_table(names: list[str]) -> str:
 def hour_table(names: list[str]) -> str:
     """Held-out loss, BLiMP and fine-tuning scores after an hour of training."""
     runs = _runs(names, "hour")
-    if not runs:
-        return NOT_YET
     tasks = list(next((_tasks(run) for run in runs if "glue" in run), {}))
     whole = max(run["seconds"] for run in runs)
     trials = sorted((run for run in runs if run["seconds"] < whole), key=_both)
@@ -130,14 +120,12 @@ def _tried(trials: list[Run]) -> list[str]:
 def serving_table(names: list[str]) -> str:
     """Latency, throughput and size of encoders, model by model."""
     (name,) = names
-    result = read_json(layout.RECORDS / name / "serving.json")
-    if result is None:
-        return NOT_YET
+    result = found(layout.RECORDS / name / "serving.json")
     lengths = sorted({time["length"] for m in result["models"].values() for time in m["times"]})
     rows = []
-    for model, found in result["models"].items():
-        times = {(t["threads"], t["length"], t["batch"]): t["seconds"] for t in found["times"]}
-        size = (quantity(found["parameters"]), f"{found['bytes'] / 1e6:.1f} MB")
+    for model, of in result["models"].items():
+        times = {(t["threads"], t["length"], t["batch"]): t["seconds"] for t in of["times"]}
+        size = (quantity(of["parameters"]), f"{of['bytes'] / 1e6:.1f} MB")
         for threads in sorted({threads for threads, _, _ in times}):
             cells = [model, *size, str(threads)]
             cells += [f"{1000 * times[threads, length, 1]:.1f}" for length in lengths]
@@ -152,7 +140,7 @@ def serving_table(names: list[str]) -> str:
 def _runs(names: list[str], contest: str) -> list[Run]:
     """The judged runs of a contest, each with the machine it ran on."""
     (name,) = names
-    values = read_json(layout.RECORDS / name / f"{contest}.json") or {"runs": []}
+    values = found(layout.RECORDS / name / f"{contest}.json")
     machine = {key: values.get(key) for key in ("device", "cores")}
     return [{**run, **machine} for run in values["runs"] if "heldout" in run]
 

@@ -20,6 +20,14 @@ def there(names: list[str]) -> list[dict[str, Any]]:
     return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]
 
 
+def found(file: Path) -> dict[str, Any]:
+    """The values in a result that a page names."""
+    values = read_json(file)
+    if values is None:
+        raise SystemExit(f"a page names {file.name}, which is not in {file.parent}")
+    return values
+
+
 def row_of(*cells: str) -> str:
     """A line of a table."""
     return f"| {' | '.join(cells)} |"

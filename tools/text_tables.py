@@ -1,7 +1,7 @@
 """Tables about little text, from the file that ``benchmarks/grid.py`` writes.
 
 Each function takes the name of a record, a folder of ``records/`` with a ``runs.json``, and returns
-Markdown. If nothing has been measured yet, that is no error: the table says so.
+Markdown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 import layout
 from crammed.budget import format_seconds
 from crammed.config import ModelConfig, RunConfig
-from crammed.files.writing import read_json
 from crammed.machine.device import known_peak
 from crammed.machine.speed import SHARE_OF_PEAK
 from crammed.model.count import block_matrix_parameters
@@ -28,7 +27,7 @@ from crammed.rules.sizing import expected_tokens, flops_per_token
 from crammed.study.result import RATES, StudyResult
 from crammed.study.statistics import compare_arms
 from crammed.study.table import difference_text, interval_text, mean_text
-from layout import NOT_YET, row_of, rule, tabled, wrapped
+from layout import row_of, rule, tabled, wrapped
 
 DEFAULT = "default"
 """The variant that is the default recipe, except for its size."""
@@ -65,9 +64,9 @@ class Grid:
 
     @classmethod
     def read(cls, names: list[str]) -> Grid:
-        """The grid of the only record in `names`; an empty one if it has no runs yet."""
+        """The grid of the only record in `names`."""
         (name,) = names
-        values = read_json(layout.RECORDS / name / "runs.json") or {"corpora": {}, "runs": []}
+        values = layout.found(layout.RECORDS / name / "runs.json")
         there = {run["text_tokens"] for run in values["runs"]}
         texts = {
             each["tokens"]: Text(each["tokens"], each["characters"])
@@ -100,8 +99,6 @@ def epochs_table(names: list[str]) -> str:
     """Loss by how often the text is read, for each text and size; the best size is in bold."""
     grid = Grid.read(names)
     runs = grid.of()
-    if not runs:
-        return NOT_YET
     columns = sorted({_epochs(run) for run in runs}, key=float)
     rows = []
     for text in grid.texts:
@@ -134,8 +131,6 @@ def larger_table(names: list[str]) -> str:
                 run = f"{_size(large)} | {text} | {quantity(tokens)} | {loss:.3f}"
                 beside = f"{_size(small)} | {rival:.3f} | {loss - rival:+.3f}"
                 found.append((tokens / weights, f"{run} | {beside}"))
-    if not found:
-        return NOT_YET
     rows = [f"| {ratio:.2g} | {cells} |" for ratio, cells in sorted(found)]
     head = (
         "| tokens per parameter | layers x width | text | tokens | held-out loss | beside "
@@ -165,8 +160,6 @@ def variants_table(names: list[str]) -> str:
             where = f"{text}, {_size(shape)}, {_reads(epochs)}"
             rows += [f"| {where} | {each} |" for each in _compared(runs)]
             shown += runs
-    if not rows:
-        return NOT_YET
     head = (
         "| text and size | variant | seeds | held-out loss at 15 % masking | at 25 % masking "
         f"| difference from {DEFAULT}, 95 % interval |"
@@ -178,8 +171,6 @@ def minutes_table(names: list[str]) -> str:
     """What the default recipe does with each text in some minutes, and the loss to expect."""
     grid = Grid.read(names)
     runs = grid.of()
-    if not runs:
-        return NOT_YET
     texts = _texts(grid, MORE_TEXT)
     rows = [row_of(*_foreseen(grid, text, n)) for text in texts for n in MINUTES]
     head = (
@@ -209,8 +200,6 @@ def gpu_table(names: list[str]) -> str:
         "this small do not come near that, so runs take longer, and where they need more than the "
         "budget, they read less. Budgets that a text outlasts are left out.",
     )
-    if not rows:
-        return NOT_YET
     return "\n".join([head, rule(head), *rows, "", wrapped(*words)]) + "\n"
 
 
@@ -230,8 +219,6 @@ def _on_gpu(text: Text, minutes: int) -> tuple[str, ...] | None:
 
 def _texts(grid: Grid, *more: float) -> list[Text]:
     """The texts of a grid, and longer ones of the same kind with so many characters."""
-    if not grid.texts:
-        return []
     longest = grid.texts[-1]
     rate = longest.tokens / longest.characters
     longer = [Text(round(rate * each), each) for each in more if each > longest.characters]
