@@ -111,13 +111,7 @@ def _dead(draw: random.Random, operations: Sequence[Operation]) -> Plan:
 
 FAULTS = (
     Fault("kill", kill),
-    Fault(
-        "power loss",
-        _lose_power,
-        loses_power=True,
-        only=tuple(stage.name for stage in STAGES if stage.mounts is None),
-        why="what is replaced on a mounted volume cannot be kept outside of it",
-    ),
+    Fault("power loss", _lose_power, loses_power=True),
     Fault("signal", _signal),
     Fault("full disk", _full_disk),
     Fault("I/O error", _failing),

@@ -21,7 +21,6 @@ Strike = Callable[[str, int, str], None]
 """Called before an operation with its kind, its number and its path; may raise or kill."""
 
 _open, _os_open, _write = io.open, os.open, os.write
-_BINARY_NAMES = {"r": "rb", "w": "wb", "a": "ab", "x": "xb"}
 
 
 class Layer:

@@ -83,10 +83,6 @@ def _working_behind_links() -> None:
     _replace(("crammed.data.preparing.workfolder",), "refuse_link", lambda path: path)
 
 
-def _half_a_volume() -> None:
-    _replace(("crammed.files.folders",), "_undo_moves", lambda path: None)
-
-
 PLANTS = {
     "sync": Plant("files reach the disk before a rename", _without_sync, "export", "power loss"),
     "hash": Plant(
@@ -122,11 +118,5 @@ PLANTS = {
         _working_behind_links,
         "prepare",
         "planted link",
-    ),
-    "volume": Plant(
-        "what was moved onto a volume before a kill is removed",
-        _half_a_volume,
-        "prepare, mounted",
-        "kill",
     ),
 }

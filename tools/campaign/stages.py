@@ -10,7 +10,6 @@ import gzip
 import json
 import random
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +61,6 @@ class Stage:
         where: the part of the command that the stage is; None for all of it.
         ranks: processes that train together.
         threads: OMP_NUM_THREADS of the command; None if it is not set, as by most users.
-        mounts: which of the results is an empty mounted volume beforehand.
     """
 
     name: str
@@ -73,7 +71,6 @@ class Stage:
     where: Where | None = None
     ranks: int = 1
     threads: int | None = 1
-    mounts: str | None = None
 
     def operations(self, journal: list[Operation]) -> list[Operation]:
         """The operations of an undisturbed journal at which a fault can strike."""
@@ -106,7 +103,6 @@ _SHARDS = tuple(
 
 
 _PREDICTIONS = "run/evaluation/predictions/**/*.npz"
-_EXPORT = ("export", "run", "--to", "hf", "--json")
 
 
 def _pretrain(name: str, where: Where | None = None, threads: int | None = 1) -> Stage:
@@ -126,7 +122,7 @@ STAGES = (
         ("run/evaluation",),
         (_PREDICTIONS,),
     ),
-    Stage("export", _EXPORT, ("run",), ("hf",)),
+    Stage("export", ("export", "run", "--to", "hf", "--json"), ("run",), ("hf",)),
     Stage(
         "study",
         _STUDY,
@@ -144,8 +140,6 @@ STAGES = (
     ),
     _pretrain("pretrain, two threads", threads=2),
     _pretrain("pretrain, threads unset", threads=None),
-    Stage("prepare, mounted", _PREPARE, ("text",), ("corpus",), _SHARDS, mounts="corpus"),
-    Stage("export, mounted", _EXPORT, ("run",), ("hf",), mounts="hf"),
 )
 BY_NAME = {stage.name: stage for stage in STAGES}
 
@@ -198,51 +192,9 @@ def _documents(count: int, seed: int) -> list[str]:
 def make_world(templates: Path, stage: Stage, world: Path) -> None:
     """Copy what the stage needs into a new world."""
     world.mkdir(parents=True)
-    if stage.mounts is not None:
-        mount(world / stage.mounts)
     for name in stage.needs:
         source = templates / name
         if source.is_dir():
             shutil.copytree(source, world / name, copy_function=shutil.copyfile)
         else:
             shutil.copyfile(source, world / name)
-
-
-def mount(folder: Path) -> None:
-    """Mount an empty volume in memory on a new folder.
-
-    Raises:
-        CalledProcessError: this user may not mount.
-    """
-    folder.mkdir(parents=True)
-    words = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
-    subprocess.run(words, check=True, capture_output=True)
-
-
-def set_aside(folder: Path, to: Path) -> None:
-    """Move a file or a folder to a new place; a mounted volume stays, and is empty then."""
-    if not folder.is_mount():
-        folder.rename(to)
-        return
-    to.mkdir()
-    for each in folder.iterdir():
-        shutil.move(each, to)
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder, and unmount what is mounted directly in it or in its folders."""
-    for each in (*folder.glob("*"), *folder.glob("*/*")):
-        if each.is_mount():
-            subprocess.run(["umount", "--lazy", str(each)], check=True, capture_output=True)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def may_mount(folder: Path) -> bool:
-    """Whether this user may mount volumes."""
-    try:
-        mount(folder / "volume")
-    except (OSError, subprocess.CalledProcessError):
-        return False
-    finally:
-        remove(folder)
-    return True

@@ -15,7 +15,7 @@ from campaign.faults import DAMAGES, NOTHING, Fault, Plan
 from campaign.journal import Operation
 from campaign.links import PlantedLink
 from campaign.stages import BY_NAME as STAGES
-from campaign.stages import UPDATES, Stage, make_world, remove, set_aside, write_inputs
+from campaign.stages import UPDATES, Stage, make_world, write_inputs
 
 RESUMED = 0.35
 """Share of tries whose fault strikes a command that resumes after a kill."""
@@ -117,7 +117,7 @@ class Campaign:
                 for made in ("corpus", "run"):
                     if not (self.templates / made).exists() and (world / made).exists():
                         shutil.copytree(world / made, self.templates / made)
-            remove(place)
+            shutil.rmtree(place, ignore_errors=True)
         if differs := oracle.difference(found[1].results, found[0].results):
             raise Failed("silent", f"two undisturbed runs of {stage.name} differ: {differs}")
         return found[0]
@@ -137,14 +137,14 @@ class Campaign:
         """Do the try, and return it with its verdict."""
         began = time.monotonic()
         place = self.folder / f"try-{tried.number}"
-        remove(place)
+        shutil.rmtree(place, ignore_errors=True)
         try:
             tried.how = _Trial(self, tried, place, core).judge()
         except Failed as failed:
             tried.verdict, tried.how = failed.kind, str(failed)
         tried.seconds = round(time.monotonic() - began, 2)
         if tried.verdict == "held":
-            remove(place)
+            shutil.rmtree(place, ignore_errors=True)
         return tried
 
 
@@ -370,13 +370,13 @@ class _Trial:
         if match := re.search(r"\b(?:delete|remove) (\S+?)[,;:.]?(?: |$)", said):
             target = self.world / match[1]
             if target.is_dir():
-                set_aside(target, self.place / "removed")
+                target.rename(self.place / "removed")
             else:
                 target.unlink(missing_ok=True)
             return f"removing {match[1]}"
         made = {made.split("/")[0] for made in self.stage.makes}
         if re.search(r"choose another|name another folder|start(ing)? again", said) and top in made:
-            set_aside(self.world / top, self.place / "moved-aside")
+            (self.world / top).rename(self.place / "moved-aside")
             if top in self.stage.needs:
                 shutil.copytree(self.campaign.templates / top, self.world / top)
             return f"choosing another {top}"
