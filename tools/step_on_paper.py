@@ -16,12 +16,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 
-from paper.start import begin  # noqa: E402
+from paper import gpu  # noqa: E402
+
+if TYPE_CHECKING:
+    from paper.launches import Noted
 
 
 def main() -> None:
@@ -54,7 +57,24 @@ def main() -> None:
     finish(result, given.out)
 
 
-def _check(noted: Any) -> int:
+def begin(attention: str) -> Noted:
+    """Record all launches on the GPU from now on; ends the program if this machine cannot.
+
+    Args:
+        attention: the backend of attention, ``cudnn`` or ``flash``.
+    """
+    if (missing := gpu.missing()) is not None:
+        sys.exit(f"error: a step on paper needs {missing}")
+    gpu.load()  # before PyTorch is imported, as the others do
+    from paper import compiler
+    from paper.launches import Noted
+
+    noted = Noted()
+    compiler.install(noted, attention)
+    return noted
+
+
+def _check(noted: Noted) -> int:
     """Print both counts of the toy; returns the exit code."""
     from paper.toy import by_hand, on_paper
 
