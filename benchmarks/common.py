@@ -6,6 +6,7 @@ import ctypes
 import json
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -126,6 +127,19 @@ class Training:
         """A whole update."""
         self.gradients(number)
         self.step.apply(1.0)
+
+
+def crammed(*words: str) -> Json:
+    """What ``crammed`` prints as JSON, in a process of its own."""
+    whole = [sys.executable, "-m", "crammed", *words, "--json"]
+    done = subprocess.run(whole, stdout=subprocess.PIPE, check=True)
+    values: Json = json.loads(done.stdout)
+    return values
+
+
+def losses_text(heldout: Json) -> str:
+    """``3.210 at 15 %, 3.105 at 25 %``."""
+    return f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %"
 
 
 def seconds_of(device: Device, work: Callable[[], object]) -> float:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from common import Json
+from common import Json, losses_text
 from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import CrammedError, InputError
@@ -335,9 +335,7 @@ def mean_loss(run: Json) -> float:
 
 
 def _line(run: Json) -> str:
-    heldout = run["heldout"]
-    losses = f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %"
-    return f"{run['name']}, seed {run['seed']}: {losses}"
+    return f"{run['name']}, seed {run['seed']}: {losses_text(run['heldout'])}"
 
 
 def _slug(name: str) -> str:

@@ -16,9 +16,6 @@ report      the HTML page
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from datetime import datetime
@@ -27,7 +24,7 @@ from typing import Annotated
 
 import typer
 
-from common import Json, config_of, described, finish, run
+from common import Json, config_of, crammed, described, finish, run
 from crammed.files.writing import read_json
 from crammed.machine.device import choose_device
 from crammed.runs.logs import read_lines
@@ -44,12 +41,10 @@ def main(
     with tempfile.TemporaryDirectory(prefix="crammed-benchmark-") as scratch:
         folder = Path(scratch) / "run"
         sources = [part for path in data for part in ("--data", str(path))]
-        command = [sys.executable, "-m", "crammed", "run", *(words or []), "finetune.tasks=[]"]
-        command += [*sources, "--budget", budget, "--out", str(folder), "--json"]
+        own = [*(words or []), "finetune.tasks=[]", *sources, "--budget", budget]
         began = time.perf_counter()
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        printed = crammed("run", *own, "--out", str(folder))
         wall = time.perf_counter() - began
-        printed = json.loads(done.stdout)
         seconds = _accounts(folder, wall)
     result |= {
         "budget": budget,

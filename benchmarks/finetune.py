@@ -23,7 +23,7 @@ from typing import Annotated
 
 import typer
 
-from common import Json, finish, run
+from common import Json, crammed, finish, run
 from crammed.config import ComputeConfig, Protocol
 from crammed.machine.device import choose_device
 from crammed.runs.environment import environment
@@ -78,13 +78,12 @@ def _cut(source: Path, target: Path, limit: int) -> int:
 
 
 def _ours(model: Path, data: Path, names: list[str], seeds: int, scratch: Path) -> Json:
-    command = [sys.executable, "-m", "crammed", "evaluate", str(model), "--suite", "glue"]
-    command += ["--data", str(data), "--tasks", ",".join(names), "--seeds", str(seeds)]
-    command += ["--no-untrained", "--into", str(scratch / "evaluation"), "--json"]
+    words = ["--data", str(data), "--tasks", ",".join(names), "--seeds", str(seeds)]
+    words += ["--no-untrained", "--into", str(scratch / "evaluation")]
     began = time.perf_counter()
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    printed = crammed("evaluate", str(model), "--suite", "glue", *words)
     seconds = time.perf_counter() - began
-    scores = json.loads(done.stdout)["suites"]["glue"]["tasks"]
+    scores = printed["suites"]["glue"]["tasks"]
     kept = {name: {k: scores[name][k] for k in ("metric", "seeds", "median")} for name in names}
     return {"seconds": seconds, "scores": kept}
 

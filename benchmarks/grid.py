@@ -28,12 +28,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import Field
 
-from common import Json, run
+from common import Json, losses_text, run
 from crammed.budget import Budget
 from crammed.config import PositiveFloat, Section
 from crammed.config.yamlfile import load_yaml, validated
@@ -223,8 +223,7 @@ def _folder(point: Point) -> str:
 
 
 def _line(point: Point, result: Json) -> str:
-    heldout: dict[str, Any] = result["heldout"]
-    losses = f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %"
+    losses = losses_text(result["heldout"])
     return f"{_name(point)}: {losses}, {result['charged_seconds']:.0f} s"
 
 

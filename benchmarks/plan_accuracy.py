@@ -10,7 +10,6 @@ says whether the tokens read are in the range that the plan gave.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from common import Json, config_of, described, finish, run
+from common import config_of, crammed, described, finish, run
 from crammed.data.corpus import Corpus
 from crammed.machine.device import choose_device
 
@@ -37,9 +36,9 @@ def main(
     result |= {"plan_seconds": seconds, "runs": []}
     for budget in budgets.split(","):
         common = [*(words or []), "--corpus", str(corpus), "--budget", budget]
-        plan = _crammed("plan", *common, "--seconds", str(seconds))
+        plan = crammed("plan", *common, "--seconds", str(seconds))
         with tempfile.TemporaryDirectory(prefix="crammed-benchmark-") as scratch:
-            ran = _crammed("pretrain", *common, "--out", f"{scratch}/run")
+            ran = crammed("pretrain", *common, "--out", f"{scratch}/run")
             accounts = json.loads(Path(scratch, "run", "summary.json").read_text())["accounts"]
         low, high = plan["tokens_between"]
         entry = {
@@ -56,14 +55,6 @@ def main(
         found = f"{budget}: predicted {plan['tokens']:,}, read {ran['tokens']:,}"
         print(f"{found}, ratio {entry['ratio'] or 0:.3f}", file=sys.stderr, flush=True)
     finish(result, out)
-
-
-def _crammed(*command: str) -> Json:
-    """The JSON that a command prints."""
-    whole = [sys.executable, "-m", "crammed", *command, "--json"]
-    done = subprocess.run(whole, stdout=subprocess.PIPE, check=True)
-    values: Json = json.loads(done.stdout)
-    return values
 
 
 if __name__ == "__main__":
