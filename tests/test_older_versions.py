@@ -62,7 +62,7 @@ def weights_sha256(folder: Path) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """As make.py of the fixtures noted it; empty values where there is no /proc."""
+    """As the fixtures note it; empty values where there is no /proc."""
     about: dict[str, str] = {}
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.exists() else ():
