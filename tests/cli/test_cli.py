@@ -203,26 +203,16 @@ def test_studies_are_listed_and_unknown_ones_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("no-such-recipe",), "no recipe 'no-such-recipe'"),
-        (("crammed", "model.wdth=3"), "did you mean model.width?"),
-        (("crammed", "batch.rows=none"), "batch.rows"),
         (("crammed", "--budget", "0h"), "leaves nothing"),
-        (("crammed", "--budget", "lots"), "is not a budget"),
         (("crammed", "izsak"), "one recipe at a time"),
         (("crammed", "--tasks", "rta", "--glue", "."), "no task 'rta': did you mean rte?"),
         (("crammed", "compute.device=cuda"), "this machine has none"),
         (("--budget", "1h", "budget.limit=5h"), "budget.limit is set twice, by --budget and by"),
-        (("--seed", "1", "seed=2"), "seed is set twice"),
         (("data={sources: [a]}",), "data.sources is set twice, by --data"),
-        (("--tasks", "cola", "finetune.tasks=[rte]"), "finetune.tasks is set twice"),
         (("--fit", "follows_budget=[batch.rows]"), "follows_budget is set twice, by --fit"),
         (("--data", ""), "--data is empty: name a file or folder"),
         (("batch.rows=1", "--budget", "9tok"), "ends before one update of 1 row is done"),
-        (("--budget", "1e300tok"), "is more than can be spent"),
-        (("model.layers=10000000000000000000000",), "model.layers: input should be less than"),
-        (("tokenizer.vocab_size=1000000000000",), "tokenizer.vocab_size: input should be less"),
         (("model.layers=1000", "model.width=1048576"), "P parameters needs"),
-        (("follows_budget=5",), "follows_budget must be a list of keys"),
     ],
 )
 def test_wrong_words_leave_nothing_behind(

@@ -28,29 +28,23 @@ def here(tmp_path: Path) -> Path:
         ("rn", "no command 'rn': did you mean run? choose one of run, prepare, "),
         ("data shw x", "no command 'shw': did you mean show? choose one of show, verify"),
         ("run --buget 1h", "crammed run has no option --buget: did you mean --budget? see crammed"),
-        ("recipes --jsn", "crammed recipes has no option --jsn: did you mean --json? see "),
         ("runs -x", "crammed runs has no option -x: see crammed runs --help"),
         ("run --budget", "--budget needs a value: see crammed run --help"),
-        ("plan --device", "--device needs a value: see crammed plan --help"),
         ("evaluate", "MODEL is missing: type crammed evaluate MODEL; see crammed evaluate --help"),
         ("data show", "CORPUS_DIR is missing: type crammed data show CORPUS_DIR; see "),
         ("export run", "--to is missing: type crammed export --to VALUE; see crammed export "),
         ("run --seed x", "--seed: "),
         ("plan --seconds 0.1", "--seconds: "),
         ("recipes a b", "crammed recipes does not take b: leave it out, or see crammed recipes "),
-        ("doctor x", "crammed doctor does not take x: leave it out, or see crammed doctor "),
         ("plan lr=4", "recipe crammed: lr: no such key; did you mean optim.lr? keys here: "),
         ("run --data text.jsonl lr=4", "recipe crammed: lr: no such key; did you mean optim.lr? "),
-        ("plan layers=4", "recipe crammed: layers: no such key; did you mean model.layers? "),
         ("plan optm.lr=4", "recipe crammed: optm: no such key; did you mean optim? "),
         ("plan optim.name=adamm", "; did you mean adam?"),
         ("plan compute.device=gpu", "; did you mean cuda?"),
         ("run model.layers = 4", "spaces around =: write model.layers=4 as one word"),
         ("plan model.layers =4", "spaces around =: write model.layers=4 as one word"),
         ("plan model.layers= 4", "spaces around =: write model.layers=4 as one word"),
-        ("run --data text.jsonl seed = 4", "spaces around =: write seed=4 as one word"),
         ("run text.jsonl", "no recipe 'text.jsonl': name text with an option, as in --data text."),
-        ("run none.txt.gz", "no recipe 'none.txt.gz': name text with an option, as in --data "),
         ("run corpus", "no recipe 'corpus': it is a corpus; name it as --corpus corpus"),
         ("plan text.jsonl", "make a corpus of text with crammed prepare --data text.jsonl --out "),
         ("run https://x.org/a.txt", "nothing is read from the web: download it, and name the file"),
@@ -63,7 +57,6 @@ def here(tmp_path: Path) -> Path:
         ("recipes izsak.yaml", "izsak.yaml: No such file or directory; did you mean izsak?"),
         ("study ablatoin", "no study 'ablatoin': did you mean ablation? "),
         ("run --data text.json", "text.json: did you mean text.jsonl? name a file, "),
-        ("run --data text.jsonl --tasks rta --glue .", "no task 'rta': did you mean rte? choose "),
         ("export run --to x --format brt", "no format 'brt': did you mean bert? choose one of "),
     ],
 )
@@ -93,3 +86,36 @@ def test_help_is_shown_where_nothing_was_asked() -> None:
     done = crammed()
     assert "recipes" in done.stderr + done.stdout
     assert json.loads(crammed("recipes", "--json").stdout)
+
+
+# ---- names of files and folders that cannot be made
+
+TEXT = ["--data", "text.txt", "--budget", "1h"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["prepare", *TEXT, "--out", ""], "--out is empty: name a file or a folder"),
+        (["export", "run", "--to", ""], "--to is empty: name a file or a folder"),
+        (["prepare", *TEXT, "--out", "."], "exists already: choose another --out"),
+        (["run", *TEXT, "--out", "."], "holds something that is not a run: choose another --out"),
+        (["export", "run", "--to", "."], "exists already: choose another --to"),
+        (["export", "run", "--to", "link"], "exists already: choose another --to"),
+        (["report", "run", "--out", "/"], "cannot write /: it is a folder; choose another --out"),
+        (
+            ["evaluate", "run", "--data", "tasks", "--out", "run"],
+            "cannot write run: it is a folder; choose another --out",
+        ),
+    ],
+)
+def test_places_are_checked_first(words: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "text.txt").write_text("some text\n")
+    (tmp_path / "link").symlink_to(".")
+    done = crammed(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert said in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "run", "text.txt"]

@@ -10,7 +10,10 @@ import torch
 from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.config.choice import choices_of
+from crammed.config.optim import AdafactorConfig, OptimConfig, RAdamConfig, SGDConfig
 from crammed.machine.device import Device
+from crammed.optim.build import Optimizers, build_optimizer
+from crammed.rules.recipe import load_config
 from crammed.runs.directory import RunDir
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
@@ -103,3 +106,111 @@ def test_every_option_is_read(name: str, option: str, cpu: Device) -> None:
     assert getattr(config.optim, option) != getattr(config_with(name).optim, option)
     changed = trained(build(config, 256, SPECIALS, cpu), seen)
     assert not all(torch.equal(a, b) for a, b in zip(usual, changed, strict=True))
+
+
+# ---- what RAdam, Adafactor and SGD do with their options
+
+
+def one_matrix(config: OptimConfig) -> tuple[torch.nn.Parameter, Optimizers]:
+    """A layer's matrix, and the optimizer that a configuration gives it."""
+    model = torch.nn.Linear(6, 4, bias=False)
+    torch.nn.init.normal_(model.weight, std=0.1, generator=torch.Generator().manual_seed(0))
+    return model.get_parameter("weight"), build_optimizer(model, config)
+
+
+def moved(config: OptimConfig, *gradients: torch.Tensor) -> torch.Tensor:
+    """How far these gradients, one after the other, move a matrix."""
+    weight, optimizer = one_matrix(config)
+    before = weight.detach().clone()
+    for gradient in gradients:
+        weight.grad = gradient.clone()
+        optimizer.step()
+    return weight.detach() - before
+
+
+def some(seed: int = 1) -> torch.Tensor:
+    return torch.randn((4, 6), generator=torch.Generator().manual_seed(seed))
+
+
+def test_sgd_follows_the_sum_of_gradients_and_decay() -> None:
+    config = SGDConfig(lr=0.5, momentum=0.25, weight_decay=0.125)
+    before = one_matrix(config)[0].detach().clone()
+    first = some(1) + 0.125 * before
+    after = before - 0.5 * first
+    second = 0.25 * first + some(2) + 0.125 * after
+    torch.testing.assert_close(before + moved(config, some(1), some(2)), after - 0.5 * second)
+
+
+def test_radam_decays_weights_apart_from_the_gradient() -> None:
+    plain = moved(RAdamConfig(lr=0.1, weight_decay=0.0), some())
+    decayed = moved(RAdamConfig(lr=0.1, weight_decay=0.5), some())
+    weight = one_matrix(RAdamConfig())[0].detach()
+    torch.testing.assert_close(decayed, plain - 0.1 * 0.5 * weight)
+
+
+def test_adafactor_steps_relative_to_the_weights_whatever_the_scale_of_gradients() -> None:
+    config = AdafactorConfig(lr=0.25, weight_decay=0.0)
+    gradients = [some(n) for n in range(3)]
+    usual = moved(config, *gradients)
+    for scale in (1e-8, 1e6):
+        torch.testing.assert_close(moved(config, *(scale * g for g in gradients)), usual)
+    weight = one_matrix(config)[0].detach()
+    first = moved(config, gradients[0]).square().mean().sqrt() / weight.square().mean().sqrt()
+    assert 0.1 < first <= 0.2501
+
+
+def test_without_gradients_adafactor_moves_nothing() -> None:
+    gradient = some()
+    gradient[1] = 0.0
+    found = moved(AdafactorConfig(), gradient, gradient)
+    assert found.isfinite().all()
+    assert not found[1].any()
+    assert not moved(AdafactorConfig(), torch.zeros(4, 6)).any()
+
+
+def test_adafactor_s_fourth_update_is_at_most_half_of_the_weights() -> None:
+    found = []
+    for lr in (0.25, 0.5, 0.75):
+        weight, optimizer = one_matrix(AdafactorConfig(lr=lr, weight_decay=0.0))
+        before = weight.detach().clone()
+        for factor in (0.0, 0.0, 0.0, 1.0):
+            weight.grad = some()
+            optimizer.set_factor(factor)
+            optimizer.step()
+        found.append(weight.detach() - before)
+    torch.testing.assert_close(2 * found[0], found[1])
+    assert torch.equal(found[1], found[2])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_keeps_as_much_as_memory_is_planned_for(name: str, cpu: Device) -> None:
+    config = tiny("crammed", f"optim.name={name}", "model.layers=2", "model.width=64")
+    step = build(config, 256, SPECIALS, cpu)
+    for parameter in step.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    step.apply(1.0)
+    size = sum(parameter.numel() for parameter in step.parameters)
+    kept = sum(t.numel() for p in step.parameters for t in step.optimizer.state[p].values())
+    planned = config.optim.state_per_parameter
+    assert planned - 1 < kept / size < planned + 0.1
+
+
+def test_without_momentum_sgd_keeps_nothing() -> None:
+    config = SGDConfig(lr=0.5, momentum=0.0)
+    weight, optimizer = one_matrix(config)
+    weight.grad = some()
+    optimizer.step()
+    assert config.state_per_parameter == 0
+    assert not optimizer.state[weight]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_steps_are_counted_where_the_optimizer_counts_them(name: str) -> None:
+    """On a device, a number that a fused optimizer reads there, and others read on the CPU."""
+    with torch.device("meta"):
+        model = torch.nn.Linear(4, 4)
+    optimizer = build_optimizer(model, load_config("crammed-2022", [f"optim.name={name}"]).optim)
+    group = next(g for g in optimizer.param_groups if any(p is model.bias for p in g["params"]))
+    optimizer.restore(model.bias, {"step": torch.ones(()), "exp_avg": torch.ones(4)})
+    devices = {key: value.device.type for key, value in optimizer.state[model.bias].items()}
+    assert devices == {"step": "meta" if group.get("fused") else "cpu", "exp_avg": "meta"}

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
@@ -396,3 +398,40 @@ def test_a_wait_for_nothing_is_refused(tmp_path: Path) -> None:
     refused = _do("budget_run.py", "crammed", "--out", str(tmp_path / "o"), "--wait", "1m")
     assert refused.returncode == 2
     assert "--detach" in refused.stderr
+
+
+# ---- what an interrupted or failed benchmark of an update leaves
+
+
+def test_what_stops_a_later_loop_leaves_the_first_one_s_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    step = importlib.import_module("step")
+
+    def stop(config: RunConfig) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(step.PLAIN, "plain, every position", (stop, False))
+    out = tmp_path / "result.json"
+    with torch._dynamo.config.patch(recompile_limit=8), pytest.raises(KeyboardInterrupt):
+        step.main(["crammed", *SMALL], rows=2, updates=1, rounds=1, beside=True, out=out)
+    result = json.loads(out.read_text())
+    assert (list(result["loops"]), result["rounds"]) == (["ours"], 0)
+    assert result["loops"]["ours"]["tokens_per_second"] > 0
+
+
+def test_why_ours_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    step = importlib.import_module("step")
+
+    def fail(*_: object) -> None:
+        raise InputError("the compiler failed: KeyError")
+
+    monkeypatch.setattr(step, "Training", fail)
+    out = tmp_path / "result.json"
+    with torch._dynamo.config.patch(recompile_limit=8), pytest.raises(InputError):
+        step.main(["crammed", *SMALL], rows=2, updates=1, rounds=1, beside=True, out=out)
+    result = json.loads(out.read_text())
+    assert result["loops"] == {}
+    assert result["failed"] == {"ours": "InputError: the compiler failed: KeyError"}
