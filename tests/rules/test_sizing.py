@@ -186,13 +186,6 @@ def test_updates_are_the_tokens_in_batches(count: float) -> None:
     assert sizing.SMALLEST_BATCH <= batch_tokens(meant) <= sizing.LARGEST_BATCH
 
 
-def test_budgets_in_flops_and_tokens_need_no_speed() -> None:
-    for limit in ("1e15flop", "3e7tok"):
-        assert follow_budget(of(limit), FOLLOWERS, LAPTOP) == follow_budget(
-            of(limit), FOLLOWERS, CARD
-        )
-
-
 def test_a_key_without_a_rule_is_refused() -> None:
     with pytest.raises(InputError, match=r"no rule for optim\.beta1"):
         follow_budget(of("1h"), ["optim.beta1"], LAPTOP)
