@@ -25,6 +25,7 @@ FLOORS = (
     ("cli",),
     ("doctor",),
     ("pipeline",),
+    ("pretraining",),
     ("report",),
     ("study",),
     ("evaluation",),

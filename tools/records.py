@@ -83,14 +83,14 @@ def add(
         raise InputError(f"{folder} holds no manifest.json: name the run's corpus with --corpus")
     config = read_config(run).model_dump(mode="json")
     # Data is identified by name and hash; its path on one machine means nothing elsewhere.
-    config["data"]["sources"] = summary["corpus"]["sources"]
+    config["data"]["sources"] = summary.corpus.sources
     stages = [e for e in read_lines(run / "events.jsonl") if e["event"] in ("stage", "heldout")]
     kept = {
         "command": command,
         "environment": read_json(run / "env.json"),
         "config": config,
         "sources": manifest["sources"],
-        "summary": summary,
+        "summary": summary.values(),
         "events": stages,
         "scores": _scores_of(run),
     }

@@ -23,7 +23,7 @@ WORK = (
     "crammed.study.preparing.prepare",
     "crammed.runs.directory.RunDir.open",
     "crammed.study.runner.FolderLock",
-    "crammed.planning.measure.measure_speed",
+    "crammed.planning.parts.measure_speed",
     "crammed.planning.settling.training_speed",
 )
 """What verbs begin with, once all that was typed is found to be valid."""

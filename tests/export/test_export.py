@@ -28,6 +28,7 @@ from crammed.model.encoder import SequenceClassifier
 from crammed.model.trained import load_trained, trained_model
 from crammed.rules.recipe import recipe_names
 from crammed.runs.directory import RunDir
+from crammed.runs.summary import read_summary
 from crammed.terminal.progress import SILENT
 from crammed.training.loop import pretrain
 from support.models import untrained
@@ -272,8 +273,7 @@ def test_what_the_model_card_shows_runs(
     tmp_path: Path, corpus: Corpus, recipe: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     final = untrained(corpus.tokenizer, tiny(recipe).model)
-    summary = json.loads((FIXTURES / "finished" / "summary.json").read_text())
-    done = export(final, tmp_path / "export", summary=summary)
+    done = export(final, tmp_path / "export", training=read_summary(FIXTURES / "finished"))
     card = (done.path / "README.md").read_text()
     shown = card.split("```")[1].removeprefix("python\n")
     exec(shown.replace("path/to/this/folder", str(done.path)), {})

@@ -16,7 +16,7 @@ from crammed.data.corpus import Corpus
 from crammed.machine import energy
 from crammed.machine.device import Device
 from crammed.machine.energy import Counter, Meter, counters_of, cpu_counters, metering
-from crammed.pipeline import train_and_export
+from crammed.pretraining import train_and_export
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT
 from support.command import wait_for
@@ -119,7 +119,7 @@ def test_a_run_adds_up_what_all_its_processes_used(
 ) -> None:
     reads = itertools.count()
     monkeypatch.setattr(
-        "crammed.pipeline.counters_of", lambda _: [Counter(lambda: 100.0 * next(reads))]
+        "crammed.pretraining.counters_of", lambda _: [Counter(lambda: 100.0 * next(reads))]
     )
     config = tiny("crammed", budget={"limit": "3updates"})
 
@@ -129,8 +129,8 @@ def test_a_run_adds_up_what_all_its_processes_used(
             beat = {"charged_s": 0.0} | ({} if joules is None else {"joules": joules})
             (run.path / "heartbeat.json").write_text(json.dumps(beat))
             summary = train_and_export(run, corpus, cpu, SILENT)
-            assert summary["joules"] == run.last_joules()
-        used: float | None = summary["joules"]
+            assert summary.joules == run.last_joules()
+        used: float | None = summary.joules
         return used
 
     assert finish("older", None) is None  # part of it is not known
@@ -143,7 +143,7 @@ def test_a_run_adds_up_what_all_its_processes_used(
 def test_a_run_without_counters_says_nothing(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crammed.pipeline.counters_of", lambda _: [])
+    monkeypatch.setattr("crammed.pretraining.counters_of", lambda _: [])
     with RunDir.open(tmp_path, tiny("crammed", budget={"limit": "2updates"})) as run:
-        assert train_and_export(run, corpus, cpu, SILENT)["joules"] is None
+        assert train_and_export(run, corpus, cpu, SILENT).joules is None
         assert "joules" not in json.loads((tmp_path / "heartbeat.json").read_text())

@@ -9,7 +9,7 @@ import torch
 
 from crammed.budget import Work
 from crammed.config import RunConfig
-from crammed.config.choice import choices_of
+from crammed.config.kinds import kinds_of
 from crammed.config.optim import AdafactorConfig, OptimConfig, RAdamConfig, SGDConfig
 from crammed.machine.device import Device
 from crammed.optim.build import Optimizers, build_optimizer
@@ -22,7 +22,7 @@ from crammed.training.step import TrainStep
 from support.steps import SPECIALS, rows_of, update_of
 from support.text import tiny
 
-KINDS = choices_of(RunConfig)["optim"].kinds
+KINDS = kinds_of(RunConfig)["optim"].kinds
 OPTIONS = [
     (name, key) for name, kind in KINDS.items() for key in kind.model_fields if key != "name"
 ]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crammed.config import ModelConfig, RunConfig
-from crammed.config.choice import choices_of
+from crammed.config.kinds import kinds_of
 from crammed.model.blocks import Norm, Scales
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim import muon
@@ -131,7 +131,7 @@ def test_queries_keys_and_values_are_three_matrices() -> None:
     assert moved.max() < 1.3 * moved.min()
 
 
-@pytest.mark.parametrize("name", choices_of(RunConfig)["optim"].kinds)
+@pytest.mark.parametrize("name", kinds_of(RunConfig)["optim"].kinds)
 @pytest.mark.parametrize("config", VARIANTS)
 def test_every_parameter_is_trained_once_and_decays_as_it_should(
     config: ModelConfig, name: str

@@ -18,7 +18,7 @@ from crammed.errors import InputError
 from crammed.machine.device import Device
 from crammed.model.count import train_flops_per_token
 from crammed.planning.forecast import best_size, candidates, forecast
-from crammed.planning.measure import Speed
+from crammed.planning.parts import PartTimes
 from crammed.rules.choosing import Choice, Chosen, choose
 from crammed.rules.recipe import ask
 from crammed.rules.sizing import tokens, with_values
@@ -30,7 +30,7 @@ from support.costs import play_costs
 from support.costs import timed_config as config
 from support.text import FakeClock, tiny
 
-SPEED = Speed(update=0.5, row=0.01, compile=2.0, memory=None, microbatch_rows=8)
+SPEED = PartTimes(update=0.5, row=0.01, compile=2.0, memory=None, microbatch_rows=8)
 
 
 def test_a_budget_of_time_is_filled_to_the_last_update() -> None:
@@ -84,7 +84,9 @@ def test_the_forecast_is_what_the_loop_does(
     epochs: str,
 ) -> None:
     compiling, first, log, save, evaluate = extras
-    speed = Speed(update, row, compiling, None, 8, row / 16, first, 0.0, log / 20, save, evaluate)
+    speed = PartTimes(
+        update, row, compiling, None, 8, row / 16, first, 0.0, log / 20, save, evaluate
+    )
     overrides = ["batch.rows=32", f"batch.ramp={ramp}", "batch.quantum=4"]
     overrides += [f"masking.final_rate={final_rate}", f"budget.charge={charge}"]
     overrides += ["train.checkpoint_seconds=13.0", "train.heldout_every=0.15"]

@@ -22,14 +22,15 @@ from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.pipeline import run_everything
 from crammed.planning import oncard
-from crammed.planning.gauge import Measured
-from crammed.planning.settling import measuring, settled
+from crammed.planning.settling import Measuring
+from crammed.planning.speed import Measured
 from crammed.rules.choosing import Asked, shape_of
 from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_choice, read_config
 from crammed.runs.resuming import as_begun, default_out
 from crammed.study.result import Run
 from crammed.terminal.progress import SILENT, Progress
+from support.settled import settled
 from support.study import run_of
 from support.text import documents, write_jsonl
 
@@ -144,7 +145,7 @@ def pretrained(corpus: Corpus, out: Path, *words: str) -> None:
 def test_a_run_that_was_stopped_goes_on_and_ends(
     tmp_path: Path, corpus: Corpus, machine: Machine, capsys: Any
 ) -> None:
-    stopped_at("crammed.pipeline.pretrain", lambda: pretrained(corpus, tmp_path / "run"))
+    stopped_at("crammed.pretraining.pretrain", lambda: pretrained(corpus, tmp_path / "run"))
     assert machine.asked
     config, measured = read_config(tmp_path / "run"), len(machine.asked)
     machine.speed = FAST
@@ -160,14 +161,14 @@ def test_a_run_that_chose_on_a_busy_machine_chooses_again_until_it_has_begun(
     tmp_path: Path, corpus: Corpus, machine: Machine
 ) -> None:
     run, machine.busy = tmp_path / "run", True
-    stopped_at("crammed.pipeline.pretrain", lambda: pretrained(corpus, run))
+    stopped_at("crammed.pretraining.pretrain", lambda: pretrained(corpus, run))
     small, choice = read_config(run), read_choice(run)
     assert choice is not None
     assert choice.busy
     with pytest.raises(InputError, match=r"\(seed: 0 there, 1 here\)"):
         pretrained(corpus, run, "seed=1")
     machine.speed, machine.busy = FAST, False
-    stopped_at("crammed.pipeline.pretrain", lambda: pretrained(corpus, run))
+    stopped_at("crammed.pretraining.pretrain", lambda: pretrained(corpus, run))
     large, choice = read_config(run), read_choice(run)
     assert large.model.width > small.model.width
     assert choice is not None
@@ -181,7 +182,7 @@ def test_it_is_said_once_that_the_machine_is_busy(
     corpus: Corpus, cpu: Device, machine: Machine
 ) -> None:
     said, config = io.StringIO(), asked(corpus).config
-    measure = measuring(cpu, Progress(said))
+    measure = Measuring(cpu, Progress(said))
     for machine.busy in (False, True, True):
         assert measure(config) == SLOW
     lines = said.getvalue().splitlines()
@@ -193,7 +194,7 @@ def test_a_choice_from_a_busy_machine_stays_once_a_run_has_begun(
     tmp_path: Path, corpus: Corpus, machine: Machine
 ) -> None:
     run, machine.busy = tmp_path / "run", True
-    stopped_at("crammed.pipeline.heldout_loss", lambda: pretrained(corpus, run))
+    stopped_at("crammed.pretraining.heldout_loss", lambda: pretrained(corpus, run))
     measured, config, machine.speed = len(machine.asked), read_config(run), FAST
     pretrained(corpus, run)
     assert (len(machine.asked), read_config(run)) == (measured, config)
@@ -217,7 +218,7 @@ def test_a_busy_machine_that_measures_the_same_again_is_no_longer_noted(
     run, machine.busy = tmp_path / "run", True
     for busy in (True, False):
         machine.busy = busy
-        stopped_at("crammed.pipeline.pretrain", lambda: pretrained(corpus, run))
+        stopped_at("crammed.pretraining.pretrain", lambda: pretrained(corpus, run))
         choice = read_choice(run)
         assert choice is not None
         assert choice.busy == busy
@@ -234,7 +235,7 @@ def test_plan_foretells_what_pretrain_chooses(
         planned = json.loads(capsys.readouterr().out)
         run = tmp_path / name
         train = partial(training.pretrain, words, corpus.path, BUDGET, None, run, fit, True)
-        stopped_at("crammed.pipeline.train_and_export", train)
+        stopped_at("crammed.pretraining.train_and_export", train)
         config = read_config(run)
         assert (planned["best_size"]["layers"], planned["best_size"]["width"]) == shape_of(config)
         assert planned["chosen"]["batch.rows"] == config.batch.rows
@@ -266,7 +267,7 @@ def test_all_is_counted_with_the_vocabulary_that_the_corpus_has(
     monkeypatch.setattr("crammed.planning.oncard.counted_speed", counted_speed)
     run, words = tmp_path / "run", ["crammed", *OF_CORPUS]
     train = partial(training.pretrain, words, corpus.path, BUDGET, None, run, as_json=True)
-    stopped_at("crammed.pipeline.train_and_export", train)
+    stopped_at("crammed.pretraining.train_and_export", train)
     planning.plan(words, corpus.path, BUDGET, 0.01)
     planning.plan(words, corpus.path, BUDGET, device="RTX 4090")
     seen = [(config, config.tokenizer.vocab_size) for config in machine.asked] + counted
@@ -274,7 +275,7 @@ def test_all_is_counted_with_the_vocabulary_that_the_corpus_has(
     assert {config.tokenizer.vocab_size for config, _ in seen} == {corpus.vocab_size}
     assert read_config(run).tokenizer.vocab_size == asked_for
     measured = len(machine.asked)
-    stopped_at("crammed.pipeline.train_and_export", train)
+    stopped_at("crammed.pretraining.train_and_export", train)
     assert len(machine.asked) == measured
 
 

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,12 @@ from crammed.report.page import write_report
 from crammed.report.verdict import verdict
 from crammed.rules.choosing import Asked, Choice, reasons
 from crammed.runs.directory import RunDir
+from crammed.runs.summary import Summary
 from crammed.terminal.progress import SILENT, Progress
 from support.corpora import numbered_files, write_corpus
 from support.html import Balanced
 from support.scores import BLIMP, GLUE, HELDOUT, PAPERS, evaluated
+from support.study import SUMMARY
 from support.text import documents, tiny, write_jsonl
 
 
@@ -334,7 +337,7 @@ def test_energy_is_shown_where_it_is_known(moved: Path, tmp_path: Path) -> None:
 def test_the_loss_after_training_is_a_mark_of_its_own() -> None:
     """Which no line joins to those on fewer rows; some runs have no others."""
     point = {"u": 0.5, "loss": 4.0, "loss@0.15": 3.0, "loss@0.25": 3.5}
-    summary = {"u": 1.0, "heldout": point}
+    summary = SimpleNamespace(u=1.0, heldout=point)
     run: dict[str, Any] = {"metrics": [point], "unigram": 5.0, "summary": summary}
     for points in ([point, point], []):
         figure = loss_figure([{**run, "on_the_way": points}])
@@ -369,15 +372,15 @@ def score(median: float, low: float, high: float, twin: float) -> dict[str, Any]
 
 def test_the_verdict_says_what_a_run_achieved() -> None:
     config = tiny("crammed", budget={"limit": "12updates"})
-    summary: dict[str, Any] = {
-        "heldout": {"loss@0.15": 3.0},
-        "unigram_cross_entropy": 5.0,
-        "epochs": 2.0,
-        "tokens": 64 * config.data.row_length,
-        "parameters": 9000,
-        "corpus": {"vocab_size": config.tokenizer.vocab_size},
-        "ended_short": "training ended at 40 % of its schedule; raise the budget",
-    }
+    summary = Summary.model_validate(
+        {
+            **SUMMARY,
+            **{"epochs": 2.0, "tokens": 64 * config.data.row_length, "parameters": 9000},
+            "ended_short": "training ended at 40 % of its schedule; raise the budget",
+        }
+    )
+    summary.heldout["loss@0.15"] = 3.0
+    summary.corpus.vocab_size = config.tokenizer.vocab_size
     tasks = {
         "up": score(60.0, 58.0, 62.0, 50.0),
         "same": score(50.5, 49.0, 52.0, 50.0),
@@ -396,5 +399,5 @@ def test_the_verdict_says_what_a_run_achieved() -> None:
     assert said["Why this size"].startswith(f"{config.model.layers} x {config.model.width} (9 k ")
     assert reasons(config, Choice(), 32) in said["Why this size"]
     for loss, words in ((4.5, "Little more than how often"), (5.2, "No more than how often")):
-        summary["heldout"]["loss@0.15"] = loss
+        summary.heldout["loss@0.15"] = loss
         assert dict(verdict(config, Choice(), summary, {}))["What it learned"].startswith(words)

@@ -22,10 +22,10 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError, Interrupted
 from crammed.machine.device import Device
 from crammed.model.count import block_matrix_parameters
-from crammed.pipeline import result, train_and_export
 from crammed.planning.forecast import forecast
-from crammed.planning.measure import Speed
+from crammed.planning.parts import PartTimes
 from crammed.planning.settling import announce
+from crammed.pretraining import result, train_and_export
 from crammed.report.page import write_report
 from crammed.rules.choosing import Asked, Choice, choose
 from crammed.rules.early_end import EarlyEnd, ended_short
@@ -43,7 +43,7 @@ from crammed.runs.directory import RunDir, read_config
 from crammed.runs.logs import read_metrics
 from crammed.study.arms import load_study
 from crammed.terminal.progress import SILENT, Progress
-from crammed.training.heldout import rows_on_the_way
+from crammed.training.heldout_meter import rows_on_the_way
 from crammed.training.loop import pretrain
 from crammed.training.plan import Planner, Update
 from support.text import FakeClock, tiny
@@ -208,8 +208,7 @@ def test_it_is_said_before_and_after_and_kept(tmp_path: Path, corpus: Corpus, cp
     foreseen, over = (line for line in said.getvalue().splitlines() if line[:7] == "corpus ")
     assert foreseen.startswith("corpus  is read 0.25 times (budget.most_epochs), so the run ends ")
     assert over.startswith("corpus  was read 0.247 times (budget.most_epochs), so the run ended ")
-    early = EarlyEnd.read(printed["early_end"])
-    assert early is not None
+    early = EarlyEnd(**printed["early_end"])
     assert early.share == pytest.approx(0.25, abs=0.01)
     assert early.text_tokens == tokens
     assert early.text_bytes == pytest.approx(corpus.manifest["characters"])  # which is all ASCII
@@ -289,7 +288,7 @@ def test_a_run_that_reaches_the_end_of_its_schedule_does_not_end_short() -> None
 
 
 def test_the_forecast_ends_where_the_run_does() -> None:
-    speed = Speed(update=0.5, row=0.01, compile=2.0, memory=None, microbatch_rows=8, low=0.5)
+    speed = PartTimes(update=0.5, row=0.01, compile=2.0, memory=None, microbatch_rows=8, low=0.5)
     planned = forecast(of_text("1h", 2.0), 256, 400, speed)
     assert (planned["updates"], planned["epochs"]) == (100, 2.0)
     assert planned["tokens"] == 100 * 8 * 32

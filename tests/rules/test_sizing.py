@@ -18,7 +18,7 @@ from crammed.rules.sizing import (
     FOLLOWERS,
     MOST_EPOCHS,
     SHAPES,
-    Size,
+    Candidate,
     batch_tokens,
     best_of,
     expected_seconds,
@@ -109,10 +109,10 @@ def test_more_budget_never_chooses_a_smaller_size_nor_one_too_large_for_the_text
 ) -> None:
     parameters = [5e5 * 1.6**n for n in range(14)]
 
-    def sizes(compute: float) -> list[Size]:
+    def sizes(compute: float) -> list[Candidate]:
         tokens = [compute / 6 / size for size in parameters]
         return [
-            Size(int(size), read, None if text is None else read / text)
+            Candidate(int(size), read, None if text is None else read / text)
             for size, read in zip(parameters, tokens, strict=True)
         ]
 

@@ -16,6 +16,8 @@ from crammed.runs.directory import RunDir, read_config
 from crammed.runs.environment import environment
 from crammed.runs.logs import read_metrics
 from crammed.runs.resuming import as_begun, default_out
+from crammed.runs.summary import Summary
+from support.study import SUMMARY
 from support.text import tiny
 
 
@@ -260,5 +262,5 @@ def test_a_finished_run_has_its_logs_on_the_disk(
         run.metrics({"update": 1})
         run.event("stage")
         done.clear()
-        run.finish({})
+        run.finish(Summary.model_validate(SUMMARY))
     assert done == ["metrics.jsonl", "events.jsonl", "summary.json"]

@@ -14,13 +14,13 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files.writing import write_json
-from crammed.planning.settling import settled
 from crammed.rules.choosing import Asked
 from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_config
-from crammed.runs.resuming import as_begun, default_out, settle
+from crammed.runs.resuming import as_begun, asked_in, default_out
 from crammed.study.folder import Left
 from crammed.study.result import Run
+from support.settled import settled
 from support.study import run_of
 from support.text import MODEL
 
@@ -57,7 +57,7 @@ def fixed(corpus: Corpus) -> dict[str, Any]:
 def asked(corpus: Corpus, recipe: Path | None, *words: str, out: Path | None = None) -> Asked:
     named = None if recipe is None else str(recipe)
     overrides = {word.partition("=")[0]: word for word in (*MODEL, *words)}
-    return settle(out, named, list(overrides.values()), fixed(corpus))
+    return asked_in(out, named, list(overrides.values()), fixed(corpus))
 
 
 def trains(corpus: Corpus, recipe: Path | None, out: Path, *words: str) -> RunConfig:
@@ -131,7 +131,7 @@ def test_what_is_said_to_follow_the_budget_must_have_done_so(
 ) -> None:
     def begin(out: str, *words: str, fit: bool) -> Asked:
         own = [word for word in MODEL if not word.startswith("batch.rows")]
-        return settle(tmp_path / out, str(recipe), [*own, *words], fixed(corpus), fit=fit)
+        return asked_in(tmp_path / out, str(recipe), [*own, *words], fixed(corpus), fit=fit)
 
     for name, fit in (("fit", True), ("set", False)):
         chosen = settled(begin(name, "batch.rows=4", fit=fit), corpus.rows, lambda _: 1e9)
@@ -171,12 +171,12 @@ def test_a_folder_with_no_more_than_a_corpus_becomes_another_run(
         write_json(out / "corpus" / "manifest.json", {})
     before = read_config(out)
     changed(recipe)
-    assert settle(out, str(recipe), sources, {}).config == before
-    other = settle(out, str(recipe), [*sources, "seed=1"], {})
+    assert asked_in(out, str(recipe), sources, {}).config == before
+    other = asked_in(out, str(recipe), [*sources, "seed=1"], {})
     assert (other.config.seed, other.config.masking.rate) == (1, 0.3)
     assert other.config.tokenizer == before.tokenizer
     with pytest.raises(InputError, match=r"data\.sources"):
-        settle(out, str(recipe), ["data.sources=[other.jsonl]"], {})
+        asked_in(out, str(recipe), ["data.sources=[other.jsonl]"], {})
 
 
 def test_a_run_without_a_folder_named_is_found_again(
@@ -217,7 +217,7 @@ def test_a_study_goes_on_and_begins_no_run_with_a_recipe_that_has_changed(
 
     def train(run: Left, command: list[str], place: Any, keep: Any) -> Run:
         recipe, *overrides = command[3:-8]
-        wanted = settle(run.folder, recipe, overrides, {**fixed(corpus), "seed": run.seed})
+        wanted = asked_in(run.folder, recipe, overrides, {**fixed(corpus), "seed": run.seed})
         with RunDir.open(run.folder, wanted.config) as folder:
             write_json(folder.path / "summary.json", {})
         trained.append(f"{run.arm}-{run.seed}, masking {wanted.config.masking.rate:g}")

@@ -55,8 +55,7 @@ def declared(tmp_path: Path, judges: str | None = None, **typed: Any) -> list[tu
     judging = ["blimp", "glue.cola@own.yaml"]
     own = {"judges": judging, "blimp": "../blimp.jsonl", "glue": "../glue"}
     file.write_text(json.dumps({**values, **own}))
-    call = studies._Call(str(file), [], None, [], BUDGET, 1, tmp_path / "out", 1, None)
-    found = studies._judges(call, judges, typed.get("blimp"), typed.get("glue"))
+    found = studies._judges(str(file), judges, typed.get("blimp"), typed.get("glue"))
     assert all(each.by in ("", "@own") for each in found)
     return [(each.suite, each.data.resolve(), each.tasks) for each in found]
 

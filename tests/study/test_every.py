@@ -8,21 +8,22 @@ from typing import Any
 
 import pytest
 
-from crammed.budget import Budget, Ledger, Work, format_seconds
+import crammed.study.request
+from crammed.budget import Budget, format_seconds
 from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
 from crammed.files.writing import write_json
 from crammed.machine.workers import cores
-from crammed.planning.gauge import Pace
+from crammed.planning.speed import Measured
 from crammed.rules.recipe import load_config
 from crammed.rules.sizing import flops_per_token, in_vocabulary
 from crammed.study.arms import read_study, study_names, with_words
+from crammed.study.request import Request
 from crammed.study.result import StudyResult
-from crammed.study.timing import Timing, updates_of
-from crammed.terminal.progress import SILENT
-from crammed.training.plan import Planner
+from crammed.study.timing import Timing
+from crammed.terminal.progress import SILENT, Progress
 from support.text import MODEL, write_jsonl
 
 MINUTE = Budget.parse("60s")
@@ -42,14 +43,14 @@ def every(
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A device of 1e9 FLOP/s on which nothing but rows takes time; what was measured."""
+    """A device of 1e9 FLOP/s on which only training takes time; what was measured."""
     asked: list[str] = []
 
-    def pace(config: RunConfig, *_: Any) -> Pace:
+    def speed(config: RunConfig, *_: Any) -> Measured:
         asked.append(f"{config.model.layers} x {config.model.width}, {config.optim.name}")
-        return Pace(0.0, 0.0, flops_per_token(config) * config.data.row_length / 1e9, 8)
+        return Measured(1e9, False)
 
-    monkeypatch.setattr("crammed.study.timing.training_pace", pace)
+    monkeypatch.setattr("crammed.study.timing.training_speed", speed)
     monkeypatch.setattr("crammed.study.timing.HELD_OUT", 0.0)
     monkeypatch.setattr(Timing, "_starting", lambda _: 0.0)
     return asked
@@ -214,19 +215,6 @@ def test_seconds_follow_from_the_kind_of_budget() -> None:
     assert updates == pytest.approx(tokens * 1000 * 8192 * 128 / 1e9)
 
 
-@pytest.mark.parametrize("budget", ["1e6tok", "3e14flop", "700updates"])
-@pytest.mark.parametrize("ramp", [0.0, 0.6])
-def test_updates_are_counted_as_a_run_makes_them(budget: str, ramp: float) -> None:
-    asked = config(budget, "batch.rows=8", f"batch.ramp={ramp:g}", "batch.quantum=1")
-    planner = Planner(asked, asked.tokenizer.vocab_size, None, Ledger(()))
-    work = Work()
-    while (update := planner.next(work)) is not None:
-        work += update.cost
-    counted = list(updates_of(asked))
-    assert sum(n for n, _ in counted) == pytest.approx(work.updates, rel=0.02)
-    assert sum(n * rows for n, rows in counted) == pytest.approx(work.rows, rel=0.02)
-
-
 def test_a_study_that_is_refused_does_not_hide_what_the_others_cost(
     tmp_path: Path, corpus: Corpus, capsys: Any
 ) -> None:
@@ -249,7 +237,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The calls of studies, none of which trains anything."""
     calls: list[Any] = []
 
-    def run(call: Any, judges: Any) -> StudyResult:
+    def run(call: Request, progress: Progress) -> StudyResult:
         calls.append(call)
         if call.name == "masking":
             raise InputError("arm masks-15: no memory")
@@ -260,7 +248,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         arms = {"a": {"words": [], "runs": runs}}
         return StudyResult.model_validate({"baseline": "a", "arms": arms})
 
-    monkeypatch.setattr(studies, "_run", run)
+    monkeypatch.setattr("crammed.study.request.run", run)
     monkeypatch.setattr("crammed.report.study.write_study_page", lambda _, page, *__: page)
     return calls
 
@@ -299,14 +287,14 @@ def test_what_was_prepared_is_kept_where_the_first_study_is_refused(
     tmp_path: Path, ran: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And where it is not refused any more, it takes what another has prepared."""
-    run, refused = studies._run, ["ablation"]
+    run, refused = crammed.study.request.run, ["ablation"]
 
-    def refusing(call: Any, *others: Any) -> StudyResult:
+    def refusing(call: Request, progress: Progress) -> StudyResult:
         if call.name in refused:
             raise InputError("arm plain: no memory")
-        return run(call, *others)
+        return run(call, progress)
 
-    monkeypatch.setattr(studies, "_run", refusing)
+    monkeypatch.setattr("crammed.study.request.run", refusing)
     monkeypatch.setattr(studies, "_say_costs", lambda *_, **__: None)
     shared = tmp_path / "out" / "architecture" / "corpora" / "base"
     for _ in range(2):

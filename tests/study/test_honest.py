@@ -20,7 +20,9 @@ from crammed.cli import studies
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files.writing import read_json, write_json
+from crammed.files.writing import write_json
+from crammed.machine.device import Device
+from crammed.planning.speed import Measured
 from crammed.study import board, checks, folder, runner
 from crammed.study.arms import load_study
 from crammed.study.board import Board
@@ -90,7 +92,6 @@ def use(monkeypatch: pytest.MonkeyPatch, ends: Any) -> None:
         yield Place(ends)
 
     monkeypatch.setattr(runner, "opened", opened)
-    monkeypatch.setattr(folder, "read_summary", lambda run: read_json(run / "summary.json"))
 
 
 def test_a_failure_is_said_while_the_others_train(
@@ -139,12 +140,12 @@ def test_a_call_with_nothing_to_do_does_nothing(
     small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32", "batch.rows=8"]
     measured: list[str] = []
 
-    def measure(config: RunConfig) -> float:
+    def measure(config: RunConfig, device: Device) -> Measured:
         measured.append(config.recipe)
-        return 1e9
+        return Measured(1e9, False)
 
     use(monkeypatch, lambda _: Ended(0, "", ""))
-    monkeypatch.setattr(folder, "measuring", lambda *_: measure)
+    monkeypatch.setattr("crammed.planning.settling.training_speed", measure)
 
     def call() -> dict[str, Any]:
         studies.study(name, small, corpus.path, Budget.parse("10m"), 2, out, 2, True)
@@ -162,7 +163,7 @@ def test_a_call_with_nothing_to_do_does_nothing(
         (folder, "read_summary"),
         (checks, "device_of"),
         (folder, "device_of"),
-        (folder, "measuring"),
+        (folder, "settle"),
     ):
         monkeypatch.setattr(owner, work, lambda *_, **__: pytest.fail("there is nothing to do"))
     page = "crammed.report.study.write_study_page"
@@ -196,7 +197,7 @@ def test_a_run_that_finished_as_its_study_was_killed_counts(
 
 def test_the_progress_line_tells_how_far_each_run_is(tmp_path: Path) -> None:
     clock = FakeClock()
-    shown = Board(3, clock, Counter({"plain": 1, "muon": 0}), Counter({"muon": 1}))
+    shown = Board(3, clock, Counter({"plain": 1, "muon": 0, "late": 0}), Counter({"muon": 1}))
     runs = [Left(arm, 1, tmp_path / arm) for arm in ("plain", "muon", "late")]
 
     def log(arm: str, *shares: float) -> None:
@@ -207,105 +208,34 @@ def test_the_progress_line_tells_how_far_each_run_is(tmp_path: Path) -> None:
     log("plain", 0.1)
     log("muon", *[0.01] * 1000, 0.2)
     done, words, left = shown.look(runs)
-    assert left == math.inf
     assert done == pytest.approx(2.3)
+    assert left == math.inf
     assert words == "1 finished; 1 failed; plain seed 1: 10 %; muon seed 1: 20 %"
-    clock.now += 60.0
     log("plain", 0.1, 0.4)
     done, words, left = shown.look(runs)
-    assert left == pytest.approx(140.0)  # "late" takes 200 seconds, too, and has had 60
     assert done == pytest.approx(2.6)
-    assert "plain seed 1: 40 %, 2m left; muon seed 1: 20 %" in words
+    assert left == math.inf
+    assert "plain seed 1: 40 %; muon seed 1: 20 %" in words
+    clock.now += 120.0
     shown.ended(runs[0], failed=False)
+    assert shown.look(runs[1:])[2] == pytest.approx(120.0 * (9 - 3.2) / 2)
     assert shown.of_arm("plain") == "2 of 3 runs"
     assert board.share_done(tmp_path / "late") is None
 
 
 def test_the_progress_line_counts_judging(tmp_path: Path) -> None:
-    """A run that takes three minutes, and a minute with its judges."""
-    clock = FakeClock()
-    shown = Board(4, clock, Counter({"plain": 0}))
-    first, second, third = (Left("plain", n, tmp_path / f"{n}", None, JUDGES) for n in range(3))
-
-    def log(run: Left, share: float) -> None:
-        run.folder.mkdir(exist_ok=True)
-        (run.folder / "metrics.jsonl").write_text(json.dumps({"u": share}) + "\n")
-
-    def look(run: Left, seconds: float) -> tuple[float, str]:
-        clock.now += seconds
-        done, words, _ = shown.look([run])
-        return round(done, 6), words.partition("; ")[2].removeprefix(f"plain seed {run.seed}: ")
-
-    log(first, 0.0)
-    look(first, 0.0)
-    log(first, 0.99)
-    assert look(first, 178.2) == (0.495, "99 %, 2s until it is judged")
-    (first.folder / "final").mkdir()
-    assert look(first, 0.0) == (0.5, "held-out loss and export")
-    write_json(first.folder / "summary.json", SUMMARY)
-    assert look(first, 1.8) == (0.5, "judging, 0s so far")
-    assert look(first, 50.0) == (0.5, "judging, 50s so far")
-    clock.now += 10.0
-    shown.ended(first, failed=False)
-
-    log(second, 0.0)
-    look(second, 0.0)
-    log(second, 0.5)
-    assert look(second, 90.0) == (1.375, "50 %, 2m 30s left")
-    write_json(second.folder / "summary.json", SUMMARY)
-    assert look(second, 90.0) == (1.75, "judging, 1m left")
-    assert look(second, 30.0) == (1.875, "judging, 30s left")
-    assert look(second, 90.0) == (2.0, "judging, 2m so far")
-    shown.ended(second, failed=True)
-
-    log(third, 1.0)
-    write_json(third.folder / "summary.json", SUMMARY)
-    trained = replace(third, before=run_of())  # only a judge was added
-    assert look(trained, 0.0) == (2.0, "1 failed; plain seed 2: judging, 1m left")
-    assert look(trained, 15.0)[0] == 2.25
-    assert look(replace(third, judges=()), 0.0)[0] == 3.0
-
-
-def test_a_study_that_goes_on_knows_at_once_how_long_it_will_take(tmp_path: Path) -> None:
-    """Two arms of one and three minutes, and half a minute of judging, two runs at a time."""
-    clock = FakeClock()
-    arms = {}
-    for arm, took in (("plain", 60.0), ("wide", 180.0)):
-        done = run_of(seconds=took - 10.0, whole_seconds=took, judging_seconds={"blimp": 30.0})
-        arms[arm] = Arm(words=[], runs={"0": done})
-    runs = [Left(arm, n, tmp_path / f"{arm}-{n}", None, JUDGES) for n in (1, 2) for arm in arms]
-
-    def begun(*left: Left) -> Board:
-        return Board.of(arms, 3, left, Finished.of(arms), Progress(None, clock=clock))
-
-    other = replace(runs[0], judges=(*JUDGES, Judge("glue", tmp_path)))
-    assert begun(other).judged == math.inf
-    shown = begun(*runs)
-    assert shown.look(runs[:2]) == (2.0, "2 finished", (4 * 30 + 2 * 60 + 2 * 180) / 2)
-    clock.now += 20.0  # nothing shows yet how fast the runs are
-    assert shown.look(runs[:2])[2] == 300.0 - 20.0
-    for run, shares in ((runs[0], (0.0, 0.5)), (runs[1], (0.0,))):
-        run.folder.mkdir()
-        for share in shares:
-            (run.folder / "metrics.jsonl").write_text(json.dumps({"u": share}) + "\n")
-            assert shown.look(runs[:2])[2] < math.inf
-            clock.now += 50.0
-    clock.now -= 50.0
-    (runs[0].folder / "metrics.jsonl").write_text(json.dumps({"u": 1.0}) + "\n")
-    # The first run has taken 120 seconds before its judges, not 60; others will take twice, too.
-    each = [30.0, 2 * 180.0 + 30.0 - 120.0, 120.0 + 30.0, 2 * 180.0 + 30.0]
-    assert shown.look(runs[:2])[2] == pytest.approx(sum(each) / 2)
-    shown.ended(runs[0], failed=False)
-    (runs[1].folder / "metrics.jsonl").write_text('{"u": 0.75}\n')
-    resumed = begun(runs[1], runs[3])
-    assert resumed.look([runs[1]])[2] == 2 * 180.0 + 2 * 30.0
-    clock.now += 20.0
-    (runs[1].folder / "metrics.jsonl").write_text('{"u": 0.8}\n')
-    # A twentieth took 20 seconds, so the whole run would have taken 400.
-    assert resumed.look([runs[1]])[2] == pytest.approx(80.0 + 400.0 + 2 * 30.0)
-    trained = [replace(runs[2], before=run_of())]  # of which only the judge is left
-    alone = begun(*trained)
-    assert alone.look(trained)[2] == 30.0
+    run = Left("plain", 0, tmp_path, None, JUDGES)
+    done = run_of(seconds=50.0, whole_seconds=60.0, judging_seconds={"blimp": 30.0})
+    arms, clock = {"plain": Arm(words=[], runs={"1": done})}, FakeClock()
+    shown = Board.of(arms, 2, [run], Finished.of(arms), clock)
+    (tmp_path / "metrics.jsonl").write_text('{"u": 0.5}\n')
+    assert shown.look([run]) == (1.25, "1 finished; plain seed 0: 50 %", 0.75 * 90.0)
+    (tmp_path / "final").mkdir()
+    said = "1 finished; plain seed 0: held-out loss and export"
+    assert shown.look([run]) == (1.5, said, 45.0)
+    write_json(tmp_path / "summary.json", SUMMARY)
+    assert shown.look([run]) == (1.5, "1 finished; plain seed 0: judging", 45.0)
+    assert shown.look([replace(run, judges=())])[0] == 2.0
 
 
 def test_arms_of_another_call_are_not_counted(
@@ -329,5 +259,4 @@ def test_arms_of_another_call_are_not_counted(
     said = io.StringIO()
     run_study(fewer, corpus, BUDGET, 3, tmp_path / "out", 1, Progress(said))
     assert boards[0].finished == {"plain": 3, "muon": 3}
-    assert boards[0].before.keys() == {"plain", "muon", "slow"}
     assert "study  6 finished" in said.getvalue()

@@ -9,9 +9,9 @@ import torch
 
 from crammed.config import RunConfig
 from crammed.data.masking import predicted_positions
-from crammed.planning.measure import Speed
+from crammed.planning.parts import PartTimes
 from crammed.runs.directory import RunDir
-from crammed.training import checkpoint, heldout
+from crammed.training import checkpoint, heldout_meter
 from crammed.training.plan import Update
 from crammed.training.step import TrainStep
 from support.text import FakeClock, tiny
@@ -22,7 +22,7 @@ def timed_config(*overrides: str, budget: str) -> RunConfig:
     return tiny("crammed", "batch.rows=8", "batch.ramp=0.0", *overrides, budget={"limit": budget})
 
 
-def play_costs(patch: pytest.MonkeyPatch, clock: FakeClock, speed: Speed) -> None:
+def play_costs(patch: pytest.MonkeyPatch, clock: FakeClock, speed: PartTimes) -> None:
     """Replace training by advancing this clock by the times of `speed`."""
 
     def gradients(step: TrainStep, rows: torch.Tensor, update: Update, first: int = 0) -> object:
@@ -45,4 +45,4 @@ def play_costs(patch: pytest.MonkeyPatch, clock: FakeClock, speed: Speed) -> Non
     patch.setattr(TrainStep, "prepare", lasting(speed.compile, None))
     patch.setattr(RunDir, "heartbeat", lasting(speed.log, None))
     patch.setattr(checkpoint, "save_file", lasting(speed.checkpoint / 2, None))
-    patch.setattr(heldout, "heldout_loss", lasting(speed.evaluate, {"loss@0.15": 1.0}))
+    patch.setattr(heldout_meter, "heldout_loss", lasting(speed.evaluate, {"loss@0.15": 1.0}))

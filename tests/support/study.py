@@ -13,15 +13,21 @@ from crammed.study.folder import Left
 from crammed.study.result import Run, run_folder
 from crammed.study.runner import _command
 
+LOSSES = {"loss@0.15": 4.0, "loss@0.25": 5.0}
 SUMMARY = {
-    "tokens": 10,
-    "updates": 6,
-    "parameters": 5,
-    "exaflop": 1e-9,
-    "charged_seconds": 2.0,
-    "heldout": {"loss@0.15": 4.0, "loss@0.25": 5.0},
+    **{"recipe": "crammed", "identity": "", "seed": 0, "budget": "6updates", "u": 1.0},
+    **{"charged_seconds": 2.0, "accounts": {"step": 2.0}, "parameters": 5, "updates": 6},
+    **{"tokens": 10, "epochs": 1.0, "tokens_per_second": 5.0, "exaflop": 1e-9},
+    **{"peak_exaflop": None, "peak_source": None, "device": "cpu", "dtype": "float32"},
+    "heldout": {**LOSSES, "bits_per_character@0.15": 1.0, "bits_per_character@0.25": 1.2},
+    **{"unigram_cross_entropy": 5.0, "mask_token": "[MASK]", "fill_mask": []},
+    "corpus": {
+        **{"sha256": "", "sources": [], "documents": 1, "characters": 9, "tokens": 9},
+        "vocab_size": 8,
+    },
+    "export": {"format": "custom", "reasons": [], "logit_difference": None},
 }
-"""The part of a run's summary that a study reads."""
+"""The summary of a run."""
 
 
 def run_of(loss: float = 4.0, **more: Any) -> Run:

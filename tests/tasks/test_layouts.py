@@ -190,7 +190,6 @@ def test_all_of_glue_data_is_read(tmp_path: Path) -> None:
         assert data.scored.keys() == task.numbers.keys()
         assert data.test.keys() == task.test.keys()
         assert any('He said " no' in texts for texts in data.train.texts)
-        assert data.official is False
         for rows in data.test.values():
             assert [int(n) for n in rows.index] == [0]
     assert labels == {
@@ -273,7 +272,7 @@ def hub_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
 def test_a_suite_of_the_hub(hub_suite: Suite) -> None:
     assert tasks_in(hub_suite, None) == ["bad", "mine", "gone"]
     data = read_task(hub_suite.tasks["mine"], None, hub_suite)
-    assert data.rows == {"train": 5, "validation": 3}
+    assert (len(data.train), len(data.scored["mine"])) == (5, 3)
     assert data.train.texts[1] == (ROWS[1]["text"],)
     assert data.test == {}
     assert data.sha256 == read_task(hub_suite.tasks["mine"], None, hub_suite).sha256
@@ -289,4 +288,5 @@ def test_a_suite_of_the_hub_whose_repository_was_converted(
     parquet(tmp_path / "copy/one/train/0000.parquet", ROWS)
     parquet(tmp_path / "copy/one/validation/0000.parquet", ROWS[:2])
     suite = hub_suite.model_copy(update={"hub": str(tmp_path / "copy"), "converted": True})
-    assert read_task(suite.tasks["mine"], None, suite).rows == {"train": 5, "validation": 2}
+    data = read_task(suite.tasks["mine"], None, suite)
+    assert (len(data.train), len(data.scored["mine"])) == (5, 2)

@@ -62,8 +62,7 @@ def test_classes_by_number(tmp_path: Path) -> None:
     assert data.train.labels.dtype == np.float32
     assert data.train.index == [7, 1]
     assert data.labels == ("no", "yes")
-    assert (data.outputs, len(data.train), data.rows) == (2, 2, {"train": 2, "validation": 2})
-    assert data.official is None
+    assert (data.outputs, len(data.train), len(data.scored["mine"])) == (2, 2, 2)
 
 
 def test_classes_by_name_are_found_in_training(tmp_path: Path) -> None:
@@ -277,14 +276,6 @@ def test_a_scored_split_may_have_its_own_columns_and_folder(tmp_path: Path) -> N
     suite = suite_of(scored={"n": at}, labels=2, rows={"train": 2, "more/test": 1})
     data = read_task(suite.tasks["mine"], tmp_path, suite)
     assert data.scored["n"].texts == [("c",)]
-    assert data.rows == {"train": 2, "more/test": 1}
-    assert data.official is True
-
-
-def test_official_sizes_decide_what_is_official(tmp_path: Path) -> None:
-    assert read(tmp_path, TWO, rows={"train": 2, "validation": 2}).official is True
-    assert read(tmp_path, TWO, rows={"train": 3, "validation": 2}).official is False
-    assert read(tmp_path, TWO, rows={"train": 2}).official is None
 
 
 def test_test_splits_need_no_labels(tmp_path: Path) -> None:
@@ -297,7 +288,6 @@ def test_test_splits_need_no_labels(tmp_path: Path) -> None:
     assert data.test["Mine.tsv"].texts == [("c",), ("d",)]
     assert np.isnan(data.test["Mine.tsv"].labels).all()
     assert data.test["Mine.tsv"].index == [0, 5]
-    assert (data.official, data.rows["test"]) == (True, 2)
     suite = suite_of(**fields)
     without = read_task(suite.tasks["mine"], tmp_path, suite, test=False)
     assert without.test == {}
@@ -376,5 +366,6 @@ def test_every_built_in_task_reads_rows_of_its_columns(tmp_path: Path, name: str
         data = read_task(task, tmp_path, suite)
         assert data.scored.keys() == task.numbers.keys()
         assert data.test.keys() == task.test.keys()
-        assert set(data.rows.values()) == {3}
+        every = (data.train, *data.scored.values(), *data.test.values())
+        assert {len(rows) for rows in every} == {3}
         assert data.train.labels.tolist() == [0, 1, 0]

@@ -157,7 +157,7 @@ def test_all_begin_with_the_leader_s_embeddings(tmp_path: Path, corpus: Corpus) 
 
 MEASURED = """
 import crammed.planning.settling as settling
-from crammed.planning.gauge import Measured
+from crammed.planning.speed import Measured
 def measured(config, device):
     speed = {speed}
     assert speed, "measured by a process that does not lead"

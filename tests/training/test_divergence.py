@@ -15,7 +15,7 @@ from crammed.data.corpus import Corpus
 from crammed.errors import Diverged, Interrupted
 from crammed.machine.device import Device
 from crammed.model.tensors import all_finite, read_tensors
-from crammed.pipeline import train_and_export
+from crammed.pretraining import train_and_export
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.logs import read_lines, read_metrics
 from crammed.terminal.progress import SILENT, Progress
@@ -156,7 +156,7 @@ def test_a_model_whose_held_out_loss_is_not_finite_is_not_handed_over(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny("crammed", budget={"limit": "3updates"})
-    monkeypatch.setattr("crammed.pipeline.heldout_loss", lambda *_: {"loss@0.15": math.inf})
+    monkeypatch.setattr("crammed.pretraining.heldout_loss", lambda *_: {"loss@0.15": math.inf})
     with RunDir.open(tmp_path / "run", config) as run:
         with pytest.raises(Diverged, match="no finite held-out loss"):
             train_and_export(run, corpus, cpu, SILENT)

@@ -19,9 +19,10 @@ from crammed.export.huggingface import export
 from crammed.files.hashes import sha256
 from crammed.machine.device import Device
 from crammed.model.trained import load_trained
-from crammed.pipeline import train_and_export
+from crammed.pretraining import train_and_export
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.logs import read_lines, read_metrics
+from crammed.runs.summary import Summary
 from crammed.terminal.progress import SILENT
 from crammed.training.checkpoint import Checkpoints
 from crammed.training.loop import pretrain
@@ -29,7 +30,7 @@ from support.command import crammed, dying, python
 from support.text import MODEL, tiny
 
 
-def finish(config: RunConfig, corpus: Corpus, out: Path, cpu: Device) -> dict[str, Any]:
+def finish(config: RunConfig, corpus: Corpus, out: Path, cpu: Device) -> Summary:
     with RunDir.open(out, config) as run:
         return train_and_export(run, corpus, cpu, SILENT)
 
@@ -51,7 +52,7 @@ def test_killed_between_any_two_writes_the_last_stage_ends_in_the_same_files(
     model = [*MODEL, "compute.device=cpu", "compute.dtype=float32"]
     command = ["pretrain", *model, "--corpus", str(corpus.path), "--budget=3updates", "--json"]
     trained = tmp_path / "trained"
-    killed = python(*dying("crammed.pipeline:trained_model"), *command, "--out", trained)
+    killed = python(*dying("crammed.pretraining:trained_model"), *command, "--out", trained)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     config = read_config(trained)
     shutil.copytree(trained, tmp_path / "whole")
@@ -81,7 +82,7 @@ def test_after_a_failed_export_training_does_not_go_on(
         raise InputError("the disk is full")
 
     with monkeypatch.context() as patched:  # most of the hour is left, as after a stall
-        patched.setattr("crammed.pipeline.export", failing)
+        patched.setattr("crammed.pretraining.export", failing)
         updates = 0
 
         def stalled(self: Any) -> bool:
@@ -99,9 +100,9 @@ def test_after_a_failed_export_training_does_not_go_on(
 
     monkeypatch.setattr("crammed.training.step.TrainStep.gradients", further)
     summary = finish(config, corpus, run, cpu)
-    assert summary["updates"] == before[-1]["update"] == 4
+    assert summary.updates == before[-1]["update"] == 4
     assert read_metrics(run) == before
-    assert summary["tokens"] == 4 * 8 * 32
+    assert summary.tokens == 4 * 8 * 32
     again = export(load_trained(run), tmp_path / "again")  # export/ is of the model in final/
     assert sha256(again.path / "model.safetensors") == sha256(run / "export" / "model.safetensors")
 
@@ -153,7 +154,7 @@ def test_a_signal_while_the_end_is_written_ends_the_process(
         patched.setattr(Checkpoints, "save_end", signalled)
         with pytest.raises(Interrupted, match="SIGTERM after 3 updates"):
             finish(config, corpus, tmp_path / "run", cpu)
-    assert finish(config, corpus, tmp_path / "run", cpu)["updates"] == 3
+    assert finish(config, corpus, tmp_path / "run", cpu).updates == 3
 
 
 def test_a_run_that_its_rule_ended_is_over(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
@@ -207,7 +208,7 @@ def test_a_finished_run_whose_model_is_damaged_says_so(
 ) -> None:
     config, out = tiny("demo", "model.layers=1", budget={"limit": "2updates"}), tmp_path / "run"
     summary = finish(config, corpus, out, cpu)
-    assert finish(config, corpus, out, cpu)["heldout"] == summary["heldout"]
+    assert finish(config, corpus, out, cpu).heldout == summary.heldout
     with (out / "final" / "model.safetensors").open("ab") as file:
         file.write(b"\0")
     with pytest.raises(InputError, match=r"final is damaged .* with another --out"):

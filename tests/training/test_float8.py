@@ -24,7 +24,7 @@ from crammed.training.float8 import (
     FORWARD,
     MARGIN,
     Float8Linear,
-    Scales,
+    Float8Scales,
     quantised,
 )
 from crammed.training.precision import training_copy
@@ -192,8 +192,8 @@ def test_a_compiler_leaves_nothing_of_the_inputs_to_the_backward_pass() -> None:
 # --- scales from one update to the next
 
 
-def scales_of(found: Scales | TrainStep) -> dict[str, float]:
-    state = found.state() if isinstance(found, Scales) else found.loss_scale()
+def scales_of(found: Float8Scales | TrainStep) -> dict[str, float]:
+    state = found.state() if isinstance(found, Float8Scales) else found.loss_scale()
     assert state is not None
     return state
 
@@ -202,7 +202,7 @@ def test_scales_are_those_of_the_update_before() -> None:
     """Whatever this update's values are; beyond the margin they saturate."""
     draw = torch.Generator().manual_seed(0)
     layer = layer_of(False, draw)
-    scales, x = Scales(layer), torch.randn(32, 48, generator=draw)
+    scales, x = Float8Scales(layer), torch.randn(32, 48, generator=draw)
 
     def through(times: float) -> Tensor:
         total: Tensor = layer(times * x).square().sum()
@@ -220,7 +220,7 @@ def test_scales_are_those_of_the_update_before() -> None:
 
 
 def test_scales_stay_where_nothing_useful_was_seen() -> None:
-    scales = Scales(layer_of(False, torch.Generator().manual_seed(0)))
+    scales = Float8Scales(layer_of(False, torch.Generator().manual_seed(0)))
     scales.restore({".input": 2.0, ".gradient": 3.0})
     for seen in ((0.0, torch.nan), (torch.inf, 0.0)):
         scales.note([torch.tensor(value) for value in seen])

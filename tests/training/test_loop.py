@@ -20,7 +20,7 @@ from crammed.errors import InputError
 from crammed.machine.device import Device
 from crammed.model.count import train_flops_per_token
 from crammed.runs.logs import read_lines, read_metrics
-from crammed.training.heldout import FEWEST_ROWS, MOST_ROWS, rows_on_the_way
+from crammed.training.heldout_meter import FEWEST_ROWS, MOST_ROWS, rows_on_the_way
 from crammed.training.plan import Planner, Update
 from crammed.training.step import TrainStep
 from support.steps import after_gradients

@@ -19,9 +19,9 @@ from crammed.machine.device import Device
 from crammed.model import cooccurrence
 from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import train_flops_per_token
-from crammed.planning import measure
+from crammed.planning import parts
 from crammed.planning.forecast import forecast
-from crammed.planning.measure import Speed, measure_speed
+from crammed.planning.parts import PartTimes, measure_speed
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training import start
 from crammed.training.build import new_model
@@ -137,14 +137,14 @@ def test_no_more_is_counted_than_the_run_reads(limit: str, tokens: int) -> None:
 def test_a_budget_of_time_pays_for_the_start(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, speed = FakeClock(), Speed(0.5, 0.0, 2.0, None, 8)
+    clock, speed = FakeClock(), PartTimes(0.5, 0.0, 2.0, None, 8)
     play_costs(monkeypatch, clock, speed)
 
     def lasting(*_: object) -> None:
         clock.now += 7.0
 
     monkeypatch.setattr(start, "begin_with_neighbours", lasting)
-    monkeypatch.setattr(measure, "begin_with_neighbours", lasting)
+    monkeypatch.setattr(parts, "begin_with_neighbours", lasting)
     config = asked("60s", "batch.rows=8", "train.heldout_every=null")
     trained = train(config, corpus, tmp_path / "run", cpu, SILENT, clock)
     assert trained.accounts["compile"] == 9.0

@@ -17,7 +17,7 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.files.writing import write_json
 from crammed.machine.device import Device
-from crammed.pipeline import train_and_export
+from crammed.pretraining import train_and_export
 from crammed.rules.recipe import load_config
 from crammed.runs.directory import RunDir
 from crammed.study.arms import Study, study_names

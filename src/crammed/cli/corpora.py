@@ -60,7 +60,7 @@ def prepare(
     from crammed.data.show import describe_corpus
     from crammed.files.folders import behind_links
 
-    asked, _ = configure(words, {}, budget, None, data, None, fit=fit)
+    asked, _, _ = configure(words, {}, budget, None, data, None, fit=fit)
     if out is None:
         raise InputError("name the corpus directory to create: --out CORPUS_DIR")
     out = behind_links(out)
@@ -88,13 +88,13 @@ def prepare(
 
 def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerConfig]:
     """A function that chooses the tokenizer, by the model that suits a number of tokens."""
-    from crammed.planning.settling import device_of, measuring
-    from crammed.rules.choosing import choose, shape_of
+    from crammed.planning.settling import device_of, settle
+    from crammed.rules.choosing import shape_of
 
-    measure = measuring(device_of(asked.nominally()), progress)
+    device = device_of(asked.nominally())  # a wrong one ends the command here
 
     def chosen(tokens: float) -> TokenizerConfig:
-        config = choose(asked, tokens / asked.config.data.row_length, measure).config
+        config = settle(asked, tokens / asked.config.data.row_length, device, progress).config
         layers, width = shape_of(config)
         tokenizer = config.tokenizer
         progress.line(f"vocabulary  {tokenizer.vocab_size:,}, which suits {layers} x {width}")

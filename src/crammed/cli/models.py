@@ -92,8 +92,8 @@ def evaluate(
     """Score an encoder on tasks, BLiMP or held-out text; compare two."""
     from crammed.evaluation import evaluation
     from crammed.evaluation.scores.table import show
+    from crammed.evaluation.suite import raise_for_failed_tasks
     from crammed.files.writing import check_file, write_json
-    from crammed.pipeline import raise_for_failed_tasks
 
     for file in filter(None, (out, submission)):
         check_file(file)

@@ -68,8 +68,9 @@ def configure(
     fit: bool = False,
     needs_data: bool = True,
     out: Path | None = None,
-) -> tuple[Asked, Corpus | None]:
-    """Read what a command asks for, and open the corpus if a prepared one is given.
+    last: str | None = None,
+) -> tuple[Asked, Corpus | None, Path | None]:
+    """Read what a command asks for, open the corpus if a prepared one is given, find the run.
 
     Args:
         words: a recipe and overrides.
@@ -77,45 +78,56 @@ def configure(
         fit: let everything that has a rule follow from the budget, unless `words` set it.
         needs_data: refuse a configuration without any data.
         out: the folder to train in, if it was named.
+        last: name of the file that only a finished run has, for commands that train; without
+            `out`, they go on with an unfinished run of what is asked for, or begin one.
 
     Raises:
         InputError: options or overrides are invalid or contradict each other.
     """
-    from crammed.data.corpus import Corpus
-    from crammed.runs.resuming import settle
+    from crammed.runs.resuming import as_begun, asked_in, default_out
 
     recipe, overrides = _recipe_and_overrides(words or [])
     if recipe is not None:
         _refuse_text(recipe, reads_text=needs_data and corpus_dir is None)
-    refuse_twice(overrides, "--budget", "budget.limit", budget is not None)
-    refuse_twice(overrides, "--seed", "seed", seed is not None)
-    refuse_twice(overrides, "--data", "data.sources", bool(data))
-    refuse_twice(overrides, "--corpus", "corpus", corpus_dir is not None)
-    refuse_twice(overrides, "--fit", "follows_budget", fit)
-    refuse_twice(overrides, "--tasks or --glue", "finetune.tasks", "finetune" in fixed)
-    if budget is not None:
-        fixed["budget"] = {"limit": budget}
-    if seed is not None:
-        fixed["seed"] = seed
-    corpus = None
-    if corpus_dir is not None:
-        if data:
-            raise InputError("use --data or --corpus, not both")
-        if theirs := [word for word in overrides if re.match(r"(data|tokenizer)[.=]", word)]:
-            raise InputError(
-                f"{theirs[0]}: the corpus was prepared with its own settings; prepare another one"
-            )
-        corpus = Corpus(corpus_dir)
+    for option, key, given in (
+        ("--budget", "budget.limit", budget is not None),
+        ("--seed", "seed", seed is not None),
+        ("--data", "data.sources", bool(data)),
+        ("--corpus", "corpus", corpus_dir is not None),
+        ("--fit", "follows_budget", fit),
+        ("--tasks or --glue", "finetune.tasks", "finetune" in fixed),
+    ):
+        refuse_twice(overrides, option, key, given)
+    fixed |= {} if budget is None else {"budget": {"limit": budget}}
+    fixed |= {} if seed is None else {"seed": seed}
+    corpus = None if corpus_dir is None else _opened(corpus_dir, overrides, data)
+    if corpus is not None:
         fixed |= corpus.settings()
     elif data:
         fixed["data"] = {"sources": [absolute_source(name) for name in data]}
-    asked = settle(out, recipe, overrides, fixed, fit=fit)
+    asked = asked_in(out, recipe, overrides, fixed, fit=fit)
     asked = asked.of_corpus(corpus.vocab_size if corpus is not None else None)
     if corpus is None and asked.choice is not None and asked.config.corpus is not None:
         raise InputError(f"{out} was begun with a prepared corpus: name it, with --corpus")
     if needs_data and corpus is None and not asked.config.data.sources:
         raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
-    return asked, corpus
+    if out is None and last is not None:
+        out = default_out(asked, Path(corpus_dir or asked.config.data.sources[0].path).name, last)
+        asked = as_begun(out, asked)
+    return asked, corpus, out
+
+
+def _opened(corpus_dir: Path, overrides: list[str], data: list[str] | None) -> Corpus:
+    """A prepared corpus; refuse what else would say how to prepare one."""
+    from crammed.data.corpus import Corpus
+
+    if data:
+        raise InputError("use --data or --corpus, not both")
+    if theirs := [word for word in overrides if re.match(r"(data|tokenizer)[.=]", word)]:
+        raise InputError(
+            f"{theirs[0]}: the corpus was prepared with its own settings; prepare another one"
+        )
+    return Corpus(corpus_dir)
 
 
 def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from crammed.config import RunConfig
     from crammed.data.corpus import Corpus
     from crammed.machine.cards import Card
-    from crammed.planning.measure import Speed
+    from crammed.planning.parts import PartTimes
     from crammed.rules.choosing import Asked, Chosen, Measure
     from crammed.terminal.progress import Progress
 
@@ -68,7 +68,7 @@ def plan(
         raise InputError("--device measures nothing: leave --seconds out")
     overrides = [word for word in words or [] if "=" in word]
     refuse_twice(overrides, "--device", "compute.device", device is not None)
-    asked, opened = configure(words, {}, budget, None, None, corpus, fit=fit, needs_data=False)
+    asked, opened, _ = configure(words, {}, budget, None, None, corpus, fit=fit, needs_data=False)
     rows = opened.rows if opened is not None else None
     with shown_progress() as progress:
         show_recipe(progress, asked)
@@ -106,19 +106,19 @@ class _Speeds:
     """
 
     measure: Measure
-    whole: Callable[[RunConfig], Speed]
+    whole: Callable[[RunConfig], PartTimes]
     nominal: float | None = None
     card: Card | None = None
 
 
 def _here(asked: Asked, corpus: Corpus | None, seconds: float, progress: Progress) -> _Speeds:
-    from crammed.planning.measure import measure_speed
-    from crammed.planning.settling import device_of, measuring
+    from crammed.planning.parts import measure_speed
+    from crammed.planning.settling import Measuring, device_of
 
     rows = corpus.rows if corpus is not None else None
     device = device_of(asked.nominally(rows), rows)
     return _Speeds(
-        measuring(device, progress),
+        Measuring(device, progress),
         lambda config: measure_speed(config, corpus, device, seconds, progress),
     )
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.budget import Budget
 from crammed.cli.options import (
     BudgetOption,
     CorpusOption,
@@ -25,14 +24,9 @@ from crammed.errors import InputError, TaskFailed
 from crammed.quantity import counted
 
 if TYPE_CHECKING:
-    from crammed.study.arms import Study
-    from crammed.study.corpora import Corpora
-    from crammed.study.costs import Cost
-    from crammed.study.folder import Chooser
     from crammed.study.judges import Judge
+    from crammed.study.request import Request
     from crammed.study.result import StudyResult
-    from crammed.study.timing import Timing
-    from crammed.terminal.progress import Progress
 
 
 EVERY = "all"
@@ -104,8 +98,9 @@ def study(
         muon: []                        # overrides of this arm
         adamw: [optim.name=adamw]
     """
-    from crammed.study.arms import read_study
+    from crammed.study.arms import read_study, study_names
     from crammed.study.places import default_jobs
+    from crammed.study.request import Request
 
     if name is None:
         _list_studies(as_json)
@@ -120,16 +115,36 @@ def study(
         raise InputError("use --data or --corpus, not both")
     refuse_twice([w for w in words or [] if "=" in w], "--budget", "budget.limit", given=True)
     texts = [absolute_source(each) for each in data or []]
-    call = _Call(name, words or [], corpus, texts, budget, seeds, out, jobs or default_jobs(), ray)
-    calls = _every(call) if name == EVERY else [call]
-    asked = [_judges(each, judges, blimp, glue) for each in calls]
+    given = (name, words or [], corpus, texts, budget, seeds, out, jobs or default_jobs(), (), ray)
+    every = study_names() if name == EVERY else [name]
+    requests = [
+        replace(
+            Request(*given),
+            name=each,
+            out=out / each if name == EVERY else out,
+            judges=_judges(each, judges, blimp, glue),
+        )
+        for each in every
+    ]
     if dry_run or name == EVERY:
-        _say_costs(calls, asked, alone=dry_run, as_json=as_json)
+        _say_costs(requests, alone=dry_run, as_json=as_json)
     if not dry_run:
-        _run_each(calls, asked, as_json=as_json)
+        _run_each(requests, as_json=as_json)
 
 
-def _run_each(calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, as_json: bool) -> None:
+def _judges(
+    study: str, names: str | None, blimp: Path | None, glue: Path | None
+) -> Sequence[Judge]:
+    """The judges and the data that were typed, or those of the study's file."""
+    from crammed.study.arms import read_study
+    from crammed.study.judges import judges_of
+
+    own = read_study(study)
+    wanted = own.judges if names is None else filter(None, names.split(","))
+    return judges_of(wanted, blimp, glue, own.judge_data)
+
+
+def _run_each(requests: Sequence[Request], *, as_json: bool) -> None:
     """Run studies one after the other, write their pages, and print what they found.
 
     If one of several is refused, the others still run.
@@ -138,29 +153,30 @@ def _run_each(calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, as_j
         InputError: the only study is refused.
         TaskFailed: studies were refused, runs failed, or scores are missing.
     """
+    from crammed.study.request import run, sharing
     from crammed.study.table import findings
 
-    several = len(calls) > 1
+    several = len(requests) > 1
     results: dict[str, StudyResult] = {}
     printed: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}
-    for call, asked in zip(calls, judges, strict=True):
-        try:
-            result = _run(_sharing(call, calls), asked)
-        except InputError as error:
-            if not several:
-                raise
-            refused[call.name] = str(error)
-            with shown_progress() as progress:
-                progress.line(f"{call.name}  refused: {error}")
-            continue
-        results[call.name], page = result, str(_write_page(call.out))
-        printed[call.name] = {**result.values(), **findings(result), "report": page}
+    for request in requests:
+        with shown_progress() as progress:
+            try:
+                result = run(sharing(request, requests), progress)
+            except InputError as error:
+                if not several:
+                    raise
+                refused[request.name] = str(error)
+                progress.line(f"{request.name}  refused: {error}")
+                continue
+        results[request.name], page = result, str(_write_page(request.out))
+        printed[request.name] = {**result.values(), **findings(result), "report": page}
         if not as_json:
             _print_study(result, page)
     if as_json:
         whole = {**printed, **{name: {"refused": why} for name, why in refused.items()}}
-        print_result(whole if several else printed[calls[0].name], as_json, [])
+        print_result(whole if several else printed[requests[0].name], as_json, [])
     _raise_for(results, refused, several=several)
 
 
@@ -199,166 +215,38 @@ def _raise_for(
         )
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What was typed for one study."""
-
-    name: str
-    words: list[str]
-    corpus: Path | None
-    texts: list[str]
-    budget: Budget
-    seeds: int
-    out: Path
-    jobs: int
-    cluster: str | None
-
-    @property
-    def study(self) -> Study:
-        """The study with the words of the command in its base, as it was read."""
-        from crammed.study.arms import read_study, with_words
-
-        return with_words(read_study(self.name), self.words)
-
-
-def _every(call: _Call) -> list[_Call]:
-    """The call for each built-in study, in a folder of its own."""
-    from crammed.study.arms import study_names
-
-    return [replace(call, name=name, out=call.out / name) for name in study_names()]
-
-
-def _judges(
-    call: _Call, names: str | None, blimp: Path | None, glue: Path | None
-) -> Sequence[Judge]:
-    """The judges and the data that were typed, or those of the study's file."""
-    from crammed.study.arms import read_study
-    from crammed.study.judges import judges_of
-
-    study = read_study(call.name)
-    wanted = study.judges if names is None else filter(None, names.split(","))
-    return judges_of(wanted, blimp, glue, study.judge_data)
-
-
-def _sharing(call: _Call, calls: Sequence[_Call]) -> _Call:
-    """The call with the corpus that another study has prepared, if all its arms read one corpus."""
-    from crammed.study.preparing import FOLDER
-
-    prepared = [each for each in calls if (each.out / FOLDER / "base" / "manifest.json").exists()]
-    if call.corpus is not None or call in prepared or _has_corpora(call):
-        return call
-    shared = next((each for each in prepared if not _has_corpora(each)), None)
-    return call if shared is None else replace(call, corpus=shared.out / FOLDER / "base", texts=[])
-
-
-def _has_corpora(call: _Call) -> bool:
-    """Whether arms of the study have corpora of their own."""
-    from crammed.study.corpora import is_of_corpus
-    from crammed.study.preparing import BY
-
-    study = call.study
-    words = [word for arm in study.arms for word in study.words(arm)]
-    return any(is_of_corpus(word) or word.startswith(BY) for word in words)
-
-
-def _say_costs(
-    calls: Sequence[_Call], judges: Sequence[Sequence[Judge]], *, alone: bool, as_json: bool
-) -> None:
+def _say_costs(requests: Sequence[Request], *, alone: bool, as_json: bool) -> None:
     """Print what studies cost, on standard output if that is all that was asked for.
 
     If one of several is refused, the others are still counted.
     """
+    from crammed.study.costs import Cost
+    from crammed.study.request import cost
     from crammed.study.timing import Timing
 
     costs: dict[str, Cost] = {}
     refused: dict[str, str] = {}
     with shown_progress() as progress:
         timing = Timing(progress)
-        for call, asked in zip(calls, judges, strict=True):
+        for request in requests:
             try:
-                costs[call.name] = _cost(call, asked, timing)
+                costs[request.name] = cost(request, timing)
             except InputError as error:
-                if len(calls) == 1:
+                if len(requests) == 1:
                     raise
-                refused[call.name] = str(error)
-        lines = [(name, str(cost)) for name, cost in costs.items()]
+                refused[request.name] = str(error)
+        lines = [(name, str(each)) for name, each in costs.items()]
         lines += [(name, f"refused: {why}") for name, why in refused.items()]
-        if len(calls) > 1 and costs:
+        if len(requests) > 1 and costs:
             first, *others = costs.values()
             lines.append((EVERY, str(sum(others, first))))
         if not alone:
             for name, said in lines:
                 progress.line(f"{name}  {said}")
             return
-    values = {name: cost.values() for name, cost in costs.items()}
+    values = {name: each.values() for name, each in costs.items()}
     values |= {name: {"refused": why} for name, why in refused.items()}
     print_result(values, as_json, lines)
-
-
-def _cost(call: _Call, judges: Sequence[Judge], timing: Timing) -> Cost:
-    """The cost of what is left of a study, before anything is prepared."""
-    from crammed.data.corpus import Corpus
-    from crammed.study.arms import load_study
-    from crammed.study.corpora import ArmCorpora, Corpora
-    from crammed.study.costs import cost_of
-    from crammed.study.folder import going_on
-    from crammed.study.preparing import planned_corpora
-
-    asked: Study = call.study
-    corpora: ArmCorpora
-    if call.corpus is not None:
-        corpora = Corpora(Corpus(call.corpus))
-    else:
-        corpora = planned_corpora(asked, call.texts, call.budget, call.out)
-    loaded = load_study(call.name, corpora, call.budget, call.words)
-    loaded = going_on(loaded, asked, call.out)
-    given = (call.budget, call.seeds, call.out, call.jobs)
-    cost = cost_of(loaded, corpora, *given, timing, judges)
-    return cost if call.cluster is None else replace(cost, jobs=None)
-
-
-def _run(call: _Call, judges: Sequence[Judge]) -> StudyResult:
-    """Prepare the corpora of a study, check its arms, and run it."""
-    from crammed.study.arms import left_out, load_study
-    from crammed.study.folder import Chooser, going_on
-    from crammed.study.places import threads_of
-    from crammed.study.runner import run_study
-
-    name, words, budget, out = call.name, call.words, call.budget, call.out
-    with shown_progress() as progress:
-        chooser = Chooser(out, threads_of(call.jobs), progress)
-        corpora = _corpora(call, chooser, progress)
-        loaded = load_study(name, corpora, budget, words, chooser)
-        loaded = going_on(loaded, call.study, out)
-        if same := left_out(name, loaded):
-            progress.line(f"study  without {', '.join(same)}: at this budget the same as others")
-        return run_study(
-            loaded,
-            corpora,
-            budget,
-            call.seeds,
-            out,
-            call.jobs,
-            progress,
-            chooser.chosen,
-            judges,
-            call.cluster,
-        )
-
-
-def _corpora(call: _Call, chooser: Chooser, progress: Progress) -> Corpora:
-    """The corpus that was named, or those of the arms, prepared once all arms have been checked."""
-    from crammed.data.corpus import Corpus
-    from crammed.study.arms import load_study
-    from crammed.study.checks import check_budgets
-    from crammed.study.corpora import Corpora
-    from crammed.study.preparing import planned_corpora, prepare_corpora
-
-    if call.corpus is not None:
-        return Corpora(Corpus(call.corpus))
-    planned = planned_corpora(call.study, call.texts, call.budget, call.out)
-    check_budgets(load_study(call.name, planned, call.budget, call.words), planned, call.budget)
-    return prepare_corpora(planned, call.out, chooser.tokenizer, progress)
 
 
 def _print_study(result: StudyResult, page: str) -> None:

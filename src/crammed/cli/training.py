@@ -58,18 +58,16 @@ def run(
     """Do everything: prepare, pretrain, evaluate, export, report."""
     from crammed.machine.device import choose_kind
     from crammed.pipeline import run_everything
-    from crammed.runs.resuming import as_begun, default_out
     from crammed.training.memory import refuse_too_large
     from crammed.training.plan import refuse_too_little
 
     fixed: dict[str, Any] = {}
     if tasks is not None or glue is not None:
         fixed["finetune"] = {"tasks": task_names(tasks, glue)}
-    asked, opened = configure(words, fixed, budget, seed, data, corpus, fit=fit, out=out)
-    name = corpus.name if corpus is not None else Path(asked.config.data.sources[0].path).name
-    if out is None:
-        out = default_out(asked, name, "report.html")
-        asked = as_begun(out, asked)
+    asked, opened, out = configure(
+        words, fixed, budget, seed, data, corpus, fit=fit, out=out, last="report.html"
+    )
+    assert out is not None
     known = (opened.vocab_size, opened.rows) if opened is not None else (None, None)
     config = asked.nominally(known[1])
     vocab = known[0] or config.tokenizer.vocab_size
@@ -94,19 +92,18 @@ def pretrain(
     """Train an encoder on a corpus within a budget, and export it."""
     from crammed.machine.workers import world_size
     from crammed.planning.settling import device_of, told
-    from crammed.runs.resuming import as_begun, default_out
     from crammed.training.distributed import compare_folders, compare_setups, follow, joined_group
     from crammed.training.plan import refuse_too_little
 
     if corpus is None:
         raise InputError("name the corpus to train on: --corpus CORPUS_DIR")
-    asked, opened = configure(words, {}, budget, seed, None, corpus, fit=fit, out=out)
-    assert opened is not None
     if out is None and world_size() > 1:
         raise InputError("several processes need a common run directory: --out RUN_DIR")
-    if out is None:
-        out = default_out(asked, corpus.name, "summary.json")
-        asked = as_begun(out, asked)
+    asked, opened, out = configure(
+        words, {}, budget, seed, None, corpus, fit=fit, out=out, last="summary.json"
+    )
+    assert opened is not None
+    assert out is not None
     rough = asked.nominally(opened.rows)
     refuse_too_little(rough, opened.vocab_size, opened.rows)
     device = device_of(rough, opened.rows, out)
@@ -128,12 +125,12 @@ def _lead(
     asked: Asked, corpus: Corpus, out: Path, device: Device, progress: Progress, group: Group | None
 ) -> dict[str, Any]:
     """Settle what is trained, train it, and let the other processes follow; return the result."""
-    from crammed.pipeline import result, train_and_export
-    from crammed.planning.settling import measuring, settled, tell
+    from crammed.planning.settling import settle, tell
+    from crammed.pretraining import result, train_and_export
     from crammed.runs.directory import RunDir
     from crammed.training.distributed import compare_folders, compare_setups
 
-    chosen = settled(asked, corpus.rows, measuring(device, progress, group))
+    chosen = settle(asked, corpus.rows, device, progress, group)
     if group is not None:
         tell(chosen, group)
         compare_setups(chosen.config, corpus, device, group)
@@ -162,7 +159,7 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     beside = beside_unigram(heldout["loss@0.15"], result["unigram_cross_entropy"])
     if result["export"]["format"] == "custom":
         trust = ", trust_remote_code=True"
-    early = EarlyEnd.read(result.get("early_end"))
+    early = EarlyEnd(**result["early_end"]) if result.get("early_end") else None
     spent = early.share if early is not None else result["u"]
     lines = [
         (

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from crammed.config.choice import choices_of
+from crammed.config.kinds import kinds_of
 
 PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
 Size = Annotated[int, Field(gt=0, le=2**20)]
@@ -29,7 +29,7 @@ class Section(BaseModel):
         if not isinstance(values, Mapping):
             return values
         chosen = dict(values)
-        for name, choice in choices_of(cls).items():
+        for name, choice in kinds_of(cls).items():
             given = chosen.get(name)
             if isinstance(given, Mapping) and choice.key not in given:
                 chosen[name] = {choice.key: choice.default, **given}

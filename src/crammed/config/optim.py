@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from crammed.config.base import Beta, PositiveFloat, Section
-from crammed.config.choice import KeepsValues
+from crammed.config.kinds import KeepsValues
 
 Decay = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from crammed.config.choice import Choice, choices_of, is_section, subsection
+from crammed.config.kinds import Kinds, is_section, kinds_of, subsection
 from crammed.errors import InputError
 from crammed.hints import did_you_mean
 
@@ -226,7 +226,7 @@ def _shown(given: object) -> str:
 def _deeper(section: Any, key: str, prefix: str) -> str:
     """``did you mean optim.lr? `` if a section below has a key of this name."""
     for name in getattr(section, "model_fields", {}):
-        choice = choices_of(section).get(name)
+        choice = kinds_of(section).get(name)
         kinds = choice.kinds.values() if choice is not None else [subsection(section, name)]
         if any(key in getattr(kind, "model_fields", {}) for kind in kinds):
             return f"did you mean {prefix}{name}.{key}? "
@@ -245,7 +245,7 @@ class _Location:
 
     holds: Any
     path: str = ""
-    choice: Choice | None = None
+    choice: Kinds | None = None
     kind: str = ""
 
     def below(self, part: str) -> _Location:
@@ -254,7 +254,7 @@ class _Location:
             kind = f" with {self.path}.{self.choice.key}={part}"
             return _Location(self.choice.kinds.get(part), self.path, kind=kind)
         path = f"{self.path}.{part}" if self.path else part
-        if is_section(self.holds) and (choice := choices_of(self.holds).get(part)):
+        if is_section(self.holds) and (choice := kinds_of(self.holds).get(part)):
             return _Location(None, path, choice)
         return _Location(subsection(self.holds, part), path)
 

@@ -9,7 +9,7 @@ finetuning/  runs the jobs
 scores/      metrics, intervals, means, and their tables
 submission   predictions for a leaderboard
 comparison   compares two models from their evaluation folders
-blimp, heldout   suites without fine-tuning
+blimp, heldout_score   suites without fine-tuning
 fill_mask    examples for the report of a run
 sentences    sentences and words of text in any language
 """

@@ -8,7 +8,7 @@ A pair is correct if the good sentence has the higher score; a tie counts as wro
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,11 +39,8 @@ class Pair(NamedTuple):
     field: str
 
 
-def read_pairs(path: Path, per_paradigm: int | None = None) -> list[Pair]:
+def read_pairs(path: Path) -> list[Pair]:
     """Read a JSON-lines file, or a folder of them such as the official data.
-
-    Args:
-        per_paradigm: take only the first so many pairs of each paradigm; None takes all.
 
     Raises:
         InputError: there is no such file, or a line does not hold a pair.
@@ -53,13 +50,7 @@ def read_pairs(path: Path, per_paradigm: int | None = None) -> list[Pair]:
         files = sorted(file for file in path.iterdir() if ".jsonl" in file.suffixes)
     elif not path.exists():
         raise InputError(f"no BLiMP data at {path}: name a .jsonl file, or a folder of them")
-    seen: Counter[str] = Counter()
-    pairs = []
-    for file in files:
-        for pair in _read(file):
-            seen[pair.paradigm] += 1
-            if per_paradigm is None or seen[pair.paradigm] <= per_paradigm:
-                pairs.append(pair)
+    pairs = [pair for file in files for pair in _read(file)]
     if not pairs:
         raise InputError(f"{path} holds no pairs of sentences (as .jsonl, .jsonl.gz or .jsonl.zst)")
     return pairs
@@ -86,16 +77,12 @@ def _read(file: Path) -> Iterator[Pair]:
 
 
 def blimp_score(
-    backbone: Backbone,
-    path: Path,
-    device: torch.device,
-    per_paradigm: int | None = None,
-    progress: Progress = SILENT,
+    backbone: Backbone, path: Path, device: torch.device, progress: Progress = SILENT
 ) -> dict[str, Any]:
     """Score an encoder; all shares are in percent.
 
     Args:
-        path: the data, and `per_paradigm` how much of it, see `read_pairs`.
+        path: the data, see `read_pairs`.
 
     Returns:
         ``pairs`` and ``paradigms``, how many there are; ``official``, whether they are all of
@@ -107,7 +94,7 @@ def blimp_score(
         InputError: the data cannot be read, a sentence is longer than the model allows, or the
             model has no masked-language-model head or no mask token.
     """
-    pairs = read_pairs(path, per_paradigm)
+    pairs = read_pairs(path)
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
     scores = sentence_scores(backbone, sentences, device, progress)
     right = scores[0::2] > scores[1::2]

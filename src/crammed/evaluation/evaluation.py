@@ -13,7 +13,7 @@ from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.blimp import blimp_score
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.folder import EvaluationFolder, default_folder
-from crammed.evaluation.heldout import heldout_score
+from crammed.evaluation.heldout_score import heldout_score
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.submission import submit
 from crammed.evaluation.suite import Scores, SuiteEvaluator

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from crammed.config import Protocol
-from crammed.errors import InputError
+from crammed.errors import InputError, TaskFailed
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.engine import Numerics
@@ -260,3 +260,21 @@ class _SplitWriter:
 def _majority_class(rows: Rows) -> int:
     labels = rows.labels[rows.labels >= 0].astype(np.int64)
     return int(np.bincount(labels).argmax())
+
+
+def raise_for_failed_tasks(suites: Mapping[str, Any], *, said: bool = False) -> None:
+    """Raise `TaskFailed` if a task of a suite has no score.
+
+    Args:
+        suites: scores as JSON, by name of the suite; `said` if their faults have been printed.
+    """
+    reasons = [
+        name if said else f"{name}: {entry['failed']}"
+        for scores in suites.values()
+        for name, entry in scores.get("tasks", {}).items()
+        if "failed" in entry
+    ]
+    if reasons:
+        raise TaskFailed(
+            f"finished, but these tasks have no score: {(', ' if said else '; ').join(reasons)}"
+        )

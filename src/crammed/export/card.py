@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from crammed.budget import format_seconds
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.model.count import parameters
 from crammed.model.trained import TrainedModel
 from crammed.quantity import counted
+from crammed.runs.summary import Training
 
 _USE = """```python
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
@@ -25,7 +24,7 @@ print(fill("A sentence with one {mask} in it."))
 _WHY = ", and\n`trust_remote_code=True` lets transformers run the Python code in this folder"
 
 
-def model_card(final: TrainedModel, format: str, summary: dict[str, Any] | None) -> str:
+def model_card(final: TrainedModel, format: str, training: Training | None) -> str:
     """Markdown that describes the model, how it was trained and how to load it."""
     config = final.config
     trust, why = (", trust_remote_code=True", _WHY) if format == "custom" else ("", "")
@@ -44,17 +43,17 @@ def model_card(final: TrainedModel, format: str, summary: dict[str, Any] | None)
         f"tokens; inputs of up to {config.max_length} tokens.",
         "",
     ]
-    if summary is not None:
+    if training is not None:
         heldout = ", ".join(
             f"{value:.3f} with {100 * float(name.removeprefix('loss@')):.0f} % masked"
-            for name, value in summary["heldout"].items()
+            for name, value in training.heldout.items()
             if name.startswith("loss@")
         )
         lines += [
-            f"- recipe `{summary['recipe']}`, seed {summary['seed']}, budget {summary['budget']}",
-            f"- {summary['tokens']:,} tokens in {counted(summary['updates'], 'update')}, "
-            f"{format_seconds(summary['charged_seconds'])} charged, "
-            f"{summary['exaflop']:.3g} exaFLOP, on {summary['device']}",
+            f"- recipe `{training.recipe}`, seed {training.seed}, budget {training.budget}",
+            f"- {training.tokens:,} tokens in {counted(training.updates, 'update')}, "
+            f"{format_seconds(training.charged_seconds)} charged, "
+            f"{training.exaflop:.3g} exaFLOP, on {training.device}",
             f"- held-out loss in nats per masked token: {heldout}",
             "",
         ]

@@ -21,6 +21,7 @@ from crammed.files.folders import check_vacant, new_folder
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import write_json
 from crammed.model.trained import TrainedModel, save_weights
+from crammed.runs.summary import Training
 from crammed.terminal.quiet import quiet_transformers
 
 Format = Literal["auto", "modernbert", "bert", "custom"]
@@ -59,7 +60,7 @@ class Exported:
 
 
 def export(
-    final: TrainedModel, out: Path, wanted: Format = "auto", summary: dict[str, Any] | None = None
+    final: TrainedModel, out: Path, wanted: Format = "auto", training: Training | None = None
 ) -> Exported:
     """Write the model to the new folder `out`.
 
@@ -67,7 +68,7 @@ def export(
     Custom code loads with ``trust_remote_code=True``.
 
     Args:
-        summary: the run's summary, for the model card.
+        training: what training did, for the model card.
 
     Raises:
         InputError: the wanted format cannot represent the model, or `out` is not new or empty.
@@ -87,7 +88,7 @@ def export(
         write_json(folder / "config.json", {**config, **ids})
         save_weights(folder / "model.safetensors", weights, format="pt")
         _write_tokenizer(final, folder)
-        (folder / "README.md").write_text(model_card(final, chosen, summary), "utf-8")
+        (folder / "README.md").write_text(model_card(final, chosen, training), "utf-8")
         difference = verify(final, folder, custom=chosen == "custom")
     return Exported(out, chosen, tuple(reasons), difference)
 

@@ -174,10 +174,54 @@ class CrammedModel(CrammedPreTrainedModel):
         )
 
 
-class CrammedForMaskedLM(CrammedPreTrainedModel):
+class _WithHead(CrammedPreTrainedModel):
+    """Logits from hidden states, and their loss if there are labels.
+
+    Attributes:
+        output_kind: class of the output.
+        of_choices: whether rows are [B, C, S], one sequence per choice, and logits [B, C].
+    """
+
+    output_kind: type
+    of_choices = False
+
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """The logits for hidden states [B, S, D]."""
+        raise NotImplementedError
+
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """A mean over the labels that are not -100."""
+        return _cross_entropy(logits, labels)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        given: tuple[Tensor | None, ...]
+        given = input_ids, attention_mask, token_type_ids, inputs_embeds
+        if self.of_choices:
+            given = tuple(None if each is None else each.flatten(0, 1) for each in given)
+        encoded = self.encode(given, output_attentions, output_hidden_states)
+        logits = self.logits_of(encoded.last_hidden_state)
+        if self.of_choices:
+            logits = logits.view(-1, (inputs_embeds if input_ids is None else input_ids).shape[1])
+        loss = None if labels is None else self.loss_of(logits, labels)
+        return self.give(self.output_kind, encoded, return_dict, loss=loss, logits=logits)
+
+
+class CrammedForMaskedLM(_WithHead):
     """Logits over the vocabulary; the decoder is the token embedding itself."""
 
+    output_kind = MaskedLMOutput
     start = MaskedLM.start
+    logits_of = MaskedLM.decode
 
     def __init__(self, config: CrammedConfig) -> None:
         super().__init__(config, MaskedLM)
@@ -194,50 +238,19 @@ class CrammedForMaskedLM(CrammedPreTrainedModel):
             self.decoder_bias = nn.Parameter(resized, requires_grad=bias.requires_grad)
         return embeddings
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> MaskedLMOutput | tuple[Any, ...]:
-        given = input_ids, attention_mask, token_type_ids, inputs_embeds
-        encoded = self.encode(given, output_attentions, output_hidden_states)
-        logits = MaskedLM.decode(self, encoded.last_hidden_state)
-        loss = None if labels is None else _cross_entropy(logits, labels)
-        return self.give(MaskedLMOutput, encoded, return_dict, loss=loss, logits=logits)
 
-
-class CrammedForSequenceClassification(CrammedPreTrainedModel):
+class CrammedForSequenceClassification(_WithHead):
     """Logits over classes from the first token."""
+
+    output_kind = SequenceClassifierOutput
+    logits_of = SequenceClassifier.classify
 
     def __init__(self, config: CrammedConfig) -> None:
         super().__init__(config, SequenceClassifier, config.num_labels)
         self.classifier_kind = config.classifier
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> SequenceClassifierOutput | tuple[Any, ...]:
-        given = input_ids, attention_mask, token_type_ids, inputs_embeds
-        encoded = self.encode(given, output_attentions, output_hidden_states)
-        logits = SequenceClassifier.classify(self, encoded.last_hidden_state)
-        loss = None if labels is None else self._loss(logits, labels)
-        return self.give(SequenceClassifierOutput, encoded, return_dict, loss=loss, logits=logits)
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of `config.problem_type`, which follows from the labels where it is not set."""
         problem = self.config.problem_type
         if problem is None and self.config.num_labels == 1:
@@ -251,57 +264,28 @@ class CrammedForSequenceClassification(CrammedPreTrainedModel):
         return _cross_entropy(logits, labels)
 
 
-class CrammedForMultipleChoice(CrammedPreTrainedModel):
+class CrammedForMultipleChoice(_WithHead):
     """Logits over choices [B, C], one sequence per choice: ids, mask and types are [B, C, S]."""
+
+    output_kind = MultipleChoiceModelOutput
+    of_choices = True
+    logits_of = SequenceClassifier.classify
 
     def __init__(self, config: CrammedConfig) -> None:
         super().__init__(config, SequenceClassifier, 1)
         self.classifier_kind = config.classifier
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> MultipleChoiceModelOutput | tuple[Any, ...]:
-        given = input_ids, attention_mask, token_type_ids, inputs_embeds
-        rows = tuple(None if each is None else each.flatten(0, 1) for each in given)
-        encoded = self.encode(rows, output_attentions, output_hidden_states)
-        choices = (inputs_embeds if input_ids is None else input_ids).shape[1]
-        logits = SequenceClassifier.classify(self, encoded.last_hidden_state).view(-1, choices)
-        loss = None if labels is None else _cross_entropy(logits, labels)
-        return self.give(MultipleChoiceModelOutput, encoded, return_dict, loss=loss, logits=logits)
 
-
-class CrammedForTokenClassification(CrammedPreTrainedModel):
+class CrammedForTokenClassification(_WithHead):
     """Logits over classes at every token."""
+
+    output_kind = TokenClassifierOutput
+    logits_of = TokenClassifier.classify
 
     def __init__(self, config: CrammedConfig) -> None:
         super().__init__(config, TokenClassifier, config.num_labels)
         self.post_init()
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> TokenClassifierOutput | tuple[Any, ...]:
-        given = input_ids, attention_mask, token_type_ids, inputs_embeds
-        encoded = self.encode(given, output_attentions, output_hidden_states)
-        logits = TokenClassifier.classify(self, encoded.last_hidden_state)
-        loss = None if labels is None else _cross_entropy(logits, labels)
-        return self.give(TokenClassifierOutput, encoded, return_dict, loss=loss, logits=logits)
 
 
 class CrammedForQuestionAnswering(CrammedPreTrainedModel):

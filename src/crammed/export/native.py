@@ -49,54 +49,49 @@ NUMBERS: Holds = dict.fromkeys(
 MATRIX_STARTS = ("normal", "small", "megatron", "wang", "orthogonal")
 KNOWN_ACTIVATIONS = tuple(name for name, kind in ACTIVATIONS.items() if kind.transformers)
 
-MODERNBERT: Holds = {
+COMMON: Holds = {
     **NUMBERS,
-    "gated": (True,),
     "activation": KNOWN_ACTIVATIONS,
+    "embedding_norm": (True,),
+    "rotary_theta": ANY,
+    "head_transform": (True,),
+    "decoder_bias_start": ("zero", "log-frequency"),
+    "embedding_start": ("random", "cooccurrence"),
+    "matrix_start": MATRIX_STARTS,
+    "zero_outputs": BOTH,
+    "pooler_width": ANY,
+}
+
+MODERNBERT: Holds = {
+    **COMMON,
+    "gated": (True,),
     "norm": ("pre",),
     "norm_bias": BOTH,
-    "embedding_norm": (True,),
     "first_attention_norm": (False,),
     "final_norm": (True,),
     "linear_bias": BOTH,
     "qkv_bias": BOTH,
     "positions": tuple(name for name, kind in POSITIONS.items() if "modernbert" in kind.native),
-    "rotary_theta": ANY,
     "token_types": (0,),
-    "head_transform": (True,),
     "decoder_bias": BOTH,
-    "decoder_bias_start": ("zero", "log-frequency"),
-    "embedding_start": ("random", "cooccurrence"),
-    "matrix_start": MATRIX_STARTS,
     "attention_start": ("random", "neighbours"),
     "ffn_dropout": ("hidden",),
-    "zero_outputs": BOTH,
     "classifier": ("head-transform",),
-    "pooler_width": ANY,
 }
 BERT: Holds = {
-    **NUMBERS,
+    **COMMON,
     "gated": (False,),
-    "activation": KNOWN_ACTIVATIONS,
     "norm": ("post",),
     "norm_bias": (True,),
-    "embedding_norm": (True,),
     "first_attention_norm": (True,),
     "final_norm": (False,),
     "linear_bias": (True,),
     "qkv_bias": (True,),
     "positions": tuple(name for name, kind in POSITIONS.items() if "bert" in kind.native),
-    "rotary_theta": ANY,
     "token_types": ANY,
-    "head_transform": (True,),
     "decoder_bias": (True,),
-    "decoder_bias_start": ("zero", "log-frequency"),
-    "embedding_start": ("random", "cooccurrence"),
-    "matrix_start": MATRIX_STARTS,
     "ffn_dropout": ("residual",),
-    "zero_outputs": BOTH,
     "classifier": ("pooler",),
-    "pooler_width": ANY,
 }
 
 

@@ -9,11 +9,9 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import device
@@ -24,8 +22,6 @@ from crammed.config import ComputeConfig
 from crammed.errors import InputError
 from crammed.machine.cards import known_card
 from crammed.machine.workers import cores
-
-T = TypeVar("T")
 
 FP8_CAPABILITY = (8, 9)
 """Lowest CUDA capability whose hardware multiplies matrices in 8 bits."""
@@ -350,13 +346,3 @@ def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:
         (a @ a).sum().item()  # sync
         best = max(best, 2 * 1024**3 / (time.perf_counter() - began))
     return best
-
-
-def with_threads(threads: int | None, work: Iterator[T]) -> Iterator[T]:
-    """Do work in this process with a certain number of CPU threads; None changes nothing."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        yield from work
-    finally:
-        torch.set_num_threads(before)

@@ -20,6 +20,20 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
+@contextmanager
+def compute_threads(count: int | None) -> Iterator[None]:
+    """Compute with this many threads inside the context; None changes nothing."""
+    before = torch.get_num_threads()
+    if count in (None, before):
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Lanes:
     """The calling thread and `count` - 1 others, with one compute thread each.
 
@@ -36,15 +50,8 @@ class Lanes:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Make the calling thread a lane, with one compute thread, until the end of the context."""
-        before = torch.get_num_threads()
-        if self.count == 1 or before == 1:
+        with compute_threads(1 if self.count > 1 else None):
             yield
-            return
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
     def map(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
         """Results in the order of the jobs, of which as many run at a time as there are lanes.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from crammed.config import OptimConfig
 from crammed.machine.lanes import Lanes
 from crammed.model.blocks import Embedding, Norm, Scales
 from crammed.model.encoder import products_of
-from crammed.optim import adafactor, adam, muon, sgd
+from crammed.optim import muon, pytorch
 from crammed.optim.parameters import Parameters
 
 State = dict[str, Tensor]
@@ -24,6 +25,7 @@ class Optimizers:
     Attributes:
         param_groups: the groups of all optimizers.
         peaks: peak learning rate of each group, which the schedule's factor multiplies.
+        state: what is kept for each parameter, by whichever optimizer.
     """
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
@@ -31,7 +33,9 @@ class Optimizers:
         self._group_of = {p: g for part in parts for g in part.param_groups for p in g["params"]}
         self.param_groups = [group for part in parts for group in part.param_groups]
         self.peaks = [float(group["lr"]) for group in self.param_groups]
-        self.state: MutableMapping[Tensor, State] = _States(parts)
+        self.state: dict[Tensor, State] = defaultdict(dict)
+        for part in parts:  # no parameter is in two of them
+            part.state = self.state
 
     def set_factor(self, factor: float) -> None:
         """Set every learning rate to `factor` times its peak."""
@@ -65,40 +69,12 @@ class Optimizers:
             part.zero_grad(set_to_none=True)
 
 
-class _States(MutableMapping[Tensor, State]):
-    """The state of each parameter, whichever optimizer holds it."""
-
-    def __init__(self, parts: tuple[torch.optim.Optimizer, ...]) -> None:
-        self._of = {
-            parameter: part.state
-            for part in parts
-            for group in part.param_groups
-            for parameter in group["params"]
-        }
-
-    def __getitem__(self, parameter: Tensor) -> State:
-        state: State = self._of[parameter][parameter]
-        return state
-
-    def __setitem__(self, parameter: Tensor, state: State) -> None:
-        self._of[parameter][parameter] = state
-
-    def __delitem__(self, parameter: Tensor) -> None:
-        del self._of[parameter][parameter]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(self._of)
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-
 _BUILDERS: dict[str, Callable[[Parameters, Any], list[torch.optim.Optimizer]]] = {
-    "adamw": adam.adamw,
-    "adam": adam.adam,
-    "radam": adam.radam,
-    "adafactor": adafactor.adafactor,
-    "sgd": sgd.sgd,
+    "adamw": pytorch.adamw,
+    "adam": pytorch.adam,
+    "radam": pytorch.radam,
+    "adafactor": pytorch.adafactor,
+    "sgd": pytorch.sgd,
     "muon": muon.muon,
 }
 """Builders by the name of the optimizer in `OptimConfig`."""

@@ -18,8 +18,8 @@ from torch import Tensor
 from crammed.config.optim import MuonConfig
 from crammed.machine.device import native_half
 from crammed.machine.lanes import Lanes
-from crammed.optim.adam import adamw_of
 from crammed.optim.parameters import Parameters
+from crammed.optim.pytorch import adamw_of
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic polynomial. They trade exact orthogonality for speed: singular values

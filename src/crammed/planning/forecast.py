@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from crammed.budget import Ledger, Work
@@ -14,7 +13,7 @@ from crammed.config import ModelConfig, RunConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
-from crammed.planning.measure import Speed
+from crammed.planning.parts import PartTimes
 from crammed.rules.choosing import Chosen, shape_of, why_size
 from crammed.rules.early_end import EarlyEnd, text_is_read
 from crammed.rules.sizing import MOST_EPOCHS, SHAPES, expected_tokens
@@ -33,7 +32,7 @@ def forecast(
     config: RunConfig,
     vocab_size: int,
     rows: int | None,
-    speed: Speed,
+    speed: PartTimes,
     suited: Chosen | None = None,
     text_bytes: float | None = None,
 ) -> dict[str, Any]:
@@ -85,12 +84,12 @@ def forecast(
         if suited and work.tokens
         else [],
         "best_size": best_size(suited, rows) if suited else None,
-        "early_end": asdict(early) if early is not None else None,
+        "early_end": early.model_dump() if early is not None else None,
         "notes": list(_notes(config, work, rows, early)),
     }
 
 
-def _between(config: RunConfig, rows: int | None, speed: Speed, paid: float) -> list[int]:
+def _between(config: RunConfig, rows: int | None, speed: PartTimes, paid: float) -> list[int]:
     """Tokens at the speeds of the slowest and fastest blocks; empty unless the budget is of time.
 
     Args:
@@ -128,7 +127,7 @@ class _Simulated:
 
 
 def _play(
-    config: RunConfig, vocab_size: int, rows: int | None, speed: Speed
+    config: RunConfig, vocab_size: int, rows: int | None, speed: PartTimes
 ) -> tuple[Ledger, Work, float]:
     """The training loop with its real planner and agenda, but a clock set forward instead of work.
 

@@ -29,7 +29,7 @@ from crammed.model.encoder import MaskedLM
 from crammed.model.traffic import attention_bytes, attention_flops, traffic
 from crammed.optim.build import build_optimizer
 from crammed.optim.muon import orthogonalisation_flops
-from crammed.planning.measure import FIRST_IDS, Speed
+from crammed.planning.parts import FIRST_IDS, PartTimes
 from crammed.rules.choosing import Measure
 from crammed.rules.sizing import flops_per_token
 from crammed.training.memory import allocated, bytes_per_parameter, refuse_larger
@@ -61,7 +61,7 @@ RECOMPUTED = 4 / 3
 
 
 def counted_measure(card: Card) -> Measure:
-    """A function that counts what `crammed.planning.settling.measuring` measures: FLOP/s."""
+    """A function that counts what `crammed.planning.settling.Measuring` measures: FLOP/s."""
 
     def measure(config: RunConfig) -> float:
         rows, vocab = config.batch.rows, config.tokenizer.vocab_size
@@ -71,8 +71,8 @@ def counted_measure(card: Card) -> Measure:
     return measure
 
 
-def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
-    """The parts of what `crammed.planning.measure.measure_speed` measures that can be counted.
+def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> PartTimes:
+    """The parts of what `crammed.planning.parts.measure_speed` measures that can be counted.
 
     Raises:
         InputError: the card lacks the number format, or its memory is too small.
@@ -89,7 +89,7 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> Speed:
             f"not even one row of {config.data.row_length} tokens fits into the memory of the "
             f"{card.name}: train a smaller model (model.layers, model.width)"
         )
-    return Speed(
+    return PartTimes(
         update=_update_seconds(step, card, config.optim.state_per_parameter),
         row=_microbatch_seconds(config, vocab_size, card, rows, step.recomputes) / rows,
         compile=0.0,

@@ -1,7 +1,7 @@
 """Settles what a run trains: what it began with, or what suits this device's measured speed.
 
-All processes of a run settle on the same. `crammed plan`, `prepare`, `pretrain`, `run` and `study`
-choose with the same functions.
+`crammed prepare`, `pretrain`, `run` and `study` all call `settle`; all processes of a run settle on
+the same.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from crammed.data.corpus import Corpus
 from crammed.data.heldout import text_bytes
 from crammed.machine.device import Device, choose_device
 from crammed.model.count import parameters
-from crammed.planning.gauge import training_speed
+from crammed.planning.speed import training_speed
 from crammed.quantity import quantity
-from crammed.rules.choosing import Asked, Choice, Chosen, Measure, choose, reasons
+from crammed.rules.choosing import Asked, Choice, Chosen, choose, reasons
 from crammed.rules.early_end import EarlyEnd
 from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import (
@@ -84,27 +84,25 @@ class Measuring:
         return speed
 
 
-def measuring(device: Device, progress: Progress, group: Group | None = None) -> Measuring:
-    """What measures the speed of all processes of a run together, on this device."""
-    several = group.size if group is not None and device.torch.type == "cuda" else 1
-    return Measuring(device, progress, several)
-
-
-def settled(asked: Asked, rows: float | None, measure: Measure) -> Chosen:
-    """What a run trains: what it began with, or what is chosen now.
+def settle(
+    asked: Asked, rows: float | None, device: Device, progress: Progress, group: Group | None = None
+) -> Chosen:
+    """What a run trains: what it began with, or what suits the speed that is measured now.
 
     Args:
-        asked: what is asked for, `as_begun` in the run's folder.
+        asked: what is asked for, as the run in its folder has it (`crammed.runs.resuming`).
         rows: how many rows of text there are; None if unknown.
+        group: the processes that train together, if there are several.
 
     Raises:
         InputError: nothing suits what is asked for.
     """
+    several = group.size if group is not None and device.torch.type == "cuda" else 1
+    measure = Measuring(device, progress, several)
     chosen = choose(asked, rows, measure)
     if asked.choice is not None:
         return chosen
-    busy = isinstance(measure, Measuring) and measure.busy
-    about = {"typed": asked.keys, "busy": busy}
+    about = {"typed": asked.keys, "busy": measure.busy}
     return Chosen(chosen.config, chosen.choice.model_copy(update=about))
 
 

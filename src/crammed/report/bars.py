@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from crammed.budget import ACCOUNTS, format_seconds
+from crammed.budget import ACCOUNTS, Account, format_seconds
 from crammed.data.show import describe_dropped
 
 REFERENCE_EXAFLOP = (
@@ -34,7 +34,7 @@ class Bar(NamedTuple):
     kind: str = ""
 
 
-def ledger_bars(accounts: Mapping[str, float], charge: Sequence[str]) -> list[Bar]:
+def ledger_bars(accounts: Mapping[Account, float], charge: Sequence[str]) -> list[Bar]:
     """Where the time went: seconds by account; those that are charged to the budget stand out."""
     most = max(accounts.values()) or 1.0
     return [

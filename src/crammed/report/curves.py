@@ -30,7 +30,7 @@ Line = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Curve:
+class RunCurve:
     """What one run measured during training, each [measurements].
 
     Attributes:
@@ -43,7 +43,7 @@ class Curve:
     loss: Values
 
 
-def read_curves(folder: Path, study: StudyResult) -> dict[str, list[Curve]]:
+def read_curves(folder: Path, study: StudyResult) -> dict[str, list[RunCurve]]:
     """The curves of each arm whose runs still exist; runs that cannot be read have none."""
     curves, measure = {}, study.main_measure()
     for arm, entry in study.arms.items():
@@ -55,7 +55,7 @@ def read_curves(folder: Path, study: StudyResult) -> dict[str, list[Curve]]:
     return curves
 
 
-def _read(run: Path, result: Run, measure: str) -> Curve | None:
+def _read(run: Path, result: Run, measure: str) -> RunCurve | None:
     """What a run measured during training, without its result, which was measured on more rows."""
     try:
         points = read_metrics(run, "t_charged_s")
@@ -70,7 +70,7 @@ def _read(run: Path, result: Run, measure: str) -> Curve | None:
     updates, charged = zip(*((p["update"], p["t_charged_s"]) for p in points), strict=True)
     seconds = np.interp([each["update"] for each in measured], updates, charged)
     tokens, loss = (np.array([e[name] for e in measured]) for name in ("tokens", measure))
-    return Curve(tokens.astype(float), seconds, loss)
+    return RunCurve(tokens.astype(float), seconds, loss)
 
 
 def lines_of(arms: Sequence[str], baseline: str) -> dict[str, Line]:
@@ -85,7 +85,7 @@ def lines_of(arms: Sequence[str], baseline: str) -> dict[str, Line]:
 
 @drawn
 def curves_figure(
-    curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, Line], axis: str, measure: str
+    curves: Mapping[str, Sequence[RunCurve]], lines: Mapping[str, Line], axis: str, measure: str
 ) -> str:
     """Loss against one of `AXES`, as SVG; `measure` is what arms are compared by."""
     figure = Figure(figsize=(WIDTH, 3.9))
@@ -114,7 +114,7 @@ def pattern(dashes: str) -> Any:
     return "solid" if dashes == "none" else (0, [float(part) / 1.5 for part in dashes.split()])
 
 
-def _unit(curves: Mapping[str, Sequence[Curve]]) -> tuple[float, str]:
+def _unit(curves: Mapping[str, Sequence[RunCurve]]) -> tuple[float, str]:
     """The seconds in a unit of time that suits the longest run, and the unit's name."""
     longest = max(curve.seconds[-1] for seeds in curves.values() for curve in seeds)
     sizes = ((3600.0, "hours"), (60.0, "minutes"))

@@ -94,8 +94,8 @@ def _heldout_points(axes: Axes, run: Point, rate: float, colour: str, *, labelle
             **shape,
         )
     axes.plot(
-        [100 * min(1.0, summary["u"])],
-        [summary["heldout"][f"loss@{rate}"]],
+        [100 * min(1.0, summary.u)],
+        [summary.heldout[f"loss@{rate}"]],
         markersize=7,
         linestyle="none",
         clip_on=False,

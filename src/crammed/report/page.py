@@ -23,10 +23,9 @@ from crammed.quantity import beside_unigram, counted, logits_text, quantity
 from crammed.report import bars, figures
 from crammed.report.verdict import verdict
 from crammed.rules.choosing import Choice
-from crammed.rules.early_end import EarlyEnd
 from crammed.runs.directory import read_choice, read_config
 from crammed.runs.logs import read_events, read_metrics
-from crammed.runs.summary import read_summary
+from crammed.runs.summary import Summary, read_summary
 from crammed.terminal.quiet import visible
 
 SAMPLE_ROWS = 4
@@ -99,8 +98,8 @@ def _by_heldout_text(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
-        corpus = run["summary"]["corpus"]  # in older versions it has only the hash of the whole
-        groups.setdefault(corpus.get("heldout_sha256", corpus["sha256"]), []).append(run)
+        corpus = run["summary"].corpus  # in older versions it has only the hash of the whole
+        groups.setdefault(corpus.heldout_sha256 or corpus.sha256, []).append(run)
     for letter, group in enumerate(groups.values(), ord("A")):
         for run in group:
             run["letter"] = chr(letter)
@@ -120,7 +119,7 @@ def _load_run(path: Path) -> dict[str, Any]:
     metrics = read_metrics(path, *METRIC_NUMBERS)
     if not metrics:
         raise InputError(f"{path / 'metrics.jsonl'} holds no log point: restore it from a copy")
-    early, choice = EarlyEnd.read(summary.get("early_end")), read_choice(path) or Choice()
+    early, choice = summary.early_end, read_choice(path) or Choice()
     run: dict[str, Any] = {
         "name": path.resolve().name,
         "label": path.resolve().name,
@@ -128,9 +127,9 @@ def _load_run(path: Path) -> dict[str, Any]:
         "summary": summary,
         "metrics": metrics,
         "on_the_way": _on_the_way(events, summary),
-        "unigram": summary["unigram_cross_entropy"],
+        "unigram": summary.unigram_cross_entropy,
         "stages": _stages(events),
-        "spent": early.share if early is not None else summary["u"],
+        "spent": early.share if early is not None else summary.u,
         "trouble": _trouble(events),
         **(scores := _all_scores(path)),
         "verdict": list(verdict(config, choice, summary, scores["suites"])),
@@ -141,8 +140,8 @@ def _load_run(path: Path) -> dict[str, Any]:
     run["figures"] = {
         "loss": figures.loss_figure([run]),
         "progress": figures.progress_figure(run["metrics"]),
-        "ledger": bars.ledger_bars(summary["accounts"], config.budget.charge),
-        "compute": bars.compute_bars(summary["exaflop"], summary["peak_exaflop"]),
+        "ledger": bars.ledger_bars(summary.accounts, config.budget.charge),
+        "compute": bars.compute_bars(summary.exaflop, summary.peak_exaflop),
     }
     return run
 
@@ -187,13 +186,13 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
     return {"suites": tasks, "blimp": blimp, "other_heldout": suites.get("heldout")}
 
 
-def _on_the_way(events: list[dict[str, Any]], summary: dict[str, Any]) -> list[dict[str, Any]]:
+def _on_the_way(events: list[dict[str, Any]], summary: Summary) -> list[dict[str, Any]]:
     """Held-out losses during training, by update; the later one if a resumed run measured again.
 
     The one after training is left out: it is on more rows, and in the summary.
     """
     by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
-    return [by_update[update] for update in sorted(by_update) if update < summary["updates"]]
+    return [by_update[update] for update in sorted(by_update) if update < summary.updates]
 
 
 def _trouble(events: list[dict[str, Any]]) -> list[str]:

@@ -16,7 +16,7 @@ from crammed.report.drawing import COLOURS, FAINT, WIDTH, as_svg, drawn
 from crammed.report.figures import plain
 from crammed.study.laws import laws_of
 from crammed.study.result import StudyResult
-from crammed.study.scaling import Cell, Curve, analyse, cells_of
+from crammed.study.scaling import Cell, TypeFit, analyse, cells_of
 
 
 def scaling(study: StudyResult, lines: Mapping[str, Line]) -> dict[str, Any] | None:
@@ -45,7 +45,7 @@ def scaling(study: StudyResult, lines: Mapping[str, Line]) -> dict[str, Any] | N
 
 @drawn
 def _flops_figure(
-    cells: Sequence[Cell], lines: Mapping[str, Line], types: Mapping[str, Curve], unit: str
+    cells: Sequence[Cell], lines: Mapping[str, Line], types: Mapping[str, TypeFit], unit: str
 ) -> str:
     """Loss against FLOPs, a line for each arm, and the laws through each type's best sizes."""
     figure, axes = _logarithmic("training FLOPs of a run", unit)

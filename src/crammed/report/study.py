@@ -18,7 +18,7 @@ from crammed.budget import Budget, format_seconds
 from crammed.errors import InputError
 from crammed.files.writing import write_text
 from crammed.quantity import quantity
-from crammed.report.curves import AXES, Curve, Line, curves_figure, lines_of, read_curves
+from crammed.report.curves import AXES, Line, RunCurve, curves_figure, lines_of, read_curves
 from crammed.report.drawing import OF_THE_PAGE
 from crammed.report.page import templates, write_report
 from crammed.report.scaling import scaling
@@ -88,7 +88,10 @@ def _page(folder: Path, study: StudyResult, links: Mapping[tuple[str, str], str]
 
 
 def _part(
-    label: str, part: StudyResult, curves: Mapping[str, Sequence[Curve]], lines: Mapping[str, Line]
+    label: str,
+    part: StudyResult,
+    curves: Mapping[str, Sequence[RunCurve]],
+    lines: Mapping[str, Line],
 ) -> Json:
     """What the page says about one budget of a study; most studies have a single one."""
     names = {arm: at(arm, label) if label else arm for arm in part.arms}

@@ -8,30 +8,30 @@ from typing import Any
 from crammed.config import RunConfig
 from crammed.quantity import beside_unigram, quantity
 from crammed.rules.choosing import Choice, reasons
-from crammed.rules.early_end import EarlyEnd
 from crammed.rules.sizing import in_vocabulary
+from crammed.runs.summary import Summary
 from crammed.study.statistics import GATE
 
 Json = Mapping[str, Any]
 
 
 def verdict(
-    config: RunConfig, choice: Choice, summary: Json, suites: Mapping[str, Json]
+    config: RunConfig, choice: Choice, summary: Summary, suites: Mapping[str, Json]
 ) -> Iterator[tuple[str, str]]:
     """Headings, each with a sentence: what was learned, what it is good for, how it ended, why."""
-    yield "What it learned", _learned(summary["heldout"]["loss@0.15"], summary)
+    yield "What it learned", _learned(summary.heldout["loss@0.15"], summary)
     for name, suite in suites.items():
         if words := _helped(suite["tasks"]):
             yield f"What pretraining brought: {name}", words
-    if (early := EarlyEnd.read(summary.get("early_end"))) is not None:
+    if (early := summary.early_end) is not None:
         yield "Ended early", f"The corpus {early.words(over=True)}. Add text, or lower the budget."
-    elif short := summary.get("ended_short"):
+    elif short := summary.ended_short:
         yield "Ended short", f"{short[0].upper()}{short[1:]}."
     yield "Why this size", _size(config, choice, summary)
 
 
-def _learned(loss: float, summary: Json) -> str:
-    unigram = summary["unigram_cross_entropy"]
+def _learned(loss: float, summary: Summary) -> str:
+    unigram = summary.unigram_cross_entropy
     if loss <= unigram - GATE:
         words = "To predict words from their context"
     else:
@@ -63,11 +63,11 @@ def _helped(tasks: Mapping[str, Json]) -> str:
     )
 
 
-def _size(config: RunConfig, choice: Choice, summary: Json) -> str:
+def _size(config: RunConfig, choice: Choice, summary: Summary) -> str:
     """The size, and why it was chosen, as the command said when training began."""
-    epochs, length = summary["epochs"], config.data.row_length
-    rows = round(summary["tokens"] / length / epochs) if epochs else None
-    config = in_vocabulary(config, summary["corpus"]["vocab_size"])
+    epochs, length = summary.epochs, config.data.row_length
+    rows = round(summary.tokens / length / epochs) if epochs else None
+    config = in_vocabulary(config, summary.corpus.vocab_size)
     size = f"{config.model.layers} x {config.model.width}"
     why = reasons(config, choice, rows or None)
-    return f"{size} ({quantity(summary['parameters'])} parameters): {why}."
+    return f"{size} ({quantity(summary.parameters)} parameters): {why}."

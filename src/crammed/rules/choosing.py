@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crammed.config import Names, PositiveFloat, RunConfig, Section
-from crammed.config.choice import flat
+from crammed.config.kinds import flat
 from crammed.errors import InputError
 from crammed.machine.speed import nominal_speed
 from crammed.quantity import quantity
@@ -83,9 +83,9 @@ class Asked:
         """Whether the choice depends on how fast the device is."""
         return bool(self.open) and self.config.budget.limit.kind == "time"
 
-    def like(self, other: RunConfig, keys: Collection[str] | None = None) -> RunConfig:
-        """The configuration with `other`'s values for the open keys, or only those among `keys`."""
-        taken = values_of(other, self.open if keys is None else set(self.open) & set(keys))
+    def like(self, other: RunConfig) -> RunConfig:
+        """The configuration with `other`'s values for the open keys."""
+        taken = values_of(other, self.open)
         return with_values(self.config, taken) if taken else self.config
 
     def wide_open(self, but: Collection[str] = ()) -> Asked:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from crammed.config import RunConfig
 from crammed.quantity import quantity
@@ -43,8 +43,7 @@ def text_is_read(config: RunConfig, rows: int | None, tokens: int) -> bool:
     return tokens + config.batch.rows * config.data.row_length > config.most_tokens(rows)
 
 
-@dataclass(frozen=True)
-class EarlyEnd:
+class EarlyEnd(BaseModel):
     """An early end, and how much text the whole budget could use.
 
     Attributes:
@@ -54,12 +53,14 @@ class EarlyEnd:
         text_tokens, text_bytes: length of the text; its bytes are None if unknown.
     """
 
-    epochs: float
-    share: float
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    epochs: Annotated[float, Field(ge=0.0)]
+    share: Annotated[float, Field(gt=0.0, lt=1.0)]
     spent: str
     budget: str
-    text_tokens: int
-    text_bytes: float | None
+    text_tokens: Annotated[int, Field(ge=0)]
+    text_bytes: Annotated[float, Field(ge=0.0)] | None
 
     @classmethod
     def of(
@@ -73,12 +74,14 @@ class EarlyEnd:
         if not 0.0 < share < NEARLY_ALL:
             return None
         limit, text_tokens = config.budget.limit, rows * config.data.row_length
-        return cls(epochs, share, limit.part(share), str(limit), text_tokens, text_bytes)
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any] | None) -> EarlyEnd | None:
-        """The early end recorded in a summary; None if there was none."""
-        return cls(**{each.name: values[each.name] for each in fields(cls)}) if values else None
+        return cls(
+            epochs=epochs,
+            share=share,
+            spent=limit.part(share),
+            budget=str(limit),
+            text_tokens=text_tokens,
+            text_bytes=text_bytes,
+        )
 
     def words(self, *, over: bool) -> str:
         """A clause about the corpus: how it ends the run, and how much text could be used.

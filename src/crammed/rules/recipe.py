@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.config import ModelConfig, RunConfig
-from crammed.config.choice import overlaid
+from crammed.config.kinds import overlaid
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked

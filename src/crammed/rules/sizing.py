@@ -17,8 +17,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from crammed.config import RunConfig
-from crammed.config.choice import overlaid
 from crammed.config.corpus import LEAST_TOKENS
+from crammed.config.kinds import overlaid
 from crammed.config.optim import Moments, MuonConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
@@ -151,12 +151,12 @@ def best_shape(
             f"no width that follows from the budget suits model.head_dim={config.model.head_dim} "
             f"and model.ffn_ratio={config.model.ffn_ratio:g}: set model.layers and model.width"
         )
-    place, why = best_of([Size.of(shape, tokens(shape, speed), rows) for shape in shapes])
+    place, why = best_of([Candidate.of(shape, tokens(shape, speed), rows) for shape in shapes])
     return shapes[place], why
 
 
 @dataclass(frozen=True)
-class Size:
+class Candidate:
     """A size that the budget could be spent on.
 
     Attributes:
@@ -179,7 +179,7 @@ class Size:
         return min(1.0, self.most_epochs / self.epochs) * self.tokens
 
     @classmethod
-    def of(cls, config: RunConfig, tokens: float, rows: float | None) -> Size:
+    def of(cls, config: RunConfig, tokens: float, rows: float | None) -> Candidate:
         """The size of a configuration that reads `tokens` tokens of a corpus of `rows` rows."""
         epochs = tokens / config.data.row_length / rows if rows is not None else None
         return cls(block_matrix_parameters(config.model), tokens, epochs, epochs_that_count(config))
@@ -195,7 +195,7 @@ def tokens_per_parameter(parameters: int) -> float:
     return TOKENS_OF_SMALL if parameters < SMALL else TOKENS_OF_LARGE
 
 
-def best_of(sizes: Sequence[Size]) -> tuple[int, str]:
+def best_of(sizes: Sequence[Candidate]) -> tuple[int, str]:
     """The index of the size to train, given sizes in ascending order, and the reason.
 
     This is the largest that gets its `tokens_per_parameter`, or the smallest if none does; epochs

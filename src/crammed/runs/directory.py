@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.config import RunConfig
-from crammed.config.choice import flat
+from crammed.config.kinds import flat
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
@@ -39,7 +39,7 @@ from crammed.machine.energy import Meter
 from crammed.rules.choosing import Choice, values_of
 from crammed.rules.sizing import with_values
 from crammed.runs.environment import environment
-from crammed.runs.summary import read_summary
+from crammed.runs.summary import Summary, read_summary
 
 _BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
 """What a process may leave behind if it ends before it has saved the configuration."""
@@ -145,18 +145,18 @@ class RunDir:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> Summary | None:
         """The result of training; None until it has finished."""
         return read_summary(self.path)
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Summary) -> None:
         """Keep the result of training, which makes the run finished.
 
         Its logs reach the disk first: nothing could write the log points of a finished run again.
         """
         with disk_faults(self.path):
             sync_all(file for name in LOGS if (file := self.path / name).exists())
-        write_json(self.path / "summary.json", summary)
+        write_json(self.path / "summary.json", summary.values())
 
     @property
     def evaluation(self) -> Path:

@@ -98,12 +98,12 @@ def _read(run: Path, path: str) -> Listed:
         budget = str((config or {})["budget"]["limit"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{run / 'config.json'} is damaged: restore it from a copy") from error
-    u = summary["u"] if summary else _spent(run)
+    u = summary.u if summary else _spent(run)
     problem = None if summary else _failure(run, seed)
     state = "finished" if summary else "failed" if problem else "stopped"
     if is_locked(run):
         state, problem = "running", None
-    loss = summary["heldout"]["loss@0.15"] if summary else None
+    loss = summary.heldout["loss@0.15"] if summary else None
     return Listed(path, state, recipe, budget, seed, u, loss, dict(_scores(run)), problem)
 
 

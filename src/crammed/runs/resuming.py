@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from crammed.config import RunConfig
-from crammed.config.choice import flat, overlaid
+from crammed.config.kinds import flat, overlaid
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked, Choice
 from crammed.rules.recipe import FOLLOWS, ask, typed
@@ -37,7 +37,7 @@ from crammed.runs.directory import (
 VOCABULARY = "tokenizer.vocab_size"
 
 
-def settle(
+def asked_in(
     path: Path | None,
     recipe: str | None,
     overrides: Sequence[str],

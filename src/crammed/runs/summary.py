@@ -1,45 +1,48 @@
-"""The shape of a run's summary.json, which people edit and disks damage."""
+"""The result of a run, as its ``summary.json`` holds it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from crammed.budget import Account
 from crammed.errors import InputError
 from crammed.files.writing import read_json
+from crammed.rules.early_end import EarlyEnd
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Amount = Annotated[float, Field(ge=0.0, le=1e30)]
 Guess = Annotated[tuple[str, Amount], Field(strict=False)]
+HELDOUT = {f"{of}@{rate}" for of in ("loss", "bits_per_character") for rate in ("0.15", "0.25")}
+"""The held-out losses that every run has."""
 
 
-class _Part(BaseModel):
-    """Further keys, which nothing reads, are allowed."""
+def _all_measured(losses: dict[str, float]) -> dict[str, float]:
+    if losses.keys() != HELDOUT:
+        raise ValueError(f"must have {', '.join(sorted(HELDOUT))}")
+    return losses
+
+
+Losses = Annotated[dict[str, Amount], AfterValidator(_all_measured)]
+
+
+class Part(BaseModel):
+    """Part of a result that people edit and disks damage; keys that nothing reads are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
-
-class _Heldout(_Part):
-    model_config = ConfigDict(extra="forbid")
-
-    loss_15: Amount = Field(alias="loss@0.15")
-    loss_25: Amount = Field(alias="loss@0.25")
-    bits_15: Amount = Field(alias="bits_per_character@0.15")
-    bits_25: Amount = Field(alias="bits_per_character@0.25")
+    def values(self) -> dict[str, Any]:
+        """As the file holds it."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-class _OfSource(_Part):
-    tokens: Count
-    loss_15: Amount | None = Field(alias="loss@0.15")
-    bits_15: Amount | None = Field(alias="bits_per_character@0.15")
+class OfCorpus(Part):
+    """The corpus that a run was trained on; older versions did not write `heldout_sha256`."""
 
-
-class _Corpus(_Part):
     sha256: str
-    heldout_sha256: str = ""  # runs of 0.1.0 have none
+    heldout_sha256: str | None = None
     sources: list[str]
     documents: Count
     characters: Count
@@ -47,7 +50,7 @@ class _Corpus(_Part):
     vocab_size: Count
 
 
-class _Example(_Part):
+class _Example(Part):
     before: str
     word: str
     after: str
@@ -56,22 +59,21 @@ class _Example(_Part):
     exact: bool = False  # older runs have none: they leave out the spaces around the word
 
 
-class _Export(_Part):
+class _Export(Part):
     format: str
     reasons: list[str]
     logit_difference: Amount | None
 
 
-class _EarlyEnd(_Part):
-    epochs: Amount
-    share: Annotated[float, Field(gt=0.0, lt=1.0)]
-    spent: str
-    budget: str
-    text_tokens: Count
-    text_bytes: Amount | None
+class Training(Part):
+    """What training did, and what came out.
 
+    Attributes:
+        heldout: held-out losses in nats and bits per character, by name: ``loss@0.15``.
+        rows, memory_bytes: None in runs of 0.1.0.
+    """
 
-class _Summary(_Part):
+    version: int = Field(1, alias="schema")
     recipe: str
     identity: str
     seed: int
@@ -81,38 +83,41 @@ class _Summary(_Part):
     accounts: dict[Account, Amount] = Field(min_length=1)
     parameters: Count
     updates: Count
+    rows: Count | None = None
     tokens: Count
     epochs: Amount
     tokens_per_second: Amount | None
     exaflop: Amount
     peak_exaflop: Amount | None
     peak_source: str | None
-    memory_bytes: Count | None = None  # runs of 0.1.0 have none
-    joules: Amount | None = None
+    memory_bytes: Count | None = None
     device: str
     dtype: str
-    heldout: _Heldout
-    heldout_by_source: dict[str, _OfSource] = Field(default_factory=dict)  # older runs have none
+    heldout: Losses
     unigram_cross_entropy: Amount
     mask_token: str
-    corpus: _Corpus
+    corpus: OfCorpus
+
+
+class Summary(Training):
+    """What ``summary.json`` holds; older runs lack what has a default."""
+
+    heldout_by_source: dict[str, dict[str, Count | Amount | None]] = Field(default_factory=dict)
+    joules: Amount | None = None
+    early_end: EarlyEnd | None = None
+    ended_short: str | None = None
     fill_mask: list[_Example]
     export: _Export
-    early_end: _EarlyEnd | None = None  # older runs have none
-    ended_short: str | None = None
 
 
-def read_summary(run: Path) -> dict[str, Any] | None:
+def read_summary(run: Path) -> Summary | None:
     """The result of the run in a folder; None if it has not finished.
 
     Raises:
         InputError: its summary.json is damaged; names the first fault.
     """
-    file = run / "summary.json"
-    values = read_json(file)
-    if values is not None:
-        checked(file, values, _Summary)
-    return values
+    values = read_json(run / "summary.json")
+    return None if values is None else checked(run / "summary.json", values, Summary)
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -3,11 +3,12 @@
 arms        the study's file, and the configuration of each arm (``studies/``)
 corpora     which corpus each arm reads
 preparing   prepares the corpora from text, each distinct one once
-scaled      recipes scaled down for a small budget, and values multiplied by factors
+small       recipes scaled down for a small budget, and values multiplied by factors
 budgets     arms with several budgets
 result      what study.json holds
 folder      whether a folder holds another study, and what has finished in it
 checks      refuses arms that cannot be trained, before anything starts
+request     a study as it was asked for; `crammed study` starts here
 runner      trains every arm with every seed, and has the runs judged
 judges      what runs are judged by besides held-out loss
 places      where runs are trained: processes, GPUs, a Ray cluster

@@ -29,7 +29,7 @@ from pydantic import BeforeValidator, Field
 
 from crammed.budget import Budget
 from crammed.config import Names, PositiveFloat, RunConfig, Section
-from crammed.config.choice import overlaid
+from crammed.config.kinds import overlaid
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
@@ -39,7 +39,7 @@ from crammed.rules.recipe import ask, parse_overrides
 from crammed.rules.sizing import FOLLOWERS, head_dim
 from crammed.study.budgets import at, check_names, with_each
 from crammed.study.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
-from crammed.study.scaled import (
+from crammed.study.small import (
     has_factor,
     in_proportion,
     in_rows_of,
@@ -73,7 +73,7 @@ class Study(Section):
     base: Overrides = ()
     small: Overrides | None = None
     """Overrides for budgets that are too small for the base, at which all recipes are scaled down
-    in proportion (`scaled`); null takes the recipes as they are at every budget."""
+    in proportion (`small`); null takes the recipes as they are at every budget."""
     budgets: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Multiples of the budget, by label; every arm is trained at each of them (`budgets`)."""
     judges: Names = ("heldout",)

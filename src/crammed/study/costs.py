@@ -11,12 +11,10 @@ from crammed.budget import Budget, format_seconds
 from crammed.config import RunConfig
 from crammed.machine.device import choose_kind
 from crammed.quantity import counted
-from crammed.rules.recipe import load_config
 from crammed.rules.sizing import in_vocabulary, vocabulary, with_values
-from crammed.study.arms import Study, merged
-from crammed.study.budgets import split
-from crammed.study.corpora import ArmCorpora, of_training
-from crammed.study.folder import begun_arms, left_runs
+from crammed.study.arms import Study
+from crammed.study.corpora import ArmCorpora
+from crammed.study.folder import begun_arms, config_of, left_runs
 from crammed.study.judges import Judge
 from crammed.study.places import threads_of
 from crammed.study.timing import Finished, Timing
@@ -102,7 +100,7 @@ def cost_of(
         InputError: an arm is not valid, or the folder is damaged.
     """
     threads, arms = threads_of(jobs), begun_arms(study, seeds, out, judges)
-    configs = {arm: _config(study, arm, corpora, budget, threads) for arm in study.arms}
+    configs = {arm: _counted(study, arm, corpora, budget, threads) for arm in study.arms}
     base, finished = configs[study.baseline], Finished.of(arms)
     left = left_runs(study, seeds, arms, out, judges)
     seconds, uncounted = 0.0, dict.fromkeys(judge.name for run in left for judge in run.judges)
@@ -118,11 +116,11 @@ def cost_of(
     return Cost(len(configs), len(configs) * seeds, len(left), seconds, jobs, cores, unknown)
 
 
-def _config(study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads: int) -> RunConfig:
-    words, limit = split(study.words(arm), budget)
-    fixed = corpora.fixed(words, limit)
-    recipe, *overrides = of_training(merged((f"compute.threads={threads}", *words)))
-    config = load_config(recipe, overrides, fixed)
-    if "vocab_size" not in fixed["tokenizer"]:  # it is chosen once text has been read
+def _counted(
+    study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads: int
+) -> RunConfig:
+    """The configuration of an arm with the vocabulary that its corpus has or will have."""
+    config, fixed = config_of(study, arm, corpora, budget, threads), corpora.fixed
+    if "vocab_size" not in fixed(study.words(arm), budget)["tokenizer"]:  # it follows from the text
         return with_values(config, {"tokenizer.vocab_size": vocabulary(config.model.width)})
     return in_vocabulary(config, corpora.vocabulary(config.corpus))

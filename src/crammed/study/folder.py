@@ -12,9 +12,9 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.config import RunConfig, TokenizerConfig
 from crammed.errors import InputError
-from crammed.planning.settling import device_of, measuring
+from crammed.planning.settling import device_of, settle
 from crammed.quantity import counted
-from crammed.rules.choosing import Asked, Chosen, choose
+from crammed.rules.choosing import Asked, Chosen
 from crammed.rules.recipe import load_config, parse_overrides, typed
 from crammed.rules.sizing import with_values
 from crammed.runs.directory import differing, read_config
@@ -25,7 +25,7 @@ from crammed.study.budgets import split
 from crammed.study.corpora import ArmCorpora, Corpora, of_training
 from crammed.study.judges import Judge, stale_suites, without_stale
 from crammed.study.result import RESULT, Arm, Run, read_result, run_folder
-from crammed.study.scaled import has_factor
+from crammed.study.small import has_factor
 from crammed.terminal.progress import Progress
 
 
@@ -80,8 +80,8 @@ def result_of(run: Path) -> Run | None:
     if summary is None:
         return None
     names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes", "joules")
-    kept = {name: summary[name] for name in names if summary.get(name) is not None}
-    return Run.model_validate({**summary["heldout"], **kept, "seconds": summary["charged_seconds"]})
+    kept = {name: value for name in names if (value := getattr(summary, name)) is not None}
+    return Run.model_validate({**summary.heldout, **kept, "seconds": summary.charged_seconds})
 
 
 def left_runs(
@@ -157,7 +157,7 @@ class Chooser:
     def _choose(self, asked: Asked, rows: float | None) -> Chosen:
         threads = asked.config.compute.threads or self._threads
         own = replace(asked, config=with_values(asked.config, {"compute.threads": threads}))
-        return choose(own, rows, measuring(device_of(own.nominally(rows), rows), self._progress))
+        return settle(own, rows, device_of(own.nominally(rows), rows), self._progress)
 
 
 def going_on(study: Study, asked: Study, out: Path) -> Study:
@@ -251,10 +251,17 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
         )
 
 
-def config_of(study: Study, arm: str, corpora: ArmCorpora, budget: Budget) -> RunConfig:
-    """The configuration of an arm's runs, except for the seed."""
+def config_of(
+    study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads: int | None = None
+) -> RunConfig:
+    """The configuration of an arm's runs, except for the seed.
+
+    Args:
+        threads: CPU threads of each run, unless the arm sets them; None is all.
+    """
     words, limit = split(study.words(arm), budget)
-    recipe, *overrides = of_training(words)
+    usual = [] if threads is None else [f"compute.threads={threads}"]
+    recipe, *overrides = of_training(merged((*usual, *words)))
     fixed = corpora.fixed(words, limit)
     return load_config(recipe, overrides, fixed, rows=corpora.rows(fixed.get("corpus")))
 

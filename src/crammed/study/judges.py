@@ -87,16 +87,9 @@ class Judge:
 
     def state(self) -> str:
         """A hash of its data."""
-        return json_hash([(name, sha256(file)) for name, file in self._files()])
-
-    def former_state(self) -> str:
-        """What `state` was in earlier versions: a hash of the names and sizes of its data."""
-        return json_hash([(file.name, file.stat().st_size) for _, file in self._files()])
-
-    def _files(self) -> list[tuple[str, Path]]:
-        """The files of its data, sorted, and their paths within it."""
         files = [self.data] if self.data.is_file() else sorted(self.data.rglob("*"))
-        return [(str(f.relative_to(self.data)), f) for f in files if f.is_file()]
+        named = [(str(f.relative_to(self.data)), f) for f in files if f.is_file()]
+        return json_hash([(name, sha256(file)) for name, file in named])
 
     def protocol_hash(self) -> str | None:
         """A hash of the whole protocol; None if it is each run's own."""
@@ -299,11 +292,7 @@ def stale_suites(judges: Sequence[Judge], before: Mapping[str, str]) -> list[str
         before: the `Judge.state` of each suite when runs were judged.
     """
     known = {each.suite: each for each in judges if each.suite in before}
-    return [
-        suite
-        for suite, each in known.items()
-        if before[suite] not in (each.state(), each.former_state())
-    ]
+    return [suite for suite, each in known.items() if before[suite] != each.state()]
 
 
 def without_stale(run: Run, stale: Sequence[str]) -> Run:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from crammed.quantity import flops_text, quantity
 from crammed.study.result import StudyResult
-from crammed.study.scaling import Cell, Curve, Exchange, Law, Size
+from crammed.study.scaling import BestSize, Cell, Exchange, Law, TypeFit
 from crammed.study.statistics import decidable, still_on_plateau
 
 
 def laws_of(
-    study: StudyResult, found: tuple[Mapping[str, Curve], Exchange | None] | None
+    study: StudyResult, found: tuple[Mapping[str, TypeFit], Exchange | None] | None
 ) -> list[str]:
     """The findings of a study on several budgets, a line each; none if fewer than two finished.
 
@@ -59,7 +59,7 @@ def _best(cells: Sequence[Cell]) -> str:
     return ", ".join(shown)
 
 
-def _sizes(sizes: Sequence[Size]) -> str:
+def _sizes(sizes: Sequence[BestSize]) -> str:
     shown = []
     for each in sizes:
         if each.parameters is not None:

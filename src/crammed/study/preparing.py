@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from crammed.budget import Budget
 from crammed.config import DataConfig, Ordering, RunConfig, Section, TokenizerConfig
-from crammed.config.choice import overlaid
+from crammed.config.kinds import overlaid
 from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare, require_extras

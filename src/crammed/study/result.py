@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from crammed.budget import Budget
 from crammed.errors import InputError
 from crammed.files.folders import inside
 from crammed.files.writing import read_json
-from crammed.runs.summary import Amount, Count, checked
+from crammed.runs.summary import Amount, Count, Part, checked
 from crammed.study.budgets import at
 
 RESULT = "study.json"
@@ -37,17 +37,7 @@ def is_loss(measure: str) -> bool:
     return measure.startswith(LOSSES)
 
 
-class _Part(BaseModel):
-    """Keys that nothing reads are kept."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    def values(self) -> dict[str, Any]:
-        """As the file holds it."""
-        return self.model_dump(exclude_unset=True)
-
-
-class Run(_Part):
+class Run(Part):
     """What a run measured and cost, or why it failed.
 
     Held-out losses have their names as keys, such as ``loss@0.15``.
@@ -93,7 +83,7 @@ class Run(_Part):
         return Run.model_validate({k: v for k, v in self.values().items() if k != name})
 
 
-class Arm(_Part):
+class Arm(Part):
     """An arm: its recipe and overrides, and its runs by their seed.
 
     Attributes:
@@ -109,7 +99,7 @@ class Arm(_Part):
         return [value for run in self.runs.values() if (value := run.value(measure)) is not None]
 
 
-class Environment(_Part):
+class Environment(Part):
     """The versions and the machine that a study began with."""
 
     cores: int | None
@@ -117,7 +107,7 @@ class Environment(_Part):
     started: str = ""
 
 
-class StudyResult(_Part):
+class StudyResult(Part):
     """The result of a study.
 
     Attributes:

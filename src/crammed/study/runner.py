@@ -107,7 +107,7 @@ def run_study(
         if result != before:  # a later call takes what was chosen from here
             write_json(out / RESULT, result.values())
         if todo:
-            board = Board.of(study.arms, seeds, todo, Finished.of(arms), progress)
+            board = Board.of(study.arms, seeds, todo, Finished.of(arms), progress.clock)
             _train_all(commands, board, result, out, place, progress)
     return result
 

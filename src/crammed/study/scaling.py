@@ -73,7 +73,7 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Size:
+class BestSize:
     """The best size at a budget.
 
     Attributes:
@@ -87,7 +87,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Curve:
+class TypeFit:
     """What is found about a type.
 
     Attributes:
@@ -99,7 +99,7 @@ class Curve:
 
     law: Law | None
     best: list[Cell]
-    sizes: list[Size]
+    sizes: list[BestSize]
     exponent: float | None
 
 
@@ -206,7 +206,7 @@ def spread_of(cells: Sequence[Cell]) -> tuple[float, int]:
     return (math.sqrt(square / freedom) if freedom else math.nan), freedom
 
 
-def analyse(study: StudyResult) -> tuple[dict[str, Curve], Exchange | None] | None:
+def analyse(study: StudyResult) -> tuple[dict[str, TypeFit], Exchange | None] | None:
     """Curves by type, and the test of types; None if fewer than two budgets have finished."""
     cells = cells_of(study, learned=True)
     if len({cell.label for cell in cells}) < 2:
@@ -235,7 +235,7 @@ def _drawn(cells: Sequence[Cell], deviation: float, freedom: int, number: int) -
 
 def _of_type(
     own: Sequence[Cell], means: Mapping[Cell, float], draws: Sequence[Mapping[Cell, float]]
-) -> Curve:
+) -> TypeFit:
     labels = dict.fromkeys(cell.label for cell in own)
     at_each = [[cell for cell in own if cell.label == label] for label in labels]
     best = _frontier(at_each, means)
@@ -243,11 +243,11 @@ def _of_type(
     for alike in at_each:
         between = _interval([_minimum(alike, each) for each in draws])
         flops = math.fsum(cell.flops for cell in alike) / len(alike)
-        sizes.append(Size(flops, _minimum(alike, means), between))
+        sizes.append(BestSize(flops, _minimum(alike, means), between))
     if (law := _law_of(best, means)) is not None:
         again = (_law_of(_frontier(at_each, each), each) for each in draws)
         law = replace(law, between=_interval([each.b if each else None for each in again]))
-    return Curve(law, best, sizes, _exponent(sizes))
+    return TypeFit(law, best, sizes, _exponent(sizes))
 
 
 def _frontier(at_each: Sequence[Sequence[Cell]], means: Mapping[Cell, float]) -> list[Cell]:
@@ -277,7 +277,7 @@ def _interval(values: Sequence[float | None]) -> Interval:
     return float(np.quantile(known, 0.025)), float(np.quantile(known, 0.975))
 
 
-def _exponent(sizes: Sequence[Size]) -> float | None:
+def _exponent(sizes: Sequence[BestSize]) -> float | None:
     known = [(each.flops, each.parameters) for each in sizes if each.parameters is not None]
     if len({flops for flops, _ in known}) < 2:
         return None
@@ -286,7 +286,7 @@ def _exponent(sizes: Sequence[Size]) -> float | None:
 
 
 def compare_types(
-    cells: Sequence[Cell], types: Mapping[str, Curve], seed: int = 0
+    cells: Sequence[Cell], types: Mapping[str, TypeFit], seed: int = 0
 ) -> Exchange | None:
     """Test whether one curve describes all types as well as a curve for each does.
 
@@ -319,7 +319,7 @@ def compare_types(
 
 
 def _tested(
-    design: _Design, kinds: Sequence[str], types: Mapping[str, Curve], seed: int
+    design: _Design, kinds: Sequence[str], types: Mapping[str, TypeFit], seed: int
 ) -> Exchange:
     from scipy.stats import f as f_distribution
 

@@ -1,8 +1,8 @@
 """How long the runs of a study take: training, what comes before and after it, and judging.
 
 The runs that have finished in the study's folder tell how long the others will take. Until one has,
-the parts of an update are measured on this device, once for each model size and optimizer, and so
-is the time that a command takes to start, once.
+the speed of training is measured on this device, once for each model size and optimizer, and so is
+the time that a command takes to start, once.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from crammed.config import RunConfig
 from crammed.machine.workers import protected_children
-from crammed.planning.gauge import Pace, training_pace
 from crammed.planning.settling import device_of
+from crammed.planning.speed import training_speed
+from crammed.quantity import quantity
 from crammed.rules.sizing import expected_tokens, flops_per_token
-from crammed.schedule import batch_rows
 from crammed.study.result import Arm
 from crammed.terminal.progress import Progress
-from crammed.training.heldout import rows_on_the_way
+from crammed.training.heldout_meter import rows_on_the_way
 
 STARTS = "import crammed.pipeline; from transformers import AutoModelForMaskedLM, pipeline"
 """What a run imports, which takes most of its time besides computing."""
@@ -32,8 +32,6 @@ long as `STARTS`."""
 HELD_OUT = 2 / 3
 """The held-out loss of a row at two mask rates takes this share of the time that training on it
 does, of which a forward pass is a third."""
-STAGES = 200
-"""Stages into which the growth of a batch is divided to count updates."""
 
 
 class Timing:
@@ -41,7 +39,7 @@ class Timing:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._paces: dict[tuple[object, ...], tuple[RunConfig, Pace]] = {}
+        self._speeds: dict[tuple[object, ...], float] = {}
         self._start: float | None = None
 
     def training(self, config: RunConfig, rows: int | None) -> float:
@@ -56,9 +54,8 @@ class Timing:
         """
         if config.budget.limit.kind == "time":
             return config.budget.limit.limit
-        measured, pace = self._pace(config)
-        share = flops_per_token(config) / flops_per_token(measured)
-        return sum(n * _seconds(pace, each, share) for n, each in updates_of(config, rows))
+        tokens = expected_tokens(config, 1.0, rows)  # the speed counts only for budgets of time
+        return tokens * flops_per_token(config) / self._speed(config)
 
     def rest(self, config: RunConfig, rows: int | None) -> float:
         """Seconds besides training: starting, held-out loss, exporting.
@@ -66,26 +63,26 @@ class Timing:
         Raises:
             InputError: as `training`.
         """
-        measured, pace = next(iter(self._paces.values()), None) or self._pace(config)
-        a_row = pace.row * _row_flops(config) / _row_flops(measured)
+        speed = next(iter(self._speeds.values()), None) or self._speed(config)
         count, every = config.data.heldout_rows, config.train.heldout_every
         if every is not None and "evaluate" not in config.budget.charge:
             count += round(1 / every) * rows_on_the_way(config, None, rows)
+        a_row = config.data.row_length * flops_per_token(config) / speed
         return STARTED * self._starting() + HELD_OUT * count * a_row
 
-    def _pace(self, config: RunConfig) -> tuple[RunConfig, Pace]:
-        """A configuration of the same kind, and the pace measured with it."""
+    def _speed(self, config: RunConfig) -> float:
+        """FLOP/s of training, measured with a configuration of the same kind."""
         model = config.model
         kind = (
             *(model.layers, model.passes, model.width, config.data.row_length),
             *(config.optim.name, config.compute.model_dump_json()),
         )
-        if kind not in self._paces:
+        if kind not in self._speeds:
             with self._progress.task("measuring") as task:
-                self._paces[kind] = config, (pace := training_pace(config, device_of(config)))
-                took = 1000 * pace.seconds(config.batch.rows)
-                task.update(1, f"{model.layers} x {model.width}: {took:.3g} ms an update")
-        return self._paces[kind]
+                self._speeds[kind] = training_speed(config, device_of(config)).speed
+                found = quantity(self._speeds[kind], "FLOP/s")
+                task.update(1, f"{model.layers} x {model.width} trains with {found}")
+        return self._speeds[kind]
 
     def _starting(self) -> float:
         """Seconds that a new process takes to import what a run does."""
@@ -95,30 +92,6 @@ class Timing:
                 subprocess.run([sys.executable, "-c", STARTS], capture_output=True, check=False)
             self._start = time.monotonic() - began
         return self._start
-
-
-def _seconds(pace: Pace, rows: int, share: float) -> float:
-    """Seconds of an update of this many rows, each with this multiple of the work measured."""
-    return pace.seconds(rows) + (share - 1.0) * rows * pace.row
-
-
-def _row_flops(config: RunConfig) -> float:
-    return flops_per_token(config) * config.data.row_length
-
-
-def updates_of(config: RunConfig, rows: int | None = None) -> Iterator[tuple[float, int]]:
-    """Pairs of a number of updates and the rows of each, from the smallest batch to the largest.
-
-    Args:
-        rows: as for `Timing.training`.
-    """
-    batch, length = config.batch, config.data.row_length
-    stages = STAGES if batch.ramp else 1
-    tokens = expected_tokens(config, 1.0, rows)  # the speed counts only for budgets of time
-    for stage in range(stages):
-        each = batch_rows((stage + 0.5) / stages, batch.rows, batch.ramp, batch.ramp_quantum)
-        paid = tokens / length / (batch.rows if config.budget.limit.kind == "updates" else each)
-        yield paid / stages, each
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,6 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
 
     scored_rows = {n: read(each, task.numbers[n], labelled=True) for n, each in scored.items()}
     test_rows = {n: read(each, task.test[n], labelled=False) for n, each in tests.items()}
-    sizes = {task.train: len(rows)}
-    sizes |= {task.numbers[name].key: len(each) for name, each in scored_rows.items()}
     digest = hashlib.sha256()
     for split in (train, *scored.values()):
         digest.update(f"{split.digest()}\n".encode())
@@ -94,8 +92,6 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         scored=scored_rows,
         test=test_rows,
         labels=names,
-        rows=sizes | {task.test[name].key: len(each) for name, each in test_rows.items()},
-        official=_official(task, sizes),
         sha256=digest.hexdigest(),
         test_sha256={name: _sha256(split.digest()) for name, split in tests.items()},
     )
@@ -121,13 +117,6 @@ def _find(data: SuiteData, task: Task, spec: SplitSpec) -> FoundSplit:
     if (split := data.find(*place)) is None:
         raise InputError(f"task {task.name}: {data.missing(*place)}")
     return split
-
-
-def _official(task: Task, sizes: Mapping[str, int]) -> bool | None:
-    """Whether the splits that scores depend on have their official sizes; None if unknown."""
-    if not sizes.keys() <= task.rows.keys():
-        return None
-    return all(task.rows[split] == size for split, size in sizes.items())
 
 
 @contextmanager

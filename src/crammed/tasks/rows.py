@@ -44,9 +44,6 @@ class TaskData:
         scored: rows for each score of the task; splits missing from the data are left out.
         test: unlabelled rows for each leaderboard file; splits missing from the data are left out.
         labels: names of the classes in the order of their numbers; empty for regression.
-        rows: number of rows of each split that was read, by name of the split.
-        official: whether the training split and all scored splits have their official sizes; None
-            if those are unknown.
         sha256: digest of the files of the training and scored splits.
         test_sha256: digest of the unlabelled split for each leaderboard file.
     """
@@ -55,8 +52,6 @@ class TaskData:
     scored: dict[str, Rows]
     test: dict[str, Rows]
     labels: tuple[str, ...]
-    rows: dict[str, int]
-    official: bool | None
     sha256: str
     test_sha256: dict[str, str] = field(default_factory=dict)
 

@@ -33,10 +33,11 @@ from crammed.machine.device import Device
 from crammed.machine.workers import world_size
 from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
-from crammed.terminal.progress import Progress
+from crammed.terminal.progress import SILENT, Progress
 from crammed.training import watchdog
 from crammed.training.build import build_for
 from crammed.training.checkpoint import load_checkpoint
+from crammed.training.lanes import note_parts
 from crammed.training.plan import Update
 from crammed.training.signals import leave_update, noted_signals
 from crammed.training.step import TrainStep
@@ -250,14 +251,7 @@ def note_processes(run: RunDir, group: Group | None, progress: Progress, *, resu
     for event in read_events(run.path, processes=("count",)):
         if event["event"] == "processes":
             before = event["count"]
-    if count == before:
-        return
-    run.event("processes", count=count)
-    if resumed and before is not None:
-        progress.line(
-            f"processes  {count} instead of {before}: gradients are summed in different parts, so "
-            "the weights equal those of an undisturbed run except for rounding"
-        )
+    note_parts(run, "processes", count, before, progress if resumed else SILENT)
 
 
 class LeadingStep:

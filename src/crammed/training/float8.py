@@ -143,7 +143,7 @@ class Float8Linear(Linear):
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
 
-class Scales:
+class Float8Scales:
     """The scales of a model's 8-bit products, from one update to the next.
 
     Args:

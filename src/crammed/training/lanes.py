@@ -58,15 +58,25 @@ def with_lanes(config: RunConfig, run: RunDir, device: Device, progress: Progres
     alone = device.torch.type == "cpu" and world_size() == 1  # a GPU or processes have none
     if before is not None and config.compute.lanes is None and alone:
         count = before
-    if count != before:
-        run.event("lanes", count=count)
-        if before is not None:
-            progress.line(
-                f"lanes  {count} instead of {before}: gradients are summed in different parts, so "
-                "the weights equal those of an undisturbed run except for rounding"
-            )
+    note_parts(run, "lanes", count, before, progress)
     compute = config.compute.model_copy(update={"lanes": count})
     return config.model_copy(update={"compute": compute})
+
+
+def note_parts(run: RunDir, kind: str, count: int, before: int | None, progress: Progress) -> None:
+    """Record in how many lanes or processes a run trains, and say so if it was another number.
+
+    Args:
+        before: the number so far; None if none was recorded.
+    """
+    if count == before:
+        return
+    run.event(kind, count=count)
+    if before is not None:
+        progress.line(
+            f"{kind}  {count} instead of {before}: gradients are summed in different parts, so the "
+            "weights equal those of an undisturbed run except for rounding"
+        )
 
 
 def lanes_before(run: Path) -> int | None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from crammed.model.blocks import Linear
 from crammed.model.encoder import Layer, MaskedLM, products_of
-from crammed.training.float8 import Float8Linear, Scales
+from crammed.training.float8 import Float8Linear, Float8Scales
 
 
 def training_copy(
@@ -90,7 +90,7 @@ class Leaves:
         self.tensors = [leaf for leaf, _ in self._pairs]
         self.cast_bytes = sum(made.nbytes for made, _ in self._casts)
         eight_bit = any(isinstance(module, Float8Linear) for module in trained.modules())
-        self.scales = Scales(trained) if eight_bit else None
+        self.scales = Float8Scales(trained) if eight_bit else None
 
     def refresh(self) -> None:
         """Cast and quantise the parameters again, after they have changed."""

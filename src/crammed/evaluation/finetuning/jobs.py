@@ -25,7 +25,8 @@ from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
 from crammed.evaluation.finetuning.batches import EncodedSplit, word_places
 from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetune, predict
 from crammed.machine import workers as processes
-from crammed.machine.device import is_out_of_memory, with_threads
+from crammed.machine.device import is_out_of_memory
+from crammed.machine.lanes import compute_threads
 from crammed.machine.workers import available_memory, cores
 from crammed.tasks.task import TaskKind
 from crammed.terminal.progress import Progress
@@ -203,17 +204,19 @@ def run_jobs(
         CrammedError: a worker process died.
     """
     jobs = sorted(jobs, key=lambda job: -job.task.tokens)  # the jobs of a task stay together
+    here: int | None = None
     if setup.numerics.device.type == "cpu":
         workers = _at_once(len(jobs), parameters, limit, setup.threads)
         if workers <= 1:
-            reports = with_threads(setup.threads, _in_groups(jobs, setup, 1, progress))
+            reports, here = _in_groups(jobs, setup, 1, progress), setup.threads
         else:
             reports = _in_processes(jobs, setup, workers)
     else:
         reports = _in_groups(jobs, setup, limit or MOST_TOGETHER, progress)
     failures: Failures = {}
     done, detail = 0.0, ""
-    with progress.task("fine-tuning", sum(job.task.tokens for job in jobs)) as bar:
+    whole = sum(job.task.tokens for job in jobs)
+    with progress.task("fine-tuning", whole) as bar, compute_threads(here):
         for report in reports:
             done += report.tokens
             if report.job is not None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from crammed.data.corpus import Corpus, RowStream
 from crammed.machine.device import Device
-from crammed.planning.measure import Speed, measure_speed
+from crammed.planning.parts import PartTimes, measure_speed
 from crammed.terminal.progress import SILENT
 from crammed.training.build import new_model
 from crammed.training.step import TrainStep
@@ -19,7 +19,7 @@ from support.costs import play_costs
 from support.costs import timed_config as config
 from support.text import FakeClock
 
-SPEED = Speed(update=0.5, row=0.01, compile=2.0, memory=None, microbatch_rows=8)
+SPEED = PartTimes(update=0.5, row=0.01, compile=2.0, memory=None, microbatch_rows=8)
 
 
 @pytest.mark.parametrize("rate", [None, "masking.final_rate=0.125"])
@@ -27,7 +27,7 @@ def test_measuring_finds_what_things_take(
     corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch, rate: str | None
 ) -> None:
     clock = FakeClock()
-    truth = Speed(0.2, 0.01, 3.0, None, 8, 0.002 if rate else 0.0, 0.7, 3.0, 0.03, 4.0, 1.5)
+    truth = PartTimes(0.2, 0.01, 3.0, None, 8, 0.002 if rate else 0.0, 0.7, 3.0, 0.03, 4.0, 1.5)
     play_costs(monkeypatch, clock, truth)
     charge = "budget.charge=[step,checkpoint,log,evaluate]"
     asked = config("batch.rows=64", charge, *([rate] if rate else []), budget="30m")

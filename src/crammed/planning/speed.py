@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,10 +14,11 @@ import torch
 from crammed.budget import Clock, Work
 from crammed.config import RunConfig
 from crammed.machine.device import Device
+from crammed.machine.lanes import compute_threads
 from crammed.machine.speed import nominal_speed
 from crammed.machine.waiting import core_waits, is_busy
 from crammed.machine.workers import world_size
-from crammed.planning.measure import FIRST_IDS
+from crammed.planning.parts import FIRST_IDS
 from crammed.rules.sizing import flops_per_token
 from crammed.training.build import build
 from crammed.training.plan import Update
@@ -109,74 +109,13 @@ def training_speed(
         again, in_doubt = measure()
         found = Measured(max(found.speed, again.speed), found.busy and again.busy)
     if found.busy and device.torch.type == "cpu" and torch.get_num_threads() > 1:
-        with _one_thread():
+        with compute_threads(1):
             found = replace(found, speed=max(found.speed, measure()[0].speed))
     if device.torch.type == "cuda":
         del step, parts
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device.torch)
     return replace(found, speed=found.speed * (_COMPILED if device.compile else 1.0))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute with one thread inside the context."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long the parts of an update take, in seconds.
-
-    Attributes:
-        update: the part that depends neither on its rows nor on how they are divided.
-        microbatch: each forward and backward pass, besides its rows.
-        row: each row.
-        most: the most rows in a microbatch, not a time.
-    """
-
-    update: float
-    microbatch: float
-    row: float
-    most: int
-
-    def seconds(self, rows: int) -> float:
-        """How long an update of this many rows takes."""
-        return self.update + math.ceil(rows / self.most) * self.microbatch + rows * self.row
-
-
-def training_pace(config: RunConfig, device: Device, clock: Clock = time.perf_counter) -> Pace:
-    """How long updates with any number of rows take, measured as `training_speed` measures.
-
-    The gradients of a single row are timed as well: in a small model they take much longer than a
-    row's share of a batch. Nothing is measured again.
-
-    Raises:
-        InputError: the model is too large for the device's memory.
-    """
-    step = build(config, config.tokenizer.vocab_size, FIRST_IDS, replace(device, compile=False))
-    rows = min(_nominally(config, device)[1], step.microbatch_rows)
-    took, applied = dict[int, float](), list[float]()
-    for count in sorted({1, rows}):
-        parts = _Parts.of(step, config, count, device, clock)
-        parts.time(0.0, 1)  # to warm up
-        gradients, rest = zip(*parts.time(_SECONDS / 2, _FEWEST_PIECES), strict=True)
-        took[count] = statistics.median(gradients)
-        applied += rest
-    row = max(0.0, took[rows] - took[1]) / (rows - 1) if rows > 1 else 0.0
-    update, once = statistics.median(applied), max(0.0, took[1] - row)
-    most = step.microbatch_rows
-    if device.torch.type == "cuda":
-        del step, parts
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device.torch)
-    factor = 1.0 / (_COMPILED if device.compile else 1.0)
-    return Pace(factor * update, factor * once, factor * row, most)
 
 
 def _nominally(config: RunConfig, device: Device) -> tuple[float, int]:

@@ -11,8 +11,8 @@ import torch
 
 from crammed.config import RunConfig
 from crammed.machine.device import Device
-from crammed.planning import gauge
-from crammed.planning.gauge import Measured, training_pace, training_speed
+from crammed.planning import speed
+from crammed.planning.speed import Measured, training_speed
 from crammed.rules.sizing import flops_per_token
 from crammed.training.step import TrainStep
 from support.costs import timed_config
@@ -50,7 +50,7 @@ class Machine:
     def measure(self, config: RunConfig, device: Device, patch: pytest.MonkeyPatch) -> float:
         """How often it computes the FLOPs of `config` in the time that it takes when free."""
         free = _flops(config) / (A_ROW * config.batch.rows + AN_UPDATE)
-        patch.setattr(gauge, "nominal_speed", lambda compute: 3 * free)
+        patch.setattr(speed, "nominal_speed", lambda compute: 3 * free)
         patch.setattr(TrainStep, "gradients", lambda *given: self.gradients(*given))
         patch.setattr(TrainStep, "apply", lambda *_: self.work(AN_UPDATE))
         return training_speed(config, device, self.clock, self.rest).speed / free
@@ -70,25 +70,6 @@ def test_large_batches_are_not_measured_whole(cpu: Device, monkeypatch: pytest.M
     assert machine.clock.now - machine.began < 4.0
     compiled = dataclasses.replace(cpu, compile=True)
     assert machine.measure(asked, compiled, monkeypatch) == pytest.approx(1.3)
-
-
-def test_the_parts_of_an_update_are_told_apart(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that updates of few rows, which cost most of what a batch costs, are not thought cheap."""
-    machine = Machine()
-    monkeypatch.setattr(gauge, "nominal_speed", lambda compute: 1e9)
-
-    def gradients(step: TrainStep, rows: torch.Tensor, *_: object) -> None:
-        machine.work(0.04 + A_ROW * len(rows))
-
-    monkeypatch.setattr(TrainStep, "gradients", gradients)
-    monkeypatch.setattr(TrainStep, "apply", lambda *_: machine.work(AN_UPDATE))
-    pace = training_pace(config(), cpu, machine.clock)
-    for rows in (1, 3, 2 * pace.most):
-        microbatches = -(-rows // pace.most)
-        expected = AN_UPDATE + 0.04 * microbatches + A_ROW * rows
-        assert pace.seconds(rows) == pytest.approx(expected)
 
 
 def test_what_warms_up_is_not_counted(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +97,7 @@ def test_pieces_that_disagree_are_measured_again(
     cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device far above its nominal speed may be held up as well."""
-    monkeypatch.setattr(gauge, "_PLAUSIBLE", 0.0)
+    monkeypatch.setattr(speed, "_PLAUSIBLE", 0.0)
     machine = Machine(3.0, lambda now: 0.5 < now < 3.5)
     assert machine.measure(config(), cpu, monkeypatch) == pytest.approx(1.0)
     assert machine.rested
@@ -127,7 +108,7 @@ def test_a_short_budget_has_little_patience(
     cpu: Device, monkeypatch: pytest.MonkeyPatch, budget: str, rests: int
 ) -> None:
     machine = Machine()
-    monkeypatch.setattr(gauge, "_PLAUSIBLE", math.inf)
+    monkeypatch.setattr(speed, "_PLAUSIBLE", math.inf)
     machine.measure(config("batch.rows=8", budget=budget), cpu, monkeypatch)
     assert len(machine.rested) == rests
 
@@ -147,10 +128,10 @@ class Shared(Machine):
             self.waited += 0.4 * (self.clock.now - began)
 
     def share(self, config: RunConfig, device: Device, patch: pytest.MonkeyPatch) -> Measured:
-        patch.setattr(gauge, "core_waits", lambda: {"1": 5.0, "2": self.waited})
+        patch.setattr(speed, "core_waits", lambda: {"1": 5.0, "2": self.waited})
         patch.setattr(torch, "get_num_threads", lambda: self.threads)
         patch.setattr(torch, "set_num_threads", lambda count: setattr(self, "threads", count))
-        patch.setattr(gauge, "_PLAUSIBLE", 0.0)
+        patch.setattr(speed, "_PLAUSIBLE", 0.0)
         self.measure(config, device, patch)
         self.began = self.clock.now
         return training_speed(config, device, self.clock, self.rest)

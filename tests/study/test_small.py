@@ -16,7 +16,7 @@ from crammed.rules.choosing import Asked
 from crammed.rules.recipe import ask, load_config
 from crammed.rules.sizing import rates_of_width, with_values
 from crammed.study.arms import Study, left_out, load_study
-from crammed.study.scaled import in_proportion, resolved, scaled_down
+from crammed.study.small import in_proportion, resolved, scaled_down
 
 LITTLE, MUCH = Budget.parse("3e6tok"), Budget.parse("1e12tok")
 SHORT = ["finetune.max_length=32"]

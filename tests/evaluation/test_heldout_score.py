@@ -14,7 +14,7 @@ from crammed.data.heldout import HeldoutRows, heldout_rows
 from crammed.data.tokenization.tokenizer import MASK, SEP
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
-from crammed.evaluation.heldout import heldout_score
+from crammed.evaluation.heldout_score import heldout_score
 from crammed.export.huggingface import export
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM

@@ -24,7 +24,7 @@ from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints
-from crammed.training.heldout import HeldoutMeter
+from crammed.training.heldout_meter import HeldoutMeter
 from crammed.training.plan import Planner, Update
 from crammed.training.recorder import Recorder
 from crammed.training.session import Session
@@ -40,7 +40,7 @@ _MOST_IN_A_BLOCK = 16
 
 
 @dataclass(frozen=True)
-class Speed:
+class PartTimes:
     """How long the parts of a run take, in seconds.
 
     Attributes:
@@ -86,7 +86,7 @@ def measure_speed(
     seconds: float,
     progress: Progress,
     clock: Clock = time.perf_counter,
-) -> Speed:
+) -> PartTimes:
     """Prepare as the run will, then train for some seconds with small and large updates in turn.
 
     Args:
@@ -113,7 +113,7 @@ def measure_speed(
     memory = None
     if device.torch.type == "cuda":
         memory = torch.cuda.max_memory_allocated(device.torch)
-    return Speed(
+    return PartTimes(
         **updates,
         **between,
         compile=took,
@@ -162,7 +162,7 @@ class _Timer:
     clock: Clock
 
     def measure(self, seconds: float, show: Callable[[float, str], None]) -> dict[str, float]:
-        """Time updates for some seconds; return the fields of `Speed` that describe an update.
+        """Time updates for some seconds; return the fields of `PartTimes` that describe an update.
 
         Args:
             show: called with the seconds that have passed, and with the progress in words.

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from crammed.config import RunConfig
-from crammed.config.choice import overlaid
+from crammed.config.kinds import overlaid
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters
 from crammed.rules.choosing import values_of

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from crammed.config import RunConfig
-from crammed.config.choice import choices_of
+from crammed.config.kinds import kinds_of
 from crammed.config.optim import (
     AdafactorConfig,
     AdamConfig,
@@ -20,7 +20,7 @@ from crammed.errors import InputError
 from crammed.rules.recipe import load_config
 from crammed.schedule import Cosine, Triangle
 
-OPTIMIZERS = ", ".join(f"'{name}'" for name in choices_of(RunConfig)["optim"].kinds)
+OPTIMIZERS = ", ".join(f"'{name}'" for name in kinds_of(RunConfig)["optim"].kinds)
 
 
 def refused(*overrides: str) -> str:
@@ -30,7 +30,7 @@ def refused(*overrides: str) -> str:
 
 
 def test_the_choices_of_a_run() -> None:
-    choices = choices_of(RunConfig)
+    choices = kinds_of(RunConfig)
     assert set(choices) == {"optim", "schedule"}
     assert (choices["optim"].default, choices["schedule"].default) == ("adamw", "triangle")
     assert choices["optim"].kinds["muon"] is MuonConfig

@@ -23,7 +23,7 @@ class KeepsValues:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Kinds:
     """One of several kinds of a section.
 
     Attributes:
@@ -40,14 +40,14 @@ class Choice:
 
 
 @cache
-def choices_of(section: type[BaseModel]) -> dict[str, Choice]:
+def kinds_of(section: type[BaseModel]) -> dict[str, Kinds]:
     """The fields of a section that hold one of several kinds, by name."""
     found = {}
     for name, field in section.model_fields.items():
         if isinstance(key := field.discriminator, str):
             kinds = {kind.model_fields[key].default: kind for kind in get_args(field.annotation)}
             keeps = any(isinstance(mark, KeepsValues) for mark in field.metadata)
-            found[name] = Choice(key, kinds, getattr(field.default, key), keeps)
+            found[name] = Kinds(key, kinds, getattr(field.default, key), keeps)
     return found
 
 
@@ -60,7 +60,7 @@ def overlaid(base: Mapping[str, Any], change: Mapping[str, Any], section: Any) -
     Args:
         section: the class of section that the values are for, or what `subsection` returns.
     """
-    choices = choices_of(section) if is_section(section) else {}
+    choices = kinds_of(section) if is_section(section) else {}
     result = dict(base)
     for key, value in change.items():
         old = result.get(key)
@@ -82,7 +82,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _kept(choice: Choice, old: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(choice: Kinds, old: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """The old values of a section that remain when `change` is merged into it."""
     kind = change.get(choice.key, old.get(choice.key, choice.default))
     if kind == old.get(choice.key, choice.default):

@@ -1,0 +1,207 @@
+"""Turns a corpus into a trained and exported encoder, and the summary of its run."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from typing import Any
+
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus
+from crammed.data.heldout import heldout_rows, text_bytes
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.data.verification import verify_once
+from crammed.errors import Diverged, InputError
+from crammed.evaluation.fill_mask import fill_mask_examples, shortest_example
+from crammed.export.huggingface import export
+from crammed.files.hashes import json_hash
+from crammed.machine.device import Device, peak_memory
+from crammed.machine.energy import counters_of, metering
+from crammed.model.count import parameters
+from crammed.model.heldout import heldout_loss, loss_by_source
+from crammed.model.trained import TrainedModel, check_trained, trained_model
+from crammed.planning.forecast import early_end
+from crammed.planning.settling import announce
+from crammed.quantity import logits_text
+from crammed.rules.early_end import ended_short
+from crammed.rules.rates import far_too_high
+from crammed.rules.sizing import MOST_EPOCHS
+from crammed.runs.directory import RunDir
+from crammed.runs.summary import Summary, Training, checked
+from crammed.terminal.progress import Progress
+from crammed.training.agenda import TRAINING
+from crammed.training.distributed import Group
+from crammed.training.loop import Trained, pretrain
+
+EXA = 1e18
+
+
+def train_and_export(
+    run: RunDir, corpus: Corpus, device: Device, progress: Progress, group: Group | None = None
+) -> Summary:
+    """Pretrain, measure held-out loss, export and write the summary; skipped if there is one.
+
+    Args:
+        group: the processes that train together, if there are several.
+
+    Returns:
+        the contents of ``summary.json``.
+
+    Raises:
+        InputError: the run was started with another corpus, or the corpus is damaged.
+    """
+    summary = run.summary()
+    if summary is not None:
+        check_trained(run.path)
+        shutil.rmtree(run.checkpoints, ignore_errors=True)  # if a process ended just before this
+        progress.line(f"pretraining  finished earlier, see {run.path}")
+        return summary
+    config = run.config
+    if config.corpus is not None and config.corpus != corpus.sha256:
+        raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
+    verify_once(corpus, progress)
+    announce(config, run.choice, corpus, device, progress)
+    # What follows can be redone from the last checkpoint, which is kept until all is written.
+    counters = counters_of(device.torch) if group is None else []  # they cover one process
+    with metering(counters, run.last_joules()) as run.energy:
+        trained = pretrain(config, corpus, run, device, progress, group=group)
+    work, epochs = trained.work, trained.work.rows / corpus.rows
+    size = text_bytes(corpus.manifest["characters"], corpus.heldout)
+    early = early_end(config, corpus.vocab_size, corpus.rows, size, work, trained.charged_seconds)
+    short = ended_short(config, trained.u, early)
+    if early is not None:
+        progress.line(f"corpus  {early.words(over=True)}")
+    elif short is not None:
+        progress.line(f"note  {short}")
+    elif epochs > MOST_EPOCHS:
+        progress.line(f"corpus  was read {epochs:.1f} times")
+    final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
+    shutil.rmtree(run.final, ignore_errors=True)
+    final.save(run.final)
+    heldout, by_source = _measure_heldout(run, corpus, device, trained, progress)
+    done = _training(run, corpus, device, trained, heldout)
+    summary = checked(
+        run.path / "summary.json",
+        {
+            **done.values(),
+            "heldout_by_source": by_source,
+            "joules": run.last_joules() or None,  # as of the last log point
+            "early_end": early.model_dump() if early is not None else None,
+            "ended_short": short,
+            "fill_mask": fill_mask_examples(final, corpus.heldout, device),
+            "export": _export(run, final, done, progress),
+        },
+        Summary,
+    )
+    run.finish(summary)
+    shutil.rmtree(run.checkpoints, ignore_errors=True)  # nothing is left to resume
+    return summary
+
+
+def _measure_heldout(
+    run: RunDir, corpus: Corpus, device: Device, trained: Trained, progress: Progress
+) -> tuple[dict[str, float], dict[str, dict[str, float | None]]]:
+    """The trained model's loss on held-out text, and that of each source if there are several.
+
+    The first is also recorded as an event of the run.
+
+    Raises:
+        Diverged: the loss is not finite.
+    """
+    data, work = run.config.data, trained.work
+    with progress.task("held-out loss") as task:
+        rows = heldout_rows(corpus.tokenizer, corpus.heldout, data.heldout_rows, corpus.row_length)
+        model, mask = trained.model.eval(), Specials.of(corpus.tokenizer).mask
+        heldout = heldout_loss(model, rows, mask, device.torch)
+        if not all(map(math.isfinite, heldout.values())):
+            rate = far_too_high(run.config, run.choice.follows) or "a lower optim.lr"
+            words = "the model has finite weights, but no finite held-out loss"
+            raise Diverged(f"{words}: train anew, in another --out, with {rate}")
+        by_source = loss_by_source(model, rows, mask, device.torch)
+        task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
+    done = {"u": trained.u, "update": work.updates, "tokens": work.tokens}
+    run.event("heldout", **done, rows=len(rows.ids), **heldout)
+    return heldout, by_source
+
+
+def _export(
+    run: RunDir, final: TrainedModel, training: Training, progress: Progress
+) -> dict[str, Any]:
+    """Export the trained model; return the export's entry in the summary."""
+    with progress.task("export") as task:
+        shutil.rmtree(run.export, ignore_errors=True)  # from a process that ended halfway
+        exported = export(final, run.export, "auto", training)
+        task.update(1, f"{exported.format}; {logits_text(exported.difference)}")
+    return {
+        "format": exported.format,
+        "reasons": list(exported.reasons),
+        "logit_difference": exported.difference,
+    }
+
+
+def _training(
+    run: RunDir, corpus: Corpus, device: Device, trained: Trained, heldout: dict[str, float]
+) -> Training:
+    """What training did, on which corpus, and the held-out loss."""
+    config, work = run.config, trained.work
+    computing = sum(trained.accounts[name] for name in TRAINING)
+    values = {
+        "schema": 1,
+        "recipe": config.recipe,
+        "identity": config.identity(),
+        "seed": config.seed,
+        "budget": str(config.budget.limit),
+        "u": trained.u,
+        "charged_seconds": trained.charged_seconds,
+        "accounts": trained.accounts,
+        "parameters": parameters(config.model, corpus.vocab_size),
+        "updates": work.updates,
+        "rows": work.rows,
+        "tokens": work.tokens,
+        "epochs": work.rows / corpus.rows,
+        "tokens_per_second": work.tokens / computing if computing else None,
+        "exaflop": work.flops / EXA,
+        "peak_exaflop": device.peak * trained.charged_seconds / EXA if device.peak else None,
+        "peak_source": device.peak_source,
+        "memory_bytes": peak_memory(device.torch),
+        "device": device.name,
+        "dtype": str(device.dtype).removeprefix("torch."),
+        "heldout": heldout,
+        "unigram_cross_entropy": corpus.manifest["heldout"]["unigram_cross_entropy"],
+        "mask_token": Specials.of(corpus.tokenizer).names(corpus.tokenizer)["mask"],
+        "corpus": {
+            "sha256": corpus.sha256,
+            "heldout_sha256": _heldout_sha256(corpus, config),
+            "sources": [source["name"] for source in corpus.manifest["sources"]],
+            **{k: corpus.manifest[k] for k in ("documents", "characters", "tokens", "vocab_size")},
+        },
+    }
+    return checked(run.path / "summary.json", values, Training)
+
+
+def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
+    """A hash of all that decides the held-out rows: losses compare only where it is equal."""
+    files = corpus.manifest["files"]
+    hashes = [files[name]["sha256"] for name in ("heldout.jsonl.gz", "tokenizer.json")]
+    return json_hash([*hashes, config.data.heldout_rows, config.data.row_length])
+
+
+def result(run: RunDir) -> dict[str, Any]:
+    """The result of a finished run as ``--json`` prints it."""
+    summary = run.summary()
+    assert summary is not None
+    values = summary.values()
+    report, unshown = run.path / "report.html", ("schema", "fill_mask", "accounts")
+    return {
+        "run_dir": str(run.path),
+        "export_dir": str(run.export),
+        "report": str(report) if report.exists() else None,
+        "heldout_loss": summary.heldout["loss@0.15"],
+        "example": shortest_example(values["fill_mask"], summary.mask_token),
+        **{k: v for k, v in values.items() if k not in unshown},
+        "tasks": {
+            name: {k: entry.get(k) for k in ("metric", "median", "spread", "official", "untrained")}
+            for scores in run.scores().values()
+            for name, entry in scores.get("tasks", {}).items()
+        },
+    }
