@@ -345,8 +345,7 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
         names = [(task.name, job.seed) for job in group]
         steps = protocol.epochs * (len(train) // protocol.batch)
         began = time.monotonic()
-        shown = began
-        seen = 0
+        shown, seen = began, 0
         for done in finetune(models, names, task.kind, train, protocol, numerics):
             if (now := time.monotonic()) - shown > 0.5 or done == steps:
                 yield JobProgress(len(group) * task.tokens * (done - seen) / steps)
