@@ -28,6 +28,7 @@ RESULT: dict[str, Any] = {
     "budget": "1h",
     "exaflop": 0.1,
     "export_dir": "run/export",
+    "example": "This is a [MASK].",
     "report": None,
     "mask_token": "[MASK]",
 }
