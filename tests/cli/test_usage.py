@@ -47,11 +47,10 @@ def here(tmp_path: Path) -> Path:
         ("run text.jsonl", "no recipe 'text.jsonl': name text with an option, as in --data text."),
         ("run corpus", "no recipe 'corpus': it is a corpus; name it as --corpus corpus"),
         ("plan text.jsonl", "make a corpus of text with crammed prepare --data text.jsonl --out "),
-        ("run https://x.org/a.txt", "nothing is read from the web: download it, and name the file"),
-        ("run --data https://x.org/a.txt", "https://x.org/a.txt is an address, and nothing is "),
+        ("run https://x.org/a.txt", "name text with an option, as in --data https://x.org/a.txt"),
         (
             "prepare --out c --data https://huggingface.co/datasets/allenai/c4/tree",
-            "nothing is read from the web: type --data hub:allenai/c4",
+            "is a page about a data set: type --data hub:allenai/c4",
         ),
         ("run crammd", "no recipe 'crammd': did you mean crammed? "),
         ("recipes izsak.yaml", "izsak.yaml: No such file or directory; did you mean izsak?"),

@@ -79,6 +79,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
             "crammed",
             (
                 "data.clean.near=0.8",
+                "data.mix.temperature=2",
                 "data.clean.substring=4000",
                 "data.clean.max_characters=100000",
                 "tokenizer.kind=bpe",

@@ -206,17 +206,18 @@ def absolute_source(name: str, option: str = "--data") -> str:
     """A path that is valid in any working directory; names that are not paths stay unchanged.
 
     Raises:
-        InputError: the name is empty, which would stand for the whole working directory, or an
-            address.
+        InputError: the name is empty, which would stand for the whole working directory, or a page
+            about a data set.
     """
     from crammed.config import SourceConfig
 
     if not name:
         raise InputError(f"{option} is empty: name a file or folder of text")
     if "://" in name:
-        of_hub = re.match(r"https?://(?:www\.)?huggingface\.co/datasets/([\w.-]+/[\w.-]+)", name)
-        way = f"type --data hub:{of_hub[1]}" if of_hub else "download it, and name the file"
-        raise InputError(f"{name} is an address, and nothing is read from the web: {way}")
+        page = r"https?://(?:www\.)?huggingface\.co/datasets/([\w.-]+/[\w.-]+)/?(?!.*/resolve/)"
+        if of_hub := re.match(page, name):
+            raise InputError(f"{name} is a page about a data set: type {option} hub:{of_hub[1]}")
+        return name
     on_disk = SourceConfig(path=name).is_on_disk
     return str(Path(name).expanduser().absolute()) if on_disk else name
 

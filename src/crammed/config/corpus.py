@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from crammed.config.base import Names, PositiveFloat, PositiveInt, Section
+from crammed.files.addresses import is_address
 from crammed.schedule import OpenFraction
 
 LEAST_TOKENS, MOST_TOKENS = 64, 2**24
@@ -19,7 +20,8 @@ class SourceConfig(Section):
     """One source of documents; in a list of sources, a bare word stands for its `path`."""
 
     path: str
-    """A file, a folder, a glob, `-` (standard input), `python-docs`, or `hub:NAME`."""
+    """A file, a folder or a glob, also of an address such as s3://bucket/texts; `-` (standard
+    input), `python-docs`, or `hub:NAME`."""
     name: str | None = None
     """Its name in reports; by default the last part of `path`."""
     documents: TextDocuments | None = None
@@ -36,9 +38,15 @@ class SourceConfig(Section):
     """Start no further document once this many characters have been read."""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether `path` is an address."""
+        return is_address(self.path)
+
+    @property
     def is_on_disk(self) -> bool:
-        """Whether `path` names files."""
-        return self.path not in ("-", "python-docs") and not self.path.startswith("hub:")
+        """Whether `path` names files on this machine."""
+        elsewhere = self.is_remote or self.path.startswith("hub:")
+        return not elsewhere and self.path not in ("-", "python-docs")
 
 
 class CleanConfig(Section):

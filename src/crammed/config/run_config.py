@@ -23,6 +23,7 @@ from crammed.config.training import (
     OrderConfig,
     TrainConfig,
 )
+from crammed.files.addresses import without_secrets
 from crammed.schedule import Schedule, Triangle
 
 
@@ -85,6 +86,8 @@ class RunConfig(Section):
         """The values as JSON for sharing, with paths on this machine reduced to file names."""
         values = self.model_dump(mode="json")
         for source, shown in zip(self.data.sources, values["data"]["sources"], strict=True):
+            if source.is_remote:  # without a password or a signature
+                shown["path"] = without_secrets(source.path)
             if source.is_on_disk:
                 shown["path"] = Path(source.path).name
         for section, key in (

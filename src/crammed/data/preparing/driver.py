@@ -34,6 +34,7 @@ from crammed.data.preparing.pack.packing_job import (
     pack_tails,
     packing_groups,
 )
+from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.ingest import CleanedText, Shard, read_and_clean
 from crammed.data.preparing.read.search import ignored_files
 from crammed.data.preparing.read.source import Source, open_sources
@@ -102,12 +103,16 @@ def prepare(
         remove_left_overs(out)
     check_vacant(out, "--out")
     require_extras(data, tokenizer)
-    sources = open_sources(data)
+    elsewhere = any(source.is_remote for source in data.sources)
+    sources = [] if elsewhere else open_sources(data)
     if ignored := ignored_files(data):
         listed = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
         progress.line(f"sources  ignoring files of other formats: {listed}")
     with work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
-        given = GivenHeldout.given(heldout, data, folder) if heldout else None
+        if elsewhere:
+            data = fetched(data, folder, progress)
+            sources = open_sources(data)
+        given = GivenHeldout.given(heldout, data, folder, progress) if heldout else None
         preparation = _Preparation(data, tokenizer, folder, engine, progress, choose, given)
         preparation.run(sources, out)
     return Corpus(out)

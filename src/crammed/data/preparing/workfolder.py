@@ -35,6 +35,10 @@ def _folder_near(out: Path) -> Path:
     return inside if out.is_dir() and not beside.exists() else beside
 
 
+_WORTH = ("parts/*/*.clean.json", "remote/*/notes/*.json")
+"""Files that show that something was finished: text read, or a file copied from elsewhere."""
+
+
 @contextmanager
 def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
     """A locked folder for intermediate results: `work`, or one beside `out`, or in it.
@@ -50,7 +54,7 @@ def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
         except InputError as error:
             if work is not None:
                 raise
-            if isinstance(error, _Worthless) or not any(folder.glob("parts/*/*.clean.json")):
+            if isinstance(error, _Worthless) or not any(map(any, map(folder.glob, _WORTH))):
                 shutil.rmtree(folder)
                 raise
             raise InputError(

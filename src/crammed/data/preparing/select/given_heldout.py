@@ -21,6 +21,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning.copies import heldout_hashes
 from crammed.data.preparing.cleaning.steps import Cleaner
+from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.source import open_sources
 from crammed.data.preparing.select.selection_job import heldout_line
 from crammed.data.shards import digests_of
@@ -28,6 +29,7 @@ from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.errors import InputError
 from crammed.files.hashes import sha256
 from crammed.files.writing import save_array, write_gzip
+from crammed.terminal.progress import Progress
 
 SEAM_STEP = "seam of the held-out text"
 """Name of the step if the end of a document is held out, since every document is too large."""
@@ -56,11 +58,16 @@ class GivenHeldout:
     parts: tuple[dict[str, Any], ...] = ()
 
     @classmethod
-    def given(cls, heldout: Corpus | Sequence[str], data: DataConfig, folder: Path) -> GivenHeldout:
+    def given(
+        cls, heldout: Corpus | Sequence[str], data: DataConfig, folder: Path, progress: Progress
+    ) -> GivenHeldout:
         """Those of a corpus, as `of`, or of files, as `read`."""
         if isinstance(heldout, Corpus):
             return cls.of(heldout)
-        return cls.read(heldout, data, folder)
+        named = tuple(SourceConfig(path=path) for path in heldout)
+        return cls.read(
+            fetched(data.model_copy(update={"sources": named}), folder, progress), folder
+        )
 
     @classmethod
     def of(cls, corpus: Corpus) -> GivenHeldout:
@@ -76,19 +83,16 @@ class GivenHeldout:
         )
 
     @classmethod
-    def read(cls, paths: Sequence[str], data: DataConfig, folder: Path) -> GivenHeldout:
-        """All documents of some files, folders or other sources, whose characters are cleaned.
+    def read(cls, data: DataConfig, folder: Path) -> GivenHeldout:
+        """All documents of `data.sources`, whose characters are cleaned.
 
         Args:
-            paths: as for `data.sources`; `data` says how their documents are read.
             folder: where to keep them.
 
         Raises:
             InputError: a file is missing, unreadable or of an unknown format, or all are empty.
         """
-        named = tuple(SourceConfig(path=path) for path in paths)
-        sources = open_sources(data.model_copy(update={"sources": named}))
-        parts = [part for source in sources for part in source.parts]
+        parts = [part for source in open_sources(data) for part in source.parts]
         clean = Cleaner(CleanConfig(unicode=data.clean.unicode))
         sizes = Counter[str]()
 
@@ -102,7 +106,7 @@ class GivenHeldout:
         file = folder / "given-heldout.jsonl.gz"
         write_gzip(file, lines())
         if not sizes:
-            raise InputError(f"--heldout {paths[0]} holds no text")
+            raise InputError(f"--heldout {parts[0].name} holds no text")
         known = tuple(part.fingerprint() for part in parts)
         return cls(file, sha256(file), None, sizes["documents"], sizes["characters"], known)
 

@@ -1,0 +1,67 @@
+"""Copies the files of sources that are named by an address to this machine, before they are read.
+
+The copies lie with the other intermediate results, so one that is complete is not fetched again by
+a later call, unless what its server says of the file has changed. Their hashes identify them, as
+those of any file.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from crammed.config import DataConfig, SourceConfig
+from crammed.errors import InputError
+from crammed.files.addresses import last_part, without_secrets
+from crammed.files.hashes import json_hash
+from crammed.formats.documents import format_of
+from crammed.formats.remote import Remote, RemoteFile
+from crammed.quantity import quantity
+from crammed.terminal.progress import Progress
+
+_AT_ONCE = 8
+"""Files that are copied at a time."""
+
+
+def fetched(data: DataConfig, folder: Path, progress: Progress) -> DataConfig:
+    """The same sources, with a folder on this machine in place of every address.
+
+    Raises:
+        InputError: an address names nothing, or cannot be reached.
+    """
+    sources = [
+        _copied(source, folder / "remote", progress) if source.is_remote else source
+        for source in data.sources
+    ]
+    return data.model_copy(update={"sources": tuple(sources)})
+
+
+def _copied(source: SourceConfig, folder: Path, progress: Progress) -> SourceConfig:
+    remote, shown = Remote.at(source.path), without_secrets(source.path)
+    files = remote.files()
+    several = remote.is_glob or remote.is_folder
+    if several:
+        files = [file for file in files if format_of(Path(file.below)) is not None]
+    if not files:
+        raise InputError(f"{shown} holds no file of a known format")
+    own = folder / json_hash(source.path)[:16]
+    name = "files" if remote.is_glob else last_part(source.path)
+    place = own / "copies" / name if several else own / "copies"
+
+    def fetch(file: RemoteFile) -> Path:
+        return remote.fetch(remote.look_up(file), place, own / "notes")
+
+    done, copies, pool = 0, set[Path](), ThreadPoolExecutor(_AT_ONCE)
+    with progress.task(f"copying {shown}", len(files)) as task:
+        try:
+            for number, copy in enumerate(pool.map(fetch, files), 1):
+                copies.add(copy)
+                done += copy.stat().st_size
+                task.update(number, f"{quantity(done, 'B')} in {number:,} of {len(files):,} files")
+        finally:
+            pool.shutdown(cancel_futures=True)
+    for left in place.rglob("*"):  # what the address named earlier
+        if left not in copies and not left.is_dir():
+            left.unlink()
+    path = place if several else place / name
+    return source.model_copy(update={"path": str(path), "name": source.name or name})

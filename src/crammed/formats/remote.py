@@ -1,0 +1,187 @@
+"""Files and folders elsewhere, named by an address such as s3://bucket/texts, through fsspec.
+
+Nothing is worked on in place: what an address names is copied to this machine, or from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from crammed.errors import InputError
+from crammed.extras import import_extra
+from crammed.files.addresses import last_part, without_secrets
+from crammed.files.faults import disk_faults
+from crammed.files.folders import inside, make_folder, sync
+from crammed.files.hashes import json_hash
+from crammed.files.writing import read_json, write_json
+
+_WEB = ("http", "https")
+_IDENTIFYING = (
+    *("size", "etag", "mtime", "lastmodified", "last-modified", "last_modified", "created"),
+    *("content-md5", "md5hash", "generation", "blob_id", "sha256"),
+)
+"""What file systems call that which changes whenever the content of a file does."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file at an address.
+
+    Attributes:
+        path: what its file system calls it.
+        below: its path below the folder or the glob that was named, or its name.
+        state: what changes if the content does; empty if the file system knows nothing of the kind.
+    """
+
+    path: str
+    below: str
+    state: dict[str, str]
+
+    @property
+    def size(self) -> int | None:
+        """Its bytes, if known."""
+        size = self.state.get("size", "")
+        return int(size) if size.isdigit() else None
+
+
+@dataclass(frozen=True)
+class Remote:
+    """An address, and the file system that it belongs to."""
+
+    address: str
+    system: Any
+    root: str
+
+    @classmethod
+    def at(cls, address: str) -> Remote:
+        """Find the file system.
+
+        Raises:
+            InputError: there is none of this kind, or a package for it is missing.
+        """
+        fsspec = import_extra("fsspec", "remote", without_secrets(address))
+        protocol = address.partition("://")[0].lower()
+        options: dict[str, Any] = {}
+        try:
+            system = fsspec.get_filesystem_class(protocol)
+            if protocol in _WEB:  # a download may take hours, but no answer takes a minute
+                aiohttp = import_extra("aiohttp", "remote", without_secrets(address))
+                waits = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
+                options = {"client_kwargs": {"timeout": waits, "trust_env": True}}
+            # what was listed or read in an earlier preparation may have changed since
+            found = system(skip_instance_cache=True, use_listings_cache=False, **options)
+            return cls(address, found, system._strip_protocol(address))
+        except ImportError as error:
+            raise InputError(_to_install(protocol, str(error))) from error
+        except ValueError as error:
+            shown = without_secrets(address)
+            raise InputError(f"{shown}: nothing is known of {protocol}://") from error
+
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """Turn whatever the network and a dozen libraries may raise into an `InputError`."""
+        try:
+            yield
+        except InputError:
+            raise
+        except FileNotFoundError as error:
+            raise InputError(f"no such data: {without_secrets(self.address)}") from error
+        except Exception as error:
+            why = " ".join(str(error).split()) or type(error).__name__
+            why = why.replace(self.address, without_secrets(self.address))
+            raise InputError(f"{without_secrets(self.address)} cannot be reached: {why}") from error
+
+    @property
+    def is_glob(self) -> bool:
+        """Whether the address is a pattern; in addresses of the web, ``?`` begins a query."""
+        marks = "*" if urlsplit(self.address).scheme in _WEB else "*?["
+        return any(mark in self.root for mark in marks)
+
+    def files(self) -> list[RemoteFile]:
+        """The file that the address names, or all files of a folder or a glob, sorted.
+
+        Raises:
+            InputError: there is nothing, or it cannot be reached.
+        """
+        with self.faults():
+            if self.is_glob:
+                folder = re.split(r"[*?[]", self.root, maxsplit=1)[0].rpartition("/")[0]
+                return self._listed(folder, self.system.expand_path(self.root, recursive=True))
+            if not self.is_folder:
+                return [RemoteFile(self.root, last_part(self.address), {})]
+            return self._listed(self.root.rstrip("/"), self.system.find(self.root))
+
+    @cached_property
+    def is_folder(self) -> bool:
+        """Whether the address names a folder; on the web, one ends with a slash."""
+        if urlsplit(self.address).scheme in _WEB:
+            return self.root.endswith("/")
+        with self.faults():
+            return bool(self.system.isdir(self.root))
+
+    def _listed(self, folder: str, paths: list[str]) -> list[RemoteFile]:
+        below = {path: unquote(path.removeprefix(folder).lstrip("/")) for path in paths}
+        return [
+            RemoteFile(path, name, {})
+            for path, name in sorted(below.items(), key=lambda item: item[1])
+            if name and not name.endswith("/") and not _is_hidden(name)
+        ]
+
+    def look_up(self, file: RemoteFile) -> RemoteFile:
+        """The file with its present state."""
+        with self.faults():
+            known = {key.lower(): value for key, value in self.system.info(file.path).items()}
+        state = {key: str(known[key]) for key in _IDENTIFYING if known.get(key) is not None}
+        return RemoteFile(file.path, file.below, state)
+
+    def fetch(self, file: RemoteFile, folder: Path, notes: Path) -> Path:
+        """Copy a file to `folder`, unless it is there and has not changed since.
+
+        Args:
+            file: with its state.
+            notes: a folder for the states of the copies.
+
+        Raises:
+            InputError: it cannot be read to its end, or changes while it is read.
+        """
+        place = inside(folder, file.below, without_secrets(self.address))
+        note = notes / f"{json_hash(file.below)}.json"
+        known = len(file.state) > ("size" in file.state)
+        if known and place.is_file() and read_json(note) == file.state:
+            return place
+        make_folder(place.parent)
+        make_folder(notes)
+        unfinished = notes / f"{json_hash(file.below)}.part"
+        with disk_faults(place), self.faults():
+            self.system.get_file(file.path, str(unfinished))
+            size = unfinished.stat().st_size
+            if self.look_up(file).state != file.state or file.size not in (None, size):
+                shown = without_secrets(self.address)
+                raise InputError(
+                    f"{shown}: {file.below} was cut off, or changed while it was copied: "
+                    "repeat the command"
+                )
+            sync(unfinished)
+            unfinished.replace(place)
+        write_json(note, file.state)
+        return place
+
+
+def _is_hidden(below: str) -> bool:
+    return any(part.startswith(".") for part in below.split("/"))
+
+
+def _to_install(protocol: str, said: str) -> str:
+    """What to install for a protocol, given what fsspec says about it."""
+    if protocol in _WEB:
+        return f"{protocol}:// needs aiohttp: pip install 'crammed[remote]'"
+    packages = re.findall(r"[Ii]nstall (?:the )?[\"'`]?([\w.-]+)", said)
+    what = f"pip install {packages[0]}" if packages else said.split(chr(10))[0]
+    return f"{protocol}:// needs another package: {what}"

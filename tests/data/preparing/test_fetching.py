@@ -1,0 +1,172 @@
+"""Text at an address: in memory, in a local file system and on a web server of this machine."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from crammed.config import DataConfig
+from crammed.data.corpus import Corpus
+from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.read.fetching import fetched
+from crammed.data.preparing.read.source import open_sources
+from crammed.errors import InputError
+from crammed.formats.remote import Remote
+from crammed.terminal.progress import SILENT
+from support.text import documents, tiny, write_jsonl
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """A folder with text, hidden text, and a file of another format."""
+    folder = tmp_path / "texts"
+    (folder / "more").mkdir(parents=True)
+    (folder / ".hidden").mkdir()
+    write_jsonl(folder / "b.jsonl", documents(200, seed=1))
+    write_jsonl(folder / "more" / "a b.jsonl", documents(200, seed=2))
+    (folder / ".hidden" / "c.txt").write_text("hidden")
+    (folder / "notes.bin").write_bytes(b"\0")
+    return folder
+
+
+@pytest.fixture
+def memory(texts: Path) -> Iterator[str]:
+    """The folder in fsspec's memory."""
+    system = fsspec.filesystem("memory")
+    for file in texts.rglob("*"):
+        if file.is_file():
+            system.pipe_file(f"/texts/{file.relative_to(texts)}", file.read_bytes())
+    yield "memory://texts"
+    system.rm("/texts", recursive=True)
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """A server of `tmp_path`, and the requests that it gets."""
+    requests: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            requests.append(f"{self.command} {self.path}")
+
+    handler = functools.partial(Handler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", requests
+        server.shutdown()
+        thread.join()
+
+
+def read(address: str, folder: Path, **source: Any) -> dict[str, list[str]]:
+    """The documents of every file at an address, by the file's name."""
+    data = DataConfig.model_validate({"sources": [{"path": address, **source}]})
+    (opened,) = open_sources(fetched(data, folder, SILENT))
+    return {part.name: list(part.documents()) for part in opened.parts}
+
+
+BOTH = {"b.jsonl": documents(200, seed=1), "a b.jsonl": documents(200, seed=2)}
+FIRST = {"b.jsonl": documents(200, seed=1)}
+
+
+@pytest.mark.parametrize(
+    ("below", "found"),
+    [("/", BOTH), ("/b.jsonl", FIRST), ("/*.jsonl", FIRST), ("/**/*.jsonl", BOTH), ("/more", 1)],
+)
+def test_files_folders_and_globs(
+    tmp_path: Path, texts: Path, memory: str, below: str, found: Any
+) -> None:
+    wanted = {"a b.jsonl": BOTH["a b.jsonl"]} if found == 1 else found
+    for number, address in enumerate((memory, f"file://{texts}")):
+        assert read(address + below, tmp_path / f"work-{number}") == wanted
+
+
+def test_a_web_server(tmp_path: Path, texts: Path, web: tuple[str, list[str]]) -> None:
+    address, requests = web
+    work = tmp_path / "work"
+    assert read(f"{address}/texts/", work) == BOTH
+    assert read(f"{address}/texts/b.jsonl?signature=x", work) == FIRST
+    requests.clear()
+    assert read(f"{address}/texts/b.jsonl?signature=x", work) == FIRST
+    assert not [each for each in requests if each.startswith("GET")]  # unchanged
+    write_jsonl(texts / "b.jsonl", ["something new"])
+    assert read(f"{address}/texts/b.jsonl?signature=x", work) == {"b.jsonl": ["something new"]}
+    with pytest.raises(
+        InputError, match=r"^no such data: http://127\.0\.0\.1:\d+/texts/none\.txt$"
+    ):
+        read(f"{address}/texts/none.txt", work)
+
+
+def test_a_file_that_is_gone_is_not_read_again(tmp_path: Path, memory: str) -> None:
+    assert read(memory, tmp_path / "work") == BOTH
+    fsspec.filesystem("memory").rm("/texts/more/a b.jsonl")
+    assert read(memory, tmp_path / "work") == FIRST
+
+
+def test_a_file_that_changes_while_it_is_copied_is_refused(tmp_path: Path, memory: str) -> None:
+    remote = Remote.at(f"{memory}/b.jsonl")
+    (file,) = remote.files()
+    file = remote.look_up(file)
+    remote.system.pipe_file("/texts/b.jsonl", b"another size")
+    with pytest.raises(InputError, match=r"b\.jsonl was cut off, or changed while it was copied"):
+        remote.fetch(file, tmp_path / "copies", tmp_path / "notes")
+    assert not list(tmp_path.glob("copies/*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("memory://nothing/here.txt", "no such data: memory://nothing/here.txt"),
+        ("memory://texts/*.csv", "no such data: memory://texts/*.csv"),
+        ("memory://texts/*.bin", "memory://texts/*.bin holds no file of a known format"),
+        ("s3://bucket/x.txt", "s3:// needs another package: pip install s3fs"),
+        ("gs://bucket/x.txt", "gs:// needs another package: pip install gcsfs"),
+        ("gopher://host/x.txt", "gopher://host/x.txt: nothing is known of gopher://"),
+        ("http://me:secret@127.0.0.1:1/x.txt", "http://127.0.0.1:1/x.txt"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(
+    tmp_path: Path, memory: str, address: str, words: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read(address, tmp_path / "work")
+    assert words in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(
+        InputError, match=r"memory://x needs fsspec: pip install 'crammed\[remote\]'"
+    ):
+        read("memory://x", tmp_path / "work")
+
+
+def test_a_corpus_of_remote_text_is_that_of_the_same_text_here(
+    tmp_path: Path, texts: Path, memory: str
+) -> None:
+    def make(out: str, path: str, *heldout: str) -> Corpus:
+        config = tiny("crammed", data={"sources": [path]})
+        return prepare(config.data, config.tokenizer, tmp_path / out, SILENT, heldout=heldout)
+
+    held = write_jsonl(tmp_path / "held.jsonl", documents(60, seed=3))
+    fsspec.filesystem("memory").pipe_file("/texts/notes/held.jsonl", held.read_bytes())
+    fsspec.filesystem("memory").mv("/texts/notes/held.jsonl", "/held.jsonl")
+    here = make("here", str(texts), str(held))
+    there = make("there", memory, "memory://held.jsonl")
+    assert there.manifest == here.manifest
+    assert not list(tmp_path.glob(".*"))  # neither copies nor notes are left
+
+
+def test_shared_configurations_hold_no_secrets() -> None:
+    config = tiny(data={"sources": ["https://me:secret@host/a/x.txt?signature=secret"]})
+    assert config.without_folders()["data"]["sources"][0]["path"] == "https://host/a/x.txt"
