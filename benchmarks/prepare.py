@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 from common import finish, run
 from crammed.config import ComputeConfig, RunConfig
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.read.ingest import cut_into_shards
+from crammed.data.preparing.read.reading_job import cut_by_characters
 from crammed.data.preparing.read.source import open_sources
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.encoding import CorpusTokenizer
@@ -141,7 +141,7 @@ def _plain(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
     """The rate of the library with its own threads, on the first documents of every part."""
     parts = [part for source in open_sources(_config(data).data) for part in source.parts]
     share = PLAIN_CHARACTERS // len(parts)
-    texts = [t for part in parts for t in next(cut_into_shards(part.documents(), share))]
+    texts = [t for part in parts for t in next(cut_by_characters(part.documents(), share))]
     size = sum(len(text.encode()) for text in texts)
     seconds = _seconds(
         lambda: [

@@ -153,7 +153,7 @@ def _corpus_of(
     if (path / "manifest.json").exists():
         remove_left_overs(path)
         corpus = Corpus(path)
-        if changed := changed_files(corpus.manifest, config.data):
+        if changed := changed_files(corpus, config.data):
             raise InputError(
                 f"{', '.join(changed)} changed since {path} was prepared: choose another --out"
             )

@@ -14,7 +14,7 @@ from crammed.config import TokenizerConfig
 from crammed.data.tokenization import counts as counts_module
 from crammed.data.tokenization import encoding
 from crammed.data.tokenization.chunks import cut_into_chunks
-from crammed.data.tokenization.counts import total_counts
+from crammed.data.tokenization.counts import sum_counts
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.training import train_from_texts, train_from_words
 from support.text import documents
@@ -159,7 +159,7 @@ def test_counts_of_shards_add_up() -> None:
     tables = [pa.table({"chunk": each.unique, "count": each.counts}) for each in shards]
     whole = cut_into_chunks(TEXTS[:80])
     expected = dict(zip(whole.unique, whole.counts.tolist(), strict=True))
-    assert dict(total_counts(tables)) == expected
+    assert _as_dict(sum_counts(tables)) == expected
 
 
 def test_the_rarest_chunks_are_forgotten_if_there_are_too_many(
@@ -168,4 +168,8 @@ def test_the_rarest_chunks_are_forgotten_if_there_are_too_many(
     monkeypatch.setattr(counts_module, "MOST_CHUNKS", 8)
     often = pa.table({"chunk": ["a", "b"], "count": [5, 9]})
     rare = [pa.table({"chunk": [f"{n}", f"{n}!"], "count": [1, 1]}) for n in range(20)]
-    assert dict(total_counts([often, *rare, often])) == {"a": 10, "b": 18}
+    assert _as_dict(sum_counts([often, *rare, often])) == {"a": 10, "b": 18}
+
+
+def _as_dict(counts: pa.Table) -> dict[str, int]:
+    return dict(zip(counts["chunk"].to_pylist(), counts["count"].to_pylist(), strict=True))

@@ -11,7 +11,7 @@ import pytest
 from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.config import TokenizerConfig
-from crammed.data.preparing.read import cleaning_job
+from crammed.data.preparing.read import reading_job
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked
@@ -112,13 +112,13 @@ def test_arms_share_corpora_and_held_out_documents(
     tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, out, cleaned = write(tmp_path, OWN), tmp_path / "out", list[str]()
-    real = cleaning_job.clean_shard
+    real = reading_job.read
 
-    def noting(job: cleaning_job.CleanJob) -> cleaning_job.Cleaned:
-        cleaned.append(job.source)
+    def noting(job: reading_job.ReadJob) -> reading_job.Reading:
+        cleaned.extend(part.name for part in job.parts)
         return real(job)
 
-    monkeypatch.setattr(cleaning_job, "clean_shard", noting)
+    monkeypatch.setattr(reading_job, "read", noting)
     study, corpora = made(name, texts, out)
     of = {arm: corpora.of(study.words(arm)) for arm in OWN}
     assert of["plain"] is of["faster"] is corpora.base

@@ -1,23 +1,27 @@
-"""The files of a shard: about 16 MB of documents from one part, and what each stage makes of them.
+"""The files that the stages of a preparation write, and how a later call finds them again.
 
-Each stage is a worker's job on one shard, whose files begin with its NAME:
+Cleaned text lies in blocks, each written by one worker. Shards of about 16 million characters are
+ranges of blocks: where they are cut depends on the text alone, and not on how it was read. The
+files of a block or shard begin with its NAME:
 
-clean   documents -> NAME.documents.arrow (text, digest, characters), NAME.near.npy
+clean   documents -> NAME.documents.arrow (text), NAME.digests.npy, NAME.lengths.npy, NAME.raw.npy,
+        NAME.near.npy
 select  documents to keep -> NAME.heldout.jsonl, NAME.chunks.arrow, NAME.codes.npy, NAME.ends.npy,
         NAME.characters.npy; what they share with held-out text -> NAME.match*.npy
-pack    chunks, or texts -> rows-NNNNN.bin, NAME.tail.npy
+pack    chunks, or texts -> rows-NNNNN.bin, NAME.tail.npy, NAME.counts.npy
 
-The stages are in `cleaning_job`, `selection_job` and `packing_job`. Each writes
-NAME.STAGE.json last: if it exists, the stage is done, and its result is read from there. Just
-before, it writes the hashes of all other files to NAME.hashes.json, so that damaged files are made
-again.
+The stages are in `cleaning_job`, `selection_job` and `packing_job`. Each writes NAME.STAGE.json
+last: its result, and the hashes of the files that it wrote. A stage is done if these files still
+have these hashes, so nothing need be forced onto the disk: what a power cut took is made again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,13 +31,16 @@ from numpy.typing import NDArray
 
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
-from crammed.files.folders import sync_all
 from crammed.files.hashes import json_hash, sha256
-from crammed.files.writing import read_json, write_json
+from crammed.files.regular import open_new
+from crammed.files.writing import read_json, save_array
 
 SHARD_CHARACTERS = 16_000_000
 DIGEST_BYTES = 16
+_BATCH_BYTES = 1 << 20
+"""Text that is compressed together, and so the least that is read to get at one document."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+_ENDS = b"ends"
 
 Result = TypeVar("Result")
 
@@ -47,119 +54,201 @@ def shard_file(shard: Path, name: str) -> Path:
 
 
 def stage_result(shard: Path, stage: str) -> dict[str, Any] | None:
-    """The fields of a stage's result; None if the stage is not done or its files are damaged."""
+    """The fields of a stage's result; None if it is not done or a file that it wrote is damaged."""
     done = read_done(shard_file(shard, f"{stage}.json"))
-    return done if done is not None and _is_whole(shard) else None
+    if done is None or "files" not in done:
+        return None
+    files = done.pop("files")
+    return done if all(_is_whole(shard.parent / name, files[name]) for name in files) else None
 
 
-def _is_whole(shard: Path) -> bool:
-    """Whether the shard's files match their hashes; older versions wrote none.
-
-    An unfinished stage may have added files without hashes; these do not matter.
-    """
+def _is_whole(file: Path, expected: str) -> bool:
     try:
-        listed = read_json(shard_file(shard, "hashes.json")) or {}
-        return listed.items() <= _hashes(shard).items()
-    except (OSError, InputError, TypeError):
+        return sha256(file) == expected
+    except (OSError, InputError):
         return False
-
-
-def _hashes(shard: Path) -> dict[str, str]:
-    files = shard.parent.glob(f"{shard.name}.*")
-    return {file.name: sha256(file) for file in sorted(files) if file.suffix != ".json"}
 
 
 def read_done(file: Path) -> dict[str, Any] | None:
     """What `write_done` wrote; None if there is nothing, or it is damaged and must be redone."""
     try:
         values = read_json(file)
-        if values is not None and values.pop("hash", None) not in (None, json_hash(values)):
-            return None  # files of older versions have no hash
-        return values
-    except (ValueError, InputError):
+        return values if values is None or values.pop("hash") == json_hash(values) else None
+    except (ValueError, KeyError, InputError):
         return None
 
 
 def write_done(file: Path, values: Mapping[str, Any]) -> None:
     """Mark a step as finished, and keep its result."""
-    write_json(file, {**values, "hash": json_hash(values)})
+    aside = file.with_name(f".{file.name}.tmp")
+    text = json.dumps({**values, "hash": json_hash(values)}, ensure_ascii=False)
+    with disk_faults(file):
+        with open_new(aside) as opened:
+            opened.write(text.encode())
+        aside.replace(file)
 
 
-def finish_stage(shard: Path, stage: str, result: Result, *more: Path) -> Result:
+def finish_stage(shard: Path, stage: str, result: Result, files: Iterable[str]) -> Result:
     """Mark a stage as done, and return its result, which is a dataclass.
 
     Args:
-        more: files that the stage has written elsewhere. They and the shard's own reach the disk
-            before the mark does, so that after a power cut nothing lost is marked as done.
+        files: names of the shard's files that the stage has written, without the shard's own.
     """
-    sync_all((*shard.parent.glob(f"{shard.name}.*"), *more))
-    write_json(shard_file(shard, "hashes.json"), _hashes(shard))
+    paths = [shard_file(shard, name) for name in files]
     values: Any = result
-    write_done(shard_file(shard, f"{stage}.json"), asdict(values))
+    hashes = {path.name: sha256(path) for path in paths}
+    write_done(shard_file(shard, f"{stage}.json"), {**asdict(values), "files": hashes})
     return result
 
 
 # ---- cleaned documents
 
 
-def write_documents(shard: Path, texts: Sequence[str]) -> None:
-    """Write cleaned documents with their digests and lengths in characters."""
-    table = pa.table(
-        {
-            "text": pa.array(texts, pa.large_string()),
-            "digest": pa.array(map(_digest, texts), pa.binary(DIGEST_BYTES)),
-            "characters": pa.array([len(text) for text in texts], pa.int64()),
-        }
-    )
-    write_table(shard_file(shard, "documents.arrow"), table)
+@dataclass(frozen=True)
+class Slice:
+    """The documents numbered start to end - 1 of a block."""
+
+    block: Path
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+Slices = tuple[Slice, ...]
+"""The documents of a shard, in order."""
+
+
+DOCUMENT_FILES = ("documents.arrow", "digests.npy", "lengths.npy")
+
+
+def write_documents(block: Path, texts: Sequence[str]) -> NDArray[np.uint64]:
+    """Write a block's cleaned documents; returns their digests, [n, 2]."""
+    array = pa.array(texts, pa.large_string())
+    _write_texts(shard_file(block, "documents.arrow"), array)
+    digests = digests_of(texts)
+    order = np.lexsort((digests[:, 1], digests[:, 0]))
+    save(block, "digests.npy", np.column_stack((digests[order], order.astype(np.uint64))))
+    save(block, "lengths.npy", np.fromiter(map(len, texts), np.int32, len(texts)))
+    return digests
+
+
+def _write_texts(file: Path, texts: pa.LargeStringArray) -> None:
+    """Write texts in batches; the schema says how many there are up to the end of each batch."""
+    bytes_before = np.frombuffer(texts.buffers()[1] or bytes(8), np.int64)[: len(texts) + 1]
+    targets = np.arange(_BATCH_BYTES, bytes_before[-1], _BATCH_BYTES)
+    cuts = np.searchsorted(bytes_before, bytes_before[0] + targets)
+    ends = np.unique([*cuts, len(texts)])
+    schema = pa.schema([("text", pa.large_string())], {_ENDS: json.dumps(ends.tolist())})
+    with disk_faults(file), pa.OSFile(str(file), "wb") as sink:
+        with pa.ipc.new_file(sink, schema, options=_COMPRESSED) as writer:
+            for start, end in zip([0, *ends], ends, strict=False):
+                batch = texts.slice(start, end - start)
+                writer.write_batch(pa.record_batch([batch], schema=schema))
 
 
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
 
-def documents(shard: Path, numbers: Sequence[int] | None = None) -> list[str]:
-    """The texts of the cleaned documents: all, or those with these numbers."""
-    if numbers is not None and not len(numbers):
-        return []
-    column = read_table(shard_file(shard, "documents.arrow"), ["text"])["text"]
-    if numbers is not None:
-        column = column.take(pa.array(numbers, pa.int64()))
-    texts: list[str] = column.to_pylist()
+def texts_of(slices: Slices, numbers: Sequence[int] | None = None) -> pa.ChunkedArray:
+    """The texts of a shard's cleaned documents: all, or those with these ascending numbers."""
+    found: list[pa.Array] = []
+    wanted = None if numbers is None else np.asarray(numbers, np.int64)
+    first = 0
+    for part in slices:
+        own = np.arange(part.start, part.end)
+        if wanted is not None:
+            low, high = np.searchsorted(wanted, (first, first + len(part)))
+            own = wanted[low:high] - first + part.start
+        first += len(part)
+        found += _texts_numbered(shard_file(part.block, "documents.arrow"), own)
+    return pa.chunked_array(found, pa.large_string())
+
+
+def _texts_numbered(file: Path, numbers: NDArray[np.int64]) -> Iterator[pa.Array]:
+    """The texts with these ascending numbers; only the batches that hold some are read."""
+    if not len(numbers):
+        return
+    with own_file(file), pa.memory_map(str(file)) as source:
+        reader = pa.ipc.open_file(source)
+        ends = np.array(json.loads(reader.schema.metadata[_ENDS]), np.int64)
+        batches = np.searchsorted(ends, numbers, side="right")
+        for batch in np.unique(batches).tolist():
+            texts = reader.get_batch(batch).column(0)
+            own = numbers[batches == batch] - (ends[batch - 1] if batch else 0)
+            is_all = len(own) == len(texts)
+            yield texts if is_all else texts.take(pa.array(own))
+
+
+def documents(slices: Slices, numbers: Sequence[int] | None = None) -> list[str]:
+    """As `texts_of`, as strings."""
+    texts: list[str] = texts_of(slices, numbers).to_pylist()
     return texts
 
 
-def digests(shard: Path) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The digest of every cleaned document as two integers, [n, 2], and its length, [n]."""
-    table = read_table(shard_file(shard, "documents.arrow"), ["digest", "characters"])
-    joined = b"".join(
-        chunk.buffers()[1].to_pybytes()[: len(chunk) * DIGEST_BYTES]
-        for chunk in table["digest"].chunks
-    )
-    return _as_integers(joined), table["characters"].to_numpy()
+def sorted_digests(block: Path) -> NDArray[np.uint64]:
+    """The digest of every document as two integers, and its number, [n, 3], in ascending order."""
+    return load(block, "digests.npy", mapped=True)
+
+
+def digests(slices: Slices) -> NDArray[np.uint64]:
+    """The digests of a shard's documents as two integers each, [n, 2], in the order of these."""
+    found = [np.empty((0, 2), np.uint64)]
+    for part in slices:
+        every = sorted_digests(part.block)
+        in_order = np.empty((len(every), 2), np.uint64)
+        in_order[every[:, 2].astype(np.int64)] = every[:, :2]
+        found.append(in_order[part.start : part.end])
+    return np.concatenate(found)
+
+
+def lengths_of(block: Path) -> NDArray[np.int32]:
+    """The characters of every document, [n]."""
+    return load(block, "lengths.npy")
 
 
 def digests_of(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """The digests of cleaned texts in the form that `digests` returns, [n, 2]."""
-    return _as_integers(b"".join(map(_digest, texts)))
-
-
-def _as_integers(joined: bytes) -> NDArray[np.uint64]:
+    """The digests of cleaned texts as two integers each, [n, 2]."""
+    joined = b"".join(map(_digest, texts))
     return np.frombuffer(joined, ">u8").reshape(-1, 2).astype(np.uint64)
 
 
-def minhash_bands(shard: Path) -> NDArray[np.uint64]:
-    """The MinHash bands of every cleaned document, [n, bands]; near-duplicates share some."""
-    bands: NDArray[np.uint64] = np.load(shard_file(shard, "near.npy"), mmap_mode="r")
-    return bands
+# ---- arrays and tables
 
 
-# ---- tables
+def save(shard: Path, name: str, array: NDArray[Any]) -> None:
+    """Write one of a shard's arrays, and report a full disk."""
+    save_array(shard_file(shard, name), array)
+
+
+def load(shard: Path, name: str, *, mapped: bool = False) -> NDArray[Any]:
+    """Read one of a shard's arrays."""
+    file = shard_file(shard, name)
+    with own_file(file):
+        array: NDArray[Any] = np.load(file, mmap_mode="r" if mapped else None)
+        return array
+
+
+@contextmanager
+def own_file(file: Path) -> Iterator[None]:
+    """Report a damaged intermediate file in one line.
+
+    Raises:
+        InputError: the file cannot be made sense of; the next call makes it again.
+    """
+    try:
+        yield
+    except (ValueError, KeyError, IndexError, EOFError, FileNotFoundError, pa.ArrowInvalid) as e:
+        raise InputError(
+            f"the intermediate file {file} is damaged: repeat the command, which makes it again"
+        ) from e
 
 
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     """These columns of an Arrow file; the others are not read."""
-    with pa.memory_map(str(path)) as source:
+    with own_file(path), pa.memory_map(str(path)) as source:
         names = pa.ipc.open_file(source).schema.names
         options = pa.ipc.IpcReadOptions(included_fields=[names.index(name) for name in columns])
         return pa.ipc.open_file(source, options=options).read_all()

@@ -6,6 +6,7 @@ file and, if possible, the line or row.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +14,16 @@ from typing import Protocol
 
 from crammed.config import TextDocuments
 from crammed.errors import InputError
-from crammed.formats.lines import COMPRESSIONS, File, lines
+from crammed.formats.blocks import LineBlock, line_blocks
+from crammed.formats.lines import COMPRESSIONS, File, Tap, lines, lines_of
 from crammed.formats.records import (
     Record,
     Records,
     arrow_columns,
     arrow_records,
     csv_records,
+    is_array,
+    json_line_records,
     json_records,
     look_up,
     parquet_columns,
@@ -91,15 +95,21 @@ def format_of(path: Path) -> str | None:
     """The key of `READERS` that reads this file (``a.jsonl.zst`` -> ``.jsonl``), or None."""
     inner = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
     suffix = inner.suffix.lower()
-    if suffix in _BINARY and inner != path:
+    if suffix in BINARY and inner != path:
         return None  # compressed internally, never as a whole
     return suffix if suffix in READERS else None
 
 
 def read_text(file: File, options: ReadOptions) -> Iterator[str]:
     """Documents of plain text, without line breaks at their end."""
+    return _text_documents(lines(file), file, options)
+
+
+def _text_documents(
+    numbered: Iterable[tuple[int, str]], file: File, options: ReadOptions
+) -> Iterator[str]:
     gathered: list[str] = []
-    for number, line in lines(file):
+    for number, line in numbered:
         if "\0" in line:
             raise InputError(f"{file.shown}, line {number}: a NUL character: is it a binary file?")
         if options.documents == "line":
@@ -116,6 +126,32 @@ def read_text(file: File, options: ReadOptions) -> Iterator[str]:
 def read_json_lines(file: File, options: ReadOptions) -> Iterator[str]:
     """Documents of JSON objects, one per line or in an array."""
     return _texts(json_records(file), options)
+
+
+def cut_into_blocks(
+    file: File, format: str, options: ReadOptions, size: int, taps: list[Tap]
+) -> Iterator[LineBlock] | None:
+    """The file in blocks of about `size` bytes to read apart; None if it must be read as a whole.
+
+    Args:
+        format: its key in `READERS`.
+        taps: as for `open_bytes`.
+    """
+    if format == ".txt":
+        if options.documents == "file":
+            return None
+    elif READERS[format] is not read_json_lines or is_array(file):
+        return None
+    by_paragraph = format == ".txt" and options.documents == "blank-line"
+    return line_blocks(file, size, to_blank_line=by_paragraph, taps=taps)
+
+
+def read_block(block: LineBlock, file: File, format: str, options: ReadOptions) -> Iterator[str]:
+    """The documents of a block from `cut_into_blocks`."""
+    numbered = lines_of(io.BytesIO(block.data), file, block.first_line)
+    if format == ".txt":
+        return _text_documents(numbered, file, options)
+    return _texts(json_line_records(numbered, file), options)
 
 
 def read_csv(file: File, options: ReadOptions) -> Iterator[str]:
@@ -145,7 +181,7 @@ def _texts(records: Records, options: ReadOptions, columns: Iterable[str] = ()) 
             yield text
 
 
-_BINARY = (".parquet", ".arrow")
+BINARY = (".parquet", ".arrow")
 READERS: dict[str, DocumentReader] = {
     ".txt": read_text,
     ".jsonl": read_json_lines,

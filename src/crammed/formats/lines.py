@@ -5,11 +5,12 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import hashlib
 import io
 import lzma
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +23,7 @@ from crammed.files.regular import ordinary
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
 _BUFFER = 1 << 16  # bytes
+_READ = 1 << 20  # bytes of a compressed file
 _MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8
 
 
@@ -60,17 +62,62 @@ def read_faults(file: File) -> Iterator[None]:
 
 
 @contextmanager
-def open_bytes(file: File) -> Iterator[io.BufferedReader]:
-    """The file's content, decompressed; errors about damage become an `InputError`."""
-    with read_faults(file):
-        suffix = file.path.suffix.lower()
-        if suffix == ".zst":
-            with pa.input_stream(str(file.path), compression="zstd") as stream:
-                yield io.BufferedReader(stream, _BUFFER)
-            return
-        openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-        with openers.get(suffix, open)(file.path, "rb") as stream:
+def open_bytes(file: File, taps: list[Tap] | None = None) -> Iterator[io.BufferedReader]:
+    """The file's content, decompressed; errors about damage become an `InputError`.
+
+    Args:
+        taps: if given, the `Tap` that the file's own bytes pass through is appended to it.
+    """
+    with read_faults(file), open(file.path, "rb", 0) as raw:
+        tap = Tap(raw)
+        if taps is not None:
+            taps.append(tap)
+        source: io.RawIOBase = tap if taps is not None else raw
+        with _decompressed(source, file.path.suffix.lower()) as stream:
             yield io.BufferedReader(stream, _BUFFER)
+        if taps is not None:
+            tap.finish()
+
+
+def _decompressed(source: io.RawIOBase, suffix: str) -> Any:
+    if suffix == ".zst":
+        return pa.input_stream(io.BufferedReader(source, _READ), compression="zstd")
+    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+    if suffix in openers:
+        return openers[suffix](io.BufferedReader(source, _READ), "rb")
+    return nullcontext(source)
+
+
+class Tap(io.RawIOBase):
+    """Hashes what is read from a file, and counts it.
+
+    Attributes:
+        bytes: number of bytes read so far.
+        sha256: hash of the whole file, in hex, once it has been read to its end.
+    """
+
+    sha256: str | None = None
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self._raw = raw
+        self._sha256 = hashlib.sha256()
+        self.bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = self._raw.readinto(buffer)
+        if count:
+            self._sha256.update(memoryview(buffer)[:count])
+            self.bytes += count
+        return count
+
+    def finish(self) -> None:
+        """Read what is left."""
+        while self.read(_READ):
+            pass
+        self.sha256 = self._sha256.hexdigest()
 
 
 def lines(file: File) -> Iterator[tuple[int, str]]:

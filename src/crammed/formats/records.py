@@ -35,11 +35,22 @@ def json_records(file: File) -> Records:
             for place, text in array_objects(stream, file):
                 yield place, _json_object(text, place, "an array must hold whole objects")
             return
-        for number, line in lines_of(stream, file, ended + 1):
-            if not line.isspace():
-                place = f"{file.shown}, line {number}"
-                rule = "each line must be one whole object, as `jq -c` writes"
-                yield place, _json_object(line, place, rule)
+        yield from json_line_records(lines_of(stream, file, ended + 1), file)
+
+
+def json_line_records(numbered: Iterable[tuple[int, str]], file: File) -> Records:
+    """JSON objects, one in each numbered line; blank lines are ignored."""
+    for number, line in numbered:
+        if not line.isspace():
+            place = f"{file.shown}, line {number}"
+            rule = "each line must be one whole object, as `jq -c` writes"
+            yield place, _json_object(line, place, rule)
+
+
+def is_array(file: File) -> bool:
+    """Whether a JSON file is one array instead of lines."""
+    with open_bytes(file) as stream:
+        return skip_space(stream)[1] == b"["
 
 
 def is_json(file: File) -> bool:

@@ -248,7 +248,7 @@ def _vocabulary(
 
 def _unchanged(corpus: Corpus, data: DataConfig) -> Corpus:
     """The corpus; refused if its text has changed in size since it was prepared."""
-    if changed := changed_files(corpus.manifest, data, hashed=False):
+    if changed := changed_files(corpus, data, hashed=False):
         raise InputError(
             f"{', '.join(changed)} changed since {corpus.path} was prepared: choose another --out"
         )

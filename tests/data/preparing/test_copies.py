@@ -160,7 +160,7 @@ def test_stopped_anywhere_and_begun_again_it_drops_the_same(
     assert dropped(whole) > 3
 
     def stopping(job: SelectJob) -> Selected:
-        done = stage_result(job.out, "select-again" if job.again else "select")
+        done = stage_result(job.out, "select")
         result = select_shard(job)
         if done is None:
             raise KeyboardInterrupt
@@ -173,7 +173,7 @@ def test_stopped_anywhere_and_begun_again_it_drops_the_same(
             made("again")
         except KeyboardInterrupt:
             stops += 1
-    assert stops > 5
+    assert stops > 2
     assert Corpus(tmp_path / "again").sha256 == whole.sha256
 
 

@@ -1,9 +1,10 @@
-"""Reading sources into cleaned shards: copies of files, and files that change meanwhile."""
+"""Reading sources into blocks and shards: joining, cutting, limits, files that change meanwhile."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,15 @@ import pytest
 
 from crammed.config import DataConfig
 from crammed.data import shards
-from crammed.data.preparing.read import ingest
-from crammed.data.preparing.read.ingest import CleanedText, read_and_clean
+from crammed.data.preparing.read import cleaning_job, reading_job
+from crammed.data.preparing.read.cleaned import CleanedText
+from crammed.data.preparing.read.ingest import read_and_clean
+from crammed.data.preparing.read.reading_job import (
+    BlockJob,
+    ReadJob,
+    cut_by_characters,
+    fingerprints,
+)
 from crammed.data.preparing.read.source import FilePart, SourceChanged, open_sources
 from crammed.errors import InputError
 from crammed.machine.engine import Engine, Item, Result
@@ -21,135 +29,256 @@ from support.text import documents, write_jsonl
 
 
 class _ThisProcess:
-    """Does each job when its result is asked for."""
-
-    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
-        return map(function, jobs)
-
-
-class _Late:
-    """Begins no job before all are drawn, as many busy workers would."""
+    """Does each job when its result is asked for, and notes it."""
 
     def __init__(self) -> None:
         self.jobs: list[Any] = []
 
     def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
-        self.jobs = list(jobs)
-        return map(function, self.jobs)
+        for job in jobs:
+            self.jobs.append(job)
+            yield function(job)
 
 
-def _read(folder: Path, work: Path, engine: Engine | None = None, **data: Any) -> CleanedText:
-    config = DataConfig.model_validate({"sources": [str(folder)], **data})
+class _Late(_ThisProcess):
+    """Begins no job before all are drawn, as many busy workers would."""
+
+    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
+        drawn = list(jobs)
+        self.jobs += drawn
+        return map(function, drawn)
+
+
+def _read(source: Path, work: Path, engine: Engine | None = None, **data: Any) -> CleanedText:
+    config = DataConfig.model_validate({"sources": [str(source)], **data})
     return read_and_clean(open_sources(config), config, work, engine or _ThisProcess(), SILENT)
 
 
-@pytest.fixture
-def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same file in three folders, and another one; several shards each."""
+def _texts(text: CleanedText) -> list[list[str]]:
+    """The documents of each shard."""
+    return [shards.documents(shard.slices) for shard in text.shards]
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", 5_000)
-    folder = tmp_path / "texts"
-    for name, seed in (("a", 0), ("b", 0), ("c", 1), ("d", 0)):
-        (folder / name).mkdir(parents=True)
-        write_jsonl(folder / name / "same.jsonl", documents(150, seed))
-    return folder
 
 
-def test_copies_of_a_file_are_cleaned_once_by_busy_workers(copies: Path, tmp_path: Path) -> None:
-    engine = _Late()
-    found = _read(copies, tmp_path / "late", engine)
-    paths = [job.shard for job in engine.jobs]
-    assert len(set(paths)) == len(paths) > 4
-    at_once = _read(copies, tmp_path / "at-once")
-    assert len(found.shards) == 2 * len(paths)
-    assert [shard.cleaned for shard in found.shards] == [s.cleaned for s in at_once.shards]
-    assert [shard.path.name for shard in found.shards] == [s.path.name for s in at_once.shards]
+WRITERS: dict[str, Callable[[Path, list[str]], object]] = {
+    ".jsonl": write_jsonl,
+    ".txt": lambda path, texts: path.write_text("\n\n \n".join(texts), "utf-8"),
+    ".csv": lambda path, texts: path.write_text("text\n" + "\n".join(texts) + "\n", "utf-8"),
+}
 
 
-def test_damaged_copies_of_a_file_are_cleaned_once_by_busy_workers(
-    copies: Path, tmp_path: Path
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("kind", [_ThisProcess, _Late])
+def test_a_large_file_is_cut_where_its_documents_say(
+    tmp_path: Path, suffix: str, kind: type[_ThisProcess]
 ) -> None:
-    for file in copies.glob("[ab]/*"):
-        file.write_text(file.read_text() + "not json\n")
+    texts = documents(300)
+    file = tmp_path / f"a{suffix}"
+    WRITERS[suffix](file, texts)
+    engine = kind()
+    text = _read(file, tmp_path / "work", engine)
+    assert _texts(text) == list(cut_by_characters(texts, 5_000))
+    assert len(text.shards) > 10
+    pieces = [job for job in engine.jobs if isinstance(job, BlockJob)]
+    assert len(pieces) > len(text.shards), "many workers share the file"
+    assert [shard.characters for shard in text.shards] == [
+        sum(map(len, some)) for some in _texts(text)
+    ]
+    (part,) = open_sources(DataConfig.model_validate({"sources": [str(file)]}))[0].parts
+    assert fingerprints(text.folders[0][0]) == [part.fingerprint()]
+
+
+def test_dropped_documents_count_for_where_shards_are_cut(tmp_path: Path) -> None:
+    texts = [text if n % 3 else "\ufffd" * 100 for n, text in enumerate(documents(300))]
+    write_jsonl(tmp_path / "a.jsonl", texts)
+    expected = [
+        [text for text in some if "\ufffd" not in text] for some in cut_by_characters(texts, 5_000)
+    ]
+    text = _read(tmp_path / "a.jsonl", tmp_path / "work")
+    assert _texts(text) == expected
+    assert text.dropped["empty"] == [100, 10_000]
+
+
+def test_small_files_share_shards_and_large_ones_have_their_own(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    sizes = {"a": 15, "b": 15, "c": 150, "d": 15, "e": 15, "f": 15, "g": 15}
+    every = {name: documents(size, seed=n) for n, (name, size) in enumerate(sizes.items())}
+    for name, texts in every.items():
+        write_jsonl(folder / f"{name}.jsonl", texts)
+    found = _texts(_read(folder, tmp_path / "work"))
+    runs = [every["a"] + every["b"], every["c"], [t for name in "defg" for t in every[name]]]
+    assert found == [some for run in runs for some in cut_by_characters(run, 5_000)]
+
+
+@pytest.mark.parametrize("most", [1, 4_000, 12_345, 10**9])
+@pytest.mark.parametrize("large", [True, False])
+def test_a_limit_ends_a_source_within_a_document_of_it(
+    tmp_path: Path, most: int, large: bool
+) -> None:
+    """However many workers read ahead, and whatever is wrong beyond the limit."""
+    texts = documents(400)
+    source = tmp_path / "texts"
+    source.mkdir()
+    for number in range(1 if large else 20):
+        own = texts if large else texts[20 * number : 20 * number + 20]
+        write_jsonl(source / f"{number:02d}.jsonl", own)
+    if most < 10**9:
+        with sorted(source.iterdir())[-1].open("a") as file:
+            file.write("not json\n")
+    read = list(accumulate(map(len, texts)))
+    count = sum(total < most for total in [0, *read[:-1]])
+    for name, engine in (("late", _Late()), ("now", _ThisProcess())):
+        for _ in range(2):
+            sources = [{"path": str(source), "max_characters": most}]
+            text = _read(source, tmp_path / name, engine, sources=sources)
+            assert list(chain(*_texts(text))) == texts[:count]
+    if not large and most < 10**9:
+        assert len(engine.jobs) < 20, "nothing is read far beyond the limit"
+
+
+def test_nothing_is_read_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(6):
+        write_jsonl(folder / f"{number}.jsonl", documents(10, seed=number))
+    write_jsonl(folder / "large.jsonl", documents(200, seed=9))
+    before = _texts(_read(folder, tmp_path / "work"))
+    for part in folder.iterdir():
+        os.utime(part, (1, 1))  # touched, but not changed
+    engine = _ThisProcess()
+    assert _texts(_read(folder, tmp_path / "work", engine)) == before
+    assert not [job for job in engine.jobs if isinstance(job, BlockJob)]
+    assert all(shards.read_done(job.folder / "read.json") for job in engine.jobs)
+    write_jsonl(folder / "more.jsonl", documents(10, seed=10))
+    again = _ThisProcess()
+    _read(folder, tmp_path / "work", again)
+    new = [job for job in again.jobs if job.folder not in {each.folder for each in engine.jobs}]
+    assert [part.name for job in new for part in job.parts] == ["more.jsonl"]
+
+
+def test_copies_of_a_file_have_folders_of_their_own(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        write_jsonl(folder / name / "same.jsonl", documents(150))
     engine = _Late()
-    found = _read(copies, tmp_path / "work", engine, unreadable="skip")
-    paths = [job.shard for job in engine.jobs]
-    assert len(set(paths)) == len(paths)
-    assert [each["part"] for each in found.skipped] == ["same.jsonl"] * 2
-    assert {shard.part for shard in found.shards} == {"same.jsonl"}
+    found = _texts(_read(folder, tmp_path / "work", engine))
+    places = [(job.folder, job.number) for job in engine.jobs]
+    assert len(set(places)) == len(places) > 4
+    assert found[: len(found) // 2] == found[len(found) // 2 :]
+
+
+@pytest.mark.parametrize("kind", [_ThisProcess, _Late])
+@pytest.mark.parametrize("large", [True, False])
+def test_a_damaged_file_is_left_out_whole(
+    tmp_path: Path, kind: type[_ThisProcess], large: bool
+) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(3):
+        write_jsonl(folder / f"{number}.jsonl", documents(200 if large else 20, seed=number))
+    bad = folder / "1.jsonl"
+    lines = bad.read_text().splitlines(True)
+    bad.write_text("".join([*lines[:-5], "not json\n", *lines[-5:]]))
+    message = rf"1\.jsonl, line {len(lines) - 4}: not valid JSON"
+    with pytest.raises(InputError, match=message):
+        _read(folder, tmp_path / "stop", kind())
+    for _ in range(2):
+        text = _read(folder, tmp_path / "work", kind(), unreadable="skip")
+        (skipped,) = text.skipped
+        assert skipped["part"] == "1.jsonl"
+        assert f"line {len(lines) - 4}" in skipped["why"]
+        assert text.documents == 2 * len(lines)
 
 
 def _meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something once the first document of a file has been read."""
-    real = FilePart.documents
+    """Do something while a file is read, small or large."""
+    documents_of, blocks = FilePart.documents, FilePart.blocks
 
-    def documents_of(part: FilePart) -> Iterator[str]:
-        for number, text in enumerate(real(part)):
+    def meddling(items: Iterable[Any] | None) -> Iterator[Any]:
+        for number, item in enumerate(items or ()):
             if number == 1:
                 act()
-            yield text
+            yield item
 
-    monkeypatch.setattr(FilePart, "documents", documents_of)
-
-
-def _change_while_it_is_read(
-    monkeypatch: pytest.MonkeyPatch, file: Path, content: bytes, work: Path, **changes: Any
-) -> None:
-    """Read a file that gets other content on the way, and then its own back."""
-    own = file.read_bytes()
-    with monkeypatch.context() as patch:
-        _meddle(patch, lambda: file.write_bytes(content))
-        with pytest.raises(SourceChanged, match=rf"^{file.name} changed while it was read: wait"):
-            _read(file, work, **changes)
-    file.write_bytes(own)
+    monkeypatch.setattr(FilePart, "documents", lambda part: meddling(documents_of(part)))
+    monkeypatch.setattr(FilePart, "blocks", lambda part, *more: meddling(blocks(part, *more)))
 
 
 @pytest.mark.parametrize("unreadable", ["stop", "skip"])
+@pytest.mark.parametrize("count", [40, 9_000])
 @pytest.mark.parametrize("more", ['{"text": "One more."}\n', '{"text": "half a li'])
 def test_a_file_that_grows_while_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unreadable: str, more: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unreadable: str, count: int, more: str
 ) -> None:
-    file = write_jsonl(tmp_path / "log.jsonl", documents(9_000))
-    grown = file.read_bytes() + more.encode()
-    _change_while_it_is_read(monkeypatch, file, grown, tmp_path / "work", unreadable=unreadable)
-    assert sum(s.cleaned.documents for s in _read(file, tmp_path / "work").shards) == 9_000
-
-
-def test_shards_of_a_file_that_changed_are_not_used_when_it_is_as_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 5_000)
-    file = write_jsonl(tmp_path / "a.jsonl", documents(9_000))
-    other = file.read_bytes().replace(b"sailor", b"tailor")
-    _change_while_it_is_read(monkeypatch, file, other, tmp_path / "work")
-    found = _read(file, tmp_path / "work")
-    assert not any("tailor" in text for s in found.shards for text in shards.documents(s.path))
-
-
-def test_a_file_that_was_only_touched_has_not_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = write_jsonl(tmp_path / "a.jsonl", documents(100))
-    _meddle(monkeypatch, lambda: os.utime(file, (1, 1)))
-    assert sum(s.cleaned.documents for s in _read(file, tmp_path / "work").shards) == 100
-
-
-def test_a_part_that_had_been_begun_is_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 5_000)
-    file = write_jsonl(tmp_path / "a.jsonl", documents(300))
-    cut = ingest.cut_into_shards
-
-    def failing(texts: Iterable[str], most: int | None) -> Iterator[list[str]]:
-        for number, each in enumerate(cut(texts, most)):
-            if number == 3:
-                raise InputError("the disk is full")
-            yield each
-
+    file = write_jsonl(tmp_path / "log.jsonl", documents(count))
+    own = file.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(ingest, "cut_into_shards", failing)
-        with pytest.raises(InputError, match="full"):
+        _meddle(patch, lambda: file.write_bytes(own + more.encode()))
+        with pytest.raises(SourceChanged, match=rf"^{file.name} changed while it was read: wait"):
+            _read(file, tmp_path / "work", unreadable=unreadable)
+    file.write_bytes(own)
+    assert _read(file, tmp_path / "work").documents == count
+
+
+def test_blocks_of_a_file_that_changed_are_not_used_when_it_is_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", documents(9_000))
+    own = file.read_bytes()
+    with monkeypatch.context() as patch:
+        _meddle(patch, lambda: file.write_bytes(own.replace(b"sailor", b"tailor")))
+        with pytest.raises(SourceChanged):
             _read(file, tmp_path / "work")
-    engine = _Late()
-    found = _read(file, tmp_path / "work", engine)
-    assert len(engine.jobs) == len(found.shards) - 3
+    file.write_bytes(own)
+    found = _read(file, tmp_path / "work")
+    assert not any("tailor" in text for some in _texts(found) for text in some)
+
+
+@pytest.mark.parametrize("count", [40, 1_000])
+def test_a_file_that_was_only_touched_has_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", documents(count))
+    _meddle(monkeypatch, lambda: os.utime(file, (1, 1)))
+    assert _read(file, tmp_path / "work").documents == count
+
+
+def test_a_large_file_that_had_been_begun_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", documents(300))
+    cleaned: list[str] = []
+    clean = cleaning_job.clean_block
+
+    def failing(block: Path, *more: Any) -> Any:
+        cleaned.append(block.name)
+        if len(cleaned) == 4:
+            raise InputError("the disk is full")
+        return clean(block, *more)
+
+    monkeypatch.setattr(reading_job, "clean_block", failing)
+    with pytest.raises(InputError, match="full"):
+        _read(file, tmp_path / "work")
+    found = _read(file, tmp_path / "work")
+    assert cleaned.count("00000") == cleaned.count("00002") == 1
+    assert cleaned.count("00003") == 2
+    assert _texts(found) == list(cut_by_characters(documents(300), 5_000))
+
+
+def test_many_files_make_few_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 1_000_000)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(200):
+        write_jsonl(folder / f"{number:03d}.jsonl", documents(1, seed=number))
+    engine = _ThisProcess()
+    text = _read(folder, tmp_path / "work", engine)
+    assert [type(job) for job in engine.jobs] == [ReadJob]
+    assert text.documents == 200
+    assert len(list((tmp_path / "work").rglob("*"))) < 12

@@ -19,7 +19,7 @@ import pytest
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.read import cleaning_job
+from crammed.data.preparing.read import cleaning_job, reading_job
 from crammed.data.tokenization.tokenizer import CLS, SEP
 from crammed.doctor import TINY
 from crammed.errors import InputError
@@ -253,7 +253,7 @@ def test_a_killed_preparation_resumes_and_gives_the_same(tmp_path: Path, text_fi
     _prepare_in_a_process(tmp_path / "whole", text_file)
     work = tmp_path / ".out.preparing"
     for stage, function in (
-        ("clean", "read.cleaning_job:clean_shard"),
+        ("clean", "read.reading_job:clean_block"),
         ("pack", "driver:pack_shards"),
     ):
         place = dying(f"crammed.data.preparing.{function}", call=3, first=SMALL_SHARDS)
@@ -271,13 +271,13 @@ def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first = write_jsonl(tmp_path / "first.jsonl", documents(200))
     second = write_jsonl(tmp_path / "second.jsonl", documents(200, seed=1))
     cleaned: list[int] = []
-    clean_shard = cleaning_job.clean_shard
+    clean_block = cleaning_job.clean_block
 
-    def noting(job: cleaning_job.CleanJob) -> cleaning_job.Cleaned:
-        cleaned.append(len(job.texts))
-        return clean_shard(job)
+    def noting(block: Path, texts: list[str], *more: Any) -> cleaning_job.Cleaned:
+        cleaned.append(len(texts))
+        return clean_block(block, texts, *more)
 
-    monkeypatch.setattr(cleaning_job, "clean_shard", noting)
+    monkeypatch.setattr(reading_job, "clean_block", noting)
 
     def make(name: str, *files: Path, work: Path | None = None) -> Corpus:
         config = tiny("crammed", "compute.workers=1", data={"sources": list(map(str, files))})

@@ -1,91 +1,120 @@
-"""A stage counts as done only once the disk has what it wrote."""
+"""What a stage wrote and something has damaged since is made again, whichever file it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from crammed.data import shards
+from crammed.data.corpus import Corpus
+from crammed.data.preparing import driver
 from crammed.data.preparing.driver import prepare
-from crammed.files import writing
+from crammed.errors import InputError
 from crammed.terminal.progress import SILENT
 from support.text import documents, tiny, write_jsonl
 
 
-def test_what_a_stage_wrote_is_on_the_disk_before_its_mark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: set[Path] = set()
-    late: list[str] = []
-    stages: list[str] = []
-
-    def sync_all(files: Iterable[Path]) -> None:
-        synced.update(files)
-
-    def write_json(mark: Path, values: object) -> None:
-        name, _, stage = mark.name.removesuffix(".json").partition(".")
-        if stage not in ("", "hashes"):
-            stages.append(stage)
-            written = {f for f in mark.parent.glob(f"{name}.*") if f.suffix != ".json"}
-            if stage == "pack":
-                written.add(mark.parent / "corpus" / f"rows-{name}.bin")
-            late.extend(f"{stage}: {file.name}" for file in written - synced)
-        writing.write_json(mark, values)
-
-    monkeypatch.setattr(shards, "sync_all", sync_all)
-    monkeypatch.setattr(shards, "write_json", write_json)
-    source = write_jsonl(tmp_path / "text.jsonl", documents(200))
-    config = tiny(data={"sources": [str(source)]})
-    prepare(config.data, config.tokenizer, tmp_path / "corpus", SILENT)
-    assert stages == ["clean", "select", "pack"]
-    assert late == []
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Text of several shards."""
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
+    return write_jsonl(tmp_path / "text.jsonl", documents(250))
 
 
-def test_damaged_results_of_a_stage_are_made_again(tmp_path: Path) -> None:
-    source = write_jsonl(tmp_path / "text.jsonl", documents(200))
-    config = tiny(data={"sources": [str(source)]})
-
-    def made(name: str) -> str:
-        work = tmp_path / "work"
-        return prepare(config.data, config.tokenizer, tmp_path / name, SILENT, work=work).sha256
-
-    whole = made("first")
-    for number, file in enumerate(sorted((tmp_path / "work" / "parts").rglob("*.documents.arrow"))):
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-        assert made(f"again-{number}") == whole
-        assert file.read_bytes() != content
-    (mark,) = (tmp_path / "work" / "parts").rglob("*.clean.json")
-    mark.write_text(mark.read_text().replace("documents", "docements"))
-    assert made("last") == whole
-    assert "docements" not in mark.read_text()
+def _prepare(source: Path, name: str = "out") -> Corpus:
+    options = ["compute.workers=1", "data.heldout_fraction=0.05", "data.orders=[fragments]"]
+    config = tiny("crammed", *options, data={"sources": [str(source)]})
+    out = source.parent / name
+    return prepare(config.data, config.tokenizer, out, SILENT, config.compute)
 
 
-def test_a_stage_that_has_begun_costs_none_that_is_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = write_jsonl(tmp_path / "text.jsonl", documents(200))
-    config = tiny(data={"sources": [str(source)]})
+@contextmanager
+def _stopping(monkeypatch: pytest.MonkeyPatch, function: str) -> Iterator[None]:
+    """Let the driver stop where it would call a function."""
 
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, function, stop)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+def _files(work: Path) -> dict[str, Path]:
+    """One intermediate file of each kind, the last by its name."""
+    files = (each for each in sorted(work.rglob("*")) if each.is_file() and each.stat().st_size)
+    return {re.sub(r"\d+[.-]", "", each.name): each for each in files}
+
+
+def _flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("stop", ["select_shard", "pack_tails", "publish"])
+def test_a_flipped_bit_in_any_intermediate_file_is_made_good(
+    source: Path, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    whole = _prepare(source, "whole").sha256
+    work = source.parent / ".out.preparing"
+    with _stopping(monkeypatch, stop):
+        _prepare(source)
+    kinds = _files(work)
+    assert {"documents.arrow", "clean.json", "read.json"} <= kinds.keys()
+    assert stop == "select_shard" or {"codes.npy", "tail.npy", "rows-bin"} <= kinds.keys()
+    for file in kinds.values():
+        _flip(file)
+        with _stopping(monkeypatch, stop):
+            _prepare(source)
+    for file in kinds.values():
+        _flip(file)
+    assert _prepare(source).sha256 == whole
+
+
+@pytest.mark.parametrize("name", ["documents.arrow", "codes.npy", "chunks.arrow", "matches.npy"])
+def test_damage_that_is_met_at_once_is_one_line_and_the_repeated_command_works(
+    source: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What was written a moment ago is not checked before it is read."""
+    whole = _prepare(source, "whole").sha256
+    real = shards.finish_stage
+
+    def finish(shard: Path, stage: str, result: object, files: list[str]) -> object:
+        done = real(shard, stage, result, files)
+        if name in files:
+            file = shards.shard_file(shard, name)
+            file.write_bytes(file.read_bytes()[:-30])
+        return done
+
+    with monkeypatch.context() as patch:
+        for module in ("read.cleaning_job", "select.selection_job"):
+            patch.setattr(f"crammed.data.preparing.{module}.finish_stage", finish)
+        with pytest.raises(InputError, match="is damaged: repeat the command") as caught:
+            _prepare(source)
+    assert "\n" not in str(caught.value)
+    assert _prepare(source).sha256 == whole
+
+
+def test_a_stage_that_has_begun_costs_none_that_is_finished(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def selected() -> dict[Path, int]:
-        marks = tmp_path.rglob("*.select.json")
+        marks = source.parent.rglob("*.select.json")
         return {mark: mark.stat().st_mtime_ns for mark in marks}
 
     with monkeypatch.context() as patch:
         # The files of the selection are written by then.
-        patch.setattr("crammed.data.preparing.pack.packing_job.Packed", stop)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+        patch.setattr("crammed.data.preparing.pack.packing_job.Packed", None)
+        with pytest.raises(TypeError):
+            _prepare(source)
     before = selected()
     assert before
-    with monkeypatch.context() as patch:
-        patch.setattr("crammed.data.preparing.driver.publish", stop)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+    with _stopping(monkeypatch, "publish"):
+        _prepare(source)
     assert selected() == before

@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.read import cleaning_job
+from crammed.data.preparing.read import cleaning_job, reading_job
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files import scratch
@@ -31,8 +32,9 @@ KEPT = "; what is finished is kept, and the corrected command continues from the
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Four files of text."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Four files of text, of which two make a shard, but none is read with another."""
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 50_000)
     made = tmp_path / "texts"
     made.mkdir()
     for number in range(4):
@@ -46,19 +48,18 @@ def _prepare(folder: Path, out: str = "out", work: Path | None = None, *words: s
 
 
 class _Cleaning:
-    """Counts the shards that are cleaned, and raises errors in the place of some."""
+    """Counts the blocks that are cleaned, and raises errors in the place of some."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         self.errors: dict[int, BaseException] = {}
-        self._real = cleaning_job.clean_shard
-        monkeypatch.setattr(cleaning_job, "clean_shard", self)
+        monkeypatch.setattr(reading_job, "clean_block", self)
 
-    def __call__(self, job: cleaning_job.CleanJob) -> cleaning_job.Cleaned:
+    def __call__(self, block: Path, texts: list[str], *more: Any) -> cleaning_job.Cleaned:
         self.calls += 1
         if self.calls in self.errors:
             raise self.errors[self.calls]
-        return self._real(job)
+        return cleaning_job.clean_block(block, texts, *more)
 
 
 @pytest.fixture
@@ -114,8 +115,7 @@ def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: _Cle
     with pytest.raises(InputError, match="stopped"):
         _prepare(folder)
     first, second, _ = sorted(folder.parent.glob(".out.preparing/parts/*/read.json"))
-    first.write_text('{"shards": ')
-    first.with_name("begun.json").write_bytes(b"\xff")
+    first.write_text('{"blocks": ')
     second.with_name("00000.clean.json").write_text("")
     _prepare(folder)
     assert cleaning.calls == 4 + 3
@@ -140,19 +140,6 @@ def test_rows_that_a_power_cut_took_are_packed_again(
 
 def _full_disk(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_damaged_intermediate_results_are_one_line(folder: Path, cleaning: _Cleaning) -> None:
-    cleaning.errors[4] = InputError("stopped")
-    with pytest.raises(InputError, match="stopped"):
-        _prepare(folder)
-    for file in folder.parent.glob(".out.preparing/parts/*/*.documents.arrow"):
-        file.write_bytes(file.read_bytes()[:-100])
-    for file in folder.parent.glob(".out.preparing/parts/*/*.hashes.json"):
-        file.unlink()  # which older versions did not write
-    with pytest.raises(InputError, match=r"in \S+ are damaged: remove them and begin again$"):
-        _prepare(folder)
-    _prepare(folder)
 
 
 def _killed_after_publishing(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:

@@ -1,9 +1,8 @@
 """Prepares a corpus from sources: read, clean, select, train a tokenizer, pack, order.
 
-Text moves in shards of about 16 MB (`shards`); workers run the stages on each of them. The driver,
-this module, passes shards through the stages and does what needs all shards at once. The same
-sources and the same configuration give the same bytes, whoever does the work and however often it
-is killed.
+Text moves in shards of about 16 MB (`shards`); workers run the stages on each of them, and add up
+what concerns them all. The driver, this module, hands out the jobs. The same sources and the same
+configuration give the same bytes, whoever does the work and however often it is killed.
 
 Everything is made in another folder, and the corpus appears in its place once it is complete.
 """
@@ -20,6 +19,7 @@ from typing import TypeVar
 from tokenizers import Tokenizer
 
 from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
+from crammed.data import shards as shard_files
 from crammed.data.corpus import Corpus, rows_file_number
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning import near, substring
@@ -33,11 +33,14 @@ from crammed.data.preparing.pack.packing_job import (
     pack_shards,
     pack_tails,
     packing_groups,
+    statistics_of,
 )
+from crammed.data.preparing.read.cleaned import CleanedText, Shard
 from crammed.data.preparing.read.fetching import fetched
-from crammed.data.preparing.read.ingest import CleanedText, Shard, read_and_clean
+from crammed.data.preparing.read.ingest import read_and_clean
 from crammed.data.preparing.read.search import ignored_files
 from crammed.data.preparing.read.source import Source, open_sources
+from crammed.data.preparing.select.counting_job import all_counts
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.heldout_copies import without_copies, write_heldout_runs
 from crammed.data.preparing.select.mixing import mix_sources
@@ -45,14 +48,14 @@ from crammed.data.preparing.select.selection import Selection, expected_tokens, 
 from crammed.data.preparing.select.selection_job import (
     SelectJob,
     ShardSelection,
-    chunk_counts,
+    characters_left,
     documents_to_pack,
     heldout_lines,
     select_shard,
 )
 from crammed.data.preparing.workfolder import is_whole, refusals_of, remove_left_overs, work_folder
+from crammed.data.shards import read_done, write_done
 from crammed.data.statistics import Statistics
-from crammed.data.tokenization.counts import total_counts
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.losses import describe_losses
 from crammed.data.tokenization.tokenizer import load_tokenizer, to_json, vocabulary_size
@@ -63,7 +66,7 @@ from crammed.data.tokenization.training import (
 )
 from crammed.errors import InputError
 from crammed.files.folders import check_vacant, publish, sync_all
-from crammed.files.hashes import json_hash
+from crammed.files.hashes import json_hash, sha256
 from crammed.files.writing import write_array, write_gzip, write_text
 from crammed.machine.engine import Engine, open_engine, release_memory
 from crammed.quantity import progress_rate
@@ -142,8 +145,7 @@ class _SelectedShard:
 
     @property
     def part(self) -> PackPart:
-        source = self.cleaned.source.name
-        return PackPart(self.cleaned.path, self.out, source, self.selection)
+        return PackPart(self.cleaned.slices, self.out, self.cleaned.source.name, self.selection)
 
 
 def _selected_shards(text: CleanedText, selection: Selection, made: Path) -> list[_SelectedShard]:
@@ -176,15 +178,15 @@ class _Preparation:
         text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress)
         with refusals_of(text):
             text.require_documents()
-            selection, chosen = select_documents(text.shards, self.data, self.given), self
+            selection = select_documents(text, self.data, self.engine, self.folder, self.given)
+            chosen = self
             if self.choose is not None:
                 tokens = expected_tokens(text.shards, selection)
                 chosen = replace(self, tokenizer_config=self.choose(tokens))
-            chosen._make(sources, text, selection, supplied, chunked, out)
+            chosen._make(text, selection, supplied, chunked, out)
 
     def _make(
         self,
-        sources: Sequence[Source],
         text: CleanedText,
         selection: Selection,
         supplied: Tokenizer | None,
@@ -211,12 +213,17 @@ class _Preparation:
                 self.given.write_runs(runs)
             else:
                 write_heldout_runs(runs, text.shards, selection)
-            self._select(shards, chunked, heldout_runs=runs)
-            outs = [shard.out for shard in shards]
-            selection = without_copies(selection, text.shards, outs, runs)
-            before, shards = shards, _selected_shards(text, selection, made)
-            characters = self._select(shards, chunked, before)
-        mixed = mix_sources(sources, text.shards, selection, characters, self.data.mix)
+            before = self._select(shards, chunked, runs)
+            selection = without_copies(selection, text.shards, [each.out for each in shards], runs)
+            shards = _selected_shards(text, selection, made)
+            pairs = zip(shards, before, strict=True)
+            characters = [characters_left(s.out, s.selection, n) for s, n in pairs]
+            if not sum(characters):
+                raise InputError(
+                    "the data holds no text to train on: every document repeats one that is held "
+                    "out: add text, or set data.heldout_copies=keep"
+                )
+        mixed = mix_sources(text, selection, characters, self.data.mix, self.engine)
         for line in mixed.description:
             self.progress.line(f"mix  {line}")
         shards = _selected_shards(text, mixed.selection, made)
@@ -225,11 +232,10 @@ class _Preparation:
         else:
             write_gzip(corpus / "heldout.jsonl.gz", (heldout_lines(each.out) for each in shards))
         tokenizer = self._tokenizer(corpus, supplied, shards, chunked)
-        packed, outs = self._pack(corpus, shards, chunked, characters, mixed.repeats)
+        packed, outs, statistics = self._pack(corpus, shards, chunked, characters, mixed.repeats)
         left_out = pack_tails(
             corpus, outs, packed, self.data.row_length, vocabulary_size(tokenizer)
         )
-        statistics = Statistics.merge([Statistics.from_json(each.statistics) for each in packed])
         self._store_orders(corpus, tokenizer, statistics)
         results = StageResults(text, mixed, tokenizer, packed, statistics, left_out, self.given)
         write_manifest(corpus, self.data, self.tokenizer_config, results)
@@ -239,19 +245,13 @@ class _Preparation:
         shutil.rmtree(made)
 
     def _identity(self, text: CleanedText, supplied: Tokenizer | None) -> str:
-        """A hash of what determines the corpus: shards, settings, any supplied tokenizer."""
+        """A hash of what determines the corpus: text, settings, any supplied tokenizer."""
         return json_hash(
             [
                 SCHEMA,
-                [
-                    (
-                        str(each.path.relative_to(self.folder)),
-                        each.source.name,
-                        each.source.weight,
-                        each.source.share,
-                    )
-                    for each in text.shards
-                ],
+                [(source.name, source.weight, source.share) for source in text.sources],
+                [(block.source, block.documents, block.content) for block in text.blocks],
+                shard_files.SHARD_CHARACTERS,
                 self.data.model_dump(mode="json", exclude={"sources", "unreadable", "clean"}),
                 settings_of(self.data.clean),
                 self.tokenizer_config.model_dump(mode="json", exclude={"file"}),
@@ -267,53 +267,36 @@ class _Preparation:
         jobs: Sequence[Item],
         sizes: Sequence[int],
         unit: str = "characters",
-    ) -> list[Result]:
+    ) -> Iterator[Result]:
         """Apply a stage to all shards, and show progress by the sum of their sizes."""
-        results: list[Result] = []
         with self.progress.task(label, float(sum(sizes))) as task:
             began, done = self.progress.clock(), 0
             for size, result in zip(sizes, self.engine.map(function, jobs), strict=True):
-                results.append(result)
+                yield result
                 done += size
                 task.update(done, progress_rate(done, unit, self.progress.clock() - began))
-        return results
 
     def _select(
-        self,
-        shards: Sequence[_SelectedShard],
-        chunked: bool,
-        before: Sequence[_SelectedShard] | None = None,
-        heldout_runs: Path | None = None,
+        self, shards: Sequence[_SelectedShard], chunked: bool, heldout_runs: Path | None = None
     ) -> list[int]:
-        """Select from all shards; returns the number of characters to pack from each.
-
-        Args:
-            before: the earlier selection, if any; only shards that differ from it are redone.
-        """
+        """Select from all shards; returns the number of characters to pack from each."""
         several = len({shard.cleaned.source.name for shard in shards}) > 1
         jobs = [
             SelectJob(
-                shard=shard.cleaned.path,
+                shard=shard.cleaned.slices,
                 out=shard.out,
                 selection=shard.selection,
                 chunked=chunked,
                 heldout_runs=heldout_runs,
-                again=not shard.selection.packs_as(earlier.selection),
                 source=shard.cleaned.source.name if several else None,
             )
-            for shard, earlier in zip(shards, before or shards, strict=True)
+            for shard in shards
         ]
-        label = "selecting" if before is None else "dropping copies of held-out text"
-        sizes = [each.cleaned.cleaned.characters for each in shards]
-        characters = [each.characters for each in self._on_all(label, select_shard, jobs, sizes)]
+        sizes = [each.cleaned.characters for each in shards]
+        selected = self._on_all("selecting", select_shard, jobs, sizes)
+        characters = [each.characters for each in selected]
         if not sum(characters):
-            dropped = "every document was dropped"
-            if before is not None:  # only copies of held-out documents were still to be dropped
-                dropped = (
-                    "every document repeats one that is held out: add text, or set "
-                    "data.heldout_copies=keep"
-                )
-            raise InputError(f"the data holds no text to train on: {dropped}")
+            raise InputError("the data holds no text to train on: every document was dropped")
         return characters
 
     def _tokenizer(
@@ -324,9 +307,11 @@ class _Preparation:
         chunked: bool,
     ) -> Tokenizer:
         """Train the tokenizer unless it is supplied or already trained; say what it loses."""
-        file = corpus / "tokenizer.json"
-        if not file.exists():
+        file, mark = corpus / "tokenizer.json", corpus.with_name("tokenizer.done.json")
+        done = read_done(mark)
+        if done is None or not file.exists() or sha256(file) != done["sha256"]:
             write_text(file, to_json(supplied or self._train(shards, chunked)))
+            write_done(mark, {"sha256": sha256(file)})
             release_memory()
         tokenizer = Tokenizer.from_file(str(file))
         beginning = " ".join(islice(heldout_texts(corpus / "heldout.jsonl.gz"), 1000))[:200_000]
@@ -337,11 +322,12 @@ class _Preparation:
     def _train(self, shards: Sequence[_SelectedShard], chunked: bool) -> Tokenizer:
         def texts() -> Iterator[str]:
             for shard in shards:
-                yield from documents_to_pack(shard.cleaned.path, shard.selection)
+                yield from documents_to_pack(shard.cleaned.slices, shard.selection)
 
         with self.progress.task("training the tokenizer"):
             if chunked:
-                counts = total_counts(chunk_counts(shard.out) for shard in shards)
+                pairs = [(shard.out, shard.selection) for shard in shards]
+                counts = all_counts(self.engine, pairs, shards[0].out.parent)
                 return train_from_words(counts, self.tokenizer_config)
             return train_from_texts(texts, self.tokenizer_config)
 
@@ -352,11 +338,14 @@ class _Preparation:
         chunked: bool,
         characters: Sequence[int],
         repeated: bool,
-    ) -> tuple[list[Packed], list[Path]]:
-        """Pack all shards; returns the results, and the path of the stage's files for each.
+    ) -> tuple[list[Packed], list[Path], Statistics]:
+        """Pack all shards.
 
         Args:
             repeated: whether some documents are packed more than once.
+
+        Returns:
+            The results, the path of the stage's files for each, and the statistics of all.
         """
         groups = packing_groups(characters, repeated)
         jobs = [
@@ -372,8 +361,16 @@ class _Preparation:
             for place, numbers in enumerate(groups)
         ]
         sizes = [sum(characters[number] for number in numbers) for numbers in groups]
-        packed = self._on_all("tokenizing", pack_shards, jobs, sizes)
-        return packed, [job.out for job in jobs]
+        packed: list[Packed] = []
+        statistics: Statistics | None = None
+        for job, result in zip(
+            jobs, self._on_all("tokenizing", pack_shards, jobs, sizes), strict=True
+        ):
+            own = statistics_of(job.out, result)
+            statistics = own if statistics is None else Statistics.merge((statistics, own))
+            packed.append(replace(result, statistics={}))
+        assert statistics is not None
+        return packed, [job.out for job in jobs], statistics
 
     def _store_orders(self, corpus: Path, tokenizer: Tokenizer, statistics: Statistics) -> None:
         if not (names := self.data.orders):
@@ -382,12 +379,14 @@ class _Preparation:
         values = {
             name: order.token_values(name, tokenizer, statistics.token_counts) for name in names
         }
-        scores = self._on_all(
-            "ordering",
-            order.score_file,
-            [order.ScoreJob(file, self.data.row_length, values) for file in files],
-            [file.stat().st_size for file in files],
-            "bytes",
+        scores = list(
+            self._on_all(
+                "ordering",
+                order.score_file,
+                [order.ScoreJob(file, self.data.row_length, values) for file in files],
+                [file.stat().st_size for file in files],
+                "bytes",
+            )
         )
         for name in names:
             places = order.permutation([each[name] for each in scores], name)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from tokenizers import Tokenizer
 
 import crammed
 from crammed.config import DataConfig, TokenizerConfig
+from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_rows
 from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.pack.packing_job import Packed
-from crammed.data.preparing.read.ingest import CleanedText
+from crammed.data.preparing.read.cleaned import MOST_SAMPLES, CleanedText
+from crammed.data.preparing.read.reading_job import fingerprints
 from crammed.data.preparing.read.source import Part, open_sources
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.mixing import Mixed
@@ -26,10 +29,12 @@ from crammed.data.tokenization.tokenizer import Specials, vocabulary_size
 from crammed.errors import InputError
 from crammed.files.hashes import sha256
 from crammed.files.writing import write_gzip, write_json
+from crammed.formats.lines import open_text
 
 SCHEMA = 2
-SAMPLES_OF_A_STEP = 20
-"""Dropped documents that a corpus keeps from each step for audit."""
+PARTS = "parts.jsonl.gz"
+MOST_PARTS = 1000
+"""Parts that a manifest lists; more are listed in the file `PARTS`."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +65,11 @@ def write_manifest(
     """
     for left in (corpus / "manifest.json", *corpus.glob(".*")):  # left by a call that was killed
         left.unlink(missing_ok=True)
-    samples = first_of_each_step(_samples(results), SAMPLES_OF_A_STEP)
+    samples = first_of_each_step(_samples(results), MOST_SAMPLES)
     lines = (json.dumps(sample, ensure_ascii=False).encode() + b"\n" for sample in samples)
     write_gzip(corpus / "dropped.jsonl.gz", lines)
     packed, statistics = results.packed, results.statistics
+    sources = _sources(corpus, results.text)
     tokens = sum(each.tokens for each in packed)
     manifest = {
         "schema": SCHEMA,
@@ -76,7 +82,7 @@ def write_manifest(
                 "documents": statistics.documents[source["name"]],
                 "characters": statistics.characters[source["name"]],
             }
-            for source in results.text.sources
+            for source in sources
         ],
         "skipped": results.text.skipped,
         "steps": _steps(data, results),
@@ -94,6 +100,43 @@ def write_manifest(
     write_json(corpus / "manifest.json", manifest)
 
 
+def _sources(corpus: Path, text: CleanedText) -> list[dict[str, Any]]:
+    """Each source with its parts, which are left out if there are many: then a file lists them."""
+    few = list(islice(_parts(text), MOST_PARTS + 1))
+    listed = len(few) <= MOST_PARTS
+    if not listed:
+        lines = (json.dumps({"source": place, **part}) for place, part in _parts(text))
+        write_gzip(corpus / PARTS, (f"{line}\n".encode() for line in lines))
+    return [
+        {
+            "name": source.name,
+            "weight": source.weight,
+            **({"parts": [part for n, part in few if n == place]} if listed else {}),
+        }
+        for place, source in enumerate(text.sources)
+    ]
+
+
+def _parts(text: CleanedText) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The fingerprint of every part that was read, with the place of its source."""
+    for place, folders in enumerate(text.folders):
+        for folder in folders:
+            for part in fingerprints(folder):
+                yield place, part
+
+
+def parts_of(corpus: Corpus) -> Iterator[dict[str, Any]]:
+    """The fingerprints of all parts that a corpus was made from."""
+    if PARTS in corpus.manifest["files"]:
+        with open_text(corpus.path / PARTS) as lines:
+            for line in lines:
+                part = json.loads(line)
+                del part["source"]
+                yield part
+    for source in corpus.manifest["sources"]:
+        yield from source.get("parts", ())
+
+
 def settings_json(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any]:
     """The settings that a manifest keeps, as ``data`` and ``tokenizer``.
 
@@ -108,7 +151,7 @@ def settings_json(data: DataConfig, tokenizer: TokenizerConfig) -> dict[str, Any
     }
 
 
-def changed_files(manifest: dict[str, Any], data: DataConfig, *, hashed: bool = True) -> list[str]:
+def changed_files(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> list[str]:
     """Names of the sources' files that are new or have changed since the corpus was made.
 
     Files that are gone or cannot be read any more do not count, nor does standard input, which
@@ -117,9 +160,9 @@ def changed_files(manifest: dict[str, Any], data: DataConfig, *, hashed: bool = 
     Args:
         hashed: whether to read and hash all files instead of comparing only their sizes.
     """
-    parts = [part for source in manifest["sources"] for part in source["parts"]]
+    parts = parts_of(corpus)
     known = {json.dumps(part if hashed else _sized(part["name"], part)) for part in parts}
-    skipped = {each["part"] for each in manifest["skipped"]}
+    skipped = {each["part"] for each in corpus.manifest["skipped"]}
     files = [each for each in data.sources if each.max_characters is None and each.is_on_disk]
 
     def now(part: Part) -> dict[str, Any]:
@@ -144,8 +187,7 @@ def _sized(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _samples(results: StageResults) -> Iterator[Sample]:
     """Samples of the documents that steps dropped, in the order of the steps."""
-    for shard in results.text.shards:
-        yield from shard.cleaned.samples
+    yield from results.text.samples
     yield from results.mixed.selection.samples
     for each in results.packed:
         yield from each.samples
@@ -153,12 +195,8 @@ def _samples(results: StageResults) -> Iterator[Sample]:
 
 def _steps(data: DataConfig, results: StageResults) -> list[dict[str, Any]]:
     """Documents kept and dropped by each step, in order, and the characters dropped."""
-    counts = [shard.cleaned for shard in results.text.shards]
-    dropped = {
-        step: [sum(each.dropped[step][i] for each in counts) for i in (0, 1)]
-        for step in counts[0].dropped
-    }
-    kept = sum(each.documents for each in counts) + sum(d for d, _ in dropped.values())
+    dropped = results.text.dropped
+    kept = results.text.documents + sum(documents for documents, _ in dropped.values())
     steps: list[dict[str, Any]] = []
     for step, (documents, characters) in dropped.items():
         kept -= documents

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from crammed.data import shards
 from crammed.data.corpus import Corpus
-from crammed.data.preparing.read.ingest import CleanedText
+from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.search import printable
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
@@ -112,8 +112,7 @@ def refusals_of(text: CleanedText) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        characters = sum(shard.cleaned.characters for shard in text.shards)
-        if error.__cause__ is None and characters < shards.SHARD_CHARACTERS:
+        if error.__cause__ is None and text.characters < shards.SHARD_CHARACTERS:
             raise _Worthless(str(error)) from error
         raise
 

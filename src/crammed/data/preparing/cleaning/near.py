@@ -25,7 +25,11 @@ FEWEST_USED = 112
 """The bands may leave out the others, to come closer to the configured index."""
 
 _SEED = 1
+_MOST_WAITING = 8_000_000
+"""Numbers of linked documents to gather before those that say nothing new are left out."""
+
 _Hashes = NDArray[np.uint64]
+_Numbers = NDArray[np.int64]
 
 
 def middle(bands: int, rows: int) -> float:
@@ -122,41 +126,46 @@ def _folded(parts: Iterable[_Hashes]) -> _Hashes:
     return np.asarray(state, np.uint64)
 
 
-def near_duplicates(bands: Sequence[_Hashes]) -> list[NDArray[np.bool_]]:
-    """Find the documents that repeat an earlier one, by their hashes from one `Signer`.
-
-    Documents that share the hash of a band are linked; of all that are linked, directly or through
-    others, only the first is kept. Besides the hashes (8 bytes for each band of each document) this
-    takes about 35 bytes for each document and 40 for each pair of duplicates in a band.
+def links_of(hashes: _Hashes, numbers: _Numbers) -> _Numbers:
+    """Pairs of documents that link all documents with the same hash, [2, pairs].
 
     Args:
-        bands: [documents, bands] for each shard, in order.
-
-    Returns:
-        [documents] for each shard, true for the documents to drop.
+        hashes: [n] one band's hash of each document.
+        numbers: [n] the documents' numbers, ascending.
     """
-    sizes = [len(part) for part in bands]
-    total = sum(sizes)
-    if not total:
-        return [np.zeros(0, np.bool_) for _ in bands]
-    links = [
-        _same(np.concatenate([part[:, band] for part in bands]))
-        for band in range(bands[0].shape[1])
-    ]
-    one, other = np.concatenate(links, axis=1)
-    from scipy.sparse import coo_array  # slower to import than all that workers need
-    from scipy.sparse.csgraph import connected_components
-
-    graph = coo_array((np.ones(len(one), np.bool_), (one, other)), shape=(total, total))
-    _, groups = connected_components(graph, directed=False)
-    repeats = np.ones(total, np.bool_)
-    repeats[np.unique(groups, return_index=True)[1]] = False
-    return np.split(repeats, np.cumsum(sizes)[:-1])
-
-
-def _same(hashes: _Hashes) -> NDArray[np.int64]:
-    """Pairs of documents that link all documents with the same hash, [2, pairs]."""
     order = np.argsort(hashes, kind="stable")
     in_order = hashes[order]
     same = np.flatnonzero(in_order[1:] == in_order[:-1])
-    return np.stack((order[same], order[same + 1]))
+    return np.stack((numbers[order[same]], numbers[order[same + 1]]))
+
+
+def repeats_of(links: Iterable[_Numbers]) -> _Numbers:
+    """The numbers of the documents to drop, ascending, given links from `links_of`.
+
+    Of all documents that are linked, directly or through others, only the first is kept. Takes
+    about 100 bytes of memory for each document that is linked to an earlier one.
+    """
+    forest = np.empty((2, 0), np.int64)
+    waiting: list[_Numbers] = []
+    for some in links:
+        waiting.append(some)
+        if sum(map(np.size, waiting)) > forest.size + _MOST_WAITING:
+            forest = _forest(np.concatenate([forest, *waiting], axis=1))
+            waiting.clear()
+    return np.sort(_forest(np.concatenate([forest, *waiting], axis=1))[1])
+
+
+def _forest(links: _Numbers) -> _Numbers:
+    """As many links as are needed: to the first of the documents that are linked with another."""
+    from scipy.sparse import coo_array  # slower to import than all that workers need
+    from scipy.sparse.csgraph import connected_components
+
+    linked, places = np.unique(links, return_inverse=True)
+    one, other = places.reshape(2, -1)
+    shape = (len(linked), len(linked))
+    graph = coo_array((np.ones(len(one), np.bool_), (one, other)), shape=shape)
+    _, groups = connected_components(graph, directed=False)
+    firsts = np.unique(groups, return_index=True)[1]
+    later = np.ones(len(linked), np.bool_)
+    later[firsts] = False
+    return np.stack((linked[firsts][groups[later]], linked[later]))

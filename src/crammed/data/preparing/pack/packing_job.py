@@ -19,15 +19,15 @@ from crammed.data.preparing.select.selection_job import (
     documents_to_pack,
     lengths,
     read_chunks,
+    selected_documents,
 )
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
-from crammed.data.shards import documents, finish_stage, shard_file, stage_result
+from crammed.data.shards import Slices, documents, finish_stage, load, save, stage_result
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
 from crammed.files.hashes import sha256
-from crammed.files.writing import save_array
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PackPart:
         out: path of the shard's files from the stage ``select`` on.
     """
 
-    shard: Path
+    shard: Slices
     out: Path
     source: str
     selection: ShardSelection
@@ -80,7 +80,7 @@ class Packed:
         tokens: all tokens to pack, including special tokens and repeats.
         rows: whole rows written.
         sha256: hash of the file of rows; None if there are no rows.
-        statistics: `Statistics` of the documents, as JSON values.
+        statistics: `Statistics` of the documents, as JSON values; `statistics_of` reads the rest.
     """
 
     unique: int
@@ -106,11 +106,14 @@ def pack_shards(job: PackJob) -> Packed:
     tokens = np.concatenate([each.tokens for each in encoded])
     characters = np.concatenate([each.characters for each in encoded])
     part = np.repeat(np.arange(len(encoded)), [len(each.tokens) for each in encoded])
+    repeats = np.concatenate(
+        [p.selection.repeats[e.numbers] for p, e in zip(job.parts, encoded, strict=True)]
+    )
     most = job.most_tokens_per_character
-    kept = np.ones(len(tokens), bool) if most is None else tokens < most * characters
-    dense = np.flatnonzero(~kept)
-    repeats = np.concatenate([each.selection.repeats for each in job.parts])
-    repeats = np.where(kept, repeats[repeats > 0], 0)
+    is_dense = np.zeros(len(tokens), bool) if most is None else tokens >= most * characters
+    dense = np.flatnonzero(is_dense & (repeats > 0))
+    repeats = np.where(is_dense, 0, repeats)
+    kept = repeats > 0
 
     order = spread_copies(tokens + 1 + job.cls, repeats)
     stream = _join(ids, tokens, order, special, job.cls)
@@ -126,40 +129,51 @@ def pack_shards(job: PackJob) -> Packed:
         for own in (order[part[order] == number],)
     ]
     tail = write_rows(job.rows, stream, job.row_length, token_dtype(tokenizer.vocab_size))
-    save_array(shard_file(job.out, "tail.npy"), tail)
+    save(job.out, "tail.npy", tail)
+    merged = Statistics.merge(statistics)
+    save(job.out, "counts.npy", merged.token_counts)
     rows = (len(stream) - len(tail)) // job.row_length
     result = Packed(
         unique=int(kept.sum()),
         characters=int(characters[kept].sum()),
         dense=len(dense),
         dense_characters=int(characters[dense].sum()),
-        samples=list(_dense_samples(job.parts, dense, part)),
+        samples=list(_dense_samples(job.parts, encoded, dense, part)),
         tokens=len(stream),
         rows=rows,
         sha256=sha256(job.rows) if rows else None,
-        statistics=Statistics.merge(statistics).to_json(),
+        statistics={k: v for k, v in merged.to_json().items() if k != "token_counts"},
     )
-    return finish_stage(job.out, "pack", result, *([job.rows] if rows else []))
+    return finish_stage(job.out, "pack", result, ["tail.npy", "counts.npy"])
+
+
+def statistics_of(out: Path, packed: Packed) -> Statistics:
+    """The statistics of what was packed."""
+    counts = load(out, "counts.npy")
+    return Statistics.from_json({**packed.statistics, "token_counts": counts})
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    """The documents of a shard: all their tokens, and [D] the tokens and characters of each."""
+    """The documents of a shard: all their tokens, and of each its number and [D] counts."""
 
     ids: NDArray[np.uint32]
+    numbers: NDArray[np.int64]
     tokens: NDArray[np.int64]
     characters: NDArray[np.int64]
 
 
 def _encode(part: PackPart, chunked: bool, tokenizer: CorpusTokenizer) -> _Encoded:
+    """Encode at least the documents to pack."""
     if chunked:
-        text, characters = read_chunks(part.out)
-        ids, ends = tokenizer.encode_chunks(text)
+        numbers, characters = selected_documents(part.out)
+        ids, ends = tokenizer.encode_chunks(read_chunks(part.out))
     else:
+        numbers = np.flatnonzero(part.selection.repeats)
         texts = documents_to_pack(part.shard, part.selection)
         characters = lengths(texts)
         ids, ends = tokenizer.encode_texts(texts)
-    return _Encoded(ids, np.diff(ends, prepend=0), characters)
+    return _Encoded(ids, numbers, np.diff(ends, prepend=0), characters)
 
 
 def packing_groups(characters: Sequence[int], repeated: bool) -> list[list[int]]:
@@ -231,12 +245,15 @@ def _join(
 
 
 def _dense_samples(
-    parts: Sequence[PackPart], dense: NDArray[np.int64], part: NDArray[np.int64]
+    parts: Sequence[PackPart],
+    encoded: Sequence[_Encoded],
+    dense: NDArray[np.int64],
+    part: NDArray[np.int64],
 ) -> Iterator[Sample]:
     """Samples of the documents numbered `dense`; `part` holds each document's part."""
     for number, each in enumerate(parts):
         own = dense[part[dense] == number] - np.searchsorted(part, number)
-        numbers = np.flatnonzero(each.selection.repeats)[own[:SAMPLES_OF_A_SHARD]].tolist()
+        numbers = encoded[number].numbers[own[:SAMPLES_OF_A_SHARD]].tolist()
         for text in documents(each.shard, numbers):
             yield sample("tokens per character", each.source, text)
 
@@ -257,7 +274,7 @@ def pack_tails(
     Raises:
         InputError: all shards together do not fill one row.
     """
-    tails = np.concatenate([np.load(shard_file(out, "tail.npy")) for out in outs])
+    tails = np.concatenate([load(out, "tail.npy") for out in outs])
     if len(tails) < row_length and not any(each.rows for each in packed):
         raise InputError(f"too little text: {len(tails)} tokens do not fill a row of {row_length}")
     rows = corpus / f"rows-{len(outs):05d}.bin"

@@ -1,70 +1,149 @@
-"""Stage ``clean`` of a shard: raw documents -> cleaned documents."""
+"""Stage ``clean``: raw documents -> a block of cleaned documents."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from crammed.config import CleanConfig
 from crammed.data.preparing.cleaning.near import Signer
 from crammed.data.preparing.cleaning.steps import Cleaner
-from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
-from crammed.data.shards import finish_stage, shard_file, stage_result, write_documents
-from crammed.files.writing import save_array
-
-
-@dataclass(frozen=True)
-class CleanJob:
-    shard: Path
-    source: str
-    texts: list[str]
-    config: CleanConfig
+from crammed.data.samples import SAMPLE_CHARACTERS, SAMPLES_OF_A_SHARD
+from crammed.data.shards import (
+    DIGEST_BYTES,
+    DOCUMENT_FILES,
+    finish_stage,
+    load,
+    save,
+    stage_result,
+    write_documents,
+)
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """Counts of the documents that cleaning kept and dropped.
+    """A block: what cleaning kept and dropped.
 
     Attributes:
+        read: documents before cleaning.
+        read_characters: their characters.
         documents: documents kept.
         characters: their characters.
         dropped: for each step, the numbers of documents and characters that it dropped.
+        samples: for each step, the beginnings of some documents that it dropped.
+        content: hash of the documents kept.
+        origin: hash of what the block was made from, if it could be something else.
     """
 
+    read: int
+    read_characters: int
     documents: int
     characters: int
     dropped: dict[str, list[int]]
-    samples: list[Sample]
+    samples: dict[str, list[str]]
+    content: str
+    origin: str
 
 
-def cleaned(shard: Path) -> Cleaned | None:
-    """The result of cleaning a shard; None if it is not cleaned yet."""
-    result = stage_result(shard, "clean")
-    return None if result is None else Cleaned(**result)
+def cleaned(block: Path, origin: str | None = None) -> Cleaned | None:
+    """The result of cleaning a block; None if it is not done, or was made from something else."""
+    result = stage_result(block, "clean")
+    if result is None or origin not in (None, result["origin"]):
+        return None
+    return Cleaned(**result)
 
 
-def clean_shard(job: CleanJob) -> Cleaned:
-    """Clean a shard's documents and write those that are kept."""
-    cleaner = _cleaner(job.config)
-    dropped: dict[str, list[int]] = {step: [0, 0] for step in cleaner.steps}
-    samples: list[Sample] = []
+def clean_block(
+    block: Path, texts: Sequence[str], config: CleanConfig, origin: str = ""
+) -> Cleaned:
+    """Clean documents and write those that are kept."""
+    cleaner = _cleaner(config)
+    steps = {step: number for number, step in enumerate(cleaner.steps, 1)}
+    dropped: dict[str, list[int]] = {step: [0, 0] for step in steps}
+    samples: dict[str, list[str]] = {step: [] for step in steps}
+    dropped_by = np.zeros(len(texts), np.int32)
     kept: list[str] = []
-    for text in job.texts:
+    for number, text in enumerate(texts):
         verdict = cleaner(text)
-        if verdict.dropped_by is None:
+        if (step := verdict.dropped_by) is None:
             kept.append(_encodable(verdict.text))
             continue
-        counts = dropped[verdict.dropped_by]
-        counts[0] += 1
-        counts[1] += len(text)
-        if counts[0] <= SAMPLES_OF_A_SHARD:
-            samples.append(sample(verdict.dropped_by, job.source, _encodable(text)))
-    write_documents(job.shard, kept)
-    if job.config.near is not None:
-        save_array(shard_file(job.shard, "near.npy"), _signer(job.config.near)(kept))
-    result = Cleaned(len(kept), sum(map(len, kept)), dropped, samples)
-    return finish_stage(job.shard, "clean", result)
+        dropped_by[number] = steps[step]
+        dropped[step][0] += 1
+        dropped[step][1] += len(text)
+        if len(samples[step]) < SAMPLES_OF_A_SHARD:
+            samples[step].append(_encodable(text[:SAMPLE_CHARACTERS]))
+    characters = np.fromiter(map(len, texts), np.int32, len(texts))
+    save(block, "raw.npy", np.stack((characters, dropped_by)))
+    digests = write_documents(block, kept)
+    files = ["raw.npy", *DOCUMENT_FILES]
+    if config.near is not None:
+        save(block, "near.npy", _signer(config.near)(kept).T)
+        files.append("near.npy")
+    result = Cleaned(
+        read=len(texts),
+        read_characters=int(characters.sum(dtype=np.int64)),
+        documents=len(kept),
+        characters=sum(map(len, kept)),
+        dropped=dropped,
+        samples=samples,
+        content=hashlib.blake2b(digests.data, digest_size=DIGEST_BYTES).hexdigest(),
+        origin=origin,
+    )
+    return finish_stage(block, "clean", result, files)
+
+
+def raw_documents(block: Path) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Of each document before cleaning, its characters and the number of the step that dropped it.
+
+    Steps are numbered from 1 in the order of `Cleaned.dropped`; 0 stands for a document kept.
+    """
+    characters, dropped_by = load(block, "raw.npy")
+    return characters, dropped_by
+
+
+def beginning_of(block: Path, whole: Cleaned, read: int) -> Cleaned:
+    """What cleaning kept and dropped of the first `read` documents of a block."""
+    characters, dropped_by = (each[:read] for each in raw_documents(block))
+    dropped = {
+        step: [int((dropped_by == number).sum()), int(characters[dropped_by == number].sum())]
+        for number, step in enumerate(whole.dropped, 1)
+    }
+    kept = int((dropped_by == 0).sum())
+    return replace(
+        whole,
+        read=read,
+        read_characters=int(characters.sum(dtype=np.int64)),
+        documents=kept,
+        characters=int(load(block, "lengths.npy")[:kept].sum(dtype=np.int64)),
+        dropped=dropped,
+        samples={step: some[: dropped[step][0]] for step, some in whole.samples.items()},
+    )
+
+
+def minhash_bands(block: Path) -> NDArray[np.uint64]:
+    """The MinHash bands of every cleaned document, [bands, n]; near-duplicates share some."""
+    return load(block, "near.npy", mapped=True)
+
+
+def texts_in_blocks(documents: Iterable[str], most: int) -> Iterable[list[str]]:
+    """Lists of documents with about `most` characters each."""
+    gathered: list[str] = []
+    waiting = 0
+    for text in documents:
+        gathered.append(text)
+        waiting += len(text)
+        if waiting >= most:
+            yield gathered
+            gathered, waiting = [], 0
+    if gathered:
+        yield gathered
 
 
 def _encodable(text: str) -> str:

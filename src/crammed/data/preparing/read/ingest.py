@@ -1,70 +1,53 @@
-"""Reads the documents of all sources into cleaned shards: the first stage of preparing a corpus.
+"""Reads the documents of all sources into blocks of cleaned text: the first stage of preparing.
 
-The driver reads and workers clean. The shards of a part (a file) are kept in a folder whose name is
-a hash of everything that determines them, so a part is read only once, however often a preparation
-is killed or repeated.
+Workers read small files, many at a time. A large file that can be cut at its lines is cut here, and
+workers read its pieces, so that they share even a single file. Blocks lie in a folder whose name is
+a hash of what determines them, so nothing is read twice, however often a preparation is killed or
+repeated.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from crammed.config import DataConfig
 from crammed.data import shards
 from crammed.data.preparing.cleaning.steps import settings_of
-from crammed.data.preparing.read import cleaning_job
-from crammed.data.preparing.read.cleaning_job import Cleaned, CleanJob, cleaned
-from crammed.data.preparing.read.source import Part, Source, SourceChanged
+from crammed.data.preparing.read import reading_job
+from crammed.data.preparing.read.cleaned import CleanedText, ReadBlocks
+from crammed.data.preparing.read.reading_job import (
+    BlockJob,
+    Failure,
+    Piece,
+    Reading,
+    ReadJob,
+    check_unchanged,
+    cut_by_characters,
+    write_mark,
+)
+from crammed.data.preparing.read.source import FilePart, Part, Source, SourceChanged
 from crammed.errors import InputError
-from crammed.files.faults import disk_faults
+from crammed.files.folders import make_folder
 from crammed.files.hashes import json_hash
+from crammed.formats.lines import Tap
 from crammed.machine.engine import Engine
 from crammed.quantity import progress_rate
 from crammed.terminal.progress import Progress
 
-SCHEMA = 1
-"""Version of the cleaned shards; each version has folders of its own."""
+SCHEMA = 2
+"""Version of the blocks; each version has folders of its own."""
 _LATER_STEPS = ("exact", "substring", "max_tokens_per_character")
-"""Cleaning settings that do not affect the cleaned shards."""
+"""Cleaning settings that do not affect the blocks."""
+_FILE_COST = 2_000
+"""Bytes of text that are read in the time that it takes to open a file."""
 
 
-@dataclass
-class Shard:
-    """A cleaned shard, where it is from, and the result of cleaning it, once known."""
-
-    path: Path
-    source: Source
-    part: str
-    result: Cleaned | None = None
-
-    @property
-    def cleaned(self) -> Cleaned:
-        assert self.result is not None
-        return self.result
-
-
-@dataclass
-class CleanedText:
-    """All cleaned shards in order, the parts read from each source, and the parts skipped."""
-
-    shards: list[Shard] = field(default_factory=list)
-    sources: list[dict[str, Any]] = field(default_factory=list)
-    skipped: list[dict[str, str]] = field(default_factory=list)
-
-    def require_documents(self) -> None:
-        """Refuse to continue if no text is left.
-
-        Raises:
-            InputError: no part could be read, or cleaning dropped every document.
-        """
-        if not any(shard.cleaned.documents for shard in self.shards):
-            why = f": {self.skipped[0]['why']}" if self.skipped else ", no document is left"
-            raise InputError(f"the data holds no text{why}")
+def _piece_size() -> int:
+    """Bytes or characters for a worker to read at a time, and so about the size of a block."""
+    return shards.SHARD_CHARACTERS // 2
 
 
 def read_and_clean(
@@ -77,185 +60,208 @@ def read_and_clean(
             was read.
     """
     reader = _Reader(data, folder, progress)
-    parts = sum(len(source.parts) for source in sources)
-    with progress.task("reading and cleaning", parts) as task:
-        began, characters = progress.clock(), 0
-        results = engine.map(cleaning_job.clean_shard, reader.jobs(sources))
-        for number, result in enumerate(results):
-            for shard in reader.waiting[number]:
-                shard.result = result
-            characters += result.characters
+    units = list(reader.units(sources))
+    with progress.task("reading and cleaning", float(sum(unit.size for unit in units))) as task:
+        reader.find_known(units, engine)
+        done, characters = sum(unit.size for unit in units if unit.known), 0
+        began = progress.clock()
+        rate = ""
+        for unit, size, reading in reader.read(units, engine):
+            done += size
+            characters += sum(block.read_characters for block in reading.blocks)
             rate = progress_rate(characters, "characters", progress.clock() - began)
-            place = f"{shard.part}, {min(reader.parts_read + 1, parts)} of {parts}"
-            task.update(reader.parts_read, f"{rate}, {place}")
-        if characters:
-            rate = progress_rate(characters, "characters", progress.clock() - began)
-            task.update(parts, rate)
-    return reader.text
+            task.update(done, f"{rate}, {unit.source.parts[unit.first].name}")
+        task.update(done, rate)
+    return CleanedText.of(sources, [unit.blocks for unit in units])
+
+
+@dataclass
+class _Unit:
+    """Consecutive parts of a source that are read together, or a large part by itself.
+
+    Attributes:
+        parts: the range of their places among the source's parts.
+        size: bytes, or what costs as much; for showing progress.
+        known: whether an earlier call has read them.
+        failed: whether the large part turned out to be damaged.
+    """
+
+    source: Source
+    parts: range
+    size: int
+    large: bool
+    alone: bool
+    blocks: ReadBlocks
+    known: bool = False
+    failed: bool = False
+
+    @property
+    def first(self) -> int:
+        return self.parts[0]
 
 
 class _Reader:
-    """Makes jobs for what is not cleaned yet, and lists all shards in order.
-
-    Attributes:
-        waiting: for each job in turn, the shards that share its result: more than one if the same
-            content was found more than once.
-    """
-
     def __init__(self, data: DataConfig, folder: Path, progress: Progress) -> None:
-        self.text = CleanedText()
-        self.waiting: list[list[Shard]] = []
-        self.parts_read = 0
-        self._begun: dict[Path, list[Shard]] = {}
-        """The shards that share the job on a path; no two jobs may write the same files."""
-        self._unreadable = data.unreadable
         settings = settings_of(data.clean)
         self._settings = {k: v for k, v in settings.items() if k not in _LATER_STEPS}
         self._clean = data.clean
         if data.clean.downstream is not None:  # workers may run in another folder
             absolute = str(Path(data.clean.downstream).absolute())
             self._clean = data.clean.model_copy(update={"downstream": absolute})
+        self._skips = data.unreadable == "skip"
         self._folder = folder
-        self._folders: set[Path] = set()
-        """The folders of the parts that this call reads."""
         self._progress = progress
+        self._read: Counter[int] = Counter()
+        """Characters read so far of each source, by its place."""
+        self._pending: deque[tuple[_Unit, int]] = deque()
+        """The unit and the size of each job under way, in order."""
 
-    def jobs(self, sources: Sequence[Source]) -> Iterator[CleanJob]:
-        """Jobs for the shards that are not cleaned yet; fills `text` as it goes."""
-        for source in sources:
-            record: dict[str, Any] = {"name": source.name, "weight": source.weight, "parts": []}
-            self.text.sources.append(record)
-            left = source.max_characters
-            for part in source.parts:
-                if left is not None and left <= 0:
-                    break
-                before = len(self.text.shards)
-                try:
-                    content = _Content.of(part)
-                    folder = self._folder / "parts" / self._name(source, content, left)
-                    read = yield from self._jobs_of(source, part, folder, left, content)
-                except SourceChanged:
-                    raise
-                except InputError as error:
-                    if self._unreadable == "stop":
-                        raise
-                    self._progress.line(f"skipped  {part.name}: {error}")
-                    self.text.skipped.append({"part": part.name, "why": str(error)})
-                    del self.text.shards[before:]
-                    continue
-                finally:
-                    self.parts_read += 1
-                record["parts"].append(content.fingerprint)
-                if left is not None:
-                    left -= read
+    # ---- planning
 
-    def _name(self, source: Source, content: _Content, most: int | None) -> str:
-        """Name of the folder for a part's shards."""
-        size = shards.SHARD_CHARACTERS
-        return json_hash([SCHEMA, content.fingerprint, source.reading, most, self._settings, size])
+    def units(self, sources: Sequence[Source]) -> Iterator[_Unit]:
+        """All units, in order."""
+        names: Counter[str] = Counter()
+        for place, source in enumerate(sources):
+            sizes = [_text_bytes(part) for part in source.parts]
+            lone = sum(size is None or size >= shards.SHARD_CHARACTERS for size in sizes) == 1
+            run = 0
+            for parts, size, large in _groups(sizes):
+                run += large
+                name = self._name(source, parts, sizes)
+                names[name] += 1  # the same again, such as copies of a file
+                suffix = f"-{names[name]}" if names[name] > 1 else ""
+                blocks = ReadBlocks(place, run, self._folder / "parts" / (name + suffix))
+                yield _Unit(source, parts, size, large, lone, blocks)
+                run += large
 
-    def _jobs_of(
-        self, source: Source, part: Part, folder: Path, most: int | None, content: _Content
-    ) -> Generator[CleanJob, None, int]:
-        """Jobs for the part's shards not cleaned yet; returns the number of characters read."""
-        if (done := shards.read_done(folder / "read.json")) is not None:
-            paths = [folder / f"{number:05d}" for number in range(done["shards"])]
-            known = [self._shard(path, source, part) for path in paths]
-            if all(shard.result is not None or shard.path in self._begun for shard in known):
-                for shard in known:
-                    self._needs_job(shard)
-                return int(done["characters"])
-        self._begin(folder, content)
-        characters = number = 0
-        with content.stays(part):
-            for texts in cut_into_shards(part.documents(), most):
-                shard = self._shard(folder / f"{number:05d}", source, part)
-                if self._needs_job(shard):
-                    yield CleanJob(shard.path, source.name, texts, self._clean)
-                characters += sum(map(len, texts))
-                number += 1
-        shards.write_done(folder / "read.json", {"shards": number, "characters": characters})
-        return characters
+    def _name(self, source: Source, parts: range, sizes: Sequence[int | None]) -> str:
+        """Name of the folder for the blocks of some parts."""
+        listed = [(source.parts[n].name, sizes[n]) for n in parts]
+        return json_hash([SCHEMA, listed, source.reading, self._settings, shards.SHARD_CHARACTERS])
 
-    def _begin(self, folder: Path, content: _Content) -> None:
-        """Make the folder of a part that is to be read from its beginning.
+    # ---- what is read already
 
-        An earlier call that was stopped while reading the part may have left shards there. They
-        hold this content only if the part has not been touched since.
-        """
-        if folder in self._folders:
+    def find_known(self, units: Sequence[_Unit], engine: Engine) -> None:
+        """Mark the units that an earlier call has read."""
+        marked = [unit for unit in units if reading_job.has_mark(unit.blocks.folder)]
+        for unit, reading in zip(
+            marked, engine.map(reading_job.known, map(self._job, marked)), strict=True
+        ):
+            if reading is not None:
+                unit.known = True
+                unit.blocks.add(reading)
+
+    # ---- reading
+
+    def read(self, units: Sequence[_Unit], engine: Engine) -> Iterator[tuple[_Unit, int, Reading]]:
+        """Read what is not known; yields each result with its unit and size, in order."""
+        for reading in engine.map(reading_job.read, self._jobs(units)):
+            unit, size = self._pending.popleft()
+            if self._is_full(unit):  # what lies beyond the limit does not matter, damaged or not
+                continue
+            self._take(unit, reading)
+            yield unit, size, reading
+
+    def _take(self, unit: _Unit, reading: Reading) -> None:
+        """Keep what a job has read; a large part that is damaged somewhere is left out."""
+        if unit.failed:
             return
-        self._folders.add(folder)
-        with disk_faults(folder):
-            if folder.exists() and shards.read_done(folder / "begun.json") != content.state:
-                shutil.rmtree(folder)
-            shards.write_done(folder / "begun.json", content.state)
+        for each in reading.skipped:
+            if not self._skips:
+                raise InputError(each["why"])
+            self._progress.line(f"skipped  {each['part']}: {each['why']}")
+        if reading.skipped and unit.large:
+            unit.failed = True
+            self._read[unit.blocks.source] -= unit.blocks.read_characters
+            unit.blocks.cleaned.clear()
+        unit.blocks.add(reading)
+        self._read[unit.blocks.source] += sum(block.read_characters for block in reading.blocks)
 
-    def _shard(self, path: Path, source: Source, part: Part) -> Shard:
-        return Shard(path, source, part.name, cleaned(path))
+    def _is_full(self, unit: _Unit) -> bool:
+        """Whether as much of the source has been read as is wanted."""
+        most = unit.source.max_characters
+        return most is not None and self._read[unit.blocks.source] >= most
 
-    def _needs_job(self, shard: Shard) -> bool:
-        """List a shard; true if it needs a job, having no result and none under way."""
-        self.text.shards.append(shard)
-        if shard.result is not None:
-            return False
-        if twins := self._begun.get(shard.path):
-            shard.result = twins[0].result
-            twins.append(shard)
-            return False
-        self._begun[shard.path] = [shard]
-        self.waiting.append(self._begun[shard.path])
-        return True
+    def _jobs(self, units: Sequence[_Unit]) -> Iterator[ReadJob | BlockJob]:
+        for unit in units:
+            if unit.known:
+                self._read[unit.blocks.source] += unit.blocks.read_characters
+            elif self._is_full(unit):
+                continue
+            elif unit.large:
+                yield from self._large(unit, unit.source.parts[unit.first])
+            else:
+                self._pending.append((unit, unit.size))
+                yield self._job(unit)
 
+    def _job(self, unit: _Unit) -> ReadJob:
+        parts = tuple(unit.source.parts[n] for n in unit.parts)
+        return ReadJob(unit.blocks.folder, parts, self._clean, unit.large, self._skips)
 
-@dataclass(frozen=True)
-class _Content:
-    """What a part held when it was opened: `Part.state`, and then `Part.fingerprint`."""
-
-    state: dict[str, Any]
-    fingerprint: dict[str, Any]
-
-    @classmethod
-    def of(cls, part: Part) -> _Content:
-        return cls(part.state(), part.fingerprint())
-
-    @contextmanager
-    def stays(self, part: Part) -> Iterator[None]:
-        """Check after the part is read that its content has not changed.
-
-        Raises:
-            SourceChanged: it has, which may also have caused a fault found in reading.
-        """
-        fault: InputError | None = None
+    def _large(self, unit: _Unit, part: Part) -> Iterator[ReadJob | BlockJob]:
+        """The jobs for a large part; a fault found here takes its turn among their results."""
+        taps: list[Tap] = []
+        number = 0
+        state = None
         try:
-            yield
+            state = part.state()
+            pieces = self._pieces(unit, part, taps)
+            if pieces is None:
+                self._pending.append((unit, unit.size))
+                yield self._job(unit)
+                return
+            content = {} if taps else part.fingerprint()
+            make_folder(unit.blocks.folder)
+            read = 0
+            whole = True
+            for piece in pieces:
+                if self._is_full(unit) or unit.failed:
+                    whole = False
+                    break
+                before, read = read, taps[0].bytes if taps else 0
+                size = unit.size * (read - before) // max(1, state.get("bytes", 0)) if taps else 0
+                self._pending.append((unit, size))
+                yield BlockJob(unit.blocks.folder, number, part, state, piece, self._clean)
+                number += 1
+            if taps and (whole_hash := taps[0].sha256) is not None:
+                content = {"name": part.name, "bytes": state["bytes"], "sha256": whole_hash}
+            elif taps:  # the limit was reached before the end
+                content = part.fingerprint()
+            check_unchanged(part, state, content)
+            write_mark(unit.blocks.folder, [state], [content], number, [], whole=whole)
+        except SourceChanged:
+            raise
         except InputError as error:
-            fault = error
-        if part.state() != self.state and part.fingerprint() != self.fingerprint:
-            raise SourceChanged(
-                f"{part.name} changed while it was read: wait until nothing writes to it, and "
-                "repeat the command"
-            ) from fault
-        if fault is not None:
-            raise fault
+            failure = Failure(str(error))
+            self._pending.append((unit, 0))
+            yield BlockJob(unit.blocks.folder, number, part, state or {}, failure, self._clean)
+
+    def _pieces(self, unit: _Unit, part: Part, taps: list[Tap]) -> Iterable[Piece] | None:
+        """The pieces of a large part; None if one worker is to read it as a whole."""
+        if isinstance(part, FilePart):
+            pieces = part.blocks(_piece_size(), taps)
+            if pieces is not None or not unit.alone or part.is_binary:
+                return pieces
+        return cut_by_characters(part.documents(), _piece_size())
 
 
-def cut_into_shards(documents: Iterable[str], most: int | None) -> Iterator[list[str]]:
-    """Lists of documents with about 16 million characters each.
+def _text_bytes(part: Part) -> int | None:
+    """About how many bytes of text a part holds, given nothing but its size; None if unknown."""
+    return part.text_bytes() if isinstance(part, FilePart) else None
 
-    Args:
-        most: number of characters after which no further document is begun; None for no limit.
-    """
-    gathered: list[str] = []
-    waiting = read = 0
-    for text in documents:
-        gathered.append(text)
-        waiting += len(text)
-        read += len(text)
-        if waiting >= shards.SHARD_CHARACTERS:
-            yield gathered
-            gathered, waiting = [], 0
-        if most is not None and read >= most:
-            break
-    if gathered:
-        yield gathered
+
+def _groups(sizes: Sequence[int | None]) -> Iterator[tuple[range, int, bool]]:
+    """Ranges of parts to read together, what they cost in bytes, and whether it is a large part."""
+    first, cost = 0, 0
+    for number, size in enumerate(sizes):
+        large = size is None or size >= shards.SHARD_CHARACTERS
+        if first < number and (large or cost >= _piece_size()):
+            yield range(first, number), cost, False
+            first, cost = number, 0
+        if large:
+            yield range(number, number + 1), size or shards.SHARD_CHARACTERS, True
+            first = number + 1
+        else:
+            cost += (size or 0) + _FILE_COST
+    if first < len(sizes):
+        yield range(first, len(sizes)), cost, False

@@ -28,9 +28,20 @@ from crammed.files.faults import disk_faults
 from crammed.files.hashes import sha256
 from crammed.files.scratch import scratch_folder
 from crammed.formats import hub
-from crammed.formats.documents import READERS, ReadOptions, format_of
-from crammed.formats.lines import File, read_faults
+from crammed.formats.blocks import LineBlock
+from crammed.formats.documents import (
+    BINARY,
+    READERS,
+    ReadOptions,
+    cut_into_blocks,
+    format_of,
+    read_block,
+)
+from crammed.formats.lines import COMPRESSIONS, File, Tap, read_faults
 from crammed.formats.records import is_json
+
+_COMPRESSED = 4
+"""About how many bytes of text there are in a byte of a compressed file."""
 
 
 class SourceChanged(InputError):
@@ -88,6 +99,29 @@ class FilePart:
     def documents(self) -> Iterator[str]:
         self.check()
         return READERS[self.format](self.file, self.options)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the file is a table of a binary format."""
+        return self.format in BINARY
+
+    def text_bytes(self) -> int:
+        """About how many bytes of text the file holds, by its size; 0 if there is no file."""
+        try:
+            size = self.file.path.stat().st_size
+        except OSError:  # reading it will report what is wrong
+            return 0
+        packed = self.is_binary or self.file.path.suffix.lower() in COMPRESSIONS
+        return size * (_COMPRESSED if packed else 1)
+
+    def blocks(self, size: int, taps: list[Tap]) -> Iterator[LineBlock] | None:
+        """As `cut_into_blocks`."""
+        self.check()
+        return cut_into_blocks(self.file, self.format, self.options, size, taps)
+
+    def documents_of(self, block: LineBlock) -> Iterator[str]:
+        """The documents of one of its blocks."""
+        return read_block(block, self.file, self.format, self.options)
 
     def check(self) -> None:
         """Check what can be checked without reading the file.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning.copies import heldout_hashes
 from crammed.data.preparing.cleaning.steps import Cleaner
+from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.source import open_sources
+from crammed.data.preparing.select.duplicates import digests_between
 from crammed.data.preparing.select.selection_job import heldout_line
 from crammed.data.shards import digests_of
 from crammed.data.tokenization.chunks import cut_into_chunks
@@ -110,10 +113,15 @@ class GivenHeldout:
         known = tuple(part.fingerprint() for part in parts)
         return cls(file, sha256(file), None, sizes["documents"], sizes["characters"], known)
 
-    def among(self, digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """[n] whether each document is among them, by its digest; digests [n, 2]."""
-        own = digests_of(heldout_texts(self.file))
-        return np.isin(digests[:, 0], own[:, 0]) & np.isin(digests[:, 1], own[:, 1])
+    def among(self, block: Block) -> NDArray[np.int64]:
+        """The numbers of the documents of a block that are among them, by their digests."""
+        digests, numbers = digests_between(block, 0, 1 << 64)
+        own = self._digests
+        return numbers[np.isin(digests[:, 0], own[:, 0]) & np.isin(digests[:, 1], own[:, 1])]
+
+    @cached_property
+    def _digests(self) -> NDArray[np.uint64]:
+        return digests_of(heldout_texts(self.file))
 
     def write_runs(self, file: Path) -> None:
         """Write the hashes of the documents' runs, as `write_heldout_runs` does."""

@@ -30,10 +30,12 @@ class HeldoutChoice:
     Attributes:
         documents: [n] whether a document is held out.
         part: largest number of characters held out, from the end of each; None for all.
+        complete: whether no other documents need be looked at.
     """
 
     documents: NDArray[np.bool_]
     part: int | None = None
+    complete: bool = True
 
 
 def choose_heldout(
@@ -43,6 +45,7 @@ def choose_heldout(
     *,
     by_line: bool = False,
     dropped: int = 0,
+    total: int | None = None,
 ) -> HeldoutChoice:
     """Choose the documents to hold out.
 
@@ -56,22 +59,26 @@ def choose_heldout(
         characters: [n] characters of each document.
         by_line: whether there are text files whose lines could be read as documents, but are not.
         dropped: number of documents dropped earlier because they repeat these.
+        total: characters of all documents, if these are only those with the lowest ranks.
 
     Raises:
         InputError: there is no document, or too little text to hold any of it out.
     """
     if not len(ranks):
+        if total is not None:
+            return HeldoutChoice(np.zeros(0, np.bool_), complete=False)
         raise InputError("the data holds no text: no document is left after cleaning")
-    total = int(characters.sum())
+    are_all, total = total is None, int(characters.sum()) if total is None else total
     largest = max(LARGEST_HELDOUT, data.heldout_fraction)
-    for_rows = data.heldout_rows * data.row_length * CHARACTERS_A_TOKEN
-    target = max(data.heldout_fraction * total, min(for_rows, LARGEST_HELDOUT * total))
+    target = heldout_target(total, data)
 
     _, firsts, text, copies = np.unique(
         ranks, return_index=True, return_inverse=True, return_counts=True
     )
     sizes = characters[firsts] * copies
     taken = _first_that_fit(sizes, target, largest * total)
+    if not are_all and sizes[taken].sum() < target:
+        return HeldoutChoice(taken[text], complete=False)
     if taken.any():
         return HeldoutChoice(taken[text])
     left = total - SEAM * copies
@@ -91,6 +98,12 @@ def choose_heldout(
             f"{few}{hint if by_line else ''}"
         )
     return HeldoutChoice(text == long_enough[0], int(parts[long_enough[0]]))
+
+
+def heldout_target(total: int, data: DataConfig) -> float:
+    """Characters to hold out of `total`."""
+    for_rows = data.heldout_rows * data.row_length * CHARACTERS_A_TOKEN
+    return max(data.heldout_fraction * total, min(for_rows, LARGEST_HELDOUT * total))
 
 
 def _first_that_fit(sizes: NDArray[np.int64], target: float, most: float) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, heldout_hashes
-from crammed.data.preparing.read.ingest import Shard
+from crammed.data.preparing.read.cleaned import Shard
 from crammed.data.preparing.select.selection import Selection
 from crammed.data.preparing.select.selection_job import heldout_documents, read_matches
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
@@ -28,7 +28,7 @@ STEP = "copies of held-out text"
 def write_heldout_runs(file: Path, shards: Sequence[Shard], selection: Selection) -> None:
     """Write the hashes of the held-out documents' runs, about 8 bytes for each word."""
     pairs = zip(shards, selection.shards, strict=True)
-    held = (heldout_documents(shard.path, chosen) for shard, chosen in pairs)
+    held = (heldout_documents(shard.slices, chosen) for shard, chosen in pairs)
     save_array(file, heldout_hashes(cut_into_chunks(texts) for texts in held if texts))
 
 
@@ -56,7 +56,7 @@ def without_copies(
         left.append(replace(chosen, repeats=repeats))
         dropped += len(copies)
         characters += int(found.characters[copies].sum())
-        for text in documents(shard.path, numbers[:SAMPLES_OF_A_SHARD].tolist()):
+        for text in documents(shard.slices, numbers[:SAMPLES_OF_A_SHARD].tolist()):
             samples.append(sample(STEP, shard.source.name, text))
     kept = selection.documents - dropped
     step = {"step": STEP, "kept": kept, "dropped": dropped, "characters": characters}

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crammed.config import MixConfig
-from crammed.data.preparing.read.ingest import Shard
+from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.source import Source
-from crammed.data.preparing.select.selection import Selection, repeats_of
-from crammed.data.shards import digests
+from crammed.data.preparing.select.repeats import WeightJob, weighted
+from crammed.data.preparing.select.selection import Selection
 from crammed.errors import InputError
+from crammed.machine.engine import Engine
 from crammed.quantity import times
 
 
@@ -41,11 +42,11 @@ class Mixed:
 
 
 def mix_sources(
-    sources: Sequence[Source],
-    shards: Sequence[Shard],
+    text: CleanedText,
     selection: Selection,
     characters: Sequence[int],
     mix: MixConfig,
+    engine: Engine,
 ) -> Mixed:
     """Set the weights of the sources by their sizes, unless they have weights of their own.
 
@@ -55,17 +56,18 @@ def mix_sources(
     Raises:
         InputError: no text is left of a source that is to have a share.
     """
+    sources = text.sources
     if mix.temperature is None and all(source.share is None for source in sources):
         return Mixed(selection, {source.name: source.weight for source in sources})
     sizes = Counter[str]()
-    for shard, own in zip(shards, characters, strict=True):
+    for shard, own in zip(text.shards, characters, strict=True):
         sizes[shard.source.name] += own
     weights = mixed_weights(sources, sizes, mix)
-    chosen = []
-    for shard, each in zip(shards, selection.shards, strict=True):
-        packed = repeats_of(digests(shard.path)[0], weights[shard.source.name])
-        packed[each.repeats == 0] = 0
-        chosen.append(replace(each, repeats=packed.astype(np.uint16)))
+    jobs = [WeightJob(shard.slices, weights[shard.source.name]) for shard in text.shards]
+    chosen = [
+        replace(each, repeats=np.where(each.repeats > 0, packed, 0).astype(np.uint16))
+        for each, packed in zip(selection.shards, weighted(engine, jobs), strict=True)
+    ]
     words = tuple(_description(sources, sizes, weights, mix.most_readings))
     return Mixed(replace(selection, shards=chosen), weights, words)
 

@@ -1,27 +1,41 @@
 """Decides which documents of all shards to drop, which to hold out, and how often to pack the rest.
 
-The driver holds about 60 bytes for each document here; near-duplicates take 8 more for each band.
+The driver holds 8 bytes for each document here; jobs on blocks do what takes more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crammed.config import DataConfig
-from crammed.data.preparing.cleaning.near import near_duplicates
+from crammed.data.preparing.cleaning.near import banding
 from crammed.data.preparing.cleaning.substring import Span, repeated_spans, without_spans
-from crammed.data.preparing.read.ingest import Shard
+from crammed.data.preparing.read.cleaned import MOST_SAMPLES, CleanedText, Shard
 from crammed.data.preparing.read.source import FilePart
+from crammed.data.preparing.select.duplicates import (
+    digests_between,
+    exact_duplicates,
+    near_duplicates,
+    write_listing,
+)
 from crammed.data.preparing.select.given_heldout import SEAM_STEP, GivenHeldout
-from crammed.data.preparing.select.heldout_choice import SEAM, choose_heldout, heldout_beginning
+from crammed.data.preparing.select.heldout_choice import (
+    SEAM,
+    choose_heldout,
+    heldout_beginning,
+    heldout_target,
+)
+from crammed.data.preparing.select.repeats import WeightJob, weighted
 from crammed.data.preparing.select.selection_job import ShardSelection, Split
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
-from crammed.data.shards import digests, documents, minhash_bands
+from crammed.data.shards import documents, lengths_of
+from crammed.machine.engine import Engine
 from crammed.quantity import counted, quantity
 
 BYTES_A_TOKEN = 4.0
@@ -30,6 +44,11 @@ English news with a vocabulary of 8,192. For other text it is a guess, but the s
 hardly depends on it."""
 SAMPLED_SHARDS = 16
 SAMPLED_DOCUMENTS = 20
+WEIGHT_STEP = "weight below 1"
+"""Name of the step that leaves documents out since their source has such a weight."""
+_AT_ONCE = 1_000_000
+
+Item = TypeVar("Item")
 
 Mask = NDArray[np.bool_]
 Cuts = dict[int, list[Span]]
@@ -70,25 +89,32 @@ class Selection:
 
 
 def select_documents(
-    shards: Sequence[Shard], data: DataConfig, given: GivenHeldout | None = None
+    text: CleanedText,
+    data: DataConfig,
+    engine: Engine,
+    folder: Path,
+    given: GivenHeldout | None = None,
 ) -> Selection:
     """Drop duplicates, hold documents out, and set how often each is packed.
 
     Args:
-        given: documents to hold out instead of choosing some; their copies in the shards are
+        folder: for what jobs need to know.
+        given: documents to hold out instead of choosing some; their copies in the text are
             dropped.
 
     Raises:
         InputError: there are too few documents to train on some and hold out others.
     """
-    every = _Documents(shards)
+    listing = write_listing(folder, text.blocks)
+    every = _Documents(text, engine)
     if given is not None:
-        every.drop("held-out documents", given.among(every.digests))
+        every.drop("held-out documents", [given.among(block) for block in text.blocks])
     if data.clean.exact:
-        every.drop("exact duplicates", exact_duplicates(every.digests))
+        every.drop("exact duplicates", exact_duplicates(engine, listing, len(every.kept)))
     if data.clean.near is not None:
-        bands = [minhash_bands(shard.path) for shard in shards]
-        every.drop("near-duplicates", np.concatenate(near_duplicates(bands)))
+        bands, _ = banding(data.clean.near)
+        near = near_duplicates(engine, listing, len(every.kept), bands)
+        every.drop("near-duplicates", [near])
     cuts: Cuts = {}
     if data.clean.substring is not None:
         cuts = every.cut_repeated_passages(data.clean.substring)
@@ -100,22 +126,23 @@ def select_documents(
         if given.end is not None:
             splits = every.split_before(given.end, cuts)
     else:
-        heldout, splits, held = _choose(every, data, cuts, by_line=_could_be_lines(shards))
+        heldout, splits, held = _choose(every, data, cuts, by_line=_could_be_lines(text))
         documents_held = int(heldout.sum())
-    total = int(every.characters[every.kept].sum())
+    kept, total = int(every.kept.sum()), every.total(every.kept)
     repeats = every.repeats()
     repeats[~every.kept] = 0
     if not splits:
         repeats[heldout] = 0
+    every.count_left_out(repeats, heldout)
     return Selection(
         shards=list(every.by_shard(repeats, heldout, cuts, splits)),
         steps=every.steps,
         samples=every.samples,
         heldout_documents=documents_held,
         heldout_characters=held,
-        documents=int(every.kept.sum()),
+        documents=kept,
         characters=total + (held if given is not None and not splits else 0),
-        packed_characters=int((repeats * every.characters).sum()) - (held if splits else 0),
+        packed_characters=every.total(repeats) - (held if splits else 0),
     )
 
 
@@ -126,22 +153,33 @@ def _choose(
 
     The digest decides, so copies of a document are all held out or all trained on.
     """
-    ranks = every.digests[every.kept, 0] / 2.0**64
     copies = sum(step["dropped"] for step in every.steps)
-    kept = every.characters[every.kept]
-    choice = choose_heldout(ranks, kept, data, by_line=by_line, dropped=copies)
+    total = every.total(every.kept)
+    share = 2 * heldout_target(total, data) / max(1, total)
+    while True:  # the documents with the lowest ranks will nearly always do
+        numbers, ranks = every.with_lowest_ranks(share)
+        choice = choose_heldout(
+            ranks,
+            every.characters[numbers].astype(np.int64),
+            data,
+            by_line=by_line,
+            dropped=copies,
+            total=total if share < 1.0 else None,
+        )
+        if choice.complete:
+            break
+        share *= 4
     heldout = np.zeros(len(every.kept), np.bool_)
-    heldout[every.kept] = choice.documents
+    heldout[numbers[choice.documents]] = True
     if choice.part is None:
-        return heldout, {}, int(every.characters[heldout].sum())
+        return heldout, {}, every.total(heldout)
     splits, held = every.split(np.flatnonzero(heldout), choice.part, cuts)
     return heldout, splits, held
 
 
-def _could_be_lines(shards: Sequence[Shard]) -> bool:
+def _could_be_lines(text: CleanedText) -> bool:
     """Whether some plain text is read as documents other than its lines."""
-    sources = {id(shard.source): shard.source for shard in shards}.values()
-    files = (part for source in sources for part in source.parts if isinstance(part, FilePart))
+    files = (p for source in text.sources for p in source.parts if isinstance(p, FilePart))
     return any(file.format == ".txt" and file.options.documents != "line" for file in files)
 
 
@@ -152,46 +190,83 @@ def expected_tokens(shards: Sequence[Shard], selection: Selection) -> float:
     """
     characters = size = 0
     for shard in shards[:: 1 + len(shards) // SAMPLED_SHARDS]:
-        for text in documents(shard.path, range(min(SAMPLED_DOCUMENTS, shard.cleaned.documents))):
+        for text in documents(shard.slices, range(min(SAMPLED_DOCUMENTS, shard.documents))):
             characters += len(text)
             size += len(text.encode())
     return selection.packed_characters * size / max(1, characters) / BYTES_A_TOKEN
 
 
 class _Documents:
-    """The cleaned documents of all shards, numbered in order.
+    """The cleaned documents, numbered over all blocks.
 
     Attributes:
-        digests: [n, 2] two integers that identify the text.
         characters: [n] characters of each document.
         kept: [n] false once a step has dropped the document.
     """
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._shards = shards
-        found = [digests(shard.path) for shard in shards]
-        self._sizes = [len(characters) for _, characters in found]
-        self.digests = np.concatenate([pairs for pairs, _ in found])
-        self.characters = np.concatenate([characters for _, characters in found])
-        self.kept: Mask = np.ones(len(self.characters), bool)
+    def __init__(self, text: CleanedText, engine: Engine) -> None:
+        self._blocks = text.blocks
+        self._shards = text.shards
+        self._engine = engine
+        self._ends = np.cumsum([shard.documents for shard in text.shards])
+        self.characters = np.empty(text.documents, np.int32)
+        for block in text.blocks:
+            own = slice(block.first, block.first + block.documents)
+            self.characters[own] = lengths_of(block.path)[: block.documents]
+        self.kept: Mask = np.ones(text.documents, bool)
         self.steps: list[dict[str, Any]] = []
         self.samples: list[Sample] = []
 
-    def drop(self, step: str, marked: Mask) -> None:
-        """Drop the marked documents, and record the step with samples from every shard."""
-        dropped = np.flatnonzero(self.kept & marked)
-        self.kept[dropped] = False
-        self._record(step, len(dropped), int(self.characters[dropped].sum()))
-        begins = np.cumsum(self._sizes) - self._sizes
-        for shard, begin, size in zip(self._shards, begins, self._sizes, strict=True):
-            own = dropped[(dropped >= begin) & (dropped < begin + size)] - begin
-            texts = documents(shard.path, own[:SAMPLES_OF_A_SHARD].tolist())
-            self.samples.extend(sample(step, shard.source.name, text) for text in texts)
+    def total(self, times: NDArray[Any]) -> int:
+        """Characters of all documents, each counted as often as `times` [n] says."""
+        return sum(
+            int(
+                (
+                    self.characters[at : at + _AT_ONCE].astype(np.int64) * times[at : at + _AT_ONCE]
+                ).sum()
+            )
+            for at in range(0, len(times), _AT_ONCE)
+        )
+
+    def drop(self, step: str, numbered: Iterable[NDArray[np.int64]]) -> None:
+        """Drop documents by their numbers, and record the step with samples."""
+        marked = np.zeros(len(self.kept), np.bool_)
+        for numbers in numbered:
+            marked[numbers] = True
+        marked &= self.kept
+        self.kept &= ~marked
+        self._record(step, int(marked.sum()), self.total(marked))
+        self._sample(step, marked)
+
+    def _sample(self, step: str, marked: Mask) -> None:
+        """Keep some of the marked documents of each shard, until there are enough of the step."""
+        taken = 0
+        for shard, end in zip(self._shards, self._ends, strict=True):
+            own = np.flatnonzero(marked[end - shard.documents : end])[:SAMPLES_OF_A_SHARD]
+            texts = documents(shard.slices, own.tolist())
+            self.samples += [sample(step, shard.source.name, text) for text in texts]
+            taken += len(texts)
+            if taken >= MOST_SAMPLES:
+                return
+
+    def with_lowest_ranks(self, share: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The numbers of about a share of the kept documents, ascending, and their ranks.
+
+        The ranks are in [0, 1) and come from the digests.
+        """
+        bound = 1 << 64 if share >= 1.0 else int(share * 2.0**64)
+        found = [digests_between(block, 0, bound) for block in self._blocks]
+        numbers = np.concatenate([numbers for _, numbers in found])
+        ranks = np.concatenate([digests[:, 0] for digests, _ in found]) / 2.0**64
+        own = self.kept[numbers]
+        numbers, ranks = numbers[own], ranks[own]
+        order = np.argsort(numbers)
+        return numbers[order], ranks[order]
 
     def cut_repeated_passages(self, shortest: int) -> Cuts:
         """The spans to cut out of each document; drops documents left without text."""
         numbers = np.flatnonzero(self.kept)
-        texts = [text.encode() for shard in self._shards for text in documents(shard.path)]
+        texts = [text.encode() for shard in self._shards for text in documents(shard.slices)]
         spans = repeated_spans([texts[number] for number in numbers], shortest)
         cuts: Cuts = {}
         dropped = characters = 0
@@ -220,10 +295,9 @@ class _Documents:
     def split_before(self, heldout: str, cuts: Cuts) -> Splits:
         """Where to split documents that hold this text; drops those with too little before it."""
         splits: Splits = {}
-        begins = np.cumsum(self._sizes) - self._sizes
         dropped = characters = 0
-        for shard, first in zip(self._shards, begins.tolist(), strict=True):
-            for number, text in enumerate(documents(shard.path), first):
+        for shard, end in zip(self._shards, self._ends.tolist(), strict=True):
+            for number, text in enumerate(documents(shard.slices), end - shard.documents):
                 begin = without_spans(text, cuts.get(number, ())).rfind(heldout)
                 if begin > SEAM and self.kept[number]:
                     splits[number] = Split(begin - SEAM, begin)
@@ -236,53 +310,43 @@ class _Documents:
         return splits
 
     def _text(self, number: int) -> str:
-        for shard, size in zip(self._shards, self._sizes, strict=True):
-            if number < size:
-                return documents(shard.path, [number])[0]
-            number -= size
-        raise IndexError(number)
+        place = int(np.searchsorted(self._ends, number, side="right"))
+        shard = self._shards[place]
+        begin = int(self._ends[place]) - shard.documents
+        return documents(shard.slices, [number - begin])[0]
 
     def _record(self, step: str, dropped: int, characters: int, **more: int) -> None:
         kept = int(self.kept.sum())
         counts = {"kept": kept, "dropped": dropped, "characters": characters}
         self.steps.append({"step": step, **counts, **more})
 
-    def repeats(self) -> NDArray[np.float64]:
+    def count_left_out(self, repeats: NDArray[np.uint16], heldout: Mask) -> None:
+        """Record the documents that a weight below 1 leaves out, if there is one."""
+        if any(shard.source.weight < 1.0 for shard in self._shards):
+            left_out = self.kept & ~heldout & (repeats == 0)
+            self.kept &= ~left_out
+            self._record(WEIGHT_STEP, int(left_out.sum()), self.total(left_out))
+
+    def repeats(self) -> NDArray[np.uint16]:
         """[n] how often each document is packed, given the weight of its source."""
-        weights = np.repeat([shard.source.weight for shard in self._shards], self._sizes)
-        return repeats_of(self.digests, weights)
+        jobs = [WeightJob(shard.slices, shard.source.weight) for shard in self._shards]
+        return np.concatenate(list(weighted(self._engine, jobs)))
 
     def by_shard(
-        self, repeats: NDArray[np.float64], heldout: Mask, cuts: Cuts, splits: Splits
+        self, repeats: NDArray[np.uint16], heldout: Mask, cuts: Cuts, splits: Splits
     ) -> Iterator[ShardSelection]:
         """The selection split into shards, each with its documents numbered from 0."""
-        start = 0
-        for size in self._sizes:
-            end = start + size
+        for shard, end in zip(self._shards, self._ends.tolist(), strict=True):
+            start = end - shard.documents
             yield ShardSelection(
-                repeats=repeats[start:end].astype(np.uint16),
+                repeats=repeats[start:end],
                 heldout=heldout[start:end],
-                cuts={n - start: spans for n, spans in cuts.items() if start <= n < end},
-                splits={n - start: split for n, split in splits.items() if start <= n < end},
+                cuts=_between(cuts, start, end),
+                splits=_between(splits, start, end),
             )
-            start = end
 
 
-def exact_duplicates(digests: NDArray[np.uint64]) -> Mask:
-    """[n] true for every digest that has occurred before; digests [n, 2]."""
-    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: equal ones keep their order
-    ranked = digests[order]
-    marks = np.zeros(len(digests), bool)
-    marks[order[1:]] = (ranked[1:] == ranked[:-1]).all(axis=1)
-    return marks
-
-
-def repeats_of(
-    digests: NDArray[np.uint64], weights: float | NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """[n] how often to pack documents, given digests [n, 2] and weights; whole numbers.
-
-    The digest decides which documents are packed once more for the fraction of a weight.
-    """
-    whole: NDArray[np.float64] = np.floor(weights) + np.zeros(len(digests))
-    return whole + (digests[:, 1] / 2.0**64 < np.mod(weights, 1.0))
+def _between(by_number: Mapping[int, Item], start: int, end: int) -> dict[int, Item]:
+    """The entries of documents start to end - 1, numbered from 0."""
+    own = (n for n in range(start, end) if n in by_number) if by_number else ()
+    return {n - start: by_number[n] for n in own}

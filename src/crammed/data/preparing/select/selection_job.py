@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Matches
 from crammed.data.preparing.cleaning.substring import Span, without_spans
 from crammed.data.shards import (
+    Slices,
     documents,
     finish_stage,
+    load,
     read_table,
+    save,
     shard_file,
     stage_result,
     write_table,
 )
 from crammed.data.tokenization.chunks import ChunkedText, cut_into_chunks
-from crammed.files.writing import save_array
 
 
 class Split(NamedTuple):
@@ -55,10 +57,6 @@ class ShardSelection:
     cuts: dict[int, list[Span]] = field(default_factory=dict)
     splits: dict[int, Split] = field(default_factory=dict)
 
-    def packs_as(self, other: ShardSelection) -> bool:
-        """Whether both pack each document equally often."""
-        return np.array_equal(self.repeats, other.repeats)
-
 
 @dataclass(frozen=True)
 class SelectJob:
@@ -68,16 +66,14 @@ class SelectJob:
         out: path of the shard's files from this stage on.
         chunked: whether to cut the documents into chunks for the tokenizer.
         heldout_runs: the file of held-out runs to compare the documents with, if any.
-        again: whether documents have been dropped since the stage was first done.
         source: a name to keep with held-out documents; None if all text is from one source.
     """
 
-    shard: Path
+    shard: Slices
     out: Path
     selection: ShardSelection
     chunked: bool
     heldout_runs: Path | None = None
-    again: bool = False
     source: str | None = None
 
 
@@ -94,25 +90,28 @@ class Selected:
 
 def select_shard(job: SelectJob) -> Selected:
     """Write the held-out documents and, if `job.chunked`, the chunks of those to pack."""
-    stage = "select-again" if job.again else "select"
-    if (done := stage_result(job.out, stage)) is not None:
+    if (done := stage_result(job.out, "select")) is not None:
         return Selected(**done)
     with shard_file(job.out, "heldout.jsonl").open("wb") as file:
         for text in filter(None, heldout_documents(job.shard, job.selection)):
             file.write(heldout_line(text, job.source))
     texts = documents_to_pack(job.shard, job.selection)
     characters = lengths(texts)
+    numbers = np.flatnonzero(job.selection.repeats)
+    save(job.out, "characters.npy", np.stack((numbers, characters)))
+    files = ["heldout.jsonl", "characters.npy"]
     if job.chunked or job.heldout_runs is not None:
         chunks = cut_into_chunks(texts)
         if job.heldout_runs is not None:
-            _write_matches(job.out, _load_runs(job.heldout_runs).matches(chunks), characters)
+            files += _write_matches(
+                job.out, _load_runs(job.heldout_runs).matches(chunks), characters
+            )
         if job.chunked:
-            _write_chunks(job.out, chunks)
-            save_array(shard_file(job.out, "characters.npy"), characters)
-    return finish_stage(job.out, stage, Selected(int(characters.sum())))
+            files += _write_chunks(job.out, chunks)
+    return finish_stage(job.out, "select", Selected(int(characters.sum())), files)
 
 
-def documents_to_pack(shard: Path, selection: ShardSelection) -> list[str]:
+def documents_to_pack(shard: Slices, selection: ShardSelection) -> list[str]:
     """The texts to pack, after cutting, in order and once each."""
     numbers = np.flatnonzero(selection.repeats).tolist()
     texts = _numbered_documents(shard, numbers, selection)
@@ -122,7 +121,7 @@ def documents_to_pack(shard: Path, selection: ShardSelection) -> list[str]:
     return texts
 
 
-def heldout_documents(shard: Path, selection: ShardSelection) -> list[str]:
+def heldout_documents(shard: Slices, selection: ShardSelection) -> list[str]:
     """The held-out texts, after cutting, in order."""
     numbers = np.flatnonzero(selection.heldout).tolist()
     texts = _numbered_documents(shard, numbers, selection)
@@ -133,7 +132,7 @@ def heldout_documents(shard: Path, selection: ShardSelection) -> list[str]:
 
 
 def _numbered_documents(
-    shard: Path, numbers: Sequence[int], selection: ShardSelection
+    shard: Slices, numbers: Sequence[int], selection: ShardSelection
 ) -> list[str]:
     return [
         without_spans(text, selection.cuts.get(number, ()))
@@ -157,11 +156,12 @@ def heldout_lines(out: Path) -> bytes:
     return shard_file(out, "heldout.jsonl").read_bytes()
 
 
-def _write_chunks(out: Path, text: ChunkedText) -> None:
+def _write_chunks(out: Path, text: ChunkedText) -> list[str]:
     table = pa.table({"chunk": pa.array(text.unique, pa.large_string()), "count": text.counts})
     write_table(shard_file(out, "chunks.arrow"), table)
-    save_array(shard_file(out, "codes.npy"), text.codes)
-    save_array(shard_file(out, "ends.npy"), text.ends)
+    save(out, "codes.npy", text.codes)
+    save(out, "ends.npy", text.ends)
+    return ["chunks.arrow", "codes.npy", "ends.npy"]
 
 
 @lru_cache(maxsize=1)
@@ -184,39 +184,63 @@ class FoundMatches:
     characters: NDArray[np.int64]
 
 
-def _write_matches(out: Path, matches: Matches, characters: NDArray[np.int64]) -> None:
+def _write_matches(out: Path, matches: Matches, characters: NDArray[np.int64]) -> list[str]:
     runs, in_documents = matches.spread()
     rare = np.ones(runs.max(initial=0) + 1, np.bool_)
     rare[runs[in_documents > MOST_DOCUMENTS]] = False
     kept = matches.of_runs(rare)
     table = np.stack((kept.documents, kept.places, kept.runs))
-    save_array(shard_file(out, "matches.npy"), table)
-    save_array(shard_file(out, "matched-runs.npy"), np.stack((runs, in_documents)))
-    save_array(shard_file(out, "matched-documents.npy"), np.stack((matches.words, characters)))
+    save(out, "matches.npy", table)
+    save(out, "matched-runs.npy", np.stack((runs, in_documents)))
+    save(out, "matched-documents.npy", np.stack((matches.words, characters)))
+    return ["matches.npy", "matched-runs.npy", "matched-documents.npy"]
 
 
 def read_matches(out: Path) -> FoundMatches:
     """What the stage found when it compared the documents with held-out text."""
-    table = np.load(shard_file(out, "matches.npy"))
-    words, characters = np.load(shard_file(out, "matched-documents.npy"))
-    spread = np.load(shard_file(out, "matched-runs.npy"))
+    table = load(out, "matches.npy")
+    words, characters = load(out, "matched-documents.npy")
+    spread = load(out, "matched-runs.npy")
     return FoundMatches(
         Matches(table[0], table[1], table[2], words), (spread[0], spread[1]), characters
     )
 
 
-def chunk_counts(out: Path) -> pa.Table:
+def selected_documents(out: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of the documents to pack when the stage was done, and their characters."""
+    numbers, characters = load(out, "characters.npy")
+    return numbers, characters
+
+
+def characters_left(out: Path, selection: ShardSelection, before: int) -> int:
+    """Characters of the documents to pack, some of which may have been dropped since.
+
+    Args:
+        before: the same when the stage was done.
+    """
+    numbers, characters = selected_documents(out)
+    kept = selection.repeats[numbers] > 0
+    return before if kept.all() else int(characters[kept].sum())
+
+
+def chunk_counts(out: Path, selection: ShardSelection) -> pa.Table:
     """The distinct chunks of the documents to pack: columns ``chunk`` and ``count``."""
-    return read_table(shard_file(out, "chunks.arrow"), ["chunk", "count"])
+    table = read_table(shard_file(out, "chunks.arrow"), ["chunk", "count"])
+    left = selection.repeats[selected_documents(out)[0]] > 0
+    if left.all():
+        return table
+    ends = load(out, "ends.npy")
+    codes = load(out, "codes.npy")[np.repeat(left, np.diff(ends, prepend=0))]
+    counts = np.bincount(codes, minlength=table.num_rows)
+    return pa.table({"chunk": table["chunk"], "count": counts}).filter(pa.array(counts > 0))
 
 
-def read_chunks(out: Path) -> tuple[ChunkedText, NDArray[np.int64]]:
-    """The chunks of the documents to pack, and the characters of each document."""
-    counts = chunk_counts(out)
-    text = ChunkedText(
+def read_chunks(out: Path) -> ChunkedText:
+    """The chunks of the documents to pack when the stage was done."""
+    counts = read_table(shard_file(out, "chunks.arrow"), ["chunk", "count"])
+    return ChunkedText(
         unique=counts["chunk"].to_pylist(),
         counts=counts["count"].to_numpy(),
-        codes=np.load(shard_file(out, "codes.npy")),
-        ends=np.load(shard_file(out, "ends.npy")),
+        codes=load(out, "codes.npy"),
+        ends=load(out, "ends.npy"),
     )
-    return text, np.load(shard_file(out, "characters.npy"))

@@ -1,0 +1,208 @@
+"""The cleaned text: blocks as they were read, and the shards that it is cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from crammed.data import shards
+from crammed.data.preparing.read.cleaning_job import Cleaned, beginning_of, raw_documents
+from crammed.data.preparing.read.reading_job import Reading, block_path
+from crammed.data.preparing.read.source import Source
+from crammed.data.samples import Sample, sample
+from crammed.data.shards import Slice, Slices, load
+from crammed.errors import InputError
+
+MOST_SAMPLES = 20
+"""Dropped documents that a corpus keeps from each step for audit."""
+
+
+@dataclass
+class ReadBlocks:
+    """The blocks of some parts that were read together.
+
+    Attributes:
+        source: place of their source.
+        run: number of the run within it: shards hold blocks of one run, but of any of its parts.
+        folder: where the blocks are.
+        cleaned: the blocks, in order.
+        skipped: parts that were left out, with reasons.
+    """
+
+    source: int
+    run: int
+    folder: Path
+    cleaned: list[Cleaned] = field(default_factory=list)
+    skipped: list[dict[str, str]] = field(default_factory=list)
+
+    def add(self, reading: Reading) -> None:
+        """Add what a job has read."""
+        self.cleaned += reading.blocks
+        self.skipped += reading.skipped
+
+    @property
+    def read_characters(self) -> int:
+        """Characters before cleaning."""
+        return sum(block.read_characters for block in self.cleaned)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block whose first `documents` documents are used.
+
+    Attributes:
+        source: place of its source.
+        first: number of its first document, counted over all blocks.
+        content: hash of all of its documents.
+    """
+
+    path: Path
+    source: int
+    first: int
+    documents: int
+    content: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """About 16 million characters of one source."""
+
+    source: Source
+    slices: Slices
+    characters: int
+
+    @property
+    def documents(self) -> int:
+        return sum(map(len, self.slices))
+
+
+@dataclass
+class CleanedText:
+    """All cleaned text.
+
+    Attributes:
+        dropped: for each step, the numbers of documents and characters that it dropped.
+        folders: for each source, the folders of its blocks, which also list the parts read.
+        skipped: parts that were left out, with reasons.
+    """
+
+    sources: Sequence[Source]
+    blocks: list[Block] = field(default_factory=list)
+    shards: list[Shard] = field(default_factory=list)
+    documents: int = 0
+    characters: int = 0
+    dropped: dict[str, list[int]] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    folders: list[list[Path]] = field(default_factory=list)
+    skipped: list[dict[str, str]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, sources: Sequence[Source], read: Sequence[ReadBlocks]) -> CleanedText:
+        """Put together what was read."""
+        text = cls(sources, folders=[[] for _ in sources])
+        by_source = {place: list(some) for place, some in groupby(read, lambda one: one.source)}
+        for place, source in enumerate(sources):
+            used = text._within_limit(source, by_source.get(place, []))
+            for _, run in groupby(used, lambda one: one[0].run):
+                blocks = [(block_path(one.folder, n), block) for one, n, block in run]
+                text.shards += text._cut(place, blocks)
+        return text
+
+    def _within_limit(
+        self, source: Source, read: Sequence[ReadBlocks]
+    ) -> Iterator[tuple[ReadBlocks, int, Cleaned]]:
+        """The blocks up to the source's limit, the last of them as far as it is used."""
+        left = source.max_characters
+        for each in read:
+            if left is not None and left <= 0:
+                return
+            if each.cleaned or not each.skipped:
+                self.folders[each.source].append(each.folder)
+            self.skipped += each.skipped
+            for number, block in enumerate(each.cleaned):
+                if left is not None:
+                    if left <= 0:
+                        break
+                    if block.read_characters >= left:
+                        block = _up_to(block_path(each.folder, number), block, left)
+                    left -= block.read_characters
+                self._count(source, block)
+                yield each, number, block
+
+    def _count(self, source: Source, block: Cleaned) -> None:
+        self.documents += block.documents
+        self.characters += block.characters
+        for step, counts in block.dropped.items():
+            totals = self.dropped.setdefault(step, [0, 0])
+            totals[0] += counts[0]
+            totals[1] += counts[1]
+            if totals[0] - counts[0] < MOST_SAMPLES:
+                texts = block.samples[step]
+                self.samples += [sample(step, source.name, text) for text in texts]
+
+    def _cut(self, place: int, blocks: Sequence[tuple[Path, Cleaned]]) -> Iterator[Shard]:
+        """Cut a run of blocks after every 16 million characters, counted before cleaning."""
+        source = self.sources[place]
+        gathered: list[Slice] = []
+        waiting = characters = 0
+        for path, block in blocks:
+            first = self.blocks[-1].first + self.blocks[-1].documents if self.blocks else 0
+            self.blocks.append(Block(path, place, first, block.documents, block.content))
+            begin = 0
+            if waiting + block.read_characters >= shards.SHARD_CHARACTERS:
+                lengths = load(path, "lengths.npy")
+                ends, waiting = _cuts(path, block, waiting)
+                for end in ends:
+                    own = int(lengths[begin:end].sum(dtype=np.int64))
+                    gathered.append(Slice(path, begin, end))
+                    yield Shard(source, tuple(gathered), characters + own)
+                    gathered, begin, characters = [], end, 0
+                characters += int(lengths[begin : block.documents].sum(dtype=np.int64))
+            else:
+                waiting += block.read_characters
+                characters += block.characters
+            if waiting:
+                gathered.append(Slice(path, begin, block.documents))
+        if waiting:
+            yield Shard(source, tuple(gathered), characters)
+
+    def require_documents(self) -> None:
+        """Refuse to continue if no text is left.
+
+        Raises:
+            InputError: no part could be read, or cleaning dropped every document.
+        """
+        if not self.documents:
+            why = f": {self.skipped[0]['why']}" if self.skipped else ", no document is left"
+            raise InputError(f"the data holds no text{why}")
+
+
+def _cuts(path: Path, block: Cleaned, waiting: int) -> tuple[list[int], int]:
+    """How many of a block's documents come before the end of each shard that ends in it.
+
+    Args:
+        waiting: characters, before cleaning, of the shard that the block goes on with.
+
+    Returns:
+        These numbers, and the characters of the shard that is still open.
+    """
+    characters, dropped_by = (each[: block.read] for each in raw_documents(path))
+    sums = np.cumsum(characters, dtype=np.int64)
+    kept = np.cumsum(dropped_by == 0)
+    ends: list[int] = []
+    before = -waiting
+    while (at := int(np.searchsorted(sums, before + shards.SHARD_CHARACTERS))) < len(sums):
+        ends.append(int(kept[at]))
+        before = int(sums[at])
+    return ends, int(sums[-1]) - before
+
+
+def _up_to(path: Path, block: Cleaned, most: int) -> Cleaned:
+    """The beginning of a block: no document begins once `most` characters have been read."""
+    characters, _ = raw_documents(path)
+    ends = np.cumsum(characters, dtype=np.int64)
+    return beginning_of(path, block, int(np.searchsorted(ends, most)) + 1)

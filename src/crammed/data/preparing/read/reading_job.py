@@ -1,0 +1,259 @@
+"""A worker's job of reading: parts, or a piece of one, -> blocks of cleaned documents."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crammed.config import CleanConfig
+from crammed.data import shards
+from crammed.data.preparing.read.cleaning_job import Cleaned, clean_block, cleaned
+from crammed.data.preparing.read.source import FilePart, Part, SourceChanged
+from crammed.data.shards import read_done, write_done
+from crammed.errors import InputError
+from crammed.files.folders import make_folder
+from crammed.formats.blocks import LineBlock
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What reading gave.
+
+    Attributes:
+        blocks: the blocks in order; `block_path` names their files.
+        skipped: parts that were left out, with reasons.
+    """
+
+    blocks: list[Cleaned]
+    skipped: list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class ReadJob:
+    """Parts to read, and where to write their blocks.
+
+    Attributes:
+        large: whether the only part is too large to be held in memory.
+        skips: whether a damaged part is left out; otherwise it ends the preparation.
+    """
+
+    folder: Path
+    parts: tuple[Part, ...]
+    clean: CleanConfig
+    large: bool
+    skips: bool
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why no further piece of a part can be read."""
+
+    why: str
+
+
+Piece = LineBlock | list[str] | Failure
+"""Whole lines of a file, or documents."""
+
+
+@dataclass(frozen=True)
+class BlockJob:
+    """A piece of a part, to be cleaned as block `number`.
+
+    Attributes:
+        state: the part's state when reading it began.
+    """
+
+    folder: Path
+    number: int
+    part: Part
+    state: dict[str, Any]
+    piece: Piece
+    clean: CleanConfig
+
+
+def block_path(folder: Path, number: int) -> Path:
+    """The path of a block in the folder of what is read together."""
+    return folder / f"{number:05d}"
+
+
+# ---- marks
+
+
+def write_mark(
+    folder: Path,
+    states: list[Any],
+    contents: list[Any],
+    blocks: int,
+    skipped: list[dict[str, str]],
+    *,
+    whole: bool = True,
+) -> None:
+    """Mark parts as read.
+
+    Args:
+        states: the state of each part.
+        contents: the fingerprint of each part; None for one that was left out.
+        blocks: number of blocks.
+        whole: whether they were read to their end.
+    """
+    values = {"blocks": blocks, "whole": whole, "skipped": skipped}
+    write_done(folder / "read.json", {**values, "states": states, "contents": contents})
+
+
+def fingerprints(folder: Path) -> list[dict[str, Any]]:
+    """The fingerprints of the parts that were read into this folder."""
+    mark = read_done(folder / "read.json")
+    return [each for each in mark["contents"] if each is not None] if mark is not None else []
+
+
+def has_mark(folder: Path) -> bool:
+    """Whether parts have been read into this folder, although perhaps not these."""
+    return (folder / "read.json").exists()
+
+
+def known(job: ReadJob) -> Reading | None:
+    """What an earlier call read; None if it must be read, since it or the result has changed."""
+    mark = read_done(job.folder / "read.json")
+    if mark is None or not mark["whole"] or len(mark["states"]) != len(job.parts):
+        return None
+    if mark["skipped"] and not job.skips:
+        return None
+    try:
+        for part, state, content in zip(job.parts, mark["states"], mark["contents"], strict=True):
+            if state != part.state() and (content is None or content != part.fingerprint()):
+                return None
+    except InputError:
+        return None
+    blocks = []
+    for number in range(mark["blocks"]):
+        if (block := cleaned(block_path(job.folder, number))) is None:
+            return None
+        blocks.append(block)
+    return Reading(blocks, mark["skipped"])
+
+
+# ---- reading
+
+
+def read(job: ReadJob | BlockJob) -> Reading:
+    """Read and clean; what the job writes depends on nothing but its parts.
+
+    A part that is damaged is left out and reported.
+
+    Raises:
+        SourceChanged: a part changed while it was read.
+    """
+    return _read_parts(job) if isinstance(job, ReadJob) else _read_piece(job)
+
+
+def _read_parts(job: ReadJob) -> Reading:
+    make_folder(job.folder)
+    reading = Reading([], [])
+    states: list[Any] = []
+    contents: list[Any] = []
+    texts = _documents(job, states, contents, reading.skipped)
+    try:
+        for number, some in enumerate(cut_by_characters(texts, shards.SHARD_CHARACTERS // 2)):
+            reading.blocks.append(clean_block(block_path(job.folder, number), some, job.clean))
+    except _Damaged:
+        return Reading([], reading.skipped)
+    write_mark(job.folder, states, contents, len(reading.blocks), reading.skipped)
+    return reading
+
+
+class _Damaged(Exception):
+    """Nothing that the job has read is of use."""
+
+
+def _documents(
+    job: ReadJob, states: list[Any], contents: list[Any], skipped: list[dict[str, str]]
+) -> Iterator[str]:
+    """The documents of all parts; of several, those of one that turns out damaged are left out."""
+    for part in job.parts:
+        state: Any = None
+        content: Any = None
+        texts: list[str] = []
+        try:
+            state, content = part.state(), part.fingerprint()
+            if job.large:
+                yield from part.documents()
+            else:
+                texts = list(part.documents())
+            check_unchanged(part, state, content)
+        except SourceChanged:
+            raise
+        except InputError as error:
+            if content is not None:
+                check_unchanged(part, state, content)
+            skipped.append({"part": part.name, "why": str(error)})
+            if job.large or not job.skips:
+                raise _Damaged from error
+            content, texts = None, []
+        states.append(state)
+        contents.append(content)
+        yield from texts
+
+
+def check_unchanged(part: Part, state: dict[str, Any], content: dict[str, Any]) -> None:
+    """Check that a part still has the content with which reading it began.
+
+    Raises:
+        SourceChanged: it has not, which may also have caused a fault found in reading.
+    """
+    if part.state() != state and part.fingerprint() != content:
+        raise changed(part)
+
+
+def changed(part: Part) -> SourceChanged:
+    """The error about a part that changed while it was read."""
+    return SourceChanged(
+        f"{part.name} changed while it was read: wait until nothing writes to it, and repeat the "
+        "command"
+    )
+
+
+def _read_piece(job: BlockJob) -> Reading:
+    if isinstance(job.piece, Failure):
+        return Reading([], [{"part": job.part.name, "why": job.piece.why}])
+    path = block_path(job.folder, job.number)
+    origin = _origin(job.piece)
+    if (done := cleaned(path, origin)) is not None:
+        return Reading([done], [])
+    texts = job.piece
+    if isinstance(texts, LineBlock):
+        assert isinstance(job.part, FilePart)
+        try:
+            texts = list(job.part.documents_of(texts))
+        except InputError as error:
+            if job.part.state() != job.state:
+                raise changed(job.part) from error
+            return Reading([], [{"part": job.part.name, "why": str(error)}])
+    return Reading([clean_block(path, texts, job.clean, origin)], [])
+
+
+def _origin(piece: LineBlock | list[str]) -> str:
+    """A hash of a piece, so that a later call knows a block that was made from it."""
+    hashed = hashlib.blake2b(digest_size=shards.DIGEST_BYTES)
+    if isinstance(piece, LineBlock):
+        hashed.update(piece.data)
+    else:
+        for text in piece:
+            hashed.update(text.encode("utf-8", "surrogatepass") + b"\xff")
+    return hashed.hexdigest()
+
+
+def cut_by_characters(documents: Iterable[str], most: int) -> Iterator[list[str]]:
+    """Lists of documents, each with `most` characters or little more."""
+    gathered: list[str] = []
+    waiting = 0
+    for text in documents:
+        gathered.append(text)
+        waiting += len(text)
+        if waiting >= most:
+            yield gathered
+            gathered, waiting = [], 0
+    if gathered:
+        yield gathered

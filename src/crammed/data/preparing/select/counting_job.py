@@ -1,0 +1,65 @@
+"""Adds up how often each chunk occurs in all shards, a few tables at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from crammed.data.preparing.select.selection_job import ShardSelection, chunk_counts
+from crammed.data.shards import read_table, write_table
+from crammed.data.tokenization.counts import sum_counts
+from crammed.machine.engine import Engine
+
+FAN_IN = 16
+"""Tables that one job adds up."""
+_COLUMNS = ("chunk", "count")
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class _CountJob:
+    """Counts to add up: of shards after selection, or tables of other jobs."""
+
+    shards: tuple[tuple[Path, ShardSelection], ...]
+    tables: tuple[Path, ...]
+    out: Path
+
+
+def all_counts(
+    engine: Engine, shards: Sequence[tuple[Path, ShardSelection]], folder: Path
+) -> Iterator[tuple[str, int]]:
+    """Each distinct chunk and how often it occurs, without the rarest if there are too many.
+
+    Args:
+        shards: path of each shard's files from the stage ``select`` on, and its selection.
+        folder: for tables on the way.
+    """
+    level = 0
+    jobs = [
+        _CountJob(tuple(some), (), folder / f"counts-0-{number:05d}.arrow")
+        for number, some in enumerate(_groups(shards))
+    ]
+    while True:
+        tables = list(engine.map(_add_up, jobs))
+        if len(tables) == 1:
+            break
+        level += 1
+        jobs = [
+            _CountJob((), tuple(some), folder / f"counts-{level}-{number:05d}.arrow")
+            for number, some in enumerate(_groups(tables))
+        ]
+    for batch in read_table(tables[0], _COLUMNS).to_batches(max_chunksize=10_000):
+        yield from zip(batch["chunk"].to_pylist(), batch["count"].to_pylist(), strict=True)
+
+
+def _groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    return (items[at : at + FAN_IN] for at in range(0, len(items), FAN_IN))
+
+
+def _add_up(job: _CountJob) -> Path:
+    counts = (chunk_counts(out, selection) for out, selection in job.shards)
+    write_table(job.out, sum_counts([*counts, *(read_table(t, _COLUMNS) for t in job.tables)]))
+    return job.out

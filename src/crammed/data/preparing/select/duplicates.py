@@ -1,0 +1,123 @@
+"""Finds documents that occur more than once, as a reduction over blocks.
+
+Documents are numbered over all blocks. A job takes those whose digests lie in one range, so that
+its memory does not grow with the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.data.preparing.cleaning.near import links_of, repeats_of
+from crammed.data.preparing.read.cleaned import Block
+from crammed.data.preparing.read.cleaning_job import minhash_bands
+from crammed.data.shards import read_done, sorted_digests, write_done
+from crammed.files.hashes import json_hash
+from crammed.machine.engine import Engine
+
+AT_ONCE = 2_000_000
+"""About how many documents a job compares."""
+
+_Numbers = NDArray[np.int64]
+_Hashes = NDArray[np.uint64]
+_ALL = 1 << 64
+
+
+def write_listing(folder: Path, blocks: Sequence[Block]) -> Path:
+    """Write which blocks there are, for jobs that look at all of them; returns the file."""
+    listed = [[str(block.path), block.first, block.documents] for block in blocks]
+    file = folder / f"blocks-{json_hash(listed)}.json"
+    write_done(file, {"blocks": listed})
+    return file
+
+
+@lru_cache(maxsize=1)
+def _listing(file: Path) -> list[Block]:
+    listed = read_done(file)
+    assert listed is not None
+    return [Block(Path(path), 0, first, count, "") for path, first, count in listed["blocks"]]
+
+
+@dataclass(frozen=True)
+class _Range:
+    """The documents whose hashes are between two bounds.
+
+    Attributes:
+        listing: file that lists the blocks.
+        low, high: the bounds; the second is beyond the range.
+        band: which MinHash band to compare; None for the digests.
+    """
+
+    listing: Path
+    low: int
+    high: int
+    band: int | None = None
+
+
+def _ranges(listing: Path, documents: int, band: int | None = None) -> Iterator[_Range]:
+    count = 1 + documents // AT_ONCE
+    bounds = [number * _ALL // count for number in range(count + 1)]
+    for low, high in pairwise(bounds):
+        yield _Range(listing, low, high, band)
+
+
+def digests_between(block: Block, low: int, high: int) -> tuple[_Hashes, _Numbers]:
+    """Digests [n, 2] of a block's documents in a range, ascending, and the documents' numbers."""
+    every = sorted_digests(block.path)
+    begin, end = (_place(every[:, 0], bound) for bound in (low, high))
+    found = np.array(every[begin:end])
+    numbers = found[:, 2].astype(np.int64)
+    used = numbers < block.documents
+    return found[used, :2], numbers[used] + block.first
+
+
+def _place(ascending: _Hashes, bound: int) -> int:
+    return len(ascending) if bound >= _ALL else int(np.searchsorted(ascending, np.uint64(bound)))
+
+
+def exact_duplicates(engine: Engine, listing: Path, documents: int) -> Iterator[_Numbers]:
+    """The numbers of the documents whose text has occurred before."""
+    return engine.map(_repeated, _ranges(listing, documents))
+
+
+def _repeated(job: _Range) -> _Numbers:
+    found = [digests_between(block, job.low, job.high) for block in _listing(job.listing)]
+    digests = np.concatenate([each for each, _ in found])
+    numbers = np.concatenate([each for _, each in found])
+    return numbers[repeats(digests)]
+
+
+def repeats(digests: _Hashes) -> NDArray[np.bool_]:
+    """[n] true for every digest that has occurred before; digests [n, 2]."""
+    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: equal ones keep their order
+    ranked = digests[order]
+    marks = np.zeros(len(digests), bool)
+    marks[order[1:]] = (ranked[1:] == ranked[:-1]).all(axis=1)
+    return marks
+
+
+def near_duplicates(engine: Engine, listing: Path, documents: int, bands: int) -> _Numbers:
+    """The numbers of the documents that are linked to an earlier one by sharing a MinHash band.
+
+    Takes 16 bytes of memory for each document that is linked to another.
+    """
+    jobs = (job for band in range(bands) for job in _ranges(listing, documents, band))
+    return repeats_of(engine.map(_linked, jobs))
+
+
+def _linked(job: _Range) -> _Numbers:
+    assert job.band is not None
+    hashes, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for block in _listing(job.listing):
+        own = minhash_bands(block.path)[job.band, : block.documents]
+        places = np.flatnonzero((own >= np.uint64(job.low)) & (own <= np.uint64(job.high - 1)))
+        hashes.append(np.asarray(own[places]))
+        numbers.append(places + block.first)
+    return links_of(np.concatenate(hashes), np.concatenate(numbers))
