@@ -151,7 +151,8 @@ def test_lanes_that_run_out_of_memory_take_smaller_parts(monkeypatch: pytest.Mon
     ("words", "changes", "count"),
     [
         ([], {}, 4),
-        (["batch.rows=63"], {}, 1),  # fewer than 512 tokens for each
+        (["batch.rows=31"], {}, 3),  # with 256 tokens at least
+        (["batch.rows=15"], {}, 1),
         (["model.width=288"], {}, 1),
         (["model.dropout=0.1"], {}, 1),
         ([], {"compile": True}, 1),

@@ -170,8 +170,8 @@ class ComputeConfig(Section):
     """CPU threads; null leaves it to PyTorch."""
     lanes: Workers | None = None
     """Parts of an update that are computed side by side on a CPU, by one thread each; null makes
-    one for each thread where that was measured as faster, and 1 leaves the threads to PyTorch. A
-    run that is resumed with null keeps what it began with."""
+    as many in small models as there are threads and the update fills, and 1 leaves the threads to
+    PyTorch. A run that is resumed with null keeps what it began with."""
     workers: Workers | None = None
     """Processes that prepare data, or fine-tune on a CPU; null is one per core."""
     engine: Literal["processes", "ray"] = "processes"

@@ -14,8 +14,10 @@ from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
 from crammed.terminal.progress import Progress
 
-LEAST_TOKENS = 512
-"""A lane with fewer tokens in an update spends too much on what does not depend on them."""
+LEAST_TOKENS = 256
+"""A lane with fewer tokens in an update spends too much on what does not depend on them. With twice
+as many it is as fast as a thread on a quiet machine, and with these it still is several times as
+fast on a busy one (`records/LOG.md`)."""
 MOST_WIDTH = 256
 """Wider models keep PyTorch's threads: lanes were not measured there."""
 MOST = 4096
@@ -39,9 +41,10 @@ def lanes_of(config: RunConfig, device: Device) -> int:
         return 1
     if asked is not None:
         return asked
-    threads, tokens = torch.get_num_threads(), config.batch.rows * config.data.row_length
-    pays = config.model.width <= MOST_WIDTH and tokens >= threads * LEAST_TOKENS
-    return threads if pays and not device.compile and world_size() == 1 else 1
+    if config.model.width > MOST_WIDTH or device.compile or world_size() > 1:
+        return 1
+    tokens = config.batch.rows * config.data.row_length
+    return max(1, min(torch.get_num_threads(), tokens // LEAST_TOKENS))
 
 
 def with_lanes(config: RunConfig, run: RunDir, device: Device, progress: Progress) -> RunConfig:
