@@ -34,6 +34,23 @@ CorpusArgument = Annotated[
     Path, typer.Argument(metavar="CORPUS_DIR", help="A corpus directory made by crammed prepare.")
 ]
 
+HeldoutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH",
+        help="Hold these documents out instead of some of the text: files or folders as for "
+        "--data. Copies of them are not trained on.",
+    ),
+]
+ExtendOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="CORPUS_DIR",
+        help="Begin with the rows of this corpus, and read nothing but further text, with the "
+        "corpus's tokenizer, held-out documents and settings.",
+    ),
+]
+
 
 def prepare(
     words: RecipeWords = None,
@@ -44,19 +61,15 @@ def prepare(
         Path | None,
         typer.Option(help="Keep cleaned text in this folder; later preparations reuse it."),
     ] = None,
-    heldout: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH",
-            help="Hold these documents out instead of some of the text: files or folders as for "
-            "--data. Copies of them are not trained on.",
-        ),
-    ] = None,
+    heldout: HeldoutOption = None,
+    extend: ExtendOption = None,
     fit: FitOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Turn text into a corpus: cleaned, tokenized, packed into rows."""
+    from crammed.data.corpus import Corpus
     from crammed.data.preparing.driver import prepare as prepare_corpus
+    from crammed.data.preparing.extension import extend as extend_corpus
     from crammed.data.show import describe_corpus
     from crammed.files.folders import behind_links
 
@@ -66,24 +79,39 @@ def prepare(
     out = behind_links(out)
     config = asked.config
     with shown_progress() as progress:
-        show_recipe(progress, asked)
-        choose = _chooser(asked, progress) if "tokenizer.vocab_size" in asked.open else None
-        corpus = prepare_corpus(
-            config.data,
-            config.tokenizer,
-            out,
-            progress,
-            config.compute,
-            work,
-            choose,
-            [absolute_source(path, "--heldout") for path in heldout or []],
-        )
+        if extend is not None:
+            _refuse_settings_of_its_own(words or [], heldout, fit)
+            base = Corpus(extend)
+            corpus = extend_corpus(base, config.data, out, progress, config.compute, work)
+        else:
+            show_recipe(progress, asked)
+            choose = _chooser(asked, progress) if "tokenizer.vocab_size" in asked.open else None
+            held = [absolute_source(path, "--heldout") for path in heldout or []]
+            corpus = prepare_corpus(
+                config.data, config.tokenizer, out, progress, config.compute, work, choose, held
+            )
     decided = r"(data|tokenizer)[.=]|budget(\.limit)?="
     own = [word for word in words or [] if not re.match(decided, word)]
     limit = config.budget.limit.text
     following = ["crammed", "pretrain", *own, "--corpus", str(out), "--budget", limit]
     lines = [*describe_corpus(corpus), ("next", shlex.join([*following, *["--fit"] * fit]))]
     print_result(corpus.manifest, as_json, lines)
+
+
+def _refuse_settings_of_its_own(words: list[str], heldout: list[str] | None, fit: bool) -> None:
+    """Refuse what a corpus that is extended has decided.
+
+    Raises:
+        InputError: an override or an option sets it.
+    """
+    reading = r"(data\.(?!sources|text_field|documents|unreadable)|tokenizer[.=])"
+    theirs = [word for word in words if re.match(reading, word)]
+    theirs += ["--heldout"] * bool(heldout) + ["--fit"] * fit
+    if theirs:
+        raise InputError(
+            f"{theirs[0]}: the corpus to extend was prepared with its own settings; leave it out, "
+            "or prepare all text anew"
+        )
 
 
 def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerConfig]:

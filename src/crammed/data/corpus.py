@@ -7,6 +7,7 @@ rows-NNNNN.bin      rows of `row_length` ids, little-endian uint16 (uint32 above
 order-NAME.bin      stored orders: the row at each place, uint32 (uint64 above 2**32 rows)
 heldout.jsonl.gz    documents that training never sees, in a field ``text``, with the name of
                     their source in a field ``source`` if there are several
+digests.bin         the documents to train on, so that a longer corpus does not repeat them
 dropped.jsonl.gz    samples of what each step dropped: step, source, text
 
 Corpora of older versions also have documents.bin, which is not needed: [SEP] ends every document.

@@ -46,6 +46,7 @@ def _described(corpus: Corpus) -> list[tuple[str, str]]:
     packed = sum(source["characters"] for source in manifest["sources"])  # repeats included
     words = [
         ("corpus", [str(corpus.path)]),
+        ("extends", _extended(manifest)),
         ("sources", describe_sources(manifest)),
         ("skipped", [f"{each['part']}: {each['why']}" for each in manifest.get("skipped", [])]),
         (
@@ -125,6 +126,12 @@ def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
 def readings(manifest: Mapping[str, Any], epochs: float) -> dict[str, float]:
     """How often a training reads each source if it reads the whole corpus this often."""
     return {each["name"]: epochs * each.get("weight", 1.0) for each in manifest["sources"]}
+
+
+def _extended(manifest: Mapping[str, Any]) -> list[str]:
+    if (extends := manifest.get("extends")) is None:
+        return []
+    return [f"the {counted(extends['rows'], 'row')} of corpus {extends['sha256'][:16]} come first"]
 
 
 def describe_share(heldout: Mapping[str, Any]) -> str:

@@ -99,9 +99,16 @@ class Statistics:
             "document_tokens": self.document_tokens.tolist(),
             "document_characters": self.document_characters.tolist(),
             "tokens_per_character": self.tokens_per_character.tolist(),
-            "unknown_share": float(counts[unknown] / max(1, counts.sum())),
-            "unused_tokens": int(np.count_nonzero(counts == 0)),
+            **unknown_and_unused(counts, unknown),
         }
+
+
+def unknown_and_unused(counts: Counts, unknown: int) -> dict[str, Any]:
+    """The share of [UNK] among all tokens, and how many tokens of the vocabulary never occur."""
+    return {
+        "unknown_share": float(counts[unknown] / max(1, counts.sum())),
+        "unused_tokens": int(np.count_nonzero(counts == 0)),
+    }
 
 
 def unigram_cross_entropy(counts: Counts, rows: NDArray[np.int64]) -> float:

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
 from crammed.data import shards as shard_files
-from crammed.data.corpus import Corpus, rows_file_number
+from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning import near, substring
 from crammed.data.preparing.cleaning.steps import settings_of
@@ -43,6 +43,7 @@ from crammed.data.preparing.read.source import Source, open_sources
 from crammed.data.preparing.select.counting_job import all_counts
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.heldout_copies import without_copies, write_heldout_runs
+from crammed.data.preparing.select.known import selected_documents, write_known
 from crammed.data.preparing.select.mixing import mix_sources
 from crammed.data.preparing.select.selection import Selection, expected_tokens, select_documents
 from crammed.data.preparing.select.selection_job import (
@@ -67,7 +68,7 @@ from crammed.data.tokenization.training import (
 from crammed.errors import InputError
 from crammed.files.folders import check_vacant, publish, sync_all
 from crammed.files.hashes import json_hash, sha256
-from crammed.files.writing import write_array, write_gzip, write_text
+from crammed.files.writing import write_gzip, write_text
 from crammed.machine.engine import Engine, open_engine, release_memory
 from crammed.quantity import progress_rate
 from crammed.terminal.progress import Progress
@@ -85,6 +86,7 @@ def prepare(
     work: Path | None = None,
     choose: Callable[[float], TokenizerConfig] | None = None,
     heldout: Corpus | Sequence[str] | None = None,
+    extends: Corpus | None = None,
 ) -> Corpus:
     """Make the corpus `out` and open it.
 
@@ -95,6 +97,7 @@ def prepare(
             and removed at the end.
         choose: returns tokenizer settings to use instead of `tokenizer`; called once the text is
             cleaned, with the approximate number of tokens there will be to train on.
+        extends: a corpus whose documents are not repeated; its held-out documents are held out.
         heldout: what to hold out and not train on: the held-out documents of a corpus, or all
             documents of some files or other sources; None chooses documents from the text.
 
@@ -115,8 +118,11 @@ def prepare(
         if elsewhere:
             data = fetched(data, folder, progress)
             sources = open_sources(data)
-        given = GivenHeldout.given(heldout, data, folder, progress) if heldout else None
-        preparation = _Preparation(data, tokenizer, folder, engine, progress, choose, given)
+        held = extends or heldout
+        given = GivenHeldout.given(held, data, folder, progress) if held else None
+        preparation = _Preparation(
+            data, tokenizer, folder, engine, progress, choose, given, extends
+        )
         preparation.run(sources, out)
     return Corpus(out)
 
@@ -166,6 +172,7 @@ class _Preparation:
     progress: Progress
     choose: Callable[[float], TokenizerConfig] | None
     given: GivenHeldout | None
+    extends: Corpus | None
 
     def run(self, sources: Sequence[Source], out: Path) -> None:
         """Make the corpus and publish it at `out`."""
@@ -178,7 +185,9 @@ class _Preparation:
         text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress)
         with refusals_of(text):
             text.require_documents()
-            selection = select_documents(text, self.data, self.engine, self.folder, self.given)
+            selection = select_documents(
+                text, self.data, self.engine, self.folder, self.given, self.extends
+            )
             chosen = self
             if self.choose is not None:
                 tokens = expected_tokens(text.shards, selection)
@@ -238,6 +247,8 @@ class _Preparation:
         )
         self._store_orders(corpus, tokenizer, statistics)
         results = StageResults(text, mixed, tokenizer, packed, statistics, left_out, self.given)
+        if self.data.clean.exact:
+            write_known(corpus, selected_documents(text.shards, mixed.selection.shards))
         write_manifest(corpus, self.data, self.tokenizer_config, results)
         sync_all(corpus.iterdir())
         write_text(publishing, "")
@@ -257,6 +268,7 @@ class _Preparation:
                 self.tokenizer_config.model_dump(mode="json", exclude={"file"}),
                 None if supplied is None else to_json(supplied),
                 *([] if self.given is None else [self.given.sha256]),
+                *([] if self.extends is None else [self.extends.sha256]),
             ]
         )
 
@@ -373,21 +385,9 @@ class _Preparation:
         return packed, [job.out for job in jobs], statistics
 
     def _store_orders(self, corpus: Path, tokenizer: Tokenizer, statistics: Statistics) -> None:
-        if not (names := self.data.orders):
-            return
-        files = sorted(corpus.glob("rows-*.bin"), key=lambda file: rows_file_number(file.name))
-        values = {
-            name: order.token_values(name, tokenizer, statistics.token_counts) for name in names
-        }
-        scores = list(
-            self._on_all(
-                "ordering",
-                order.score_file,
-                [order.ScoreJob(file, self.data.row_length, values) for file in files],
-                [file.stat().st_size for file in files],
-                "bytes",
-            )
-        )
-        for name in names:
-            places = order.permutation([each[name] for each in scores], name)
-            write_array(corpus / f"order-{name}.bin", places)
+        def score(jobs: Sequence[order.ScoreJob]) -> Iterator[order.Scores]:
+            sizes = [job.file.stat().st_size for job in jobs]
+            return self._on_all("ordering", order.score_file, jobs, sizes, "bytes")
+
+        names, length = self.data.orders, self.data.row_length
+        order.store(corpus, names, length, tokenizer, statistics.token_counts, score)

@@ -13,7 +13,7 @@ Integer sums are the same on every machine; log2 probabilities are rounded to mu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from crammed.config import Ordering
-from crammed.data.corpus import Tokens, order_dtype, token_dtype
+from crammed.data.corpus import Tokens, order_dtype, rows_file_number, token_dtype
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
+from crammed.files.writing import write_array
 from crammed.keys import key
 
 _STEPS_A_BIT = 1 << 12
@@ -74,6 +75,10 @@ def _surfaces(tokenizer: Tokenizer, vocab_size: int) -> list[str]:
     return [text.removeprefix(before) for text in decoded]
 
 
+Scores = dict[Ordering, NDArray[np.int32]]
+"""The score of each row, [R], by name of the order."""
+
+
 @dataclass(frozen=True)
 class ScoreJob:
     """A file of rows to score.
@@ -87,7 +92,7 @@ class ScoreJob:
     values: Mapping[Ordering, NDArray[np.int32]]
 
 
-def score_file(job: ScoreJob) -> dict[Ordering, NDArray[np.int32]]:
+def score_file(job: ScoreJob) -> Scores:
     """The scores [R] of the file's rows, by name of the order."""
     vocab_size = len(next(iter(job.values.values())))
     rows = np.fromfile(job.file, token_dtype(vocab_size)).reshape(-1, job.row_length)
@@ -103,6 +108,31 @@ def score_rows(rows: Tokens, values: NDArray[np.int32]) -> NDArray[np.int32]:
     """
     scores: NDArray[np.int32] = values[rows].sum(axis=1, dtype=np.int32)
     return scores
+
+
+def store(
+    folder: Path,
+    names: Sequence[Ordering],
+    row_length: int,
+    tokenizer: Tokenizer,
+    counts: NDArray[np.int64],
+    score: Callable[[Sequence[ScoreJob]], Iterable[Scores]],
+) -> None:
+    """Write orders of the rows whose files are in a folder.
+
+    Args:
+        names: of the orders; may be none.
+        counts: [V] occurrences of each token.
+        score: applies `score_file` to every job.
+    """
+    if not names:
+        return
+    files = sorted(folder.glob("rows-*.bin"), key=lambda file: rows_file_number(file.name))
+    values = {name: token_values(name, tokenizer, counts) for name in names}
+    scores = list(score([ScoreJob(file, row_length, values) for file in files]))
+    for name in names:
+        places = permutation([each[name] for each in scores], name)
+        write_array(folder / f"order-{name}.bin", places)
 
 
 def permutation(scores: Sequence[NDArray[np.int32]], name: Ordering) -> Tokens:

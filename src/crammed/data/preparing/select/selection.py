@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.config import DataConfig
+from crammed.data.corpus import Corpus
 from crammed.data.preparing.cleaning.near import banding
 from crammed.data.preparing.cleaning.substring import Span, repeated_spans, without_spans
 from crammed.data.preparing.read.cleaned import MOST_SAMPLES, CleanedText, Shard
@@ -31,6 +32,7 @@ from crammed.data.preparing.select.heldout_choice import (
     heldout_beginning,
     heldout_target,
 )
+from crammed.data.preparing.select.known import among, known_documents
 from crammed.data.preparing.select.repeats import WeightJob, weighted
 from crammed.data.preparing.select.selection_job import ShardSelection, Split
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
@@ -94,6 +96,7 @@ def select_documents(
     engine: Engine,
     folder: Path,
     given: GivenHeldout | None = None,
+    extends: Corpus | None = None,
 ) -> Selection:
     """Drop duplicates, hold documents out, and set how often each is packed.
 
@@ -101,6 +104,7 @@ def select_documents(
         folder: for what jobs need to know.
         given: documents to hold out instead of choosing some; their copies in the text are
             dropped.
+        extends: a corpus whose documents are dropped, if exact duplicates are.
 
     Raises:
         InputError: there are too few documents to train on some and hold out others.
@@ -109,6 +113,8 @@ def select_documents(
     every = _Documents(text, engine)
     if given is not None:
         every.drop("held-out documents", [given.among(block) for block in text.blocks])
+    if data.clean.exact and (known := known_documents(extends)) is not None:
+        every.drop("documents of the corpus", [among(block, known) for block in text.blocks])
     if data.clean.exact:
         every.drop("exact duplicates", exact_duplicates(engine, listing, len(every.kept)))
     if data.clean.near is not None:

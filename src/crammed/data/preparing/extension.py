@@ -1,0 +1,247 @@
+"""A corpus that begins with all rows of another one, with rows of further text after them.
+
+Only the further text is read. It is made into a corpus of its own, with the tokenizer, the held-out
+documents and the settings of the first one, and the two are then joined.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.config import ComputeConfig, DataConfig, Ordering, TokenizerConfig
+from crammed.data.corpus import Corpus, rows_file_number
+from crammed.data.heldout import heldout_rows
+from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.manifest import PARTS, changed_files
+from crammed.data.preparing.pack import order
+from crammed.data.preparing.read.cleaned import MOST_SAMPLES
+from crammed.data.preparing.select import known
+from crammed.data.preparing.workfolder import remove_left_overs
+from crammed.data.samples import Sample, first_of_each_step
+from crammed.data.statistics import unigram_cross_entropy, unknown_and_unused
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.data.verification import verify_once
+from crammed.errors import InputError
+from crammed.files.folders import check_vacant, new_folder, sync_all
+from crammed.files.hashes import json_hash, sha256
+from crammed.files.writing import write_gzip, write_json
+from crammed.formats.lines import open_text
+from crammed.machine.engine import Engine, open_engine
+from crammed.terminal.progress import Progress
+
+_ROWS_AT_ONCE = 1 << 16
+_ADDED = ("documents", "characters", "tokens", "rows", "tokens_left_out")
+"""What the manifest of a joined corpus adds up."""
+
+
+def extend(
+    base: Corpus,
+    data: DataConfig,
+    out: Path,
+    progress: Progress,
+    compute: ComputeConfig | None = None,
+    work: Path | None = None,
+) -> Corpus:
+    """Make the corpus `out` of the rows of `base` and of rows of further text, and open it.
+
+    Documents that `base` trains on, and copies of its held-out ones, are dropped from the text.
+
+    Args:
+        data: the further text; how it is cleaned and packed is as in `base`.
+        compute, work: as for `prepare`.
+
+    Raises:
+        InputError: as for `prepare`, or `base` is damaged.
+    """
+    if (out / "manifest.json").exists():
+        remove_left_overs(out)
+    check_vacant(out, "--out")
+    verify_once(base, progress)
+    if base.manifest["data"]["clean"]["exact"] and known.known_documents(base) is None:
+        progress.line(
+            f"extend  {base.path} is of an older version, and does not say what documents it has: "
+            "text that repeats them stays"
+        )
+    wanted, tokenizer = settings_of(base, data)
+    if wanted.clean.near is not None or wanted.clean.substring is not None:
+        progress.line("extend  the new text is searched for near-duplicates of itself alone")
+    name = json_hash([base.sha256, wanted.model_dump(mode="json")])[:16]
+    part = out.with_name(f".{out.name}.{name}")
+    if part.exists() and changed_files(Corpus(part), wanted):
+        shutil.rmtree(part)
+    if part.exists():  # an earlier call was killed when it was done with the text
+        new = Corpus(part)
+    else:
+        new = prepare(wanted, tokenizer, part, progress, compute, work, extends=base)
+    with open_engine(compute or ComputeConfig()) as engine, new_folder(out) as made:
+        with progress.task("joining the rows of both"):
+            _join(base, new, made, engine)
+    shutil.rmtree(part, ignore_errors=True)
+    return Corpus(out)
+
+
+def settings_of(base: Corpus, data: DataConfig) -> tuple[DataConfig, TokenizerConfig]:
+    """The settings of a corpus, for further text.
+
+    Raises:
+        InputError: the sources are to be mixed, or the corpus was cleaned by a folder that `data`
+            does not name.
+    """
+    if data.mix.temperature is not None or any(each.share is not None for each in data.sources):
+        raise InputError(
+            f"{base.path} is packed already, so nothing can be mixed with it by share or "
+            "temperature: give the new sources a weight"
+        )
+    saved = base.settings()
+    own = DataConfig.model_validate(saved["data"])
+    clean = own.clean
+    if clean.downstream is not None:
+        raise InputError(
+            f"{base.path} was prepared with data.clean.downstream, whose folder it does not name: "
+            "prepare all text anew"
+        )
+    reading = ("sources", "text_field", "documents", "unreadable")
+    kept = {name: getattr(data, name) for name in reading}
+    mixed = {"mix": DataConfig().mix, "orders": ()}
+    tokenizer = TokenizerConfig.model_validate(saved["tokenizer"])
+    file = str(base.path / "tokenizer.json")
+    return own.model_copy(update={**kept, **mixed}), tokenizer.model_copy(update={"file": file})
+
+
+def _join(base: Corpus, new: Corpus, out: Path, engine: Engine) -> None:
+    """Write all files of the joined corpus to the empty folder `out`."""
+    hashes = {}
+    rows = [(each, name) for each in (base, new) for name in _files_of_rows(each)]
+    for number, (corpus, name) in enumerate(rows):
+        joined = f"rows-{number:05d}.bin"
+        _link(corpus.path / name, out / joined)
+        hashes[joined] = corpus.manifest["files"][name]["sha256"]
+    for name in ("tokenizer.json", "heldout.jsonl.gz"):
+        _link(base.path / name, out / name)
+    samples = first_of_each_step(chain(_dropped(base), _dropped(new)), MOST_SAMPLES)
+    lines = (json.dumps(sample, ensure_ascii=False).encode() + b"\n" for sample in samples)
+    write_gzip(out / "dropped.jsonl.gz", lines)
+    if parts := [*_parts(base, 0), *_parts(new, len(base.manifest["sources"]))]:
+        write_gzip(out / PARTS, (json.dumps(part).encode() + b"\n" for part in parts))
+    documents = [known.known_documents(each) for each in (base, new)]
+    if documents[0] is not None and documents[1] is not None:
+        known.write_known(out, np.concatenate([documents[0], documents[1]]))
+    counts = _token_counts(base) + _token_counts(new)
+    names: list[Ordering] = [name for name in get_args(Ordering) if name in base.orders]
+    order.store(
+        out,
+        names,
+        base.row_length,
+        base.tokenizer,
+        counts,
+        lambda jobs: engine.map(order.score_file, jobs),
+    )
+    manifest = _manifest(base, new, counts)
+    manifest["heldout"] = {**base.manifest["heldout"], **_heldout(base, new, counts)}
+    manifest["files"] = {
+        file.name: {
+            "bytes": file.stat().st_size,
+            "sha256": hashes.get(file.name) or sha256(file),
+        }
+        for file in sorted(out.iterdir())
+    }
+    write_json(out / "manifest.json", manifest)
+    sync_all(out.iterdir())
+
+
+def _files_of_rows(corpus: Corpus) -> list[str]:
+    names = (name for name in corpus.manifest["files"] if name.startswith("rows-"))
+    return sorted(names, key=rows_file_number)
+
+
+def _link(file: Path, place: Path) -> None:
+    """Give a file a second name, or copy it where that cannot be, as on another disk."""
+    try:
+        os.link(file, place)
+    except OSError:
+        shutil.copyfile(file, place)
+
+
+def _dropped(corpus: Corpus) -> Iterator[Sample]:
+    file = corpus.path / "dropped.jsonl.gz"
+    if file.exists():
+        with open_text(file) as lines:
+            yield from map(json.loads, lines)
+
+
+def _parts(corpus: Corpus, first: int) -> Iterator[dict[str, Any]]:
+    """The entries of a corpus's file of parts, with its sources numbered from `first`."""
+    if PARTS in corpus.manifest["files"]:
+        with open_text(corpus.path / PARTS) as lines:
+            for part in map(json.loads, lines):
+                yield {**part, "source": first + part["source"]}
+
+
+def _token_counts(corpus: Corpus) -> NDArray[np.int64]:
+    counts = np.zeros(corpus.vocab_size, np.int64)
+    for start in range(0, corpus.rows, _ROWS_AT_ONCE):
+        some = corpus.read(np.arange(start, min(start + _ROWS_AT_ONCE, corpus.rows)))
+        counts += np.bincount(some.ravel(), minlength=len(counts))
+    return counts
+
+
+def _manifest(base: Corpus, new: Corpus, counts: NDArray[np.int64]) -> dict[str, Any]:
+    first, second = base.manifest, new.manifest
+    taken = {source["name"] for source in first["sources"]}
+    further = []
+    for source in second["sources"]:
+        name, number = source["name"], 2
+        while name in taken:
+            name, number = f"{source['name']} ({number})", number + 1
+        taken.add(name)
+        further.append({**source, "name": name})
+    added = {name: first[name] + second[name] for name in _ADDED}
+    histograms = {
+        name: [one + other for one, other in zip(value, second["statistics"][name], strict=True)]
+        for name, value in first.get("statistics", {}).items()
+        if isinstance(value, list)
+    }
+    own = unknown_and_unused(counts, Specials.of(base.tokenizer).unk)
+    return {
+        **first,
+        **added,
+        "crammed": second["crammed"],
+        "extends": {"sha256": base.sha256, "rows": base.rows},
+        "sources": [*first["sources"], *further],
+        "skipped": [*first["skipped"], *second["skipped"]],
+        "steps": _added_steps(first["steps"], second["steps"]),
+        "statistics": {**histograms, **own},
+    }
+
+
+def _added_steps(
+    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Numbers of steps that occur in both, added up; then the others of the second."""
+    steps = {step["step"]: dict(step) for step in first}
+    for step in second:
+        known_step = steps.setdefault(step["step"], {"step": step["step"]})
+        for name, number in step.items():
+            if name != "step":
+                known_step[name] = known_step.get(name, 0) + number
+    return list(steps.values())
+
+
+def _heldout(base: Corpus, new: Corpus, counts: NDArray[np.int64]) -> dict[str, Any]:
+    """What changes about the held-out documents: their share, and how well words predict them."""
+    data, held = base.manifest["data"], base.manifest["heldout"]
+    rows = heldout_rows(base.tokenizer, base.heldout, data["heldout_rows"], base.row_length)
+    changed = {"unigram_cross_entropy": unigram_cross_entropy(counts, rows.ids)}
+    if share := held.get("share"):
+        all_characters = held["characters"] / share + new.manifest["characters"]
+        changed["share"] = held["characters"] / all_characters
+    return changed

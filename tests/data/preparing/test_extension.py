@@ -1,0 +1,153 @@
+"""Corpora that begin with the rows of another one."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crammed.data.corpus import Corpus
+from crammed.data.heldout import heldout_texts
+from crammed.data.preparing import extension
+from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.extension import extend
+from crammed.data.show import describe_corpus
+from crammed.errors import InputError
+from crammed.files.hashes import sha256
+from crammed.terminal.progress import SILENT, Progress
+from support.text import documents, tiny, write_jsonl
+
+
+def config_of(path: Path, *overrides: str, **data: Any) -> Any:
+    return tiny("crammed", *overrides, data={"sources": [str(path)], **data})
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Corpus:
+    file = write_jsonl(tmp_path / "text.jsonl", documents(300))
+    config = config_of(file, "data.orders=[rare-first]", "data.cls=true")
+    return prepare(config.data, config.tokenizer, tmp_path / "base", SILENT)
+
+
+@pytest.fixture
+def further(tmp_path: Path, base: Corpus) -> Path:
+    """Old documents, held-out ones, near copies of these, and new ones."""
+    held = list(heldout_texts(base.heldout))
+    near = [f"{text} It rained." for text in held]
+    texts = [*documents(300), *near, *documents(200, seed=1)]
+    (tmp_path / "more").mkdir()
+    return write_jsonl(tmp_path / "more" / "text.jsonl", texts)
+
+
+def test_old_rows_come_first_and_new_text_alone_is_read(
+    tmp_path: Path, base: Corpus, further: Path
+) -> None:
+    made = extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+    assert not list(made.damaged())
+    old = np.arange(base.rows)
+    assert np.array_equal(made.read(old), base.read(old))
+    assert (made.path / "rows-00000.bin").samefile(base.path / "rows-00000.bin")
+    for name in ("tokenizer.json", "heldout.jsonl.gz"):
+        assert sha256(made.path / name) == sha256(base.path / name)
+    held = base.manifest["heldout"]["documents"]
+    dropped = {step["step"]: step["dropped"] for step in made.manifest["steps"]}
+    assert dropped["held-out documents"] == dropped["copies of held-out text"] == held
+    assert dropped["documents of the corpus"] == 300 - held
+    assert made.manifest["documents"] == base.manifest["documents"] + 200
+    assert made.manifest["extends"] == {"sha256": base.sha256, "rows": base.rows}
+    assert [each["name"] for each in made.manifest["sources"]] == ["text.jsonl", "text.jsonl (2)"]
+    assert made.manifest["data"] == base.manifest["data"]
+    assert dict(describe_corpus(made))["extends"].startswith(f"the {base.rows} rows of corpus ")
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        *("base", "larger", "more", "text.jsonl")
+    ]
+
+
+def test_new_rows_are_those_of_the_new_text_alone(
+    tmp_path: Path, base: Corpus, further: Path
+) -> None:
+    made = extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+    words = [f"tokenizer.file={base.path / 'tokenizer.json'}", "data.cls=true"]
+    new = write_jsonl(tmp_path / "new.jsonl", documents(200, seed=1))
+    config = config_of(new, *words)
+    alone = prepare(config.data, config.tokenizer, tmp_path / "alone", SILENT, heldout=base)
+    new_rows = np.arange(base.rows, made.rows)
+    assert np.array_equal(made.read(new_rows), alone.read(np.arange(alone.rows)))
+    for name in ("tokens", "characters", "rows", "tokens_left_out"):
+        assert made.manifest[name] == base.manifest[name] + alone.manifest[name]
+    histogram = made.manifest["statistics"]["document_tokens"]
+    assert sum(histogram) == made.manifest["documents"]
+
+
+def test_stored_orders_are_of_all_rows(tmp_path: Path, base: Corpus, further: Path) -> None:
+    made = extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+    order = made.order("rare-first")
+    assert sorted(order.tolist()) == list(range(made.rows))
+    counts = made.token_counts()
+    share = np.log((counts + 1.0) / (counts.sum() + len(counts)))
+    means = share[made.read(order.astype(np.int64))].mean(axis=1)
+    assert (np.diff(means) > -1e-3).all()
+    expected = -share[made.read(np.arange(made.rows))].mean()
+    assert made.manifest["heldout"]["unigram_cross_entropy"] == pytest.approx(expected, rel=0.02)
+
+
+def test_a_corpus_is_extended_twice(tmp_path: Path, base: Corpus, further: Path) -> None:
+    larger = extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+    texts = [*documents(250, seed=1), *documents(50)]
+    third = write_jsonl(tmp_path / "third.jsonl", texts)
+    made = extend(larger, config_of(third).data, tmp_path / "largest", SILENT)
+    assert made.manifest["documents"] == larger.manifest["documents"] + 50
+
+
+def test_a_call_that_was_killed_while_joining_is_repeated(
+    tmp_path: Path, base: Corpus, further: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = extend(base, config_of(further).data, tmp_path / "whole", SILENT)
+
+    def killed(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(extension, "_token_counts", killed)
+        with pytest.raises(SystemExit):
+            extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+    assert not (tmp_path / "larger").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(extension, "prepare", killed)  # which is done
+        made = extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+    assert made.manifest == whole.manifest
+
+
+def test_a_corpus_of_an_older_version_is_extended_with_a_word_about_copies(
+    tmp_path: Path, base: Corpus, further: Path
+) -> None:
+    manifest = base.manifest
+    del manifest["files"]["digests.bin"]
+    shutil.copytree(base.path, tmp_path / "older", ignore=shutil.ignore_patterns("digests.bin"))
+    (tmp_path / "older" / "manifest.json").write_text(json.dumps(manifest))
+    said = io.StringIO()
+    with Progress(said) as progress:
+        data = config_of(further).data
+        made = extend(Corpus(tmp_path / "older"), data, tmp_path / "larger", progress)
+    assert "does not say what documents it has: text that repeats them stays" in said.getvalue()
+    assert made.manifest["documents"] == 2 * base.manifest["documents"] + 200
+    assert "digests.bin" not in made.manifest["files"]
+
+
+def test_what_cannot_be_extended_is_refused(tmp_path: Path, base: Corpus, further: Path) -> None:
+    shares = config_of(further).data.model_copy(
+        update={"sources": (config_of(further).data.sources[0].model_copy(update={"share": 1.0}),)}
+    )
+    with pytest.raises(InputError, match="nothing can be mixed with it by share or temperature"):
+        extend(base, shares, tmp_path / "larger", SILENT)
+    (base.path / "rows-00000.bin").write_bytes(
+        bytes(base.manifest["files"]["rows-00000.bin"]["bytes"])
+    )
+    with pytest.raises(InputError, match=r"base is damaged: rows-00000\.bin"):
+        extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+    assert not (tmp_path / "larger").exists()
