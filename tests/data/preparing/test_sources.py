@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import io
 import json
 import os
@@ -273,6 +274,19 @@ def test_python_docs_share_no_file_with_the_tasks(few_docs: list[python_docs.Doc
     shared = {d.text for d in few_docs} & {d.text for d in tasks}
     # Different files may hold the same words (copied functions), which is rare.
     assert len(shared) < 0.02 * len(tasks)
+
+
+def test_documented_nodes_come_in_the_order_of_a_walk_through_all_nodes() -> None:
+    tree = ast.parse(
+        "class A:\n  if x:\n    def a(): pass\n  else:\n    async def b():\n      class B: pass\n"
+        "try:\n  def c(): pass\nexcept E:\n  def d(): pass\nelse:\n  def e(): pass\n"
+        "finally:\n  def f(): pass\nfor x in y:\n  def g(): pass\nelse:\n  def h(): pass\n"
+        "match x:\n  case 1:\n    def i(): pass\n  case 2:\n    def j(): pass\n"
+        "with z:\n  def k(f=lambda: [n for n in (1, 2)]): pass\n"
+    )
+    slow = [node for node in ast.walk(tree) if isinstance(node, python_docs.Documented)]
+    assert len(slow) == 14
+    assert list(python_docs.documented_nodes(tree)) == slow
 
 
 def test_python_docs_fingerprint_names_versions_and_no_folder() -> None:
