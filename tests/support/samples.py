@@ -8,6 +8,8 @@ import gzip
 import io
 import json
 import lzma
+import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 from crammed.config import DataConfig
 from crammed.data.preparing.read.source import Source, open_sources
 from crammed.errors import InputError
+from crammed.formats.lines import Faults
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda data: data,
@@ -29,7 +32,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-OF_A_SOURCE = ("name", "where", "weight", "max_characters")
+OF_A_SOURCE = ("name", "format", "where", "weight", "max_characters")
 
 
 def opened(path: Path | str, **values: Any) -> Source:
@@ -41,7 +44,8 @@ def opened(path: Path | str, **values: Any) -> Source:
 
 
 def read(path: Path | str, **values: Any) -> list[str]:
-    return [text for part in opened(path, **values).parts for text in part.documents()]
+    faults = Faults(values.get("unreadable") == "skip")
+    return [text for part in opened(path, **values).parts for text in part.documents(faults)]
 
 
 def refusal(path: Path | str, **values: Any) -> str:
@@ -107,3 +111,50 @@ WHOLE = (".parquet", ".arrow")
 def fits(suffix: str, text: str) -> bool:
     """Whether a format can hold a text."""
     return suffix != ".tsv" or not {"\t", "\n", "\r"} & {*text}
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return sink.getvalue()
+
+
+def tarred(files: dict[str, bytes]) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return sink.getvalue()
+
+
+def web_archive(records: list[tuple[str, str, bytes]]) -> bytes:
+    """Records, each given by its type, its media type and its content."""
+    return b"".join(
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\nContent-Type: {media}\r\n"
+        f"Content-Length: {len(data)}\r\n\r\n".encode()
+        + data
+        + b"\r\n\r\n"
+        for kind, media, data in records
+    )
+
+
+PAGE = "<html><body><h1>A title</h1><p>Some schön &amp; long text.</p></body></html>"
+FILES = {
+    "a/one.txt": b"One.\n\nStill one.\n",
+    "two.jsonl": b'{"text": "Two."}\n{"text": "Three."}\n',
+}
+MARKUP: dict[str, bytes] = {
+    ".md": b"# Title\n\nSome *text*.\n",
+    ".rst": b"Title\n=====\n\nSome *text*.\n",
+    ".html": PAGE.encode(),
+    ".warc": web_archive(
+        [("conversion", "text/plain", b"One."), ("response", "text/html", b"<p>x")]
+    ),
+    ".zip": zipped(FILES),
+    ".tar": tarred(FILES),
+}
+"""A file of each format that is neither plain text nor records."""

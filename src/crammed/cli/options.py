@@ -29,8 +29,9 @@ DataOption = Annotated[
     typer.Option(
         "--data",
         metavar="PATH|NAME...",
-        help="Files (.txt .jsonl .ndjson .json .csv .tsv .parquet .arrow; text also as .gz .bz2 "
-        ".xz .zst), folders, globs, - for standard input, python-docs, or hub:NAME.",
+        help="Files (.txt .md .rst .html .warc .jsonl .ndjson .json .csv .tsv .parquet .arrow .zip "
+        ".tar; text also as .gz .bz2 .xz .zst), folders, globs, - for standard input, python-docs, "
+        "or hub:NAME.",
     ),
 ]
 BudgetOption = Annotated[

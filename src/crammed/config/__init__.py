@@ -12,6 +12,7 @@ from crammed.config.base import Beta, Names, PositiveFloat, PositiveInt, Section
 from crammed.config.corpus import (
     CleanConfig,
     DataConfig,
+    FileFormat,
     MixConfig,
     Ordering,
     SourceConfig,
@@ -40,6 +41,7 @@ __all__ = [
     "ComputeConfig",
     "DataConfig",
     "EarlyStop",
+    "FileFormat",
     "FinetuneConfig",
     "MaskingConfig",
     "MixConfig",

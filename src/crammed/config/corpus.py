@@ -12,7 +12,22 @@ from crammed.schedule import OpenFraction
 
 LEAST_TOKENS, MOST_TOKENS = 64, 2**24
 """Limits of the vocabulary size that can be requested."""
-TextDocuments = Literal["blank-line", "line", "file"]
+TextDocuments = Literal["auto", "blank-line", "line", "file"]
+FileFormat = Literal[
+    "auto",
+    "txt",
+    "md",
+    "rst",
+    "html",
+    "warc",
+    "jsonl",
+    "csv",
+    "tsv",
+    "parquet",
+    "arrow",
+    "zip",
+    "tar",
+]
 Ordering = Literal["sentence-length", "common-first", "rare-first", "word-length", "fragments"]
 
 
@@ -25,7 +40,9 @@ class SourceConfig(Section):
     name: str | None = None
     """Its name in reports; by default the last part of `path`."""
     documents: TextDocuments | None = None
-    """What counts as one document of a .txt file; by default `data.documents`."""
+    """What counts as one document of plain text; by default `data.documents`."""
+    format: FileFormat | None = None
+    """The format of its files, whatever their names are; by default `data.format`."""
     text_field: str | None = None
     """The field or column that holds the text; by default `data.text_field`."""
     where: dict[str, Names] = Field(default_factory=dict)
@@ -86,12 +103,14 @@ class DataConfig(Section):
 
     sources: Annotated[tuple[SourceConfig, ...], Field(strict=False)] = ()
     mix: MixConfig = MixConfig()
-    documents: TextDocuments = "blank-line"
-    """What counts as one document of a .txt file."""
+    documents: TextDocuments = "auto"
+    """What counts as one document of plain text; `auto` chooses for each file by its look."""
+    format: FileFormat = "auto"
+    """The format of files; `auto` goes by their names, and where these say nothing by content."""
     text_field: str = "text"
     """The field of a JSON line, or the column of a table, that holds the text."""
     unreadable: Literal["stop", "skip"] = "stop"
-    """Whether a damaged file stops the preparation, or is left out and reported."""
+    """Whether damage stops the preparation, or what is damaged is left out and counted."""
     clean: CleanConfig = CleanConfig()
     heldout_fraction: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.004
     """Share of the characters to hold out; a hash of each document decides."""

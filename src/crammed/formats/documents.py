@@ -7,30 +7,46 @@ file and, if possible, the line or row.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from crammed.config import TextDocuments
 from crammed.errors import InputError
+from crammed.formats import lines
+from crammed.formats.archives import Member, members
 from crammed.formats.blocks import LineBlock, line_blocks
-from crammed.formats.lines import COMPRESSIONS, File, Tap, lines, lines_of
+from crammed.formats.lines import (
+    STOP,
+    CutShort,
+    Faults,
+    File,
+    lines_of,
+    open_lines,
+    printable,
+)
+from crammed.formats.markdown import text_of_markdown
+from crammed.formats.plain import SMALL, choose_documents, divide
 from crammed.formats.records import (
     Record,
     Records,
     arrow_columns,
     arrow_records,
-    csv_records,
     is_array,
     json_line_records,
     json_records,
     look_up,
     parquet_columns,
     parquet_records,
-    tsv_records,
     without_surrogates,
 )
+from crammed.formats.restructured import text_of_restructured
+from crammed.formats.sniff import format_of_text, is_json_text
+from crammed.formats.streams import BUFFER, COMPRESSIONS, Tap
+from crammed.formats.tables import csv_records, tabbed_records
+from crammed.formats.warc import archived_pages
+from crammed.formats.web import read_whole, text_of_page
 
 _MOST_SHOWN = 500  # characters of a list of names
 
@@ -39,8 +55,8 @@ _MOST_SHOWN = 500  # characters of a list of names
 class ReadOptions:
     """What to read as documents."""
 
-    documents: TextDocuments = "blank-line"
-    """What counts as one document of plain text."""
+    documents: TextDocuments = "auto"
+    """What counts as one document of plain text or of markup."""
     text_field: str = "text"
     """The field of a record that holds its text; dots lead to nested fields."""
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -82,50 +98,194 @@ class ReadOptions:
                 f"{place}: field {self.text_field!r} is {type(text).__name__}, not text; "
                 "choose another with data.text_field=NAME"
             )
+        if len(text) > lines.LARGEST:
+            raise InputError(f"{place}: a document of more than {lines.LARGEST:,} characters")
         return text if text.isascii() else without_surrogates(text)
 
 
 class DocumentReader(Protocol):
-    """Yields the documents of a file in order."""
+    """Yields the documents of a file in order; `faults` says what to do about damaged records."""
 
-    def __call__(self, file: File, options: ReadOptions, /) -> Iterator[str]: ...
+    def __call__(
+        self, file: File, options: ReadOptions, faults: Faults = STOP
+    ) -> Iterator[str]: ...
 
 
 def format_of(path: Path) -> str | None:
     """The key of `READERS` that reads this file (``a.jsonl.zst`` -> ``.jsonl``), or None."""
     inner = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
     suffix = inner.suffix.lower()
-    if suffix in BINARY and inner != path:
+    suffix = _OTHER_SUFFIXES.get(suffix, suffix)
+    if suffix in BINARY and inner != path and suffix != ".tar":
         return None  # compressed internally, never as a whole
     return suffix if suffix in READERS else None
 
 
-def read_text(file: File, options: ReadOptions) -> Iterator[str]:
+def has_suffix(path: Path) -> bool:
+    """Whether a file's name says what it is, or might do so."""
+    return path.suffix.lower() not in ("", *COMPRESSIONS) or path.with_suffix("").suffix != ""
+
+
+# ---- text
+
+
+def read_text(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
     """Documents of plain text, without line breaks at their end."""
-    return _text_documents(lines(file), file, options)
+    documents = choose_documents(file) if options.documents == "auto" else options.documents
+    with open_lines(file, plain=True) as stream:
+        yield from divide(lines_of(stream, file), file, documents, faults)
 
 
-def _text_documents(
-    numbered: Iterable[tuple[int, str]], file: File, options: ReadOptions
+def _read_markup(
+    clean: Callable[[str], str], file: File, options: ReadOptions, faults: Faults
 ) -> Iterator[str]:
-    gathered: list[str] = []
-    for number, line in numbered:
-        if "\0" in line:
-            raise InputError(f"{file.shown}, line {number}: a NUL character: is it a binary file?")
-        if options.documents == "line":
-            yield line.rstrip("\r\n")
-        elif options.documents == "file" or line.strip():
-            gathered.append(line)
-        elif gathered:
-            yield "".join(gathered).rstrip("\r\n")
-            gathered = []
-    if gathered:
-        yield "".join(gathered).rstrip("\r\n")
+    with open_lines(file, plain=True) as stream:
+        texts = list(divide(lines_of(stream, file), file, "file", faults))
+    cleaned = "".join(map(clean, texts))
+    if options.documents in ("auto", "file"):
+        yield cleaned
+    else:
+        numbered = lines_of(io.BytesIO(cleaned.encode()), file)
+        yield from divide(numbered, file, options.documents, faults)
 
 
-def read_json_lines(file: File, options: ReadOptions) -> Iterator[str]:
+def read_markdown(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    """The text of a Markdown file, as one document unless `documents` says otherwise."""
+    return _read_markup(text_of_markdown, file, options, faults)
+
+
+def read_restructured(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    """The text of a file in reStructuredText, likewise."""
+    return _read_markup(text_of_restructured, file, options, faults)
+
+
+def read_html(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    """The main content of an HTML page."""
+    yield text_of_page(read_whole(file))
+
+
+def read_warc(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    """The main contents of the pages in a web archive."""
+    return archived_pages(file, faults)
+
+
+# ---- records
+
+
+def read_json_lines(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
     """Documents of JSON objects, one per line or in an array."""
-    return _texts(json_records(file), options)
+    return texts_of(json_records(file, faults), options, faults)
+
+
+def read_csv(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    """Documents of a table with cells that may be quoted, separated by commas or the like."""
+    return texts_of(csv_records(file, faults, options.text_field), options, faults)
+
+
+def read_tsv(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    """Documents of a tab-separated table, with quoted cells or without."""
+    return texts_of(tabbed_records(file, faults, options.text_field), options, faults)
+
+
+def read_parquet(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    """Documents of a Parquet file."""
+    records = parquet_records(file, options.fields)
+    yield from texts_of(records, options, faults, parquet_columns(file))
+
+
+def read_arrow(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    """Documents of an Arrow file."""
+    records = arrow_records(file, options.fields)
+    yield from texts_of(records, options, faults, arrow_columns(file))
+
+
+def texts_of(
+    records: Records, options: ReadOptions, faults: Faults, columns: Iterable[str] = ()
+) -> Iterator[str]:
+    """The texts of those records that `where` keeps; `columns` as for `ReadOptions.text_of`."""
+    for place, record in records:
+        try:
+            text = options.text_of(record, place, columns)
+        except InputError as error:
+            faults.found(error)
+        else:
+            if text is not None:
+                yield text
+
+
+# ---- archives
+
+
+def read_zip(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    """Documents of the files of known formats in a zip archive."""
+    return _read_members(file, ".zip", options, faults)
+
+
+def read_tar(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    """Documents of the files of known formats in a tar archive."""
+    return _read_members(file, ".tar", options, faults)
+
+
+def _read_members(file: File, archive: str, options: ReadOptions, faults: Faults) -> Iterator[str]:
+    read = False
+    for member in members(file, archive, faults):
+        format = _format_of_member(member, options)
+        if format is None:
+            continue
+        read = True
+        inner = File(Path(member.name), f"{file.shown}/{printable(member.name)}", member.stream)
+        own = options
+        if format == ".txt" and options.documents == "auto":
+            own = replace(options, documents="file" if member.bytes < SMALL else "blank-line")
+        try:
+            yield from read_documents(inner, format, own, faults)
+        except InputError as error:
+            faults.found(error)
+    if not read:
+        raise InputError(f"{file.shown} holds no file of a known format that can be read in it")
+
+
+def _format_of_member(member: Member, options: ReadOptions) -> str | None:
+    path = Path(member.name)
+    format = format_of(path)
+    if format in BINARY:
+        return None
+    if format == ".json":
+        begin = member.stream.peek(BUFFER).decode(errors="replace")
+        return format if is_json_text(begin.removeprefix("\ufeff")) else None
+    return format if format or has_suffix(path) else format_of_text(member.stream.peek(BUFFER), "")
+
+
+def read_documents(
+    file: File, format: str, options: ReadOptions, faults: Faults = STOP
+) -> Iterator[str]:
+    """The documents of a file.
+
+    Args:
+        format: its key in `READERS`.
+
+    Raises:
+        InputError: the file is damaged, and the fault is not to be skipped or leaves nothing.
+    """
+    if options.where and format in WITHOUT_FIELDS:
+        raise InputError(
+            f"{file.shown} is plain text, whose documents have no fields: leave `where` out for it"
+        )
+    own, found = Faults(faults.skip), False
+    try:
+        for text in READERS[format](file, options, own):
+            found = True
+            yield text
+    except CutShort as error:
+        if not found:
+            raise
+        own.found(error)
+    if own.records and not found:
+        raise InputError(own.first)
+    faults.add(own)
+
+
+# ---- files of lines in blocks
 
 
 def cut_into_blocks(
@@ -135,55 +295,37 @@ def cut_into_blocks(
 
     Args:
         format: its key in `READERS`.
+        options: whose `documents` is not auto.
         taps: as for `open_bytes`.
     """
-    if format == ".txt":
+    plain = format == ".txt"
+    if plain:
         if options.documents == "file":
             return None
     elif READERS[format] is not read_json_lines or is_array(file):
         return None
-    by_paragraph = format == ".txt" and options.documents == "blank-line"
-    return line_blocks(file, size, to_blank_line=by_paragraph, taps=taps)
+    by_paragraph = plain and options.documents == "blank-line"
+    return line_blocks(file, size, to_blank_line=by_paragraph, plain=plain, taps=taps)
 
 
-def read_block(block: LineBlock, file: File, format: str, options: ReadOptions) -> Iterator[str]:
+def read_block(
+    block: LineBlock, file: File, format: str, options: ReadOptions, faults: Faults = STOP
+) -> Iterator[str]:
     """The documents of a block from `cut_into_blocks`."""
     numbered = lines_of(io.BytesIO(block.data), file, block.first_line)
     if format == ".txt":
-        return _text_documents(numbered, file, options)
-    return _texts(json_line_records(numbered, file), options)
+        return divide(numbered, file, options.documents, faults)
+    return texts_of(json_line_records(numbered, file, faults), options, faults)
 
 
-def read_csv(file: File, options: ReadOptions) -> Iterator[str]:
-    """Documents of a comma-separated table."""
-    return _texts(csv_records(file), options)
-
-
-def read_tsv(file: File, options: ReadOptions) -> Iterator[str]:
-    """Documents of a tab-separated table."""
-    return _texts(tsv_records(file), options)
-
-
-def read_parquet(file: File, options: ReadOptions) -> Iterator[str]:
-    """Documents of a Parquet file."""
-    yield from _texts(parquet_records(file, options.fields), options, parquet_columns(file))
-
-
-def read_arrow(file: File, options: ReadOptions) -> Iterator[str]:
-    """Documents of an Arrow file."""
-    yield from _texts(arrow_records(file, options.fields), options, arrow_columns(file))
-
-
-def _texts(records: Records, options: ReadOptions, columns: Iterable[str] = ()) -> Iterator[str]:
-    for place, record in records:
-        text = options.text_of(record, place, columns)
-        if text is not None:
-            yield text
-
-
-BINARY = (".parquet", ".arrow")
+BINARY = (".parquet", ".arrow", ".zip", ".tar")
+WITHOUT_FIELDS = (".txt", ".md", ".rst", ".html", ".warc")
 READERS: dict[str, DocumentReader] = {
     ".txt": read_text,
+    ".md": read_markdown,
+    ".rst": read_restructured,
+    ".html": read_html,
+    ".warc": read_warc,
     ".jsonl": read_json_lines,
     ".ndjson": read_json_lines,
     ".json": read_json_lines,
@@ -191,4 +333,13 @@ READERS: dict[str, DocumentReader] = {
     ".tsv": read_tsv,
     ".parquet": read_parquet,
     ".arrow": read_arrow,
+    ".zip": read_zip,
+    ".tar": read_tar,
+}
+_OTHER_SUFFIXES = {
+    **dict.fromkeys((".text",), ".txt"),
+    **dict.fromkeys((".markdown", ".mdown"), ".md"),
+    **dict.fromkeys((".htm", ".xhtml"), ".html"),
+    **dict.fromkeys((".wet",), ".warc"),
+    **dict.fromkeys((".tgz", ".tbz2", ".txz", ".tzst"), ".tar"),
 }

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from crammed.errors import InputError
 from crammed.extras import import_extra
-from crammed.formats.documents import ReadOptions
+from crammed.formats.documents import ReadOptions, texts_of
+from crammed.formats.lines import STOP, Faults
 from crammed.hints import did_you_mean
 
 
@@ -119,16 +120,14 @@ class HubPart:
     def state(self) -> dict[str, Any]:
         return self.fingerprint()  # a revision never changes
 
-    def documents(self) -> Iterator[str]:
-        texts = self._texts()
+    def documents(self, faults: Faults = STOP) -> Iterator[str]:
+        texts = self._texts(faults)
         while joined := list(islice(texts, self.dataset.rows_per_document)):
             yield " ".join(joined)
 
-    def _texts(self) -> Iterator[str]:
-        for number, row in enumerate(self._rows(), 1):
-            text = self.options.text_of(row, f"hub:{self.name}, row {number}")
-            if text is not None:
-                yield text
+    def _texts(self, faults: Faults) -> Iterator[str]:
+        places = (f"hub:{self.name}, row {number}" for number in count(1))
+        return texts_of(zip(places, self._rows(), strict=False), self.options, faults)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         builder = builder_of(self.name, self.dataset, self.revision)

@@ -6,11 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from crammed.errors import InputError
-from crammed.formats.lines import File, chunks_of
-
-LARGEST = 1 << 28
-"""Characters in one object at most, so that an object without an end does not fill the memory."""
+from crammed.formats import lines
+from crammed.formats.lines import CutShort, File, chunks_of
 
 _INK = re.compile(r"[^ \t\n\r]")
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|\\?\Z)|[][{}]', re.DOTALL)
@@ -23,7 +20,7 @@ def array_objects(stream: BinaryIO, file: File) -> Iterator[tuple[str, str]]:
     Memory holds one object and at most as much again of what follows.
 
     Raises:
-        InputError: the file is damaged or not an array, or the array holds anything but objects.
+        CutShort: the file is damaged or not an array, or the array holds anything but objects.
     """
     text = _Text(chunks_of(stream, file))
     number, before = 0, "["
@@ -34,24 +31,21 @@ def array_objects(stream: BinaryIO, file: File) -> Iterator[tuple[str, str]]:
         number += 1
         place = f"{file.shown}, record {number}"
         if text.peek() != "{":
-            raise InputError(
+            raise CutShort(
                 f"{place}: cut off, or not an object; an array may hold only objects with fields"
             )
         if (found := text.take_object()) is None:
-            raise InputError(
-                f"{place}: cut off, or longer than {LARGEST:,} characters; objects on a line each, "
-                "as `jq -c '.[]'` writes, may have any length"
-            )
+            raise CutShort(f"{place}: cut off, or longer than {lines.LARGEST:,} characters")
         yield place, found
         before = ","
     if text.peek() != "]":
-        raise InputError(
+        raise CutShort(
             f"{file.shown}: the array is cut off or broken after record {number}; commas must "
             "separate its objects, and ] must end it"
         )
     text.skip()
     if text.peek():
-        raise InputError(f"{file.shown}: the file continues after the end of its array")
+        raise CutShort(f"{file.shown}: the file continues after the end of its array")
 
 
 class _Text:
@@ -89,10 +83,10 @@ class _Text:
                     end = token.end() - self._at
                     found = self._text[self._at : self._at + end]
                     self._at += end
-                    return found if end <= LARGEST else None
+                    return found if end <= lines.LARGEST else None
             else:
                 end = len(self._text) - self._at
-            if len(self._text) - self._at > LARGEST or not self._read_on():
+            if len(self._text) - self._at > lines.LARGEST or not self._read_on():
                 return None
 
     def _read_on(self) -> bool:

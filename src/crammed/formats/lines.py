@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import gzip
-import hashlib
 import io
 import lzma
+import os
+import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import BinaryIO
 
 import pyarrow as pa
 
 from crammed.errors import InputError
 from crammed.files.regular import ordinary
+from crammed.formats.streams import BUFFER, Tap, as_utf8, decompressed, with_line_feeds
 
-COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+LARGEST = 1 << 26
+"""Bytes in a line and characters in a document at most, so that none fills the memory."""
 
-_BUFFER = 1 << 16  # bytes
-_READ = 1 << 20  # bytes of a compressed file
 _MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8
+
+
+class CutShort(InputError):
+    """A file is damaged, and what follows the damage cannot be read."""
+
+
+@dataclass
+class Faults:
+    """What to do about damaged records: stop at the first, or leave them out and count them.
+
+    Attributes:
+        records: records left out. What follows damage that nothing can be read after counts as one.
+        first: what is wrong with the first of them.
+    """
+
+    skip: bool = False
+    records: int = 0
+    first: str = ""
+
+    def found(self, error: InputError) -> None:
+        """Count a damaged record, or raise the error."""
+        if not self.skip:
+            raise error
+        self.records += 1
+        self.first = self.first or str(error)
+
+    def add(self, others: Faults) -> None:
+        """Count what others have counted."""
+        self.records += others.records
+        self.first = self.first or others.first
+
+
+STOP = Faults()
+"""Stops at the first fault."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +67,18 @@ class File:
 
     path: Path
     shown: str
+    stream: io.BufferedReader | None = field(default=None, compare=False, repr=False)
+    """The content of a file in an archive, which can be read only once."""
+
+
+def printable(path: str | PurePath) -> str:
+    r"""A path for a message, with bytes that are not UTF-8 and control characters as ``\xNN``."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(c if c >= " " and c != "\x7f" else f"\\x{ord(c):02x}" for c in text)
+
+
+Numbered = Iterator[tuple[int, str | InputError]]
+"""Lines with their numbers; instead of a line that cannot be read, what is wrong with it."""
 
 
 @contextmanager
@@ -50,15 +96,37 @@ def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
         raise InputError(f"{path} is not UTF-8 text: is it a binary file?") from error
 
 
+_DAMAGE = (
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    pa.ArrowException,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
+
+
 @contextmanager
 def read_faults(file: File) -> Iterator[None]:
     """Turn libraries' errors about a damaged file into an `InputError`."""
     try:
         yield
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+    except (OSError, *_DAMAGE) as error:
         strerror = getattr(error, "strerror", None)  # without the path
         why = strerror or " ".join(str(error).split()).replace(str(file.path), file.shown)
-        raise InputError(f"{file.shown} cannot be read to its end: {why}") from error
+        # A disk that fails says nothing about the rest of the file.
+        kind = InputError if isinstance(error, OSError) and error.errno is not None else CutShort
+        raise kind(f"{file.shown} cannot be read to its end: {why}") from error
+
+
+@contextmanager
+def open_stored(file: File) -> Iterator[io.RawIOBase]:
+    """The file's bytes as they are stored."""
+    if file.stream is not None:
+        yield file.stream  # type: ignore[misc]  # has what is needed of a raw stream
+        return
+    with open(file.path, "rb", 0) as raw:
+        yield raw
 
 
 @contextmanager
@@ -68,78 +136,70 @@ def open_bytes(file: File, taps: list[Tap] | None = None) -> Iterator[io.Buffere
     Args:
         taps: if given, the `Tap` that the file's own bytes pass through is appended to it.
     """
-    with read_faults(file), open(file.path, "rb", 0) as raw:
-        tap = Tap(raw)
+    with read_faults(file), open_stored(file) as raw:
+        source = raw
         if taps is not None:
+            source = tap = Tap(raw)
             taps.append(tap)
-        source: io.RawIOBase = tap if taps is not None else raw
-        with _decompressed(source, file.path.suffix.lower()) as stream:
-            yield io.BufferedReader(stream, _BUFFER)
+        with decompressed(source, file.path.suffix.lower()) as stream:
+            yield io.BufferedReader(stream, BUFFER)
         if taps is not None:
             tap.finish()
 
 
-def _decompressed(source: io.RawIOBase, suffix: str) -> Any:
-    if suffix == ".zst":
-        return pa.input_stream(io.BufferedReader(source, _READ), compression="zstd")
-    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-    if suffix in openers:
-        return openers[suffix](io.BufferedReader(source, _READ), "rb")
-    return nullcontext(source)
+@contextmanager
+def open_lines(
+    file: File, *, plain: bool = False, taps: list[Tap] | None = None
+) -> Iterator[io.BufferedReader]:
+    """As `open_bytes`, in UTF-8, with lines that end with a line feed.
 
-
-class Tap(io.RawIOBase):
-    """Hashes what is read from a file, and counts it.
-
-    Attributes:
-        bytes: number of bytes read so far.
-        sha256: hash of the whole file, in hex, once it has been read to its end.
+    Args:
+        plain: whether a carriage return also ends a line if others end with a line feed, as in
+            plain text.
     """
-
-    sha256: str | None = None
-
-    def __init__(self, raw: io.RawIOBase) -> None:
-        self._raw = raw
-        self._sha256 = hashlib.sha256()
-        self.bytes = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        count = self._raw.readinto(buffer)
-        if count:
-            self._sha256.update(memoryview(buffer)[:count])
-            self.bytes += count
-        return count
-
-    def finish(self) -> None:
-        """Read what is left."""
-        while self.read(_READ):
-            pass
-        self.sha256 = self._sha256.hexdigest()
+    with open_bytes(file, taps) as stream:
+        yield with_line_feeds(as_utf8(stream), always=plain)
 
 
 def lines(file: File) -> Iterator[tuple[int, str]]:
     """Numbered lines with their line breaks, without a byte order mark."""
-    with open_bytes(file) as stream:
-        yield from lines_of(stream, file)
+    with open_lines(file) as stream:
+        for number, line in lines_of(stream, file):
+            if isinstance(line, InputError):
+                raise line
+            yield number, line
 
 
-def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Iterator[tuple[int, str]]:
-    """As `lines`, but from an open stream whose next line has the number `first`."""
-    for number, line in enumerate(stream, first):
+def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Numbered:
+    """The lines of an open stream whose next line has the number `first`."""
+    number = first
+    while line := stream.readline(LARGEST + 1):
         if number == 1:
-            if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise InputError(
-                    f"{file.shown} is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`"
-                )
             line = line.removeprefix(_MARK)
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            raise _not_utf8(file, f", line {number}") from error
-        yield number, text
+        if len(line) > LARGEST:
+            read_line(stream, line)
+            yield number, _too_long(file, f", line {number}")
+        else:
+            try:
+                yield number, line.decode()
+            except UnicodeDecodeError:
+                yield number, _not_utf8(file, f", line {number}")
+        number += 1
+
+
+def read_line(stream: BinaryIO, begin: bytes = b"") -> bytes:
+    """The rest of a line; beyond `LARGEST` bytes it is read, but not kept.
+
+    Args:
+        begin: what of the line has been read.
+    """
+    kept, piece = [begin], begin
+    size = len(begin)
+    while not piece.endswith(b"\n") and (piece := stream.readline(BUFFER)):
+        if size <= LARGEST:
+            kept.append(piece)
+        size += len(piece)
+    return b"".join(kept)
 
 
 def skip_space(stream: io.BufferedReader) -> tuple[int, bytes]:
@@ -148,10 +208,10 @@ def skip_space(stream: io.BufferedReader) -> tuple[int, bytes]:
     Returns:
         The number of lines that ended before that byte, and the byte; empty if there is none.
     """
-    if stream.peek(_BUFFER).startswith(_MARK):
+    if stream.peek(BUFFER).startswith(_MARK):
         stream.read(len(_MARK))
     ended = 0
-    while data := stream.peek(_BUFFER):
+    while data := stream.peek(BUFFER):
         ink = data.lstrip()
         ended += stream.read(len(data) - len(ink)).count(b"\n")
         if ink:
@@ -160,18 +220,22 @@ def skip_space(stream: io.BufferedReader) -> tuple[int, bytes]:
 
 
 def chunks_of(stream: BinaryIO, file: File) -> Iterator[str]:
-    """The text in pieces of up to `_BUFFER` bytes, without a byte order mark."""
+    """The text in pieces of up to `BUFFER` bytes, without a byte order mark."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     try:
-        while data := stream.read(_BUFFER):
+        while data := stream.read(BUFFER):
             yield decoder.decode(data)
         yield decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
-        raise _not_utf8(file) from error
+        raise CutShort(str(_not_utf8(file))) from error
 
 
 def _not_utf8(file: File, place: str = "") -> InputError:
     return InputError(
         f"{file.shown}{place}: not UTF-8 text, but a binary file, or text in another encoding that "
-        "iconv can convert"
+        "iconv can convert (text from Windows: iconv -f WINDOWS-1252 -t UTF-8)"
     )
+
+
+def _too_long(file: File, place: str) -> InputError:
+    return InputError(f"{file.shown}{place}: longer than {LARGEST:,} bytes, which no document is")

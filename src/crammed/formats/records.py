@@ -1,4 +1,4 @@
-"""Reads the records of one file as dicts: JSON, CSV and TSV tables, Parquet, Arrow.
+"""Reads the records of one file as dicts: JSON, Parquet, Arrow; `tables` reads CSV and TSV.
 
 There is one function for each format. Every fault in a file is an `InputError` that names the file
 and the line or row.
@@ -6,7 +6,6 @@ and the line or row.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,39 +16,62 @@ import pyarrow.parquet as pq
 
 from crammed.errors import InputError
 from crammed.formats.json_array import array_objects
-from crammed.formats.lines import File, lines, lines_of, open_bytes, read_faults, skip_space
+from crammed.formats.lines import (
+    STOP,
+    CutShort,
+    Faults,
+    File,
+    Numbered,
+    lines,
+    lines_of,
+    open_lines,
+    read_faults,
+    skip_space,
+)
 
 BATCH = 128  # rows made into Python objects at a time: books of a megabyte must fit in memory
-_LARGEST_FIELD = 2**31 - 1  # characters in a CSV cell; the csv module's own limit is 131,072
 
 Record = Mapping[str, Any]
 Records = Iterator[tuple[str, Record]]
 """Each record with its place (file and line or row), for messages."""
 
 
-def json_records(file: File) -> Records:
+def json_records(file: File, faults: Faults = STOP) -> Records:
     """JSON objects: one per line, with blank lines ignored, or those of an array in any layout."""
-    with open_bytes(file) as stream:  # once, since a pipe cannot be read again
+    with open_lines(file) as stream:  # once, since a pipe cannot be read again
         ended, first = skip_space(stream)
         if first == b"[":
             for place, text in array_objects(stream, file):
-                yield place, _json_object(text, place, "an array must hold whole objects")
-            return
-        yield from json_line_records(lines_of(stream, file, ended + 1), file)
+                try:
+                    record = _json_object(text, place, "an array must hold whole objects")
+                except InputError as error:
+                    faults.found(error)
+                else:
+                    yield place, record
+        else:
+            yield from json_line_records(lines_of(stream, file, ended + 1), file, faults)
 
 
-def json_line_records(numbered: Iterable[tuple[int, str]], file: File) -> Records:
+def json_line_records(numbered: Numbered, file: File, faults: Faults) -> Records:
     """JSON objects, one in each numbered line; blank lines are ignored."""
     for number, line in numbered:
-        if not line.isspace():
-            place = f"{file.shown}, line {number}"
+        place = f"{file.shown}, line {number}"
+        try:
+            if isinstance(line, InputError):
+                raise line
+            if line.isspace():
+                continue
             rule = "each line must be one whole object, as `jq -c` writes"
-            yield place, _json_object(line, place, rule)
+            record = _json_object(line, place, rule)
+        except InputError as error:
+            faults.found(error)
+        else:
+            yield place, record
 
 
 def is_array(file: File) -> bool:
     """Whether a JSON file is one array instead of lines."""
-    with open_bytes(file) as stream:
+    with open_lines(file) as stream:
         return skip_space(stream)[1] == b"["
 
 
@@ -59,9 +81,7 @@ def is_json(file: File) -> bool:
     Raises:
         InputError: the file cannot be read, or its first line is not UTF-8.
     """
-    with open_bytes(file) as stream:
-        _, begin = skip_space(stream)
-    if begin == b"[":
+    if is_array(file):
         try:
             return next(json_records(file), None) is not None
         except InputError:
@@ -81,58 +101,6 @@ def _json_object(text: str, place: str, rule: str) -> Record:
     if not isinstance(record, dict):
         raise InputError(f"{place}: a JSON {type(record).__name__}, not an object with fields")
     return record
-
-
-def csv_records(file: File) -> Records:
-    """Rows of a comma-separated table, whose first line names the columns."""
-    csv.field_size_limit(_LARGEST_FIELD)
-    rows = csv.reader((line for _, line in lines(file)), strict=True)
-    try:
-        yield from _named_cells(file, ((rows.line_num, cells) for cells in rows))
-    except csv.Error as error:
-        raise InputError(
-            f"{file.shown}, line {rows.line_num}: a broken row ({error}); cells with quotation "
-            'marks or line breaks must be quoted, as in "a ""word"" here"'
-        ) from error
-
-
-def tsv_records(file: File) -> Records:
-    """Rows of a tab-separated table, whose first line names the columns.
-
-    There is no quoting, as in the tables of GLUE: a quotation mark is a character like any other,
-    and no cell holds a tab or a line break.
-    """
-    texts = ((number, line.rstrip("\r\n")) for number, line in lines(file))
-    cells = ((number, text.split("\t") if text else []) for number, text in texts)
-    return _named_cells(file, cells, "; .tsv has no quoting: write .csv if cells need it")
-
-
-def _named_cells(file: File, rows: Iterable[tuple[int, list[str]]], hint: str = "") -> Records:
-    """Records of numbered rows; the first row that is not empty names the columns."""
-    columns: list[str] = []
-    for number, cells in rows:
-        if not cells:
-            continue
-        place = f"{file.shown}, line {number}"
-        if not columns:
-            _no_name_twice(cells, place)
-            columns = cells
-            continue
-        if len(cells) != len(columns):
-            raise InputError(
-                f"{place}: {len(cells)} cells in a row, but {len(columns)} columns in the first "
-                f"line{hint}"
-            )
-        yield place, dict(zip(columns, cells, strict=True))
-
-
-def _no_name_twice(columns: list[str], place: str) -> None:
-    """Raise an `InputError` if two columns have the same name; unnamed columns are ignored."""
-    seen: set[str] = set()
-    for name in filter(None, columns):
-        if name in seen:
-            raise InputError(f"{place}: two columns are named {name!r}; rename or remove one")
-        seen.add(name)
 
 
 def parquet_records(file: File, fields: Sequence[str] | None = None) -> Records:
@@ -184,7 +152,7 @@ def _table_faults(file: File) -> Iterator[None]:
             yield
     except (ValueError, OverflowError) as error:
         why = " ".join(str(error).split())
-        raise InputError(f"{file.shown} cannot be read to its end: {why}") from error
+        raise CutShort(f"{file.shown} cannot be read to its end: {why}") from error
 
 
 @contextmanager

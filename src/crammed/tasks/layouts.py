@@ -20,15 +20,15 @@ from crammed.files.hashes import sha256
 from crammed.files.regular import ordinary
 from crammed.formats import hub
 from crammed.formats.hub import HubDataset
-from crammed.formats.lines import COMPRESSIONS, File
+from crammed.formats.lines import File
 from crammed.formats.records import (
     Record,
     Records,
-    csv_records,
     json_records,
     parquet_records,
-    tsv_records,
 )
+from crammed.formats.streams import COMPRESSIONS
+from crammed.formats.tables import csv_records, tsv_records
 from crammed.tasks.glue_data import glue_data_split
 from crammed.tasks.task import Suite
 

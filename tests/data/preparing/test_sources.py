@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from crammed.config import DataConfig
-from crammed.data.preparing.read import python_docs, search, source
+from crammed.data.preparing.read import python_docs, source
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from support.samples import arrow, opened, read, refusal
@@ -40,13 +40,13 @@ def test_folders_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
 
 def test_globs(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
-    for name in ("b.txt", "a.txt", "a.md", "deep/c.txt"):
+    for name in ("b.txt", "a.txt", "a.png", "deep/c.txt"):
         (tmp_path / name).write_text(name)
     assert read(tmp_path / "*.txt") == ["a.txt", "b.txt"]
     assert read(tmp_path / "*") == ["a.txt", "b.txt", "deep/c.txt"]
     assert read(tmp_path / "**" / "*.txt") == ["a.txt", "b.txt", "deep/c.txt"]
     assert "no such data" in refusal(tmp_path / "*.jsonl")
-    assert "matches no file of a known format" in refusal(tmp_path / "*.md")
+    assert "matches no file of a known format" in refusal(tmp_path / "*.png")
     (tmp_path / "odd[1].txt").write_text("a name, not a glob")
     assert read(tmp_path / "odd[1].txt") == ["a name, not a glob"]
 
@@ -96,9 +96,8 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "a" / "self.txt").unlink()
     for pattern in (tmp_path, tmp_path / "**" / "*.txt", tmp_path / "**", tmp_path / "**/**/*"):
         assert sorted(read(pattern)) == ["a/1.txt", "a/b/2.txt"]
-    config = DataConfig.model_validate({"sources": [str(tmp_path)]})
-    (tmp_path / "a" / "b" / "x.md").touch()
-    assert search.ignored_files(config) == {".md": 1}
+    (tmp_path / "a" / "b" / "x.png").touch()
+    assert opened(tmp_path).ignored == {".png": 1}
 
 
 def test_a_file_with_several_names_is_read_once(tmp_path: Path) -> None:
@@ -149,9 +148,7 @@ def test_json_arrays_are_data_and_other_json_is_not(
     assert "a.json, record 2: cut off, or not an object" in refusal(tmp_path)
     (tmp_path / "a.json").unlink()
     assert read(tmp_path) == ["b"]
-    assert search.ignored_files(DataConfig.model_validate({"sources": [str(tmp_path)]})) == {
-        ".json": 1
-    }
+    assert opened(tmp_path).ignored == {".json": 1}
     pipe(b'\n[ {"text": "piped"} ]')
     assert read("-") == ["piped"]
 
@@ -237,10 +234,10 @@ def test_missing_empty_and_unknown(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no data: name a file"):
         open_sources(DataConfig())
     assert "no such data" in refusal(tmp_path / "none.txt")
-    assert "holds no file of a known format: .txt, .jsonl" in refusal(tmp_path)
-    for name in ("a.docx", "a.parquet.gz", "a.gz", "a"):
-        (tmp_path / name).write_text("x")
-        assert "no known format" in refusal(tmp_path / name)
+    assert "holds no file of a known format: .txt, .md," in refusal(tmp_path)
+    for name in ("a.docx", "a.parquet.gz", "a"):
+        (tmp_path / name).write_text("x\0")
+        assert "of no known format" in refusal(tmp_path / name)
     (tmp_path / "empty.txt").touch()
     assert "empty.txt is empty" in refusal(tmp_path)
 

@@ -38,8 +38,7 @@ from crammed.data.preparing.pack.packing_job import (
 from crammed.data.preparing.read.cleaned import CleanedText, Shard
 from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.ingest import read_and_clean
-from crammed.data.preparing.read.search import ignored_files
-from crammed.data.preparing.read.source import Source, open_sources
+from crammed.data.preparing.read.source import Source, describe_reading, open_sources
 from crammed.data.preparing.select.counting_job import all_counts
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.heldout_copies import without_copies, write_heldout_runs
@@ -111,13 +110,12 @@ def prepare(
     require_extras(data, tokenizer)
     elsewhere = any(source.is_remote for source in data.sources)
     sources = [] if elsewhere else open_sources(data)
-    if ignored := ignored_files(data):
-        listed = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
-        progress.line(f"sources  ignoring files of other formats: {listed}")
     with work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
         if elsewhere:
             data = fetched(data, folder, progress)
             sources = open_sources(data)
+        for line in describe_reading(sources, data):
+            progress.line(f"sources  {line}")
         held = extends or heldout
         given = GivenHeldout.given(held, data, folder, progress) if held else None
         preparation = _Preparation(

@@ -13,12 +13,12 @@ import pyarrow as pa
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.read.cleaned import CleanedText
-from crammed.data.preparing.read.search import printable
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.folders import WORK
 from crammed.files.locks import FolderLock
 from crammed.files.regular import refuse_link
+from crammed.formats.lines import printable
 
 
 class _Worthless(InputError):

@@ -30,17 +30,19 @@ def fetched(data: DataConfig, folder: Path, progress: Progress) -> DataConfig:
         InputError: an address names nothing, or cannot be reached.
     """
     sources = [
-        _copied(source, folder / "remote", progress) if source.is_remote else source
+        _copied(source, data, folder / "remote", progress) if source.is_remote else source
         for source in data.sources
     ]
     return data.model_copy(update={"sources": tuple(sources)})
 
 
-def _copied(source: SourceConfig, folder: Path, progress: Progress) -> SourceConfig:
+def _copied(
+    source: SourceConfig, data: DataConfig, folder: Path, progress: Progress
+) -> SourceConfig:
     remote, shown = Remote.at(source.path), without_secrets(source.path)
     files = remote.files()
     several = remote.is_glob or remote.is_folder
-    if several:
+    if several and (source.format or data.format) == "auto":
         files = [file for file in files if format_of(Path(file.below)) is not None]
     if not files:
         raise InputError(f"{shown} holds no file of a known format")

@@ -32,7 +32,7 @@ from crammed.data.preparing.read.source import FilePart, Part, Source, SourceCha
 from crammed.errors import InputError
 from crammed.files.folders import make_folder
 from crammed.files.hashes import json_hash
-from crammed.formats.lines import Tap
+from crammed.formats.streams import Tap
 from crammed.machine.engine import Engine
 from crammed.quantity import progress_rate
 from crammed.terminal.progress import Progress

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from crammed.formats.lines import STOP, Faults
 from crammed.keys import uniform
 
 CORPUS_CHARACTERS = 8_000_000
@@ -53,7 +54,7 @@ class PythonDocs:
 
     name = "python-docs"
 
-    def documents(self) -> Iterator[str]:
+    def documents(self, faults: Faults = STOP) -> Iterator[str]:
         yield from sorted(_pydoc_topics())
         for docstring in docstrings("corpus", CORPUS_CHARACTERS, PACKAGE_CHARACTERS):
             yield docstring.text
@@ -141,8 +142,7 @@ def _docstrings_of(path: Path) -> list[str]:
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Do not look for cycles among new objects: a syntax tree has none, and half the time is saved.
-    """
+    """Look for no cycles: syntax trees have none, and looking takes half the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -12,52 +12,117 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from crammed.config import DataConfig
+from crammed.config import FileFormat
 from crammed.errors import InputError
 from crammed.files.folders import inside
 from crammed.files.regular import read_text
-from crammed.formats.documents import READERS, format_of
-from crammed.formats.lines import COMPRESSIONS, File
+from crammed.formats.documents import READERS, format_of, has_suffix
+from crammed.formats.lines import File, printable
 from crammed.formats.records import is_json
+from crammed.formats.sniff import format_by_content
+from crammed.formats.streams import COMPRESSIONS
 from crammed.hints import did_you_mean
 
+_OF_RECORDS = frozenset((".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow"))
+_ABOUT_DATA = frozenset((".md", ".rst", ".html"))
 
-def find_files(name: str) -> list[Path]:
-    """The files of known formats that a path or a glob stands for, in reading order.
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which files of a folder are read, and as what.
+
+    Attributes:
+        format: the format of all files; auto goes by their names and contents.
+        text_field: the column that makes a table of text.
+    """
+
+    format: FileFormat = "auto"
+    text_field: str = "text"
+
+    def format_of(self, file: Path) -> str | None:
+        """The key in `READERS` for a file found in a folder; None if it is not data."""
+        if self.format != "auto":
+            return f".{self.format}"
+        if file.name == "dataset_dict.json":
+            return None
+        format = format_of(file)
+        try:
+            if format == ".json":  # without records it is taken for settings
+                is_pipe = not stat.S_ISREG(file.stat().st_mode)
+                return format if is_pipe or is_json(File(file, printable(file))) else None
+            if format is None and not has_suffix(file) and stat.S_ISREG(file.stat().st_mode):
+                return format_by_content(File(file, printable(file)), self.text_field)
+        except (InputError, OSError):
+            return format or ".txt"  # reading it will report what is wrong
+        return format
+
+
+@dataclass
+class Found:
+    """The files of a source in reading order, each with its key in `READERS`.
+
+    Attributes:
+        ignored: number of other files in folders, by suffix.
+    """
+
+    files: list[tuple[Path, str]] = field(default_factory=list)
+    ignored: Counter[str] = field(default_factory=Counter)
+
+    def ignore(self, file: Path) -> None:
+        """Count a file that is not read."""
+        self.ignored[printable(file.suffix or file.name)] += 1
+
+    def leave_out(self, is_other: Callable[[Path, str], bool]) -> None:
+        """Ignore files after all."""
+        for file, format in self.files:
+            if is_other(file, format):
+                self.ignore(file)
+        self.files = [each for each in self.files if not is_other(*each)]
+
+
+def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
+    """The files of known formats that a path or a glob stands for.
 
     Raises:
         InputError: there are none, one has a name that is not UTF-8, or a folder cannot be read.
     """
     path = Path(name).expanduser()
     shown = printable(name)
+    found = Found()
     try:
         if path.is_dir():
-            files = list(_search(path, _first_visit()))
-            if not files:
+            found.files = list(_search(path, _first_visit(), wanted, found))
+            if not found.files:
                 raise InputError(f"{shown} holds no file of a known format: {_known_formats()}")
         elif path.exists():
-            files = [path]
-            if format_of(path) is None:
-                raise InputError(f"{shown} is of no known format: {_known_formats()}")
+            named = format_of(path) if wanted.format == "auto" else None
+            if (format := named or wanted.format_of(path)) is None:
+                raise InputError(
+                    f"{shown} is of no known format: {_known_formats()}; name another with "
+                    "data.format=txt or the like"
+                )
+            found.files = [(path, format)]
         else:
-            files = _match(path)
+            _match(path, wanted, found)
     except OSError as error:
         raise InputError(f"{shown} cannot be read: {error.strerror}") from error
-    for file in files:
+    for file, _ in found.files:
         _check_name(file)
-    return files
+    if wanted.format == "auto" and any(format in _OF_RECORDS for _, format in found.files):
+        found.leave_out(_is_about_data)
+    return found
+
+
+def _is_about_data(file: Path, format: str) -> bool:
+    """Whether a file beside records describes them, such as README.md and LICENSE."""
+    return format in _ABOUT_DATA or (format == ".txt" and not has_suffix(file))
 
 
 def _known_formats() -> str:
     return f"{', '.join(READERS)}; text may be compressed: {', '.join(COMPRESSIONS)}"
-
-
-def printable(path: str | Path) -> str:
-    r"""A path for a message, with bytes that are not UTF-8 and control characters as ``\xNN``."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c >= " " and c != "\x7f" else f"\\x{ord(c):02x}" for c in text)
 
 
 def _check_name(file: Path) -> None:
@@ -90,8 +155,8 @@ def _first_visit() -> FirstVisit:
     return is_first
 
 
-def _match(pattern: Path) -> list[Path]:
-    """Files that match a glob, and files in folders that match it, sorted."""
+def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
+    """Find the files that match a glob, and files in folders that match it, sorted."""
     matches = sorted(set(_glob(pattern)))
     if not matches:
         beside = [printable(each.name) for each in pattern.parent.glob("*")]
@@ -100,15 +165,21 @@ def _match(pattern: Path) -> list[Path]:
             "a folder, a glob, - for standard input, python-docs, or hub:NAME"
         )
     enter = _first_visit()
-    inside_folders = [file for each in matches if each.is_dir() for file in _search(each, enter)]
-    alone = (each for each in matches if each.is_file() and _is_data(each))
+    formats = {
+        file: format
+        for each in matches
+        if each.is_dir()
+        for file, format in _search(each, enter, wanted, found)
+    }
+    for each in matches:
+        if each.is_file() and (format := wanted.format_of(each)) is not None:
+            formats[each] = format
     is_first = _first_visit()
-    files = [file for file in sorted({*inside_folders, *alone}) if is_first(file)]
-    if not files:
+    found.files = [(file, formats[file]) for file in sorted(formats) if is_first(file)]
+    if not found.files:
         raise InputError(
             f"{printable(pattern)} matches no file of a known format: {_known_formats()}"
         )
-    return files
 
 
 def _glob(pattern: Path) -> Iterator[Path]:
@@ -139,41 +210,32 @@ def _folders(folder: Path, is_first: FirstVisit) -> Iterator[Path]:
             yield from _folders(entry, is_first)
 
 
-def _search(folder: Path, is_first: FirstVisit) -> Iterator[Path]:
+def _search(
+    folder: Path, is_first: FirstVisit, wanted: Wanted, found: Found
+) -> Iterator[tuple[Path, str]]:
     """Files of known formats in a folder and the folders below it, sorted by path.
 
     For a folder that `datasets` saved, they are the files that it lists, in that order. Hidden
-    files and folders are ignored.
+    files and folders are ignored; `found` counts other files.
     """
     if not is_first(folder):
         return
     saved = _saved_by_datasets(folder)
     if saved:
-        yield from saved
+        for file in saved:
+            if (format := format_of(file)) is not None:
+                yield file, format
         return
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            yield from _search(entry, is_first)
-        elif _is_data(entry) and is_first(entry):
-            yield entry
-
-
-def ignored_files(data: DataConfig) -> Counter[str]:
-    """Number of files of unknown formats in the folders that are read, by suffix."""
-    others: Counter[str] = Counter()
-    for config in data.sources:
-        root = Path(config.path).expanduser()
-        if not (config.is_on_disk and root.is_dir()) or _saved_by_datasets(root):
-            continue
-        known = set(map(os.path.realpath, _search(root, _first_visit())))
-        for folder in _folders(root, _first_visit()):
-            for file in folder.iterdir():
-                seen = not file.name.startswith(".") and file.is_file()
-                if seen and os.path.realpath(file) not in known:
-                    others[printable(file.suffix or file.name)] += 1
-    return others
+            yield from _search(entry, is_first, wanted, found)
+        elif (format := wanted.format_of(entry)) is None:
+            if entry.is_file():
+                found.ignore(entry)
+        elif is_first(entry):
+            yield entry, format
 
 
 def _saved_by_datasets(folder: Path) -> list[Path]:
@@ -188,15 +250,3 @@ def _saved_by_datasets(folder: Path) -> list[Path]:
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return []
     return [inside(folder, name, printable(listing)) for name in names]
-
-
-def _is_data(file: Path) -> bool:
-    """Whether a file found in a folder is data; JSON without records is taken for settings."""
-    if format_of(file) != ".json":
-        return format_of(file) is not None
-    if file.name == "dataset_dict.json":
-        return False
-    try:
-        return not stat.S_ISREG(file.stat().st_mode) or is_json(File(file, printable(file)))
-    except (InputError, OSError):
-        return True  # reading it will report what is wrong

@@ -14,15 +14,15 @@ import shutil
 import stat
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from crammed.config import DataConfig, SourceConfig
+from crammed.config import DataConfig, SourceConfig, TextDocuments
 from crammed.data.preparing.read.python_docs import PythonDocs
-from crammed.data.preparing.read.search import find_files, printable
+from crammed.data.preparing.read.search import Wanted, find_files
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.hashes import sha256
@@ -31,14 +31,18 @@ from crammed.formats import hub
 from crammed.formats.blocks import LineBlock
 from crammed.formats.documents import (
     BINARY,
-    READERS,
+    WITHOUT_FIELDS,
     ReadOptions,
     cut_into_blocks,
-    format_of,
     read_block,
+    read_documents,
 )
-from crammed.formats.lines import COMPRESSIONS, File, Tap, read_faults
-from crammed.formats.records import is_json
+from crammed.formats.lines import STOP, Faults, File, printable, read_faults
+from crammed.formats.plain import SMALL, choose_documents
+from crammed.formats.sniff import format_by_content
+from crammed.formats.streams import COMPRESSIONS, Tap
+from crammed.formats.web import require_web
+from crammed.quantity import counted
 
 _COMPRESSED = 4
 """About how many bytes of text there are in a byte of a compressed file."""
@@ -64,8 +68,11 @@ class Part(Protocol):
         """What changes on this machine whenever the content does; quick to find out."""
         ...
 
-    def documents(self) -> Iterator[str]:
+    def documents(self, faults: Faults = STOP) -> Iterator[str]:
         """The documents, always in the same order.
+
+        Args:
+            faults: what to do about damaged records.
 
         Raises:
             InputError: the content is damaged or unexpected; names the file and the line.
@@ -82,6 +89,7 @@ class FilePart:
     format: str
     """Its key in `READERS`."""
     options: ReadOptions
+    """Whose `documents` is not auto for plain text."""
 
     def fingerprint(self) -> dict[str, Any]:
         self.check()
@@ -96,9 +104,9 @@ class FilePart:
         times = {"modified": now.st_mtime_ns, "changed": now.st_ctime_ns}
         return {"device": now.st_dev, "inode": now.st_ino, "bytes": now.st_size, **times}
 
-    def documents(self) -> Iterator[str]:
+    def documents(self, faults: Faults = STOP) -> Iterator[str]:
         self.check()
-        return READERS[self.format](self.file, self.options)
+        return read_documents(self.file, self.format, self.options, faults)
 
     @property
     def is_binary(self) -> bool:
@@ -119,9 +127,9 @@ class FilePart:
         self.check()
         return cut_into_blocks(self.file, self.format, self.options, size, taps)
 
-    def documents_of(self, block: LineBlock) -> Iterator[str]:
+    def documents_of(self, block: LineBlock, faults: Faults = STOP) -> Iterator[str]:
         """The documents of one of its blocks."""
-        return read_block(block, self.file, self.format, self.options)
+        return read_block(block, self.file, self.format, self.options, faults)
 
     def check(self) -> None:
         """Check what can be checked without reading the file.
@@ -138,7 +146,7 @@ class FilePart:
             raise InputError(f"{self.file.shown} is not a regular file: save its text in one")
         if found.st_size == 0:
             raise InputError(f"{self.file.shown} is empty")
-        if self.options.where and self.format == ".txt":
+        if self.options.where and self.format in WITHOUT_FIELDS:
             raise InputError(
                 f"{self.file.shown} is plain text, whose documents have no fields: leave `where` "
                 "out for it"
@@ -159,6 +167,8 @@ class Source:
     """Begin no further document once this many have been read; None for no limit."""
     reading: dict[str, Any]
     """What determines a part's documents besides its fingerprint, as plain values."""
+    ignored: Counter[str] = field(default_factory=Counter)
+    """Number of files in its folders that are of other formats, by suffix."""
 
 
 def open_sources(data: DataConfig) -> list[Source]:
@@ -175,6 +185,34 @@ def open_sources(data: DataConfig) -> list[Source]:
         replace(source, name=f"{source.name} ({number})") if names[source.name] > 1 else source
         for number, source in enumerate(sources, 1)
     ]
+
+
+_AS = {
+    "file": "taken as one document each",
+    "blank-line": "cut into documents at blank lines",
+    "line": "cut into documents at line ends",
+}
+
+
+def describe_reading(sources: Sequence[Source], data: DataConfig) -> Iterator[str]:
+    """What a user may not expect of how sources are read, in a line each."""
+    ignored: Counter[str] = sum((source.ignored for source in sources), Counter())
+    if ignored:
+        listed = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
+        more = ", ..." if len(ignored) > 5 else ""
+        yield f"ignoring files of other formats: {listed}{more}"
+    chosen = Counter(
+        part.options.documents
+        for source, config in zip(sources, data.sources, strict=True)
+        for part in source.parts
+        if isinstance(part, FilePart) and part.format == ".txt"
+        if (config.documents or data.documents) == "auto"
+    )
+    if chosen:
+        words = [
+            f"{counted(count, 'text file')} {_AS[kind]}" for kind, count in chosen.most_common()
+        ]
+        yield f"{', '.join(words)}; data.documents=blank-line, line or file changes it"
 
 
 def check_text(data: DataConfig) -> None:
@@ -195,6 +233,8 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         config.documents or data.documents, config.text_field or data.text_field, config.where
     )
     reading = asdict(options)
+    wanted = Wanted(config.format or data.format, options.text_field)
+    ignored: Counter[str] = Counter()
     parts: list[Part]
     if config.path == "python-docs":
         if config.where:
@@ -206,10 +246,11 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         reading = {**asdict(part.options), "rows_per_document": part.dataset.rows_per_document}
         parts = [part]
     elif config.path == "-":
-        name, parts = "standard-input", [_standard_input(options)]
+        name, parts = "standard-input", [_standard_input(options, wanted)]
     else:
         name = printable(Path(config.path).name or Path(config.path).resolve().name)
-        files = _file_parts(config.path, options)
+        files, ignored = _file_parts(config.path, options, wanted)
+        reading["several"] = _are_several(files)
         if data.unreadable == "stop":
             for file in files:
                 file.check()
@@ -221,19 +262,48 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         config.share,
         config.max_characters,
         reading,
+        ignored,
     )
 
 
-def _file_parts(name: str, options: ReadOptions) -> list[FilePart]:
-    return [
+def _file_parts(
+    name: str, options: ReadOptions, wanted: Wanted
+) -> tuple[list[FilePart], Counter[str]]:
+    found = find_files(name, wanted)
+    parts = [
         FilePart(
             printable(file.name),
             File(file.absolute(), printable(_below(file, name))),
-            format_of(file) or "",
+            format,
             options,
         )
-        for file in find_files(name)
+        for file, format in found.files
     ]
+    if any(part.format in (".html", ".warc") for part in parts):
+        require_web()
+    several = _are_several(parts)
+    return [_with_documents(part, several=several) for part in parts], found.ignored
+
+
+def _are_several(files: Sequence[FilePart]) -> bool:
+    """Whether there are several files of plain text, which changes what a small one is."""
+    return sum(file.format == ".txt" for file in files) > 1
+
+
+def _with_documents(part: FilePart, *, several: bool) -> FilePart:
+    """The part with a choice of what one document of it is, if it is plain text and that is open.
+
+    Args:
+        several: whether it is one of several such files, so that a small one is one document.
+    """
+    if part.format != ".txt" or part.options.documents != "auto":
+        return part
+    documents: TextDocuments = "blank-line"
+    with suppress(InputError, OSError):  # reading it will report what is wrong
+        part.check()
+        small = part.file.path.stat().st_size < SMALL
+        documents = "file" if several and small else choose_documents(part.file)
+    return replace(part, options=replace(part.options, documents=documents))
 
 
 def _below(file: Path, source: str) -> Path:
@@ -246,13 +316,20 @@ def _below(file: Path, source: str) -> Path:
     return Path(root.resolve().name) / file.relative_to(root)
 
 
-def _standard_input(options: ReadOptions) -> FilePart:
+def _standard_input(options: ReadOptions, wanted: Wanted) -> FilePart:
     file = File(_spooled(), "standard input")
     part = FilePart("standard-input", file, ".txt", options)
-    if file.path.stat().st_size and is_json(file):
-        part = FilePart(part.name, file, ".jsonl", options)
     part.check()
-    return part
+    format = f".{wanted.format}"
+    if wanted.format == "auto":
+        found = format_by_content(file, options.text_field)
+        if found is None:
+            raise InputError(
+                "standard input is of no known format: is it a binary file? Name its format with "
+                "data.format=txt or the like"
+            )
+        format = found
+    return _with_documents(replace(part, format=format), several=False)
 
 
 @functools.cache

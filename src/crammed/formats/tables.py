@@ -1,0 +1,221 @@
+"""Reads tables in text form: how their cells are separated and quoted is found by looking."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Literal
+
+from crammed.errors import InputError
+from crammed.formats import lines
+from crammed.formats.lines import STOP, Faults, File, Numbered, lines_of, open_lines
+from crammed.formats.records import Records
+
+_DELIMITERS = ",;\t|"
+_LOOKED_AT = 1 << 20  # characters
+_LONGEST_CELL = 100  # lines; a quotation mark that is not closed for longer does not begin a cell
+_MOST_SHOWN = 500  # characters of a list of names
+
+
+def csv_records(file: File, faults: Faults = STOP, text_field: str | None = None) -> Records:
+    """Rows of a table whose cells may be quoted, and whose first line names the columns.
+
+    Cells are separated by what is in the first line: commas, semicolons, tabs or vertical bars.
+
+    Args:
+        text_field: a column that there has to be, or its number if the first line is a row.
+    """
+    return _records(file, ".csv", faults, text_field)
+
+
+def tsv_records(file: File, faults: Faults = STOP) -> Records:
+    """Rows of a tab-separated table, whose first line names the columns.
+
+    There is no quoting, as in the tables of GLUE: a quotation mark is a character like any other,
+    and no cell holds a tab or a line break.
+    """
+    return _records(file, ".tsv", faults, None)
+
+
+def tabbed_records(file: File, faults: Faults, text_field: str) -> Records:
+    """As `tsv_records`, but cells are quoted if the file looks as if they are."""
+    return _records(file, "", faults, text_field)
+
+
+Kind = Literal[".csv", ".tsv", ""]
+
+
+def _records(file: File, kind: Kind, faults: Faults, text_field: str | None) -> Records:
+    csv.field_size_limit(lines.LARGEST)
+    with open_lines(file) as stream:
+        numbered = lines_of(stream, file)
+        head = _head(numbered)
+        texts = [line for _, line in head if isinstance(line, str)]
+        source = _Lines(chain(head, numbered))
+        hint = ""
+        if kind == ".csv":
+            rows = _quoted_rows(source, delimiter_of(texts), file, faults)
+        elif kind == "" and is_quoted(texts):
+            rows = _quoted_rows(source, "\t", file, faults)
+        else:
+            rows = _plain_rows(source, faults)
+            hint = "; no cell of this file is in quotation marks: write .csv if some need them"
+        yield from _named_cells(file, rows, faults, text_field, hint)
+
+
+class _Lines:
+    """Lines for a reader that goes on after one that cannot be read.
+
+    Attributes:
+        number: number of the line that was read last.
+    """
+
+    def __init__(self, numbered: Numbered) -> None:
+        self.number = 0
+        self._numbered = numbered
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        self.number, line = next(self._numbered)
+        if isinstance(line, InputError):
+            raise line
+        return line
+
+
+Rows = Iterator[tuple[int, list[str]]]
+"""Cells, with the number of the last line that they are from."""
+
+
+def _quoted_rows(source: _Lines, delimiter: str, file: File, faults: Faults) -> Rows:
+    reader = csv.reader(source, delimiter=delimiter, strict=True)
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            fault = InputError(
+                f"{file.shown}, line {source.number}: a broken row ({error}); cells with quotation "
+                'marks or line breaks must be quoted, as in "a ""word"" here"'
+            )
+            faults.found(fault)
+        except InputError as error:
+            faults.found(error)
+        else:
+            yield source.number, cells
+
+
+def _plain_rows(source: _Lines, faults: Faults) -> Rows:
+    while True:
+        try:
+            text = next(source).rstrip("\r\n")
+        except StopIteration:
+            return
+        except InputError as error:
+            faults.found(error)
+        else:
+            yield source.number, text.split("\t") if text else []
+
+
+def _named_cells(
+    file: File, rows: Rows, faults: Faults, text_field: str | None, hint: str
+) -> Records:
+    """Records of numbered rows; the first row that is not empty names the columns."""
+    columns: list[str] = []
+    for number, cells in rows:
+        if not cells:
+            continue
+        place = f"{file.shown}, line {number}"
+        if not columns:
+            columns = _columns(cells, place, text_field)
+            if columns is cells:
+                continue
+        if len(cells) == len(columns):
+            yield place, dict(zip(columns, cells, strict=True))
+        else:
+            fault = f"{len(cells)} cells in a row, but {len(columns)} columns in the first line"
+            faults.found(InputError(f"{place}: {fault}{hint}"))
+
+
+def _columns(cells: list[str], place: str, text_field: str | None) -> list[str]:
+    """The names that the first row gives to the columns, or else their numbers.
+
+    Raises:
+        InputError: two columns have the same name, or none has that of the text.
+    """
+    if text_field is None or text_field in cells:
+        _no_name_twice(cells, place)
+        return cells
+    if text_field.isdecimal() and 0 < int(text_field) <= len(cells):
+        return [str(number) for number in range(1, len(cells) + 1)]
+    names = " ".join(", ".join(cells).split())  # without line breaks
+    raise InputError(
+        f"{place}: no column {text_field!r} (it has: {names[:_MOST_SHOWN]}); name another with "
+        "data.text_field=NAME or, if this line is a row already, its number: data.text_field=1"
+    )
+
+
+def _no_name_twice(columns: list[str], place: str) -> None:
+    """Raise an `InputError` if two columns have the same name; unnamed columns are ignored."""
+    seen: set[str] = set()
+    for name in filter(None, columns):
+        if name in seen:
+            raise InputError(f"{place}: two columns are named {name!r}; rename or remove one")
+        seen.add(name)
+
+
+def _head(numbered: Numbered) -> list[tuple[int, str | InputError]]:
+    """The first lines, as far as is looked at."""
+    head, size = [], 0
+    for number, line in numbered:
+        head.append((number, line))
+        size += len(str(line))
+        if size >= _LOOKED_AT:
+            break
+    return head
+
+
+def delimiter_of(texts: Sequence[str]) -> str:
+    """What separates most cells in the first line that is not empty; a comma if nothing does."""
+    header = next((text for text in texts if text.strip()), "").replace("\r", " ")
+
+    def cells(delimiter: str) -> int:
+        return max((len(row) for row in csv.reader([header], delimiter=delimiter)), default=0)
+
+    return max(_DELIMITERS, key=cells)
+
+
+def is_quoted(texts: Sequence[str]) -> bool:
+    """Whether cells of a tab-separated table are quoted, given its first lines.
+
+    They are if rows have as many cells as the header only then; or if the header is quoted; or if
+    a quotation mark is doubled in a cell that is in quotation marks, and no cell contradicts.
+    """
+    texts = [text for text in texts if text.strip()]
+    rows = _rows_if_quoted(texts)
+    if not any('"' in text for text in texts) or len({len(row) for row in rows}) != 1:
+        return False
+    plain = [text.rstrip("\r\n").split("\t") for text in texts]
+    if len({len(row) for row in plain}) > 1:
+        return True
+    cells = (cell for row in plain for cell in row)
+    return all(cell[:1] == '"' for cell in plain[0]) or any(
+        cell[:1] == '"' and '""' in cell[1:-1] for cell in cells
+    )
+
+
+def _rows_if_quoted(texts: Sequence[str]) -> list[list[str]]:
+    """The rows by the rules of quoting; none if a row breaks them. The last may be cut off."""
+    reader = csv.reader(iter(texts), delimiter="\t", strict=True)
+    rows, ended = [], 0
+    try:
+        for row in reader:
+            rows.append(row)
+            ended = reader.line_num
+    except csv.Error:
+        if reader.line_num < len(texts) or len(texts) - ended > _LONGEST_CELL:
+            return []
+    return rows

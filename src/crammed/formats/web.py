@@ -1,0 +1,69 @@
+"""Reads the text of web pages in HTML."""
+
+from __future__ import annotations
+
+from crammed.errors import InputError
+from crammed.extras import import_extra
+from crammed.formats import lines
+from crammed.formats.lines import File, open_bytes
+
+
+def require_web() -> None:
+    """Check that web pages can be read.
+
+    Raises:
+        InputError: the library is missing; names the extra that installs it.
+    """
+    import_extra(
+        "resiliparse.extract.html2text",
+        "web",
+        "reading web pages",
+        ", or name the other files by their suffix, as in FOLDER/**/*.txt",
+    )
+
+
+def text_of_page(page: bytes, charset: str | None = None) -> str:
+    """The main content of an HTML page, without menus and the like.
+
+    Args:
+        charset: its encoding if it was sent along; otherwise the page is looked at.
+
+    Raises:
+        InputError: the library is missing; names the extra that installs it.
+    """
+    require_web()
+    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
+
+    tree = HTMLTree.parse_from_bytes(page, encoding_of(page, charset))
+    text: str = extract_plain_text(tree, main_content=True, list_bullets=False, alt_texts=False)
+    return text
+
+
+def encoding_of(page: bytes, charset: str | None = None) -> str:
+    """The encoding of a page or of text from the web."""
+    from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+
+    if charset and (name := map_encoding_to_html5(charset, fallback_utf8=False)):
+        return str(name)
+    if b"\x1b" not in page:  # the escapes of ISO-2022 are ASCII
+        try:
+            page.decode()
+        except UnicodeDecodeError:
+            pass
+        else:
+            return "utf-8"
+    return detect_encoding(page, from_html_meta=True) or "utf-8"
+
+
+def read_whole(file: File) -> bytes:
+    """The content of a file that is one document.
+
+    Raises:
+        InputError: the file is too long, or damaged.
+    """
+    with open_bytes(file) as stream:
+        data = stream.read(lines.LARGEST + 1)
+    if len(data) > lines.LARGEST:
+        raise InputError(f"{file.shown} has more than {lines.LARGEST:,} bytes: is it one document?")
+    return data

@@ -1,0 +1,149 @@
+"""Tables as programs write them: what separates their cells, and whether these are quoted."""
+
+from __future__ import annotations
+
+import csv
+import io
+import string
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from crammed.formats.lines import Faults, File
+from crammed.formats.tables import tabbed_records, tsv_records
+from support.samples import read, refusal
+
+TEXTS = [
+    "Der Hund; die Katze, das Haus.",
+    'Er sagte: "Nein", und ging.',
+    "A plain sentence",
+    "a\ttab",
+    "two\nlines, here",
+    "1,5 Mio. Euro; 3,4 %",
+    "Größe: „gut“",
+    'ends with "quote"',
+    '"Yes."',
+    "long, " * 50,
+]
+BARE = ["a b", "c, d", "e; f"] * 9
+
+
+def _pandas(texts: Sequence[str], **options: object) -> str:
+    table = pd.DataFrame({"id": range(len(texts)), "text": texts, "score": 1.5})
+    return str(table.to_csv(**options))
+
+
+def _minimal(texts: Sequence[str], mark: str, end: str, value: str = "1") -> str:
+    """As spreadsheets write tables: only the cells that need it are quoted."""
+    sink = io.StringIO(newline="")
+    writer = csv.writer(sink, delimiter=mark, lineterminator=end)
+    writer.writerows([("id", "text", "wert"), *((n, text, value) for n, text in enumerate(texts))])
+    return sink.getvalue()
+
+
+def _plain(columns: Sequence[str], cells: Sequence[str], mark: str) -> str:
+    rows = [mark.join(columns), *(mark.join((text, "1")) for text in cells)]
+    return "\n".join(rows) + "\n"
+
+
+def _r(texts: Sequence[str], mark: str) -> str:
+    """As R's write.table(qmethod="double") writes tables: all strings are quoted."""
+    rows = [("id", "text"), *enumerate(texts)]
+    quoted = [
+        mark.join(
+            '"' + cell.replace('"', '""') + '"' if isinstance(cell, str) else str(cell)
+            for cell in row
+        )
+        for row in rows
+    ]
+    return "\n".join(quoted) + "\n"
+
+
+GLUE = [
+    "hide new secretions",
+    "\" it 's great",
+    'a " quoted " word',
+    '"all of it"',
+    'What is 2" long',
+]
+SAMPLES: dict[str, tuple[str, list[str]]] = {
+    "pandas.csv": (_pandas(TEXTS, index=False), TEXTS),
+    "pandas-index.csv": (_pandas(TEXTS), TEXTS),
+    "pandas.tsv": (_pandas(TEXTS, sep="\t", index=False), TEXTS),
+    "pandas-crlf.tsv": (_pandas(TEXTS, sep="\t", index=False, lineterminator="\r\n"), TEXTS),
+    "pandas-all.tsv": (_pandas(TEXTS, sep="\t", index=False, quoting=csv.QUOTE_ALL), TEXTS),
+    "r.csv": (_r(TEXTS, ","), TEXTS),
+    "r2.csv": (_r(TEXTS, ";"), TEXTS),
+    "r.tsv": (_r(TEXTS, "\t"), TEXTS),
+    "r-bare.tsv": (_r(BARE, "\t"), BARE),
+    "excel.csv": (_minimal(TEXTS, ",", "\r\n"), TEXTS),
+    "excel-german.csv": ("\ufeff" + _minimal(TEXTS, ";", "\r\n", "1,5"), TEXTS),
+    "excel-unicode.tsv": (_minimal(TEXTS, "\t", "\r\n", "1,5"), TEXTS),
+    "libreoffice-tab.csv": (_minimal(TEXTS, "\t", "\n"), TEXTS),
+    "pipe.csv": (_minimal(TEXTS, "|", "\n"), TEXTS),
+    "short.csv": (
+        "text;label\r\nEin Satz, mit Komma, und noch eins.;1\r\n",
+        ["Ein Satz, mit Komma, und noch eins."],
+    ),
+    "one-column.csv": ('text\n"Ein Satz, mit Komma; ja"\nb\n', ["Ein Satz, mit Komma; ja", "b"]),
+    "old-mac.csv": (_minimal(TEXTS[:3], ";", "\r"), TEXTS[:3]),
+    "sst2.tsv": (_plain(("text", "label"), GLUE * 9, "\t"), GLUE * 9),
+    "quoted-sentences.tsv": (
+        _plain(("text", "label"), ['"Yes."', "no", '"No, it is."'], "\t"),
+        ['"Yes."', "no", '"No, it is."'],
+    ),
+    "never-closed.tsv": (
+        _plain(("text", "label"), ['"So', "no", 'a ""b"" c'], "\t"),
+        ['"So', "no", 'a ""b"" c'],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_tables_of_many_programs(tmp_path: Path, name: str) -> None:
+    content, texts = SAMPLES[name]
+    (tmp_path / name).write_text(content, "utf-8", newline="")
+    assert read(tmp_path / name) == texts
+    (tmp_path / name).write_text(content.removeprefix("\ufeff"), "utf-16", newline="")
+    assert read(tmp_path / name) == texts, "as Excel saves Unicode text"
+
+
+def test_tables_of_tasks_are_never_quoted(tmp_path: Path) -> None:
+    """What `tabbed_records` takes for quoted, a task still reads byte for byte."""
+    file = File(tmp_path / "a.tsv", "a.tsv")
+    file.path.write_text('text\tlabel\n"a ""b"" c"\t1\n')
+    assert [record["text"] for _, record in tsv_records(file)] == ['"a ""b"" c"']
+    assert [record["text"] for _, record in tabbed_records(file, Faults(), "text")] == ['a "b" c']
+
+
+def test_a_table_without_names_of_columns(tmp_path: Path) -> None:
+    for name, mark in (("a.csv", ";"), ("a.tsv", "\t")):
+        (tmp_path / name).write_text("1;Der erste Satz.\n2;Der zweite Satz.\n".replace(";", mark))
+        said = refusal(tmp_path / name)
+        assert f"{name}, line 1: no column 'text' (it has: 1, Der erste Satz.)" in said
+        assert "data.text_field=NAME or, if this line is a row already, its number" in said
+        assert read(tmp_path / name, text_field="2") == ["Der erste Satz.", "Der zweite Satz."]
+        assert read(tmp_path / name, text_field="2", where={"1": ["2"]}) == ["Der zweite Satz."]
+        assert "no column '3'" in refusal(tmp_path / name, text_field="3")
+
+
+def test_a_table_of_a_windows_program_says_how_to_convert_it(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("text;wert\nGröße;1\n".encode("cp1252"))
+    assert "line 2: not UTF-8 text" in refusal(tmp_path / "a.csv")
+    assert "iconv -f WINDOWS-1252 -t UTF-8" in refusal(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_cell_that_nothing_ends_does_not_fill_the_memory(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crammed.formats.lines.LARGEST", 2_000)
+    letters = string.ascii_letters * 10 + "\n"
+    (tmp_path / name).write_text('text\n"' + letters * 10)
+    wrong = "field larger than field limit" if name == "a.csv" else ""
+    if wrong:
+        assert wrong in refusal(tmp_path / name)
+    (tmp_path / name).write_text("text\n" + letters[:-1] * 9 + "\n")
+    assert f"{name}, line 2: longer than 2,000 bytes" in refusal(tmp_path / name)
