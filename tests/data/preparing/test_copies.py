@@ -193,6 +193,21 @@ def test_short_documents_are_copies_only_if_they_are_the_same() -> None:
     assert copied([["!", "?"], []], [["..."], *held]) == []
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2009", "\u00ad \u200b"])
+def test_other_white_space_hides_no_copy(space: str) -> None:
+    held = [prose(60, seed) for seed in range(5)]
+    train = [[space.join(words)] for words in [*held, prose(60, 9)]]
+    assert copied(train, held) == list(range(5))
+
+
+@pytest.mark.parametrize("letters", ["กขคงจฉชซฌญดต", "あいうえおかきく", "日本語国人年大十"])
+def test_copies_are_found_where_no_spaces_are_written(letters: str) -> None:
+    draw = random.Random(1)
+    held, other = ("".join(draw.choices(letters, k=200)) for _ in range(2))
+    changed = held[:100] + held[101:]
+    assert copied([["ก" + changed], [other]], [[held]]) == [0]
+
+
 def test_a_run_does_not_go_on_in_the_next_document() -> None:
     held = prose(26, 0)
     halves = [held[:12], held[12:24], held[24:]]

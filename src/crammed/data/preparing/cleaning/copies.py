@@ -1,19 +1,20 @@
 """Finds documents that repeat held-out text.
 
-A document is compared by its runs: every 13 consecutive words, in lower case and without
-punctuation. A document of fewer words is a single run.
+A document is compared by its runs: every 13 consecutive words (`words_of`). A document of fewer
+words is a single run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.data.preparing.cleaning.downstream import normalised_words
+from crammed.data.preparing.cleaning.words import words_of
 from crammed.data.tokenization.chunks import ChunkedText
 
 RUN = 13
@@ -47,11 +48,7 @@ class Runs:
     @classmethod
     def of(cls, text: ChunkedText) -> Runs:
         """The runs of chunked text; takes about 40 bytes of memory for each word."""
-        by_chunk = np.fromiter(map(_word_hash, text.unique), np.uint64, len(text.unique))
-        words = by_chunk[text.codes]
-        is_word = words != 0
-        ends = np.concatenate([[0], np.cumsum(is_word)])[text.ends]
-        words = words[is_word]
+        words, ends = _hashed_words(text)
         across = np.zeros(len(words), np.bool_)  # runs that would continue into the next document
         for words_left in range(1, RUN):
             across[(ends - words_left)[ends >= words_left]] = True
@@ -66,10 +63,17 @@ class Runs:
         return cls(every, places, ends)
 
 
-def _word_hash(chunk: str) -> int:
-    """Hash of a chunk's letters and digits; 0 if it has neither."""
-    word = "".join(normalised_words(chunk))
-    return crc32(word.encode()) + 1 if word else 0
+def _hashed_words(text: ChunkedText) -> tuple[Hashes, _Integers]:
+    """Hashes of the words of all documents, joined, and the number of words up to each end."""
+    by_chunk = [[crc32(word.encode()) for word in words_of(chunk)] for chunk in text.unique]
+    hashes = np.fromiter(chain.from_iterable(by_chunk), np.uint64)
+    counts = np.fromiter(map(len, by_chunk), np.int64, len(by_chunk))
+    starts = np.cumsum(counts) - counts
+    here = counts[text.codes]
+    ends = np.concatenate([[0], np.cumsum(here)])
+    # The word at place p, in chunk number c, is at p - ends[c] + its chunk's start.
+    places = np.repeat(starts[text.codes] - ends[:-1], here) + np.arange(ends[-1])
+    return hashes[places], ends[text.ends]
 
 
 def _joined(words: Hashes, places: _Integers, length: int) -> Hashes:

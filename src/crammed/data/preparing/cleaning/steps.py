@@ -14,7 +14,6 @@ without spaces, such as Chinese, are out of their scope: they would drop all suc
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from crammed.config import CleanConfig
 from crammed.data.preparing.cleaning.downstream import Downstream, fingerprint
+from crammed.data.preparing.cleaning.unicode import normalise
 
 
 @dataclass(frozen=True)
@@ -101,32 +101,6 @@ class Cleaner:
 
 def _unless_empty(text: str) -> str | None:
     return text if text.strip() else None
-
-
-# ---- unicode
-
-_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # category Cc except tab and newline
-_INVISIBLE = "\u200b\u2060\ufeff"  # no width; not the joiners, which scripts such as Persian need
-_DAMAGED = "\ufffd\ud800-\udfff"  # undecodable bytes, lone surrogates
-_REMOVED = re.compile(f"[{_CONTROLS}{_INVISIBLE}{_DAMAGED}]")
-_REMOVED_ASCII = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), 0x7F])
-
-
-def normalise(text: str) -> str:
-    r"""The text in normal form C, with \n for line breaks and without invisible characters.
-
-    Removes control characters other than tab and newline, characters without width, U+FFFD, lone
-    surrogates, and spaces at the end of lines. Applying it again changes nothing.
-    """
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if text.isascii():
-        text = text.translate(_REMOVED_ASCII)
-    else:
-        text = unicodedata.normalize("NFC", _REMOVED.sub("", text))
-    if " \n" in text or "\t\n" in text:
-        text = "\n".join([line.rstrip(" \t") for line in text.split("\n")])
-    return text.rstrip(" \t")
 
 
 # ---- gopher

@@ -1,0 +1,58 @@
+"""Step ``unicode``: one spelling of the same text, without characters that cannot be seen."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from unicodedata import combining, normalize
+
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # category Cc except tab and newline
+_INVISIBLE = "\u200b\u2060\ufeff"  # no width; not the joiners, which scripts such as Persian need
+_DAMAGED = "\ufffd\ud800-\udfff"  # undecodable bytes, lone surrogates
+_REMOVED = re.compile(f"[{_CONTROLS}{_INVISIBLE}{_DAMAGED}]")
+_REMOVED_ASCII = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), 0x7F])
+
+
+def normalise(text: str) -> str:
+    r"""The text in normal form C, with \n for line breaks and without invisible characters.
+
+    Removes control characters other than tab and newline, characters without width, U+FFFD, lone
+    surrogates, and spaces at the end of lines. Applying it again changes nothing.
+    """
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if text.isascii():
+        text = text.translate(_REMOVED_ASCII)
+    else:
+        text = normalize("NFC", _marks_in_order(_REMOVED.sub("", text)))
+    if " \n" in text or "\t\n" in text:
+        text = "\n".join([line.rstrip(" \t") for line in text.split("\n")])
+    return text.rstrip(" \t")
+
+
+_MANY_MARKS, _STRIDE = 32, 8
+_LAST_MARK = 0x1FFFF
+"""No combining mark has a larger number."""
+
+
+@cache
+def _runs_of_marks(shortest: int) -> re.Pattern[str]:
+    """Finds this many or more combining marks, or what decomposes into some, in a row."""
+    every = map(chr, range(0x300, _LAST_MARK + 1))
+    marks = re.escape("".join(each for each in every if combining(normalize("NFD", each)[0])))
+    return re.compile(f"[{marks}]{{{shortest},}}")
+
+
+def _marks_in_order(text: str) -> str:
+    """The same text for `normalize`, whose time grows with the square of a run of marks.
+
+    It takes no longer for marks that are sorted by their classes, as normal forms have them.
+    """
+    if not _runs_of_marks(_MANY_MARKS // _STRIDE).search(text[::_STRIDE]):
+        return text  # which every long run would leave there
+    return _runs_of_marks(_MANY_MARKS).sub(_in_order, text)
+
+
+def _in_order(run: re.Match[str]) -> str:
+    parts = "".join([normalize("NFD", each) for each in run[0]])
+    return "".join(sorted(parts, key=combining))

@@ -1,0 +1,61 @@
+"""Words are told apart in every script, whatever separates them."""
+
+from __future__ import annotations
+
+import random
+from unicodedata import normalize
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crammed.data.preparing.cleaning.words import LONGEST, words_of
+from crammed.data.tokenization.chunks import cut_into_chunks
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("It's (not) A_TEST-case.", "it s not a test case"),
+        ("one\u00a0two\u2003three\u3000four\nfive\x85six", "one two three four five six"),
+        ("Größe, „naïve“ CAFÉ e\u0301\u0323", "grosse naive cafe e"),
+        ("soft\u00adhyphen\u200b \ufeffmark \x01con\x02trol", "softhyphen mark control"),
+        ("\uff37\uff29\uff24\uff25 \uff14\uff12 \ufb01ne", "wide 42 fine"),
+        ("中文\uff0c一二", "中 文 一 二"),
+        ("हिन्दी भाषा", "हनद भष"),
+        ("한국어는 있다", "한국어는 있다"),
+    ],
+)
+def test_words(text: str, words: str) -> None:
+    assert [normalize("NFC", word) for word in words_of(text)] == words.split()
+
+
+SCRIPTS = [
+    "กขคงจฉชซฌญดตถทธนบปผพฟภมยรลวศสหอ",
+    "あいうえおかきくけこさしすせそなにぬねの",
+    "ꦏꦒꦔꦕꦗꦚꦠꦢꦤꦥ",
+]
+
+
+@pytest.mark.parametrize("letters", SCRIPTS)
+def test_a_passage_without_spaces_is_cut_alike_wherever_it_stands(letters: str) -> None:
+    draw = random.Random(0)
+    passage, before, after = ("".join(draw.choices(letters, k=200)) for _ in range(3))
+    alone, within = words_of(passage), words_of(before + passage + after)
+    assert len(alone) > 10
+    assert " ".join(alone[1:-1]) in " ".join(within)
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_words_are_those_of_the_parts_between_spaces(one: str, other: str) -> None:
+    assert words_of(f"{one} {other}") == words_of(one) + words_of(other)
+
+
+@given(st.lists(st.text("aé\u0301\u00a0 ,_一\u0e01\u3042", max_size=30), min_size=1, max_size=4))
+def test_words_are_those_of_the_chunks(texts: list[str]) -> None:
+    """A long stretch of letters may be cut elsewhere if it is only a part of a chunk."""
+    for text in texts:
+        chunks = cut_into_chunks([text])
+        pieces = [word for code in chunks.codes for word in words_of(chunks.unique[code])]
+        if all(len(word) <= LONGEST for word in text.split()):
+            assert pieces == words_of(text)
