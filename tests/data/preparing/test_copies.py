@@ -19,11 +19,13 @@ from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
 from crammed.data.preparing.cleaning.copies import (
+    LONG,
     MOST_DOCUMENTS,
     RUN,
+    SHORT,
     HeldoutRuns,
     Runs,
-    heldout_hashes,
+    heldout_runs,
 )
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.select.selection_job import Selected, SelectJob, select_shard
@@ -76,8 +78,8 @@ def near(one: list[str], other: list[str]) -> bool:
 def copied(train: list[list[str]], held: list[list[str]]) -> list[int]:
     """The numbers of the training documents that repeat the held-out ones."""
     text = cut_into_chunks([" ".join(words) for words in train])
-    hashes = heldout_hashes([cut_into_chunks([" ".join(words) for words in held])])
-    return list(map(int, HeldoutRuns(hashes).matches(text).copies()))
+    runs = HeldoutRuns(heldout_runs([cut_into_chunks([" ".join(words) for words in held])]))
+    return list(map(int, runs.matches(text).copies(runs)))
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
@@ -184,13 +186,44 @@ def test_a_quotation_does_not_make_a_copy_and_a_large_part_does() -> None:
     assert copied([quoting, repeating, prose(300, 5)], [held]) == [1]
 
 
-def test_short_documents_are_copies_only_if_they_are_the_same() -> None:
+@pytest.mark.parametrize("words", [28, 40, 111, 500])
+def test_a_word_changed_in_every_dozen_hides_no_copy(words: int) -> None:
+    held = [prose(words, seed) for seed in range(12)]
+    train = [
+        [f"other{place}" if place % 12 == seed else word for place, word in enumerate(each)]
+        for seed, each in enumerate(held)
+    ]
+    assert copied([*train, prose(words, 99)], held) == list(range(12))
+
+
+@pytest.mark.parametrize("words", [RUN, 12, LONG, 25, SHORT, SHORT + 1, 60])
+def test_a_copy_is_found_in_much_other_text(words: int) -> None:
+    held = prose(words, 0)
+    other = [prose(3 * words, seed) for seed in (1, 2)]
+    half = held[: (words + 1) // 2]
+    train = [[*other[0], *held, *other[1]], [*other[1], *half, *other[0]]]
+    assert copied(train, [prose(50, 3), held]) == ([0] if len(half) < LONG else [0, 1])
+
+
+@pytest.mark.parametrize("words", range(RUN, SHORT + 3))
+def test_a_word_changed_added_or_left_out_hides_no_short_copy(words: int) -> None:
+    held = prose(words, words)
+    changed = [[*held[:n], "other", *held[n + 1 :]] for n in range(words)]
+    shorter = [held[:n] + held[n + 1 :] for n in range(words)]
+    longer = [[*held[:n], "other", *held[n:]] for n in range(words + 1)]
+    two = [["other", *held[1:4], "other", *held[5:]]] if words < LONG else []
+    for train in (changed, shorter, longer):
+        assert copied([*train, *two], [prose(9, 0), held]) == list(range(len(train)))
+
+
+def test_shorter_documents_are_copies_only_if_they_are_the_same() -> None:
     held = [prose(n, n) for n in range(1, RUN)]
     same = [[f"{word.upper()}," for word in words] for words in held]
     assert copied(same, held) == list(range(len(held)))
-    longer = [[*words, "more"] for words in held]
+    longer = [[*words, "more"] for words in held[:-1]]
     assert copied(longer, held) == []
     assert copied([["!", "?"], []], [["..."], *held]) == []
+    assert copied([["a"]], [[]]) == copied([["a"]], []) == []
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2009", "\u00ad \u200b"])
@@ -209,52 +242,116 @@ def test_copies_are_found_where_no_spaces_are_written(letters: str) -> None:
 
 
 def test_a_run_does_not_go_on_in_the_next_document() -> None:
-    held = prose(26, 0)
-    halves = [held[:12], held[12:24], held[24:]]
-    assert copied(halves, [held]) == []
-    assert copied([held[:13], [], held[13:]], [held]) == [0, 2]
+    held = prose(28, 0)
+    parts = [held[:7], held[7:14], held[14:21], held[21:]]
+    assert copied(parts, [held]) == []
+    assert copied([held[:14], [], held[14:]], [held]) == [0, 2]
+    assert copied([held], [*parts]) == []
 
 
 @given(
-    words=st.integers(2 * RUN, 120),
+    words=st.integers(RUN, 120),
     seed=st.integers(0, 10**6),
     before=st.lists(st.integers(0, 30), max_size=5),
 )
-def test_a_variant_of_two_runs_or_more_is_found_wherever_it_stands(
-    words: int, seed: int, before: list[int]
-) -> None:
+def test_a_variant_is_found_wherever_it_stands(words: int, seed: int, before: list[int]) -> None:
     held = prose(words, seed)
     others = [prose(n, seed + 1 + place) for place, n in enumerate(before)]
     train = [*others, variant(held, seed), prose(50, seed + 100)]
     assert copied(train, [prose(30, seed + 101), held]) == [len(others)]
 
 
-@given(st.lists(st.lists(st.sampled_from("ab"), max_size=40), max_size=12))
+@given(st.lists(st.lists(st.sampled_from("ab"), max_size=2 * SHORT), max_size=12))
 def test_runs_are_those_of_a_plain_count(texts: list[list[str]]) -> None:
-    text = cut_into_chunks([" ".join(words) for words in texts])
-    runs = Runs.of(text)
-    expected = [
-        tuple(words[n : n + RUN])
-        for words in texts
-        if words
-        for n in range(max(1, len(words) - RUN + 1))
-    ]
-    assert len(runs.hashes) == len(expected)
-    assert len(set(runs.hashes.tolist())) == len(set(expected))
-    assert np.diff(runs.ends, prepend=0).tolist() == [len(words) for words in texts]
+    runs = Runs.of(cut_into_chunks([" ".join(words) for words in texts]))
+    expected: set[tuple[str, tuple[str, ...], int, int]] = set()
+    for number, words in enumerate(texts):
+        for place in range(len(words) - RUN + 1):
+            expected.add(("run", tuple(words[place : place + RUN]), number, place))
+        if 0 < len(words) <= SHORT:
+            expected.add(("whole", tuple(words), number, -1))
+        if RUN <= len(words) <= SHORT:
+            for place in range(len(words)):
+                shorter = tuple(words[:place] + words[place + 1 :])
+                expected.add(("whole", shorter, number, -1))
+    found = set(
+        zip(runs.hashes.tolist(), runs.documents.tolist(), runs.places.tolist(), strict=True)
+    )
+    assert len(found) == len(expected)
+    assert len({each[0] for each in found}) == len({each[:2] for each in expected})
+    assert sorted(each[1:] for each in found) == sorted(each[2:] for each in expected)
+    assert runs.words.tolist() == list(map(len, texts))
+
+
+def test_text_made_of_templates_is_no_copy_of_other_such_text() -> None:
+    draw = random.Random(0)
+    lines = [prose(RUN, seed) for seed in range(300)]
+    one, other = (
+        [word for line in draw.choices(lines, k=600) for word in (*line, str(draw.random()))]
+        for _ in range(2)
+    )
+    assert copied([one, prose(20, 1) + other], [other]) == [1]
+
+
+def plain_copies(train: list[list[str]], held: list[list[str]]) -> list[int]:
+    """The rule, written word by word: its reference implementation."""
+
+    def covered(words: list[str], other: list[list[str]], passage: int) -> int:
+        """The words in passages of which every run is a run of the others."""
+        known = {tuple(each[n : n + RUN]) for each in other for n in range(len(each) - RUN + 1)}
+        inside: set[int] = set()
+        for begin in range(len(words) - passage + 1):
+            runs = range(begin, begin + passage - RUN + 1)
+            if all(tuple(words[n : n + RUN]) in known for n in runs):
+                inside.update(range(begin, begin + passage))
+        return len(inside)
+
+    def much(words: list[str], other: list[str]) -> bool:
+        least = min(max(LONG, len(words) / 2), len(words))
+        return len(words) >= RUN and covered(words, [other], RUN) >= least
+
+    def wholes(words: list[str]) -> set[tuple[str, ...]]:
+        if not 0 < len(words) <= SHORT:
+            return set()
+        less = range(len(words)) if len(words) >= RUN else ()
+        return {tuple(words), *(tuple(words[:n] + words[n + 1 :]) for n in less)}
+
+    def is_copy(words: list[str]) -> bool:
+        if any(wholes(words) & wholes(each) for each in held):
+            return True
+        shared = covered(words, held, LONG)
+        if shared and shared >= 0.2 * len(words):
+            return True
+        return any(much(words, each) or much(each, words) for each in held)
+
+    return [number for number, words in enumerate(train) if is_copy(words)]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 8), max_size=6), max_size=4),
+    st.lists(st.lists(st.integers(0, 8), max_size=6), max_size=4),
+)
+def test_copies_are_those_of_the_plain_rule(one: list[list[int]], other: list[list[int]]) -> None:
+    """Documents are made of pieces of one text and of a word of their own."""
+    text = prose(45, 0)
+    pieces = [text[5 * n : 5 * n + 5] for n in range(8)] + [["own"]]
+    train, held = (
+        [[word for number in each for word in pieces[number]] for each in texts]
+        for texts in (one, other)
+    )
+    assert copied(train, held) == plain_copies(train, held)
 
 
 def test_matches_count_documents_and_not_occurrences() -> None:
     held = prose(RUN, 0)
     train = [held + prose(20, n) + held for n in range(1, MOST_DOCUMENTS + 1)]
-    text = cut_into_chunks([" ".join(words) for words in train])
-    hashes = heldout_hashes([cut_into_chunks([" ".join(held)])])
-    matches = HeldoutRuns(hashes).matches(text)
-    runs, documents = matches.spread()
-    assert (runs.tolist(), documents.tolist()) == ([0], [MOST_DOCUMENTS])
-    assert len(matches.copies()) == MOST_DOCUMENTS
-    nothing = matches.of_runs(np.array([False]))
-    assert nothing.copies().tolist() == nothing.spread()[0].tolist() == []
+    runs = HeldoutRuns(heldout_runs([cut_into_chunks([" ".join(held)])]))
+    matches = runs.matches(cut_into_chunks([" ".join(words) for words in train]))
+    numbers, documents = matches.spread()
+    assert (len(numbers), documents.tolist()) == (1, [MOST_DOCUMENTS])
+    assert len(matches.copies(runs)) == MOST_DOCUMENTS
+    nothing = matches.of_runs(np.zeros(len(runs.hashes), np.bool_))
+    assert nothing.copies(runs).tolist() == nothing.spread()[0].tolist() == []
 
 
 def test_runs_on_corpora_of_older_versions_say_that_copies_were_kept(corpus: Corpus) -> None:

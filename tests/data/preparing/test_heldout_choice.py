@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
+from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.select.heldout_choice import SEAM, choose_heldout, heldout_beginning
+from crammed.data.preparing.select.selection import WEIGHT_STEP
 from crammed.data.preparing.select.selection_job import SelectJob, documents_to_pack, select_shard
 from crammed.data.show import describe_corpus
 from crammed.errors import InputError
@@ -100,7 +102,7 @@ def test_a_huge_document_is_skipped_and_short_ones_are_held_out(
     make_corpus: Callable[..., Corpus],
 ) -> None:
     huge = "\n".join(sentences(16_000, seed=1))
-    corpus = make_corpus([huge, *documents(300)])
+    corpus = make_corpus([huge, *documents(300)], "data.heldout_copies=keep")
     assert 0.03 < share(corpus) <= 0.05
     assert huge not in held_out(corpus)
     assert corpus.manifest["characters"] > len(huge)
@@ -185,10 +187,10 @@ def test_a_document_is_cut_at_the_best_place(text: str, begins: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 300])
 def test_the_share_is_said(tmp_path: Path, count: int) -> None:
-    """While preparing, in the manifest, and by `data show`; before copies are dropped."""
+    """While preparing, in the manifest, and by `data show`."""
     texts = [" ".join(documents(1000 // count, seed=n % 290)) + f" {n}." for n in range(count)]
     source = write_jsonl(tmp_path / "text.jsonl", texts)
-    config = tiny(data={"sources": [str(source)]})
+    config = tiny("crammed", "data.heldout_copies=keep", data={"sources": [str(source)]})
     said = io.StringIO()
     corpus = driver.prepare(config.data, config.tokenizer, tmp_path / "c", Progress(said))
     heldout = corpus.manifest["heldout"]
@@ -228,3 +230,28 @@ def test_lines_are_named_where_text_is_plain(
     said = f"too little text: {count} characters in all, too few to train on some and hold out oth"
     assert str(caught.value).startswith(said)
     assert str(caught.value).partition("others")[2] == (hint and f"{hint}data.documents=line")
+
+
+def test_what_a_weight_leaves_out_is_not_counted_as_text(tmp_path: Path) -> None:
+    """A tenth of the documents is packed, and the held-out ones are a share of that."""
+    source = write_jsonl(tmp_path / "text.jsonl", documents(2000))
+    config = tiny("crammed", data={"sources": [{"path": str(source), "weight": 0.1}]})
+    corpus = prepare(config.data, config.tokenizer, tmp_path / "made", SILENT, config.compute)
+    assert 0.03 < share(corpus) <= 0.05
+    assert corpus.manifest["heldout"]["share"] == pytest.approx(share(corpus))
+    step = next(step for step in corpus.manifest["steps"] if step["step"] == WEIGHT_STEP)
+    assert 1700 < step["dropped"] < 1900
+    kept = corpus.manifest["documents"] + corpus.manifest["heldout"]["documents"]
+    assert (step["kept"], kept + step["dropped"]) == (kept, 2000)
+    assert WEIGHT_STEP in dict(describe_corpus(corpus))["dropped"]
+
+
+def test_the_share_is_that_of_the_text_without_copies(make_corpus: Callable[..., Corpus]) -> None:
+    """Two of three documents are variants of others, of which many are held out."""
+    draw = random.Random(0)
+    words = [f"{one}{other}" for one in "abcdefghij" for other in "klmnopqrst"]
+    texts = [" ".join(draw.choices(words, k=30)) for _ in range(200)]
+    texts += [f"{text} {end}" for text in texts for end in ("one", "two")]
+    corpus = make_corpus(texts, "data.heldout_fraction=0.2")
+    assert corpus.manifest["heldout"]["share"] == pytest.approx(share(corpus))
+    assert share(corpus) > 0.25

@@ -162,7 +162,8 @@ def test_a_damaged_corpus_is_noticed(tmp_path: Path, text_file: Path) -> None:
 def test_lines_as_documents(tmp_path: Path) -> None:
     file = tmp_path / "lines.txt"
     file.write_text("\n".join(sentences(500)))
-    config = tiny("crammed", "data.documents=line", data={"sources": [str(file)]})
+    options = ["data.documents=line", "data.heldout_copies=keep"]
+    config = tiny("crammed", *options, data={"sources": [str(file)]})
     made = prepare(config.data, config.tokenizer, tmp_path / "c", SILENT)
     assert made.manifest["documents"] + made.manifest["heldout"]["documents"] == 500
 
@@ -417,7 +418,7 @@ def test_what_repeats_in_held_out_text_is_cut_out_of_it(make_corpus: Callable[..
     pytest.importorskip("pydivsufsort")
     passage = " ".join(sentences(8, seed=5))
     texts = [f"{text} {passage} Number {n}." for n, text in enumerate(documents(200))]
-    corpus = make_corpus(texts, "data.clean.substring=200")
+    corpus = make_corpus(texts, "data.clean.substring=200", "data.heldout_copies=keep")
     found = corpus.tokenizer.decode(_everything(corpus)) + _heldout(corpus).lower()
     assert found.count(passage.lower()[20:60]) == 1
 

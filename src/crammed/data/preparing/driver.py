@@ -201,7 +201,6 @@ class _Preparation:
         out: Path,
     ) -> None:
         """Make the corpus from cleaned text."""
-        self.progress.line(f"held out  {selection.describe_heldout()}")
         made = self.folder / f"made-{self._identity(text, supplied)}"
         corpus, publishing = made / "corpus", made / "publishing"
         if publishing.exists():  # a call was killed there and may have moved files away
@@ -234,6 +233,7 @@ class _Preparation:
         for line in mixed.description:
             self.progress.line(f"mix  {line}")
         shards = _selected_shards(text, mixed.selection, made)
+        self.progress.line(f"held out  {mixed.selection.describe_heldout()}")
         if self.given is not None:
             shutil.copyfile(self.given.file, corpus / "heldout.jsonl.gz")
         else:

@@ -1,12 +1,13 @@
-"""Finds documents that repeat held-out text.
+"""Finds documents that repeat held-out text, unchanged or with a word changed here and there.
 
-A document is compared by its runs: every 13 consecutive words (`words_of`). A document of fewer
-words is a single run.
+Documents are compared by their runs: every 8 consecutive words (`words_of`). Short ones are also
+compared as a whole, with each of their words left out in turn, so that one changed word does not
+hide them (the deletion neighbourhoods of Mor and Fraenkel 1982).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from zlib import crc32
@@ -17,15 +18,25 @@ from numpy.typing import NDArray
 from crammed.data.preparing.cleaning.words import words_of
 from crammed.data.tokenization.chunks import ChunkedText
 
-RUN = 13
-"""Words in a run, as in the comparison of training and test data by Brown et al. (2020)."""
+RUN = 8
+"""Words in a run, a power of two; the length that Chowdhery et al. (2022) compare by."""
 MOST_DOCUMENTS = 10
 """A run in more documents than this is a licence, a header or a template rather than a copy."""
+LONG = 13
+"""Words of a passage that is no coincidence; the length that Brown et al. (2020) compare by."""
+SHORT = 2 * LONG
+"""Words of the longest document compared as a whole: one changed word leaves fewer in a run."""
 COPIED_SHARE = 0.2
-"""A document is a copy if runs shared with held-out text make up this share of its words."""
+"""A document is a copy if this share of its words lies in long passages of held-out text."""
+CONTAINED_SHARE = 0.5
+"""A document is a copy if it has this share of its words, or of theirs, from one document."""
+APART = 128
+"""Words that changes may move the rest of a document by."""
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _FEWEST_BITS, _MOST_BITS = 16, 26
+_WHOLE = -1
+"""The place of what is compared as a whole."""
 
 Hashes = NDArray[np.uint64]
 _Integers = NDArray[np.int64]
@@ -33,65 +44,139 @@ _Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of some documents.
+    """The runs of some documents, and short documents as a whole.
 
     Attributes:
         hashes: [N] hash of each run.
-        places: [N] number of its first word, counted over all documents.
-        ends: [D] number of words up to the end of each document.
+        documents: [N] number of its document.
+        places: [N] number of its first word in the document; `_WHOLE` for the whole.
+        words: [D] number of words of each document.
     """
 
     hashes: Hashes
+    documents: _Integers
     places: _Integers
-    ends: _Integers
+    words: _Integers
 
     @classmethod
-    def of(cls, text: ChunkedText) -> Runs:
-        """The runs of chunked text; takes about 40 bytes of memory for each word."""
+    def of(
+        cls, text: ChunkedText, among: Callable[[Hashes], NDArray[np.bool_]] | None = None
+    ) -> Runs:
+        """The runs of chunked text; takes about 20 bytes of memory for each word.
+
+        Args:
+            among: says which hashes to keep, if not all.
+        """
         words, ends = _hashed_words(text)
-        across = np.zeros(len(words), np.bool_)  # runs that would continue into the next document
-        for words_left in range(1, RUN):
-            across[(ends - words_left)[ends >= words_left]] = True
-        hashes = _joined(words, np.arange(max(0, len(words) - RUN + 1)), RUN)
-        within = np.flatnonzero(~across[: len(hashes)])
-        found = [(hashes[within], within.astype(np.int64))]
         lengths = np.diff(ends, prepend=0)
-        for length in range(1, RUN):
-            places = (ends - length)[lengths == length]
-            found.append((_joined(words, places, length), places))
-        every, places = map(np.concatenate, zip(*found, strict=True))
-        return cls(every, places, ends)
+        begins = ends - lengths
+        hashes = _joined(words)
+        firsts = np.arange(len(hashes)) if among is None else np.flatnonzero(among(hashes))
+        documents = np.searchsorted(ends, firsts, side="right")
+        inside = firsts + RUN <= ends[documents]
+        firsts, documents = firsts[inside], documents[inside]
+        found = [(hashes[firsts], documents, firsts - begins[documents])]
+        for length in range(1, SHORT + 1):
+            numbers = np.flatnonzero(lengths == length)
+            own = words[begins[numbers, None] + np.arange(length)]
+            for wholes in _wholes(own):
+                kept = np.ones(len(wholes), np.bool_) if among is None else among(wholes)
+                found.append((wholes[kept], numbers[kept], np.full(kept.sum(), _WHOLE)))
+        every, documents, places = map(np.concatenate, zip(*found, strict=True))
+        return cls(every, documents, places, lengths)
 
 
 def _hashed_words(text: ChunkedText) -> tuple[Hashes, _Integers]:
     """Hashes of the words of all documents, joined, and the number of words up to each end."""
-    by_chunk = [[crc32(word.encode()) for word in words_of(chunk)] for chunk in text.unique]
-    hashes = np.fromiter(chain.from_iterable(by_chunk), np.uint64)
-    counts = np.fromiter(map(len, by_chunk), np.int64, len(by_chunk))
-    starts = np.cumsum(counts) - counts
+    by_chunk = list(map(words_of, text.unique))
+    words = map(str.encode, chain.from_iterable(by_chunk))
+    hashes = np.fromiter(map(crc32, words), np.uint64)
+    counts = np.fromiter(map(len, by_chunk), np.int32, len(by_chunk))
+    starts = (np.cumsum(counts) - counts).astype(np.int32)
     here = counts[text.codes]
     ends = np.concatenate([[0], np.cumsum(here)])
-    # The word at place p, in chunk number c, is at p - ends[c] + its chunk's start.
-    places = np.repeat(starts[text.codes] - ends[:-1], here) + np.arange(ends[-1])
+    places = np.repeat(starts[text.codes], here)
+    for nth in range(1, int(counts.max(initial=0))):  # the further words of chunks with several
+        several = np.flatnonzero(here > nth)
+        places[ends[several] + nth] += nth
     return hashes[places], ends[text.ends]
 
 
-def _joined(words: Hashes, places: _Integers, length: int) -> Hashes:
-    """Hash of the `length` words that begin at each place; it also depends on `length`."""
-    hashes = np.full(len(places), length, np.uint64)
-    for n in range(length):
-        hashes *= _FACTOR
-        hashes += words[n : n + len(places)] if length == RUN else words[places + n]
+def _joined(words: Hashes) -> Hashes:
+    """Hash of the `RUN` words that begin at each place, by joining halves."""
+    hashes, length = words, 1
+    while length < RUN:
+        factor = np.uint64(pow(int(_FACTOR), length, 1 << 64))
+        hashes = hashes[:-length] * factor + hashes[length:]
+        length *= 2
+    return _mixed(hashes)
+
+
+def _mixed(hashes: Hashes) -> Hashes:
     return (hashes ^ (hashes >> np.uint64(32))) * _FACTOR
+
+
+def _wholes(words: Hashes) -> Iterable[Hashes]:
+    """Hashes of documents of the same length, words [D, L], whole and without each word.
+
+    Those of fewer than `RUN` words are compared whole alone: a word is too much of them.
+    """
+    length = words.shape[1]
+    for left_out in (None, *range(length if length >= RUN else 0)):
+        hashes = np.full(len(words), length - (left_out is not None), np.uint64)
+        for place in range(length):
+            if place != left_out:
+                hashes = hashes * _FACTOR + words[:, place]
+        yield ~_mixed(hashes)  # unlike any run
+
+
+class HeldoutRuns:
+    """The runs of all held-out documents, as a table to look up others in."""
+
+    def __init__(self, table: Hashes) -> None:
+        """Index the table that `heldout_runs` returned."""
+        self.hashes = table[0]
+        self._postings = table[1]
+        bits = min(max(len(self.hashes).bit_length() + 4, _FEWEST_BITS), _MOST_BITS)
+        self._shift = np.uint64(64 - bits)
+        self._maybe = np.zeros(1 << bits, np.bool_)
+        """Whether any hash begins with these bits: rules out nearly all runs."""
+        self._maybe[self.hashes >> self._shift] = True
+
+    def matches(self, text: ChunkedText) -> Matches:
+        """The runs that documents share with held-out documents."""
+        runs = Runs.of(text, lambda hashes: self._maybe[hashes >> self._shift])
+        found = np.searchsorted(self.hashes, runs.hashes)
+        same = self.hashes[np.minimum(found, len(self.hashes) - 1)] == runs.hashes
+        return Matches(runs.documents[same], runs.places[same], found[same], runs.words)
+
+    def postings(self, runs: _Integers) -> tuple[_Integers, _Integers, _Integers]:
+        """Where runs occur in held-out text: for each, the index in `runs`, document and place."""
+        ends = np.searchsorted(self.hashes, self.hashes[runs], side="right")
+        counts = ends - runs
+        which = np.repeat(np.arange(len(runs)), counts)
+        first = np.repeat(ends - np.cumsum(counts), counts)
+        found = self._postings[first + np.arange(len(which))]
+        places = (found & np.uint64(0xFFFFFFFF)).astype(np.int64) + _WHOLE
+        return which, (found >> np.uint64(32)).astype(np.int64), places
+
+    def words(self) -> _Integers:
+        """[H] number of words of each held-out document; 0 for those of fewer than `RUN`."""
+        documents = (self._postings >> np.uint64(32)).astype(np.int64)
+        ends = (self._postings & np.uint64(0xFFFFFFFF)).astype(np.int64) + _WHOLE + RUN
+        words = np.zeros(documents.max(initial=-1) + 1, np.int64)
+        runs = ends >= RUN
+        np.maximum.at(words, documents[runs], ends[runs])
+        return words
 
 
 @dataclass(frozen=True)
 class Matches:
-    """Where documents share runs with held-out text.
+    """What documents share with held-out text.
 
     Attributes:
-        documents: [M] number of the document, ascending.
-        places: [M] as in `Runs`, ascending.
+        documents: [M] number of the document.
+        places: [M] as in `Runs`.
         runs: [M] number of the run among all held-out runs.
         words: [D] number of words of each document.
     """
@@ -108,46 +193,79 @@ class Matches:
 
     def of_runs(self, kept: NDArray[np.bool_]) -> Matches:
         """The matches with those held-out runs that `kept` [runs] marks."""
-        own = kept[self.runs]
-        return Matches(self.documents[own], self.places[own], self.runs[own], self.words)
+        return self._of(kept[self.runs])
 
-    def copies(self) -> _Integers:
-        """The documents with `COPIED_SHARE` or more of their words in matching runs, ascending."""
-        lengths = np.minimum(RUN, self.words[self.documents])
-        goes_on = np.append(self.documents[1:] == self.documents[:-1], False)[: len(lengths)]
-        steps = np.diff(self.places, append=0)
-        covered = np.where(goes_on, np.minimum(steps, lengths), lengths)
-        shared = np.bincount(self.documents, covered, len(self.words))
-        return np.flatnonzero((shared > 0) & (shared >= COPIED_SHARE * self.words))
+    def _of(self, kept: NDArray[np.bool_]) -> Matches:
+        return Matches(self.documents[kept], self.places[kept], self.runs[kept], self.words)
+
+    def copies(self, held: HeldoutRuns) -> _Integers:
+        """The documents that repeat held-out text, ascending.
+
+        Those that are a short held-out document but for one word; those with `COPIED_SHARE` of
+        their words in long passages from any; and those that have much in common with one.
+        """
+        whole = self.places == _WHOLE
+        parts = self._of(~whole)
+        order = np.lexsort((parts.places, parts.documents))
+        documents, places = parts.documents[order], parts.places[order]
+        long = _in_long_passages(documents, places)
+        shared = _covered(documents[long], places[long], len(self.words))
+        copied = np.flatnonzero((shared > 0) & (shared >= COPIED_SHARE * self.words))
+        return np.unique(np.concatenate([self.documents[whole], copied, parts._much_of_one(held)]))
+
+    def _much_of_one(self, held: HeldoutRuns) -> _Integers:
+        """The documents that share `CONTAINED_SHARE` of the words of either with a held-out one.
+
+        Only runs that lie about equally far into both count together, within `APART` words: text
+        made of a few templates repeats runs anywhere.
+        """
+        which, numbers, theirs = held.postings(self.runs)
+        documents, places = self.documents[which], self.places[which]
+        heldout_words = held.words()
+        copies = [documents[:0]]
+        for shift in (0, APART // 2):
+            apart = (theirs - places + shift) // APART
+            pairs, pair = np.unique(
+                np.stack((documents, numbers, apart)), axis=1, return_inverse=True
+            )
+            pair = pair.reshape(-1)
+            for at, words in (
+                (places, self.words[pairs[0]]),
+                (theirs, heldout_words[pairs[1]]),
+            ):
+                order = np.lexsort((at, pair))
+                enough = np.minimum(np.maximum(CONTAINED_SHARE * words, LONG), words)
+                copies.append(pairs[0][_covered(pair[order], at[order], len(words)) >= enough])
+        return np.concatenate(copies)
 
 
-class HeldoutRuns:
-    """The runs of all held-out documents, as a table to look up others in."""
+def _in_long_passages(documents: _Integers, places: _Integers) -> NDArray[np.bool_]:
+    """[M] whether a run lies in a passage of `LONG` words of which every run is given, in order."""
+    begins = (np.diff(documents, prepend=-1) != 0) | (np.diff(places, prepend=0) > 1)
+    passage = np.cumsum(begins) - 1
+    long: NDArray[np.bool_] = (np.bincount(passage) > LONG - RUN)[passage]
+    return long
 
-    def __init__(self, hashes: Hashes) -> None:
-        """Index the hashes that `heldout_hashes` returned."""
-        self._hashes = hashes
-        bits = min(max(len(hashes).bit_length() + 4, _FEWEST_BITS), _MOST_BITS)
-        self._shift = np.uint64(64 - bits)
-        self._maybe = np.zeros(1 << bits, np.bool_)
-        """Whether any hash begins with these bits: rules out nearly all runs."""
-        self._maybe[hashes >> self._shift] = True
 
-    def matches(self, text: ChunkedText) -> Matches:
-        """The runs that documents share with held-out documents."""
+def _covered(groups: _Integers, places: _Integers, count: int) -> _Integers:
+    """[count] number of words in the runs at these places, which are in order in each group."""
+    goes_on = np.append(groups[1:] == groups[:-1], False)[: len(groups)]
+    covered = np.where(goes_on, np.minimum(np.diff(places, append=0), RUN), RUN)
+    return np.bincount(groups, covered, count).astype(np.int64)
+
+
+def heldout_runs(texts: Iterable[ChunkedText]) -> Hashes:
+    """A table of the runs of held-out documents, [2, N]: hashes, sorted, and where they occur.
+
+    Takes 16 bytes for each run, and twice as many while it is sorted.
+    """
+    hashes, postings, documents = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], 0
+    for text in texts:
         runs = Runs.of(text)
-        maybe = np.flatnonzero(self._maybe[runs.hashes >> self._shift])
-        asked = runs.hashes[maybe]
-        found = np.searchsorted(self._hashes, asked)
-        same = self._hashes[np.minimum(found, len(self._hashes) - 1)] == asked
-        places, found = runs.places[maybe[same]], found[same]
-        order = np.argsort(places, kind="stable")
-        places = places[order]
-        documents = np.searchsorted(runs.ends, places, side="right")
-        return Matches(documents, places, found[order], np.diff(runs.ends, prepend=0))
-
-
-def heldout_hashes(texts: Iterable[ChunkedText]) -> Hashes:
-    """The distinct hashes of all runs of held-out documents, sorted."""
-    none = np.empty(0, np.uint64)
-    return np.unique(np.concatenate([none, *(Runs.of(text).hashes for text in texts)]))
+        numbers = (runs.documents + documents).astype(np.uint64) << np.uint64(32)
+        hashes.append(runs.hashes)
+        postings.append(numbers | (runs.places - _WHOLE).astype(np.uint64))
+        documents += len(runs.words)
+    every = np.concatenate(hashes)
+    order = np.argsort(every, kind="stable")
+    return np.stack((every[order], np.concatenate(postings)[order]))

@@ -11,6 +11,8 @@ from __future__ import annotations
 from unicodedata import category, name, normalize
 from zlib import crc32
 
+from crammed.data.tokenization.chunks import WHITE_SPACE
+
 LONGEST = 16
 """Letters that are one word in any script."""
 
@@ -51,8 +53,11 @@ _LETTERS, _CUTS = _Letters(), _Cuts()
 
 def words_of(text: str) -> list[str]:
     """The words of a text, in lower case; takes time in proportion to its length."""
+    word = text.strip(WHITE_SPACE)
+    if len(word) <= LONGEST and word.isascii() and word.isalnum():  # as almost every chunk
+        return [word.lower()]
     words = text.translate(_LETTERS).split()
-    if all(len(word) <= LONGEST for word in words):
+    if max(map(len, words), default=0) <= LONGEST:
         return words
     return [piece for word in words for piece in _pieces(word)]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, heldout_hashes
+from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, heldout_runs
 from crammed.data.preparing.read.cleaned import Shard
 from crammed.data.preparing.select.selection import Selection
 from crammed.data.preparing.select.selection_job import heldout_documents, read_matches
@@ -26,10 +26,10 @@ STEP = "copies of held-out text"
 
 
 def write_heldout_runs(file: Path, shards: Sequence[Shard], selection: Selection) -> None:
-    """Write the hashes of the held-out documents' runs, about 8 bytes for each word."""
+    """Write the table of the held-out documents' runs, 16 bytes for each word."""
     pairs = zip(shards, selection.shards, strict=True)
     held = (heldout_documents(shard.slices, chosen) for shard, chosen in pairs)
-    save_array(file, heldout_hashes(cut_into_chunks(texts) for texts in held if texts))
+    save_array(file, heldout_runs(cut_into_chunks(texts) for texts in held if texts))
 
 
 def without_copies(
@@ -41,21 +41,23 @@ def without_copies(
         outs: path of each shard's files from the stage ``select`` on.
         runs: the file that `write_heldout_runs` wrote.
     """
-    spread = np.zeros(len(np.load(runs, mmap_mode="r")), np.int64)
+    held = HeldoutRuns(np.load(runs, mmap_mode="r"))
+    spread = np.zeros(len(held.hashes), np.int64)
     for out in outs:
         numbers, in_documents = read_matches(out).spread
         spread[numbers] += in_documents
     rare = spread <= MOST_DOCUMENTS
-    left, samples, dropped, characters = [], list[Sample](), 0, 0
+    left, samples, dropped, characters, packed = [], list[Sample](), 0, 0, 0
     for shard, out, chosen in zip(shards, outs, selection.shards, strict=True):
         found = read_matches(out)
-        copies = found.matches.of_runs(rare).copies()
+        copies = found.matches.of_runs(rare).copies(held)
         numbers = np.flatnonzero(chosen.repeats)[copies]
         repeats = chosen.repeats.copy()
         repeats[numbers] = 0
         left.append(replace(chosen, repeats=repeats))
         dropped += len(copies)
         characters += int(found.characters[copies].sum())
+        packed += int((found.characters[copies] * chosen.repeats[numbers]).sum())
         for text in documents(shard.slices, numbers[:SAMPLES_OF_A_SHARD].tolist()):
             samples.append(sample(STEP, shard.source.name, text))
     kept = selection.documents - dropped
@@ -63,6 +65,9 @@ def without_copies(
     return replace(
         selection,
         shards=left,
+        documents=kept,
+        characters=selection.characters - characters,
+        packed_characters=selection.packed_characters - packed,
         steps=[*selection.steps, step],
         samples=[*selection.samples, *samples],
     )

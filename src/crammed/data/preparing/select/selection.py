@@ -124,6 +124,9 @@ def select_documents(
     cuts: Cuts = {}
     if data.clean.substring is not None:
         cuts = every.cut_repeated_passages(data.clean.substring)
+    repeats = every.repeats()
+    if not repeats.all():  # before the choice, so that what is held out is a share of the packed
+        every.drop(WEIGHT_STEP, [np.flatnonzero(repeats == 0)])
 
     heldout = np.zeros(len(every.kept), np.bool_)
     splits: Splits = {}
@@ -135,11 +138,9 @@ def select_documents(
         heldout, splits, held = _choose(every, data, cuts, by_line=_could_be_lines(text))
         documents_held = int(heldout.sum())
     kept, total = int(every.kept.sum()), every.total(every.kept)
-    repeats = every.repeats()
     repeats[~every.kept] = 0
     if not splits:
         repeats[heldout] = 0
-    every.count_left_out(repeats, heldout)
     return Selection(
         shards=list(every.by_shard(repeats, heldout, cuts, splits)),
         steps=every.steps,
@@ -159,7 +160,7 @@ def _choose(
 
     The digest decides, so copies of a document are all held out or all trained on.
     """
-    copies = sum(step["dropped"] for step in every.steps)
+    copies = sum(step["dropped"] for step in every.steps if step["step"] != WEIGHT_STEP)
     total = every.total(every.kept)
     share = 2 * heldout_target(total, data) / max(1, total)
     while True:  # the documents with the lowest ranks will nearly always do
@@ -325,13 +326,6 @@ class _Documents:
         kept = int(self.kept.sum())
         counts = {"kept": kept, "dropped": dropped, "characters": characters}
         self.steps.append({"step": step, **counts, **more})
-
-    def count_left_out(self, repeats: NDArray[np.uint16], heldout: Mask) -> None:
-        """Record the documents that a weight below 1 leaves out, if there is one."""
-        if any(shard.source.weight < 1.0 for shard in self._shards):
-            left_out = self.kept & ~heldout & (repeats == 0)
-            self.kept &= ~left_out
-            self._record(WEIGHT_STEP, int(left_out.sum()), self.total(left_out))
 
     def repeats(self) -> NDArray[np.uint16]:
         """[n] how often each document is packed, given the weight of its source."""
