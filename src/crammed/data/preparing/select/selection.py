@@ -109,21 +109,8 @@ def select_documents(
     Raises:
         InputError: there are too few documents to train on some and hold out others.
     """
-    listing = write_listing(folder, text.blocks)
     every = _Documents(text, engine)
-    if given is not None:
-        every.drop("held-out documents", [given.among(block) for block in text.blocks])
-    if data.clean.exact and (known := known_documents(extends)) is not None:
-        every.drop("documents of the corpus", [among(block, known) for block in text.blocks])
-    if data.clean.exact:
-        every.drop("exact duplicates", exact_duplicates(engine, listing, len(every.kept)))
-    if data.clean.near is not None:
-        bands, _ = banding(data.clean.near)
-        near = near_duplicates(engine, listing, len(every.kept), bands)
-        every.drop("near-duplicates", [near])
-    cuts: Cuts = {}
-    if data.clean.substring is not None:
-        cuts = every.cut_repeated_passages(data.clean.substring)
+    cuts = _drop_repeats(every, text, data, engine, folder, given, extends)
     repeats = every.repeats()
     if not repeats.all():  # before the choice, so that what is held out is a share of the packed
         every.drop(WEIGHT_STEP, [np.flatnonzero(repeats == 0)])
@@ -151,6 +138,32 @@ def select_documents(
         characters=total + (held if given is not None and not splits else 0),
         packed_characters=every.total(repeats) - (held if splits else 0),
     )
+
+
+def _drop_repeats(
+    every: _Documents,
+    text: CleanedText,
+    data: DataConfig,
+    engine: Engine,
+    folder: Path,
+    given: GivenHeldout | None,
+    extends: Corpus | None,
+) -> Cuts:
+    """Drop the documents known already and duplicates; returns the repeated passages to cut out."""
+    listing = write_listing(folder, text.blocks)
+    if given is not None:
+        every.drop("held-out documents", [given.among(block) for block in text.blocks])
+    if data.clean.exact and (known := known_documents(extends)) is not None:
+        every.drop("documents of the corpus", [among(block, known) for block in text.blocks])
+    if data.clean.exact:
+        every.drop("exact duplicates", exact_duplicates(engine, listing, len(every.kept)))
+    if data.clean.near is not None:
+        bands, _ = banding(data.clean.near)
+        near = near_duplicates(engine, listing, len(every.kept), bands)
+        every.drop("near-duplicates", [near])
+    if data.clean.substring is None:
+        return {}
+    return every.cut_repeated_passages(data.clean.substring)
 
 
 def _choose(
