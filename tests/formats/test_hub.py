@@ -3,18 +3,25 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
 from crammed.config import DataConfig
+from crammed.data import shards
+from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.read.source import Source, open_sources
 from crammed.errors import InputError
 from crammed.formats import hub
-from crammed.formats.hub import SHORT_NAMES, HubDataset, parse_name
+from crammed.formats.hub import SHORT_NAMES, HubDataset, open_parts, parse_name
+from crammed.terminal.progress import SILENT
+from support.text import documents, tiny
 
 
 def opened(path: str, **source: Any) -> Source:
@@ -23,7 +30,7 @@ def opened(path: str, **source: Any) -> Source:
 
 
 def read(path: str, **source: Any) -> list[str]:
-    return list(opened(path, **source).parts[0].documents())
+    return [text for part in opened(path, **source).parts for text in part.documents()]
 
 
 def test_short_names_and_their_configurations() -> None:
@@ -91,10 +98,11 @@ def test_a_set_in_the_layout_of_the_hub(near: Path) -> None:
     source = opened("hub:mine")
     assert source.name == "mine"
     assert source.reading["text_field"] == "text"
-    part = pickle.loads(pickle.dumps(source.parts[0]))
-    assert list(part.documents()) == list(part.documents()) == ["a", "b", "c"]
-    fingerprint = json.loads(json.dumps(part.fingerprint()))
-    assert (fingerprint["name"], fingerprint["split"]) == ("mine", "train")
+    first, second = pickle.loads(pickle.dumps(source.parts))
+    assert list(first.documents()) == list(first.documents()) == ["a", "b"]
+    assert list(second.documents()) == ["c"]
+    fingerprint = json.loads(json.dumps(second.fingerprint()))
+    assert (fingerprint["name"], fingerprint["split"]) == ("mine, shard 2 of 2", "train")
     assert fingerprint["revision"]
 
 
@@ -146,19 +154,47 @@ def test_damage_while_streaming(near: Path) -> None:
     write_parquet(near / "set/train-0.parquet", ["a"])
     write_parquet(near / "set/train-1.parquet", ["b"])
     hub.SHORT_NAMES["mine"] = HubDataset(str(near / "set"))
-    documents = opened("hub:mine").parts[0].documents()
-    assert next(documents) == "a"
+    first, second = opened("hub:mine").parts
+    assert list(first.documents()) == ["a"]
     (near / "set/train-1.parquet").write_bytes(b"no table")
-    with pytest.raises(InputError, match="hub:mine cannot be read to its end"):
-        next(documents)
+    with pytest.raises(InputError, match="hub:mine, shard 2 of 2 cannot be read to its end"):
+        next(second.documents())
+
+
+def made(out: Path, *overrides: str) -> NDArray[np.int64]:
+    """The rows of a corpus of hub:mine."""
+    config = tiny("crammed", *overrides, data={"sources": ["hub:mine"]})
+    corpus = prepare(config.data, config.tokenizer, out, SILENT, config.compute)
+    return corpus.read(np.arange(corpus.rows))
+
+
+def test_rows_do_not_depend_on_how_shards_are_read(
+    near: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = documents(300)
+    for number in range(3):
+        file = near / f"set/train-{number}.parquet"
+        write_parquet(file, texts[100 * number : 100 * number + 100])
+    hub.SHORT_NAMES["mine"] = HubDataset(str(near / "set"))
+    by_two = made(near / "by-two", "compute.workers=2")
+    assert np.array_equal(by_two, made(near / "by-one", "compute.workers=1"))
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
+    in_shards = made(near / "in-shards")
+    monkeypatch.setattr(
+        hub, "open_parts", lambda *asked: [replace(open_parts(*asked)[0], shards=1)]
+    )
+    assert np.array_equal(in_shards, made(near / "in-one"))
 
 
 def test_other_repositories_take_the_configured_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rows(list[dict[str, str]]):
+        num_shards = 1
+
     class Builder:
         hash = "commit"
 
-        def as_streaming_dataset(self, split: str) -> list[dict[str, str]]:
-            return [{"elsewhere": f"{split} text"}]
+        def as_streaming_dataset(self, split: str) -> Rows:
+            return Rows([{"elsewhere": f"{split} text"}])
 
     asked: list[tuple[str, str | None]] = []
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import count, islice
 from typing import Any
 
@@ -82,8 +83,10 @@ def parse_name(name: str) -> HubDataset:
     return replace(known, config=config or known.config, split=split or known.split)
 
 
-def open_part(name: str, text_field: str | None, options: ReadOptions) -> HubPart:
-    """Look up the data set on the hub and fix its revision.
+def open_parts(name: str, text_field: str | None, options: ReadOptions) -> list[HubPart]:
+    """Look up the data set on the hub and fix its revision; each of its shards is a part.
+
+    A data set whose rows are joined is one part, because a document may go beyond its shard.
 
     Args:
         text_field: the field that this source sets for itself; None if it sets none.
@@ -94,19 +97,32 @@ def open_part(name: str, text_field: str | None, options: ReadOptions) -> HubPar
     dataset = parse_name(name)
     options = replace(options, text_field=text_field or dataset.text_field or options.text_field)
     builder = builder_of(name, dataset, dataset.newest)
-    _stream(name, dataset, builder)  # a missing split should fail now
-    return HubPart(name, dataset, builder.hash, options)
+    stream = _stream(name, dataset, builder)  # a missing split should fail now
+    shards = stream.num_shards if dataset.rows_per_document == 1 else 1
+    return [
+        HubPart(name, dataset, builder.hash, options, number, shards) for number in range(shards)
+    ]
 
 
 @dataclass(frozen=True)
 class HubPart:
-    """The documents of one split of a data set."""
+    """The documents of one split of a data set, or of one of its shards."""
 
-    name: str
+    data_set: str
+    """Its name, after ``hub:``."""
     dataset: HubDataset
     revision: str
     """The commit; for a local folder in the hub's layout, a hash of its file names and times."""
     options: ReadOptions
+    shard: int = 0
+    shards: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of the data set, with the number of the shard if there are several."""
+        if self.shards == 1:
+            return self.data_set
+        return f"{self.data_set}, shard {self.shard + 1} of {self.shards}"
 
     def fingerprint(self) -> dict[str, Any]:
         return {
@@ -130,12 +146,19 @@ class HubPart:
         return texts_of(zip(places, self._rows(), strict=False), self.options, faults)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        builder = builder_of(self.name, self.dataset, self.revision)
-        rows = _stream(self.name, self.dataset, builder)
+        rows = _opened(self.data_set, self.dataset, self.revision)
         try:
+            if self.shards > 1:
+                rows = rows.shard(num_shards=self.shards, index=self.shard)
             yield from rows
         except Exception as error:  # the network and a dozen formats may raise anything
             raise fault(self.name, "cannot be read to its end", error) from error
+
+
+@lru_cache(maxsize=1)
+def _opened(name: str, dataset: HubDataset, revision: str) -> Any:
+    """The rows of a data set, which a process looks up once for all shards that it reads."""
+    return _stream(name, dataset, builder_of(name, dataset, revision))
 
 
 def builder_of(name: str, dataset: HubDataset, revision: str | None) -> Any:

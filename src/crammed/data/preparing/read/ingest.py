@@ -32,6 +32,7 @@ from crammed.data.preparing.read.source import FilePart, Part, Source, SourceCha
 from crammed.errors import InputError
 from crammed.files.folders import make_folder
 from crammed.files.hashes import json_hash
+from crammed.formats.hub import HubPart
 from crammed.formats.streams import Tap
 from crammed.machine.engine import Engine
 from crammed.quantity import progress_rate
@@ -126,13 +127,15 @@ class _Reader:
             lone = sum(size is None or size >= shards.SHARD_CHARACTERS for size in sizes) == 1
             run = 0
             for parts, size, large in _groups(sizes):
-                run += large
+                # The shards of a hub data set are one text, wherever they are cut.
+                apart = large and not isinstance(source.parts[parts[0]], HubPart)
+                run += apart
                 name = self._name(source, parts, sizes)
                 names[name] += 1  # the same again, such as copies of a file
                 suffix = f"-{names[name]}" if names[name] > 1 else ""
                 blocks = ReadBlocks(place, run, self._folder / "parts" / (name + suffix))
                 yield _Unit(source, parts, size, large, lone, blocks)
-                run += large
+                run += apart
 
     def _name(self, source: Source, parts: range, sizes: Sequence[int | None]) -> str:
         """Name of the folder for the blocks of some parts."""
@@ -242,6 +245,8 @@ class _Reader:
             pieces = part.blocks(_piece_size(), taps)
             if pieces is not None or not unit.alone or part.is_binary:
                 return pieces
+        elif isinstance(part, HubPart) and part.shards > 1:
+            return None
         return cut_by_characters(part.documents(), _piece_size())
 
 

@@ -242,9 +242,10 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         name, parts = "python-docs", [PythonDocs()]
     elif config.path.startswith("hub:"):
         name = config.path.removeprefix("hub:")
-        part = hub.open_part(name, config.text_field, options)
-        reading = {**asdict(part.options), "rows_per_document": part.dataset.rows_per_document}
-        parts = [part]
+        shards = hub.open_parts(name, config.text_field, options)
+        together = shards[0].dataset.rows_per_document
+        reading = {**asdict(shards[0].options), "rows_per_document": together}
+        parts = [*shards]
     elif config.path == "-":
         name, parts = "standard-input", [_standard_input(options, wanted)]
     else:
