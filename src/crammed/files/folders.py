@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -53,6 +54,10 @@ def behind_links(path: Path) -> Path:
     return path.resolve() if path.is_symlink() or path.name in ("", "..") else path
 
 
+_BEGINS_AN_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:")
+"""The first part of a path that was typed as an address, such as ``s3:``."""
+
+
 def check_vacant(path: Path, option: str) -> None:
     """Check that a folder can be made at `path`: that is missing or empty, as a mounted volume.
 
@@ -60,8 +65,13 @@ def check_vacant(path: Path, option: str) -> None:
         option: what the name was given with, such as ``--to``.
 
     Raises:
-        InputError: it exists and holds something, or cannot be written to.
+        InputError: it exists and holds something, cannot be written to, or is an address.
     """
+    if _BEGINS_AN_ADDRESS.fullmatch(next(iter(path.parts), "")):
+        raise InputError(
+            f"{option} is an address, and results are written to this machine alone: name a folder "
+            "here, and copy it there"
+        )
     with disk_faults(path):
         if path.exists() and not (path.is_dir() and _is_vacant(path)):
             raise InputError(f"{path} exists already: choose another {option}")
