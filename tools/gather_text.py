@@ -1,6 +1,6 @@
 """Gathers text in a language from translations that Debian ships: catalogues, manuals, help pages.
 
-    python tools/gather_text.py ja ja.jsonl
+    python tools/gather_text.py ja ja.jsonl --characters 2000000 --one-line
 
 Packages are fetched with `apt-get download` and unpacked in a temporary folder, so nothing is
 installed; it needs a Debian system whose package lists are up to date. Packages that a language
@@ -64,6 +64,22 @@ def gather(code: str, file: Path) -> list[dict[str, object]]:
                     }
                 )
     return found
+
+
+def thin(file: Path, characters: int | None, *, one_line: bool) -> None:
+    """Keep about this many characters, spread evenly, and put each document on one line.
+
+    Tokenizers that keep line breaks can then be compared with those that do not.
+    """
+    texts = [json.loads(line) for line in file.read_text("utf-8").split("\n") if line]
+    total = sum(len(each["text"]) for each in texts)
+    step = max(1.0, total / characters) if characters else 1.0
+    with file.open("w", encoding="utf-8") as out:
+        for number in range(int(len(texts) / step)):
+            record = texts[int(number * step)]
+            if one_line:
+                record["text"] = record["text"].replace("\n", " ")
+            out.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def _unpack(package: str, folder: Path) -> str | None:
@@ -181,10 +197,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("language", help="as Debian spells it: de, ja, zh-CN, th, ar, hi, fi")
     parser.add_argument("file", type=Path)
+    parser.add_argument("--characters", type=int, help="keep about this many, spread evenly")
+    parser.add_argument("--one-line", action="store_true", help="documents without line breaks")
     args = parser.parse_args()
     found = gather(args.language, args.file)
     if not found:
         raise SystemExit(f"no package holds text in {args.language}")
+    thin(args.file, args.characters, one_line=args.one_line)
     args.file.with_suffix(".sources.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     for each in found:
         print(*each.values(), sep="\t")

@@ -20,6 +20,8 @@ of tables:
   (`cpu_tables`);
 - ``epochs: DATE-NAME``, ``larger``, ``variants``, ``minutes`` and ``gpu`` records about little text
   (`text_tables`);
+- ``languages: DATE-NAME`` and ``gaps: DATE-NAME`` tokenizers in several languages
+  (`language_tables`);
 - ``prepare: FILE`` and the other keys of `MAKERS` benchmark results (`benchmark_tables`) and counts
   (`count_tables`).
 """
@@ -38,6 +40,7 @@ import typer
 import benchmark_tables
 import count_tables
 import cpu_tables
+import language_tables
 import layout
 import study_tables
 import text_tables
@@ -280,6 +283,8 @@ MAKERS = {
     "hour": cpu_tables.hour_table,
     "serving": cpu_tables.serving_table,
     "epochs": text_tables.epochs_table,
+    "languages": language_tables.languages_table,
+    "gaps": language_tables.gaps_table,
     "larger": text_tables.larger_table,
     "variants": text_tables.variants_table,
     "minutes": text_tables.minutes_table,

@@ -16,6 +16,7 @@ from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import changed_files
 from crammed.data.preparing.read.source import open_sources
 from crammed.data.preparing.workfolder import remove_left_overs
+from crammed.data.tokenization.named import given_vocabulary
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.engine import Numerics
@@ -104,7 +105,8 @@ def _opened(
     if corpus_dir is None and (own / "manifest.json").exists():
         corpus_dir = own
     text = Corpus(corpus_dir) if corpus_dir is not None else None
-    asked = asked.of_corpus(text.vocab_size if text is not None else None)
+    given = given_vocabulary(asked.config.tokenizer) if text is None else text.vocab_size
+    asked = asked.of_corpus(given)
     rows = text.rows if text is not None else None
     rough = asked.nominally(rows)
     device = device_of(rough)  # a wrong one ends the run here

@@ -8,7 +8,7 @@ from typing import Any
 
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.data.heldout import heldout_rows, text_bytes
+from crammed.data.heldout import rows_of_corpus, text_bytes
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once
 from crammed.errors import Diverged, InputError
@@ -110,7 +110,7 @@ def _measure_heldout(
     """
     data, work = run.config.data, trained.work
     with progress.task("held-out loss") as task:
-        rows = heldout_rows(corpus.tokenizer, corpus.heldout, data.heldout_rows, corpus.row_length)
+        rows = rows_of_corpus(corpus, data.heldout_rows)
         model, mask = trained.model.eval(), Specials.of(corpus.tokenizer).mask
         heldout = heldout_loss(model, rows, mask, device.torch)
         if not all(map(math.isfinite, heldout.values())):

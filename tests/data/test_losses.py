@@ -6,7 +6,12 @@ import pytest
 
 from crammed.config import TokenizerConfig
 from crammed.data.tokenization.chunks import cut_into_chunks
-from crammed.data.tokenization.losses import describe_losses, lost_characters
+from crammed.data.tokenization.losses import (
+    describe_losses,
+    is_unspaced,
+    lost_characters,
+    remarks,
+)
 from crammed.data.tokenization.training import train_from_words
 
 GERMAN = "„Größe“ kostet 5 € mehr als die Länge, und die Übung macht Spaß. "
@@ -54,3 +59,40 @@ def test_one_accent_among_a_thousand_characters_is_little() -> None:
     counts = [("é", 2), ("a", 2)]
     lost, characters = lost_characters(train_from_words(counts, config), "é a")
     assert (lost, characters) == ({"é": 1}, 2)
+
+
+THAI = "โปรแกรมนี้นับจำนวนคำในเอกสาร และแสดงผลลัพธ์เป็นตารางบนหน้าจอ "
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (THAI, True),
+        ("ဤပရိုဂရမ်သည်စာရွက်စာတမ်းရှိစကားလုံးအရေအတွက်ကိုရေတွက်သည်။ ", True),
+        ("这个程序统计文档中的词语数量，并且把统计的结果以表格的形式显示在屏幕上。", False),  # noqa: RUF001
+        ("このプログラムは文書の中の言葉を数えて、その結果を表として画面に表示します。", False),
+        ("यह प्रोग्राम दस्तावेज़ में शब्दों की संख्या गिनता है। ", False),
+        (
+            "Rindfleischetikettierungsgesetz ist lang, doch " + "andere Wörter sind kurz. " * 6,
+            False,
+        ),
+        ("https://example.org/averyveryverylongpath0123456789 is no word of letters. ", False),
+        ("", False),
+    ],
+)
+def test_text_without_spaces_between_words_is_told_from_other_text(
+    text: str, expected: bool
+) -> None:
+    assert is_unspaced(text * 5) is expected
+
+
+def test_unigram_is_suggested_where_word_pieces_would_be_cut_from_phrases() -> None:
+    def said(text: str, **fields: Any) -> str:
+        config = TokenizerConfig.model_validate({"strip_accents": False, **fields})
+        tokenizer = train_from_words([("a", 2)], config.model_copy(update={"kind": "wordpiece"}))
+        return "; ".join(remarks(tokenizer, text, config))
+
+    assert "tokenizer.kind=unigram suits it better" in said(THAI * 5)
+    assert not said("plain words " * 5)
+    assert not said(THAI * 5, kind="unigram")
+    assert not said(THAI * 5, file="tokenizer.json")

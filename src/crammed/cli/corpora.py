@@ -85,7 +85,7 @@ def prepare(
             corpus = extend_corpus(base, config.data, out, progress, config.compute, work)
         else:
             show_recipe(progress, asked)
-            choose = _chooser(asked, progress) if "tokenizer.vocab_size" in asked.open else None
+            choose = _chooser(asked, progress)
             held = [absolute_source(path, "--heldout") for path in heldout or []]
             corpus = prepare_corpus(
                 config.data, config.tokenizer, out, progress, config.compute, work, choose, held
@@ -114,8 +114,13 @@ def _refuse_settings_of_its_own(words: list[str], heldout: list[str] | None, fit
         )
 
 
-def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerConfig]:
-    """A function that chooses the tokenizer, by the model that suits a number of tokens."""
+def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerConfig] | None:
+    """A function that chooses the tokenizer, by the model that suits a number of tokens.
+
+    It is None if nothing is left to choose: the size of the vocabulary is set, or that of a given
+    tokenizer, which is said.
+    """
+    from crammed.data.tokenization.named import given_vocabulary
     from crammed.planning.settling import device_of, settle
     from crammed.rules.choosing import shape_of
 

@@ -121,9 +121,17 @@ class DataConfig(Section):
     row_length: Annotated[int, Field(ge=8, le=2**20)] = 128
     """Tokens in one row."""
     cls: bool = False
-    """Begin every document with [CLS]; it always ends with [SEP]."""
+    """Begin every document with [CLS]."""
+    sep: bool = True
+    """End every document with [SEP]; without it, nothing shows where documents end."""
     orders: Annotated[tuple[Ordering, ...], Field(strict=False)] = ()
     """Orders of the rows to store; random order need not be stored."""
+
+    @model_validator(mode="after")
+    def _fragments_need_sep(self) -> DataConfig:
+        if "fragments" in self.orders and not self.sep:
+            raise ValueError("the order fragments counts [SEP]: it needs data.sep: true")
+        return self
 
     @field_validator("sources", mode="before")
     @classmethod
@@ -149,7 +157,7 @@ class DataConfig(Section):
 class TokenizerConfig(Section):
     """The tokenizer: trained on the corpus, or loaded from `file`."""
 
-    kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
+    kind: Literal["wordpiece", "wordlevel", "bpe", "unigram", "sentencepiece-bpe"] = "wordpiece"
     vocab_size: Annotated[int, Field(ge=LEAST_TOKENS, le=MOST_TOKENS)] = 32768
     lowercase: bool = True
     strip_accents: bool = True
@@ -158,4 +166,9 @@ class TokenizerConfig(Section):
     train_words: PositiveInt = 16_000_000
     """Train on at most this many occurrences of words; a larger corpus is sampled evenly."""
     file: str | None = None
-    """A tokenizer.json, or a Hugging Face folder with one, instead of training."""
+    """A tokenizer to use instead: a tokenizer.json, a folder with one, or `hub:OWNER/NAME`."""
+
+    @property
+    def by_chunk(self) -> bool:
+        """Whether it is trained on chunks of text (`crammed.data.tokenization.chunks`)."""
+        return self.kind in ("wordpiece", "wordlevel")

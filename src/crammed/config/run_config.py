@@ -61,6 +61,11 @@ class RunConfig(Section):
                 f"finetune.max_length {self.finetune.max_length} is longer than "
                 f"model.max_length {self.model.max_length}"
             )
+        if self.train.attention == "document" and not self.data.sep:
+            raise ValueError(
+                "train.attention=document needs data.sep=true: without [SEP], rows do not show "
+                "where documents end; set train.attention=row"
+            )
         for rate in (self.masking.rate, self.masking.final_rate):
             if rate is not None and round(rate * length) < 1:
                 raise ValueError(f"masking {rate} of {length} tokens predicts none of them")

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
 from crammed.formats.lines import File
@@ -98,8 +99,13 @@ def text_bytes(characters: int, file: Path) -> float:
     return characters * len(sampled.encode()) / max(1, len(sampled))
 
 
-def heldout_rows(tokenizer: Tokenizer, file: Path, most_rows: int, length: int) -> HeldoutRows:
+def heldout_rows(
+    tokenizer: Tokenizer, file: Path, most_rows: int, length: int, *, framed: bool = True
+) -> HeldoutRows:
     """Cut the documents of a file into rows of a tokenizer's ids; see `cut_rows`.
+
+    Args:
+        framed: whether [SEP] ends each document, as in the rows that the model is trained on.
 
     Raises:
         InputError: as for `cut_rows`, or the tokenizer lacks special tokens.
@@ -109,17 +115,29 @@ def heldout_rows(tokenizer: Tokenizer, file: Path, most_rows: int, length: int) 
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    return cut_rows(ids_of, Specials.of(tokenizer).sep, file, most_rows, length)
+    return cut_rows(ids_of, Specials.of(tokenizer).sep if framed else None, file, most_rows, length)
+
+
+def rows_of_corpus(corpus: Corpus, most_rows: int) -> HeldoutRows:
+    """The rows of a corpus's held-out documents, framed as its training documents are.
+
+    Raises:
+        InputError: as for `heldout_rows`.
+    """
+    framed = corpus.manifest["data"].get("sep", True)  # older corpora do not say
+    return heldout_rows(
+        corpus.tokenizer, corpus.heldout, most_rows, corpus.row_length, framed=framed
+    )
 
 
 def cut_rows(
-    ids_of: Callable[[str], Sequence[int]], sep: int, file: Path, most_rows: int, length: int
+    ids_of: Callable[[str], Sequence[int]], sep: int | None, file: Path, most_rows: int, length: int
 ) -> HeldoutRows:
     """Cut the documents of a file into rows.
 
     Args:
         ids_of: token ids of a text, without special tokens.
-        sep: id of [SEP].
+        sep: id of [SEP]; None if nothing ends a document.
         file: JSON lines with a field ``text``, compressed or not.
         most_rows: largest number of rows to draw.
         length: tokens in a row, S.
@@ -132,7 +150,8 @@ def cut_rows(
     for text, source in heldout_documents(file):
         for start in range(0, len(text), _PIECE):
             ids.extend(ids_of(text[start : start + _PIECE]))
-        ids.append(sep)
+        if sep is not None:
+            ids.append(sep)
         ends.append(len(ids))
         sources.append(source or NO_SOURCE)
         characters[sources[-1]] += len(text)

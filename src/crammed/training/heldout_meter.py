@@ -10,7 +10,7 @@ import math
 from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.data.heldout import heldout_rows
+from crammed.data.heldout import rows_of_corpus
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import Diverged
 from crammed.model.heldout import heldout_loss
@@ -46,7 +46,7 @@ class HeldoutMeter:
     def __init__(self, session: Session, corpus: Corpus) -> None:
         run = session.run
         most = rows_on_the_way(run.config, run.choice.flops_per_second, corpus.rows)
-        self._rows = heldout_rows(corpus.tokenizer, corpus.heldout, most, corpus.row_length)
+        self._rows = rows_of_corpus(corpus, most)
         self._mask = Specials.of(corpus.tokenizer).mask
         self._session = session
 

@@ -57,8 +57,9 @@ from crammed.data.preparing.workfolder import is_whole, refusals_of, remove_left
 from crammed.data.shards import read_done, write_done
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.encoding import CorpusTokenizer
-from crammed.data.tokenization.losses import describe_losses
-from crammed.data.tokenization.tokenizer import load_tokenizer, to_json, vocabulary_size
+from crammed.data.tokenization.losses import remarks
+from crammed.data.tokenization.named import named_tokenizer
+from crammed.data.tokenization.tokenizer import to_json, vocabulary_size
 from crammed.data.tokenization.training import (
     train_from_texts,
     train_from_words,
@@ -175,8 +176,8 @@ class _Preparation:
     def run(self, sources: Sequence[Source], out: Path) -> None:
         """Make the corpus and publish it at `out`."""
         file = self.tokenizer_config.file
-        supplied = None if file is None else load_tokenizer(Path(file))
-        chunked = self.tokenizer_config.kind == "wordpiece"
+        supplied = None if file is None else named_tokenizer(file)
+        chunked = self.tokenizer_config.by_chunk
         if supplied is not None:
             chunked = CorpusTokenizer(supplied).takes_chunks
 
@@ -325,8 +326,8 @@ class _Preparation:
             release_memory()
         tokenizer = Tokenizer.from_file(str(file))
         beginning = " ".join(islice(heldout_texts(corpus / "heldout.jsonl.gz"), 1000))[:200_000]
-        if lost := describe_losses(tokenizer, beginning, self.tokenizer_config):
-            self.progress.line(f"tokenizer  {lost}")
+        for remark in remarks(tokenizer, beginning, self.tokenizer_config):
+            self.progress.line(f"tokenizer  {remark}")
         return tokenizer
 
     def _train(self, shards: Sequence[_SelectedShard], chunked: bool) -> Tokenizer:
@@ -366,6 +367,7 @@ class _Preparation:
                 tokenizer=corpus / "tokenizer.json",
                 row_length=self.data.row_length,
                 cls=self.data.cls,
+                sep=self.data.sep,
                 most_tokens_per_character=self.data.clean.max_tokens_per_character,
             )
             for place, numbers in enumerate(groups)

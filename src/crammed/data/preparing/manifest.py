@@ -216,7 +216,9 @@ def _steps(data: DataConfig, results: StageResults) -> list[dict[str, Any]]:
 
 def _heldout(corpus: Path, data: DataConfig, results: StageResults) -> dict[str, Any]:
     file = corpus / "heldout.jsonl.gz"
-    rows = heldout_rows(results.tokenizer, file, data.heldout_rows, data.row_length)
+    rows = heldout_rows(
+        results.tokenizer, file, data.heldout_rows, data.row_length, framed=data.sep
+    )
     counts = results.statistics.token_counts
     return {
         "documents": results.mixed.selection.heldout_documents,

@@ -142,7 +142,7 @@ def _is_like_bert(values: dict[str, Any]) -> bool:
     steps = normalizer.get("normalizers", [normalizer])
     return bool(
         steps
-        and values["model"]["type"] == "WordPiece"
+        and values["model"]["type"] in ("WordPiece", "WordLevel")
         and (values["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
         and steps[0].get("type") == "BertNormalizer"
         and steps[0]["clean_text"]

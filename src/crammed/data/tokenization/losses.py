@@ -1,19 +1,46 @@
-"""What a tokenizer's normaliser takes from a text: letters without their accents, lost quotes."""
+"""What a tokenizer does to a text that the user should know: lost letters, words without spaces."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from crammed.config import TokenizerConfig
 
 WORTH_KNOWING = 0.001
 """Share of a text's characters whose loss the user is told of."""
+_LONG_WORD, _MANY_LETTERS = 20, 0.2
+"""Text with more than this share of its letters in words longer than this puts no spaces between
+words: of Thai letters, half are; of German or Finnish ones, one in a hundred."""
 _EXAMPLES = 8
 _JOINERS = "\u200c\u200d"
 """Zero-width characters that change how words of Persian or Malayalam, for instance, are read."""
+
+
+def remarks(tokenizer: Tokenizer, text: str, config: TokenizerConfig) -> Iterator[str]:
+    """What the user should know about a tokenizer and a text, one line each."""
+    if (lost := describe_losses(tokenizer, text, config)) is not None:
+        yield lost
+    if config.file is None and config.by_chunk and is_unspaced(text):
+        yield (
+            "text without spaces between its words: tokenizer.kind=unigram suits it better "
+            "(docs/languages.md)"
+        )
+
+
+def is_unspaced(text: str) -> bool:
+    """Whether a text puts no spaces between words; Chinese characters count as words."""
+    apart = normalizers.BertNormalizer(lowercase=False, strip_accents=False).normalize_str(text)
+    words = [
+        len(word)
+        for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(apart)
+        if all(unicodedata.category(each)[0] in "LM" for each in word)
+    ]
+    long = sum(length for length in words if length > _LONG_WORD)
+    return long > _MANY_LETTERS * sum(words)
 
 
 def lost_characters(tokenizer: Tokenizer, text: str) -> tuple[Counter[str], int]:

@@ -58,17 +58,14 @@ _BPE_WORDS = (
 )
 """The words of GPT-2, except that letters keep their marks, such as the vowel signs of Hindi and
 Thai, and the joiners of Persian."""
+_SPACE = "\u2581"
+"""Stands for a space in SentencePiece's tokens."""
 _PIECE = 10_000
 """Characters in a piece of text that is sampled or left out as a whole."""
 
 
 def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> Tokenizer:
-    """Train a WordPiece tokenizer (Schuster and Nakajima 2012) in BERT's form.
-
-    The library's trainer numbers continuing characters in the order of a hash map, so no two
-    trainings agree. Here the characters are counted first, and every ``##c`` is passed to the
-    trainer as if it were special, which fixes all ids. The vocabulary then goes into a new
-    tokenizer, in which only `SPECIALS` are special.
+    """Train a tokenizer on words in BERT's form: WordPiece, or one that knows whole words alone.
 
     Args:
         counts: each chunk from `chunks.cut_into_chunks` and how often it occurs, in any order.
@@ -77,6 +74,33 @@ def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig)
         InputError: the text has no characters that the tokenizer keeps.
     """
     words = _words_of(counts, config)
+    if config.kind == "wordlevel":
+        tokenizer = Tokenizer(_most_frequent_words(words, config))
+    else:
+        tokenizer = Tokenizer(_word_pieces(words, config))
+        tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.normalizer = _bert_normalizer(config)
+    tokenizer.pre_tokenizer = _CUT
+    return finish(tokenizer)
+
+
+def _most_frequent_words(words: Mapping[str, int], config: TokenizerConfig) -> Any:
+    """A model whose vocabulary is the words that occur most often, and at least twice."""
+    ranked = sorted((word for word in words if words[word] > 1), key=lambda each: -words[each])
+    if not ranked:
+        raise InputError("no word occurs twice: add text, or set tokenizer.kind=wordpiece")
+    vocabulary = [*SPECIALS, *ranked][: config.vocab_size]
+    numbers = {word: number for number, word in enumerate(vocabulary)}
+    return models.WordLevel(numbers, unk_token=SPECIALS[UNK])
+
+
+def _word_pieces(words: Mapping[str, int], config: TokenizerConfig) -> Any:
+    """A WordPiece model (Schuster and Nakajima 2012).
+
+    The library's trainer numbers continuing characters in the order of a hash map, so no two
+    trainings agree. Here the characters are counted first, and every ``##c`` is passed to the
+    trainer as if it were special, which fixes all ids. The vocabulary then goes into a new model.
+    """
     alphabet = _alphabet(words, config)
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
@@ -93,11 +117,7 @@ def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig)
     draft.train_from_iterator(_repeated(words), trainer)
 
     vocabulary = draft.get_vocab(with_added_tokens=True)
-    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = _bert_normalizer(config)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
-    return finish(tokenizer)
+    return models.WordPiece(vocab=vocabulary, unk_token="[UNK]")
 
 
 def _bert_normalizer(config: TokenizerConfig) -> Any:
@@ -149,6 +169,20 @@ def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> list[str]:
     Each takes two entries of the vocabulary, or one if it always stands alone, so the rarest become
     [UNK]: thousands may occur only a few times, in foreign names.
     """
+    return _covering(words, _ALPHABET_COVERAGE, lambda each: 2 - _stands_alone(each), config)
+
+
+def _covering(
+    words: Mapping[str, int],
+    share: float,
+    entries: Callable[[str], int],
+    config: TokenizerConfig,
+) -> list[str]:
+    """The most frequent characters, sorted, until they cover a share of the text.
+
+    Args:
+        entries: how many entries of the vocabulary a character takes.
+    """
     totals: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
@@ -156,9 +190,8 @@ def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> list[str]:
     room = int(_ALPHABET_SHARE * (config.vocab_size - len(SPECIALS)))
     ranked = sorted(totals, key=lambda character: (-totals[character], character))
     covered = list(accumulate(totals[character] for character in ranked))
-    needed = bisect_left(covered, _ALPHABET_COVERAGE * totals.total()) + 1
-    entries = list(accumulate(2 - _stands_alone(character) for character in ranked[:needed]))
-    ranked = ranked[: bisect_right(entries, room)]
+    ranked = ranked[: bisect_left(covered, share * totals.total()) + 1]
+    ranked = ranked[: bisect_right(list(accumulate(map(entries, ranked))), room)]
     if not ranked:
         raise InputError("the corpus holds no characters that the tokenizer keeps")
     return sorted(ranked)
@@ -205,7 +238,7 @@ def _repeated(words: Mapping[str, int]) -> Iterator[str]:
 
 
 def train_from_texts(texts: Callable[[], Iterable[str]], config: TokenizerConfig) -> Tokenizer:
-    """Train a byte-level BPE (GPT-2, ModernBERT) or a Unigram tokenizer (Kudo 2018).
+    """Train a byte-level BPE (GPT-2, ModernBERT), SentencePiece's BPE or Unigram (Kudo 2018).
 
     Args:
         texts: called twice, to measure the text and then to sample the part to train on.
@@ -214,8 +247,12 @@ def train_from_texts(texts: Callable[[], Iterable[str]], config: TokenizerConfig
         InputError: there is no text, the vocabulary is too small for its characters, or an extra
             is missing.
     """
-    train = _train_bpe if config.kind == "bpe" else _train_unigram
-    return finish(train(_thinned_texts(texts, config.train_words), config))
+    train = {
+        "bpe": _train_bpe,
+        "sentencepiece-bpe": _train_sentencepiece_bpe,
+        "unigram": _train_unigram,
+    }
+    return finish(train[config.kind](_thinned_texts(texts, config.train_words), config))
 
 
 def _thinned_texts(texts: Callable[[], Iterable[str]], words: int) -> Iterator[str]:
@@ -259,6 +296,39 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     return tokenizer
 
 
+def _spaced(config: TokenizerConfig) -> Any:
+    """SentencePiece's normaliser: form KC, the settings in `config`, and single spaces."""
+    spaces = normalizers.Replace(Regex(r"\s+"), " ")
+    return normalizers.Sequence([*_letters(config, "KC"), spaces])
+
+
+def _train_sentencepiece_bpe(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    """BPE on characters, with a sign for each space, as SentencePiece has it.
+
+    It is trained on sorted words, with a given alphabet, because the library breaks ties between
+    characters in the order of a hash map. Characters outside of it become [UNK].
+    """
+    normalizer, counts = _spaced(config), Counter[str]()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text).split())
+    words = {word: counts[word] for word in sorted(counts) if len(word) <= _LONGEST_WORD}
+    alphabet = [_SPACE, *_covering(words, _COVERAGE, lambda _: 1, config)]
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNK], fuse_unk=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=2,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_repeated(words), trainer)
+    tokenizer.normalizer = normalizer
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
 def unigram_library() -> Any:
     """The library that trains; if it is missing, an `InputError` names the extra."""
     return import_extra("sentencepiece", "unigram", "tokenizer.kind=unigram")
@@ -271,8 +341,7 @@ def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     the same scores.
     """
     library = unigram_library()
-    spaces = normalizers.Replace(Regex(r"\s+"), " ")
-    normalizer = normalizers.Sequence([*_letters(config, "KC"), spaces])
+    normalizer = _spaced(config)
     words: Counter[str] = Counter()
     for text in texts:
         words.update(normalizer.normalize_str(text).split())

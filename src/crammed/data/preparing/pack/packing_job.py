@@ -53,7 +53,7 @@ class PackJob:
         rows: the file of rows to write.
         chunked: whether the documents are cut into chunks.
         tokenizer: a tokenizer.json.
-        cls: whether documents begin with [CLS].
+        cls, sep: whether documents begin with [CLS] and end with [SEP].
     """
 
     parts: tuple[PackPart, ...]
@@ -62,6 +62,7 @@ class PackJob:
     tokenizer: Path
     row_length: int
     cls: bool
+    sep: bool
     most_tokens_per_character: float | None
 
     @property
@@ -115,8 +116,8 @@ def pack_shards(job: PackJob) -> Packed:
     repeats = np.where(is_dense, 0, repeats)
     kept = repeats > 0
 
-    order = spread_copies(tokens + 1 + job.cls, repeats)
-    stream = _join(ids, tokens, order, special, job.cls)
+    order = spread_copies(tokens + job.sep + job.cls, repeats)
+    stream = _join(ids, tokens, order, special, cls=job.cls, sep=job.sep)
     statistics = [
         Statistics.of(
             each.source,
@@ -227,7 +228,9 @@ def _join(
     tokens: NDArray[np.int64],
     order: NDArray[np.int64],
     special: Specials,
+    *,
     cls: bool,
+    sep: bool,
 ) -> NDArray[np.uint32]:
     """The tokens of documents joined in this order, each framed by its special tokens.
 
@@ -236,7 +239,7 @@ def _join(
         order: numbers of the documents to join.
     """
     before = np.array([special.cls] if cls else [], np.uint32)
-    after = np.array([special.sep], np.uint32)
+    after = np.array([special.sep] if sep else [], np.uint32)
     begins = np.concatenate([[0], np.cumsum(tokens)])
     pieces = [np.empty(0, np.uint32)]
     for number in order.tolist():

@@ -1,0 +1,106 @@
+"""Tables about languages, from the files that ``benchmarks/languages.py`` writes.
+
+Each function takes the name of a record, a folder of ``records/`` with a LANGUAGE.json for each
+language, and returns Markdown.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import layout
+from crammed.study.result import StudyResult
+from crammed.study.statistics import compare_arms
+from crammed.study.table import difference_text, interval_text, mean_text
+from layout import row_of, rule, wrapped
+
+NAMES = {
+    "ar": "Arabic",
+    "de": "German",
+    "fi": "Finnish",
+    "hi": "Hindi",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "th": "Thai",
+    "zh-CN": "Chinese",
+}
+_MEASURE = "bits_per_character@0.15"
+_HEAD = row_of(
+    *("language", "tokenizer", "tokens per character", "unused tokens", "unknown tokens"),
+    *("unigram", "bits per character", "difference, 95 % interval"),
+)
+_GAPS = row_of(
+    *("language", "lost by `crammed`", "by `crammed-2022`"),
+    *("median rank of 8 gaps", "a sentence", "best guess, rank"),
+)
+
+
+def _files(record: str) -> list[tuple[str, dict[str, Any]]]:
+    found = [(each.stem, layout.found(each)) for each in (layout.RECORDS / record).glob("*.json")]
+    return sorted((NAMES[code], values) for code, values in found)
+
+
+def languages_table(words: list[str]) -> str:
+    """Kinds of tokenizers in each language, the best first."""
+    rows, sizes, seeds, spent = [], set(), set(), 0.0
+    for name, values in _files(words[0]):
+        study = StudyResult.model_validate({key: values[key] for key in _study_keys(values)})
+        sizes |= {quantity_of(kind) for kind in values["kinds"].values()}
+        for number, arm in enumerate(compare_arms(study, (_MEASURE,))):
+            kind, one = values["kinds"][arm["arm"]], arm[_MEASURE]
+            seeds.add(arm["seeds"])
+            difference = ""
+            if one["difference"] is not None:
+                difference = f"{difference_text(one, _MEASURE)} ({interval_text(one, _MEASURE)})"
+            rows.append(
+                row_of(
+                    name if number == 0 else "",
+                    arm["arm"],
+                    f"{kind['tokens_per_character']:.3f}",
+                    f"{kind['unused']:,}",
+                    f"{100 * kind['unknown']:.3f} %",
+                    f"{kind['unigram_bits']:.3f}",
+                    mean_text(one, _MEASURE),
+                    difference,
+                )
+            )
+        spent += sum(run.seconds or 0.0 for arm in study.arms.values() for run in arm.runs.values())
+    text = wrapped(
+        f"Vocabulary 8,192, 2 x 64, 600,000 tokens a run, {min(seeds)} to {max(seeds)} seeds; "
+        f"{min(sizes):.1f} to {max(sizes):.1f} million characters of text. Unigram: bits per "
+        "character of a model that knows only how frequent tokens are. Differences are from "
+        f"WordPiece. All runs trained for {spent / 3600:.1f} hours on one core of a busy machine."
+    )
+    return "\n".join([_HEAD, rule(_HEAD), *rows, "", text]) + "\n"
+
+
+def quantity_of(kind: dict[str, Any]) -> float:
+    """Millions of characters that a corpus was packed from."""
+    return float(kind["characters"]) / 1e6
+
+
+def _study_keys(values: dict[str, Any]) -> list[str]:
+    return [key for key in values if key not in ("command", "packages", "kinds", "lost", "gaps")]
+
+
+def gaps_table(words: list[str]) -> str:
+    """What recipes lose of each language's characters, and a gap that the model filled."""
+    rows = []
+    for name, values in _files(words[0]):
+        gaps = sorted(values["gaps"], key=lambda gap: len(gap["before"] + gap["after"]))
+        gap = gaps[0]
+        sentence = f"{gap['before']}**[{gap['word']}]**{gap['after']}"
+        rows.append(
+            row_of(
+                name,
+                *(
+                    f"{100 * values['lost'][recipe]:.1f} %"
+                    for recipe in ("crammed", "crammed-2022")
+                ),
+                f"{statistics.median(each['rank'] for each in gaps):,.0f}",
+                sentence.replace("|", "\\|"),
+                f"{gap['guesses'][0][0]}, {gap['rank']:,}".replace("|", "\\|"),
+            )
+        )
+    return "\n".join([_GAPS, rule(_GAPS), *rows]) + "\n"
