@@ -80,7 +80,11 @@ def test_same_bytes_under_any_hash_seed_and_number_of_threads(kind: str) -> None
     written = {
         subprocess.run(
             [sys.executable, "-c", code],
-            input=json.dumps(words_of(texts) if TokenizerConfig(kind=kind).by_chunk else texts),
+            input=json.dumps(
+                words_of(texts)
+                if TokenizerConfig.model_validate({"kind": kind}).by_chunk
+                else texts
+            ),
             env={
                 "PYTHONHASHSEED": seed,
                 "RAYON_NUM_THREADS": threads,

@@ -124,6 +124,11 @@ def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerCon
     from crammed.planning.settling import device_of, settle
     from crammed.rules.choosing import shape_of
 
+    if (size := given_vocabulary(asked.config.tokenizer)) is not None:
+        progress.line(f"vocabulary  {size:,}, of the tokenizer in tokenizer.file")
+        return None
+    if "tokenizer.vocab_size" not in asked.open:
+        return None
     device = device_of(asked.nominally())  # a wrong one ends the command here
 
     def chosen(tokens: float) -> TokenizerConfig:
