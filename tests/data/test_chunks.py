@@ -94,7 +94,7 @@ def test_known_chunks_are_forgotten_when_there_are_too_many(
     for at in range(0, 80, 10):
         texts = TEXTS[at : at + 10]
         assert same(each.encode_chunks(cut_into_chunks(texts)), each.encode_texts(texts))
-        assert len(each._numbers) <= 50 + len(cut_into_chunks(texts).unique)
+        assert len(each._known) <= 50 + len(cut_into_chunks(texts).unique)
 
 
 def bert(**changes: Any) -> Tokenizer:

@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from crammed.data.columns import integers, strings
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.hashes import json_hash, sha256
@@ -123,14 +124,20 @@ Slices = tuple[Slice, ...]
 DOCUMENT_FILES = ("documents.arrow", "digests.npy", "lengths.npy")
 
 
-def write_documents(block: Path, texts: Sequence[str]) -> NDArray[np.uint64]:
-    """Write a block's cleaned documents; returns their digests, [n, 2]."""
-    array = pa.array(texts, pa.large_string())
-    _write_texts(shard_file(block, "documents.arrow"), array)
-    digests = digests_of(texts)
+def write_documents(
+    block: Path, texts: Sequence[bytes], lengths: Sequence[int]
+) -> NDArray[np.uint64]:
+    """Write a block's cleaned documents; returns their digests, [n, 2].
+
+    Args:
+        texts: in UTF-8.
+        lengths: their characters.
+    """
+    _write_texts(shard_file(block, "documents.arrow"), strings(texts))
+    digests = _as_integers(map(_digest, texts))
     order = np.lexsort((digests[:, 1], digests[:, 0]))
     save(block, "digests.npy", np.column_stack((digests[order], order.astype(np.uint64))))
-    save(block, "lengths.npy", np.fromiter(map(len, texts), np.int32, len(texts)))
+    save(block, "lengths.npy", np.array(lengths, np.int32))
     return digests
 
 
@@ -148,8 +155,8 @@ def _write_texts(file: Path, texts: pa.LargeStringArray) -> None:
                 writer.write_batch(pa.record_batch([batch], schema=schema))
 
 
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
 
 
 def texts_of(slices: Slices, numbers: Sequence[int] | None = None) -> pa.ChunkedArray:
@@ -179,7 +186,7 @@ def _texts_numbered(file: Path, numbers: NDArray[np.int64]) -> Iterator[pa.Array
             texts = reader.get_batch(batch).column(0)
             own = numbers[batches == batch] - (ends[batch - 1] if batch else 0)
             is_all = len(own) == len(texts)
-            yield texts if is_all else texts.take(pa.array(own))
+            yield texts if is_all else texts.take(integers(own))
 
 
 def documents(slices: Slices, numbers: Sequence[int] | None = None) -> list[str]:
@@ -211,8 +218,11 @@ def lengths_of(block: Path) -> NDArray[np.int32]:
 
 def digests_of(texts: Iterable[str]) -> NDArray[np.uint64]:
     """The digests of cleaned texts as two integers each, [n, 2]."""
-    joined = b"".join(map(_digest, texts))
-    return np.frombuffer(joined, ">u8").reshape(-1, 2).astype(np.uint64)
+    return _as_integers(_digest(text.encode()) for text in texts)
+
+
+def _as_integers(digests: Iterable[bytes]) -> NDArray[np.uint64]:
+    return np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype(np.uint64)
 
 
 # ---- arrays and tables

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from crammed.data.columns import strings_of
 from crammed.errors import InputError
 
 WHITE_SPACE = " \t\n\r"
@@ -45,27 +48,54 @@ class ChunkedText:
     """Documents as chunks.
 
     Attributes:
-        unique: the distinct chunks, in the order in which they first occur.
-        counts: [len(unique)] how often each of them occurs.
-        codes: [C] index in `unique` of every chunk of all documents, in order.
+        distinct: the distinct chunks, in the order in which they first occur.
+        counts: [len(distinct)] how often each of them occurs.
+        codes: [C] index in `distinct` of every chunk of all documents, in order.
         ends: [D] number of codes up to the end of each document.
     """
 
-    unique: list[str]
+    distinct: pa.StringArray
     counts: NDArray[np.int64]
     codes: NDArray[np.uint32]
     ends: NDArray[np.int64]
 
+    @cached_property
+    def unique(self) -> list[str]:
+        """`distinct` as strings."""
+        chunks: list[str] = self.distinct.to_pylist()
+        return chunks
 
-def cut_into_chunks(texts: Sequence[str]) -> ChunkedText:
+
+class KnownChunks:
+    """Numbers chunks from 0 in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._known = pa.nulls(0, pa.string())
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def numbers(self, chunks: pa.StringArray) -> tuple[NDArray[np.int32], list[str]]:
+        """The number of each of some distinct chunks, and those that are new, in order."""
+        found = pc.index_in(chunks, value_set=self._known)
+        new = chunks.filter(found.is_null())
+        numbers = found.fill_null(-1).to_numpy().copy()
+        numbers[numbers < 0] = np.arange(len(self), len(self) + len(new), dtype=np.int32)
+        self._known = pa.concat_arrays([self._known, new])
+        return numbers, new.to_pylist()
+
+
+def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:
     """Cut texts before runs of white space, around ASCII punctuation, before Chinese characters.
 
     Raises:
         InputError: the texts have 2 GiB or more in all.
     """
-    documents = pa.array(texts, pa.large_string())
+    documents = texts if isinstance(texts, pa.LargeStringArray) else strings_of(texts)
     _, offsets, characters = documents.buffers()
-    borders = np.frombuffer(offsets, np.int64, len(texts) + 1)
+    borders = np.frombuffer(offsets or bytes(8), np.int64)[documents.offset :][: len(texts) + 1]
+    if borders[0]:
+        characters, borders = characters.slice(borders[0]), borders - borders[0]
     if borders[-1] >= _LARGEST:
         raise InputError(
             f"a document of {borders[-1]:,} bytes is too large: cut it into documents below 2 GiB"
@@ -80,10 +110,9 @@ def cut_into_chunks(texts: Sequence[str]) -> ChunkedText:
         pa.string(), len(starts) - 1, [None, pa.py_buffer(starts), characters]
     ).dictionary_encode()
     codes = np.asarray(chunks.indices)
-    unique = chunks.dictionary.to_pylist()
     return ChunkedText(
-        unique=unique,
-        counts=np.bincount(codes, minlength=len(unique)),
+        distinct=chunks.dictionary,
+        counts=np.bincount(codes, minlength=len(chunks.dictionary)),
         codes=codes.view(np.uint32),
         ends=np.searchsorted(starts, borders[1:].astype(np.int32)).astype(np.int64),
     )

@@ -7,14 +7,14 @@ BERT-like tokenizer (`crammed.data.tokenization.chunks`); other tokenizers encod
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from crammed.data.tokenization.chunks import WHITE_SPACE, ChunkedText
+from crammed.data.tokenization.chunks import WHITE_SPACE, ChunkedText, KnownChunks
 from crammed.data.tokenization.tokenizer import NOT_ASCII, vocabulary_size
 
 MOST_KNOWN = 1 << 19
@@ -22,8 +22,9 @@ MOST_KNOWN = 1 << 19
 
 _SEPARATOR = "[CHUNK]"
 """Put after each chunk for tokenizing; no chunk contains it, since none contains "[C"."""
+_BETWEEN_WORDS = "\0"
+"""The same between plain words, which have letters and digits alone."""
 _BATCH = 1000
-_LARGEST = np.iinfo(np.int32).max
 _ASCII_ONLY = {"type": "Replace", "pattern": {"Regex": NOT_ASCII}, "content": ""}
 """The step that drops characters outside ASCII, as a tokenizer.json holds it."""
 
@@ -45,13 +46,16 @@ class CorpusTokenizer:
             self._by_chunk = _plain({**values, "added_tokens": []})
             self._by_chunk.add_special_tokens([_SEPARATOR])
             self._by_chunk.encode_special_tokens = False
-            self._separator = self._by_chunk.token_to_id(_SEPARATOR)
+            self._separator = int(self._by_chunk.token_to_id(_SEPARATOR) or 0)
+            self._by_word = _for_plain_words(values, self._separator)
+            self._lowercase = _bert_normalizer(values)["lowercase"]
         self._forget()
 
     def _forget(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self._known = KnownChunks()
         self._pieces: NDArray[np.uint32] = np.empty(0, np.uint32)
-        self._starts: NDArray[np.int32] = np.zeros(1, np.int32)
+        self._begins: NDArray[np.int32] = np.empty(0, np.int32)
+        self._lengths: NDArray[np.int32] = np.empty(0, np.int32)
 
     def encode_chunks(self, text: ChunkedText) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Ids of all documents, joined, and the number of ids up to the end of each document, [D].
@@ -61,38 +65,53 @@ class CorpusTokenizer:
         """
         if not self.takes_chunks:
             raise ValueError("this tokenizer's pieces depend on their neighbours: use encode_texts")
-        if len(self._numbers) > MOST_KNOWN:
+        if len(self._known) > MOST_KNOWN:
             self._forget()
-        chunks = [chunk.lstrip(WHITE_SPACE) for chunk in text.unique]
-        self._learn([chunk for chunk in dict.fromkeys(chunks) if chunk not in self._numbers])
-        numbers = np.fromiter(map(self._numbers.__getitem__, chunks), np.int32, len(chunks))
-        chunk_starts = self._starts[:-1][numbers]
-        chunk_lengths = np.diff(self._starts)[numbers]
+        numbers, new = self._known.numbers(text.distinct)
+        self._learn([chunk.lstrip(WHITE_SPACE) for chunk in new])
 
-        lengths = chunk_lengths[text.codes]
+        lengths = self._lengths[numbers][text.codes]
         ends = np.zeros(len(lengths) + 1, np.int32)
         np.cumsum(lengths, out=ends[1:])
-        # The piece at place p, in chunk c, is at p - ends[c] + chunk_starts[c].
-        places = np.repeat(chunk_starts[text.codes] - ends[:-1], lengths)
+        # The piece at place p, in chunk c, is at p - ends[c] + begins[c].
+        places = np.repeat(self._begins[numbers][text.codes] - ends[:-1], lengths)
         places += np.arange(ends[-1], dtype=np.int32)
         return self._pieces[places], ends[text.ends].astype(np.int64)
 
     def _learn(self, chunks: list[str]) -> None:
-        """Tokenize chunks in batches, with a separator after each."""
-        new = [
-            self._by_chunk.encode_batch_fast(
-                [_SEPARATOR.join((*chunks[at : at + _BATCH], ""))], add_special_tokens=False
-            )[0].ids
-            for at in range(0, len(chunks), _BATCH)
+        """Tokenize chunks and remember their pieces, those of the same word once.
+
+        Plain words, which most are, need not be normalised character by character.
+        """
+        plain = [chunk.isascii() and chunk.isalnum() for chunk in chunks]
+        if self._lowercase:
+            chunks = [c.lower() if p else c for c, p in zip(chunks, plain, strict=True)]
+        is_plain = dict(zip(chunks, plain, strict=True))
+        words = [word for word, p in is_plain.items() if p]
+        others = [word for word, p in is_plain.items() if not p]
+        found = [
+            *self._batches(self._by_word, f" {_BETWEEN_WORDS} ", words),
+            *self._batches(self._by_chunk, _SEPARATOR, others),
         ]
-        if not new:
+        if not found:
             return
-        pieces = np.concatenate([np.asarray(ids, np.uint32) for ids in new])
+        pieces = np.concatenate([np.asarray(ids, np.uint32) for ids in found])
         separators = np.flatnonzero(pieces == self._separator)
-        ends = separators - np.arange(len(separators))
-        self._numbers.update(zip(chunks, range(len(self._numbers), _LARGEST), strict=False))
-        self._starts = np.concatenate([self._starts, (self._starts[-1] + ends).astype(np.int32)])
+        ends = (separators - np.arange(len(separators))).astype(np.int32)
+        place_of = dict(zip((*words, *others), range(len(ends)), strict=True))
+        places = np.fromiter(map(place_of.__getitem__, chunks), np.int32, len(chunks))
+        lengths = np.diff(ends, prepend=np.int32(0))
+        begins = (ends - lengths + len(self._pieces)).astype(np.int32)
+        self._begins = np.concatenate([self._begins, begins[places]])
+        self._lengths = np.concatenate([self._lengths, lengths[places]])
         self._pieces = np.concatenate([self._pieces, np.delete(pieces, separators)])
+
+    @staticmethod
+    def _batches(tokenizer: Tokenizer, separator: str, words: list[str]) -> Iterator[list[int]]:
+        """Ids of some words at a time, with that of the separator after each word."""
+        for at in range(0, len(words), _BATCH):
+            text = separator.join((*words[at : at + _BATCH], ""))
+            yield tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def encode_texts(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """The same as `encode_chunks`, from whole texts and with any tokenizer."""
@@ -110,6 +129,29 @@ def _plain(values: dict[str, Any]) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _for_plain_words(values: dict[str, Any], separator: int) -> Tokenizer:
+    """A tokenizer for normalised words between white space, given a tokenizer.json.
+
+    Args:
+        separator: id that it has for `_BETWEEN_WORDS`.
+    """
+    model = values["model"]
+    words: dict[str, Any] = {
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "added_tokens": [],
+        "model": {**model, "vocab": {**model["vocab"], _BETWEEN_WORDS: separator}},
+    }
+    return _plain({**values, **words})
+
+
+def _bert_normalizer(values: dict[str, Any]) -> dict[str, Any]:
+    """BERT's own step of the normalizer in a tokenizer.json."""
+    normalizer = values["normalizer"]
+    step: dict[str, Any] = normalizer.get("normalizers", [normalizer])[0]
+    return step
 
 
 def _without_specials(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -68,20 +68,25 @@ def clean_block(
     dropped: dict[str, list[int]] = {step: [0, 0] for step in steps}
     samples: dict[str, list[str]] = {step: [] for step in steps}
     dropped_by = np.zeros(len(texts), np.int32)
-    kept: list[str] = []
+    kept: list[str] = []  # needed as strings only where near-duplicates are looked for
+    encoded: list[bytes] = []
+    lengths: list[int] = []
     for number, text in enumerate(texts):
         verdict = cleaner(text)
         if (step := verdict.dropped_by) is None:
-            kept.append(_encodable(verdict.text))
+            encoded.append(_encoded(verdict.text))
+            lengths.append(len(verdict.text))
+            if config.near is not None:
+                kept.append(encoded[-1].decode())
             continue
         dropped_by[number] = steps[step]
         dropped[step][0] += 1
         dropped[step][1] += len(text)
         if len(samples[step]) < SAMPLES_OF_A_SHARD:
-            samples[step].append(_encodable(text[:SAMPLE_CHARACTERS]))
+            samples[step].append(_encoded(text[:SAMPLE_CHARACTERS]).decode())
     characters = np.fromiter(map(len, texts), np.int32, len(texts))
     save(block, "raw.npy", np.stack((characters, dropped_by)))
-    digests = write_documents(block, kept)
+    digests = write_documents(block, encoded, lengths)
     files = ["raw.npy", *DOCUMENT_FILES]
     if config.near is not None:
         save(block, "near.npy", _signer(config.near)(kept).T)
@@ -89,8 +94,8 @@ def clean_block(
     result = Cleaned(
         read=len(texts),
         read_characters=int(characters.sum(dtype=np.int64)),
-        documents=len(kept),
-        characters=sum(map(len, kept)),
+        documents=len(lengths),
+        characters=sum(lengths),
         dropped=dropped,
         samples=samples,
         content=hashlib.blake2b(digests.data, digest_size=DIGEST_BYTES).hexdigest(),
@@ -132,23 +137,9 @@ def minhash_bands(block: Path) -> NDArray[np.uint64]:
     return load(block, "near.npy", mapped=True)
 
 
-def texts_in_blocks(documents: Iterable[str], most: int) -> Iterable[list[str]]:
-    """Lists of documents with about `most` characters each."""
-    gathered: list[str] = []
-    waiting = 0
-    for text in documents:
-        gathered.append(text)
-        waiting += len(text)
-        if waiting >= most:
-            yield gathered
-            gathered, waiting = [], 0
-    if gathered:
-        yield gathered
-
-
-def _encodable(text: str) -> str:
-    """Replace what UTF-8 cannot encode: halves of surrogate pairs."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+def _encoded(text: str) -> bytes:
+    """The text in UTF-8; "?" replaces what that cannot encode: halves of surrogate pairs."""
+    return text.encode("utf-8", "replace")
 
 
 @lru_cache(maxsize=2)

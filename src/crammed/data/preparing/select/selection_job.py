@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from crammed.data.columns import integers, one_array, strings_of
 from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Matches
 from crammed.data.preparing.cleaning.substring import Span, without_spans
 from crammed.data.shards import (
@@ -24,6 +26,7 @@ from crammed.data.shards import (
     save,
     shard_file,
     stage_result,
+    texts_of,
     write_table,
 )
 from crammed.data.tokenization.chunks import ChunkedText, cut_into_chunks
@@ -95,8 +98,8 @@ def select_shard(job: SelectJob) -> Selected:
     with shard_file(job.out, "heldout.jsonl").open("wb") as file:
         for text in filter(None, heldout_documents(job.shard, job.selection)):
             file.write(heldout_line(text, job.source))
-    texts = documents_to_pack(job.shard, job.selection)
-    characters = lengths(texts)
+    texts = _texts_to_pack(job.shard, job.selection)
+    characters = pc.utf8_length(texts).to_numpy()
     numbers = np.flatnonzero(job.selection.repeats)
     save(job.out, "characters.npy", np.stack((numbers, characters)))
     files = ["heldout.jsonl", "characters.npy"]
@@ -119,6 +122,13 @@ def documents_to_pack(shard: Slices, selection: ShardSelection) -> list[str]:
         if (split := selection.splits.get(number)) is not None:
             texts[place] = texts[place][: split.training_end]
     return texts
+
+
+def _texts_to_pack(shard: Slices, selection: ShardSelection) -> pa.LargeStringArray:
+    """As `documents_to_pack`."""
+    if selection.cuts or selection.splits:
+        return strings_of(documents_to_pack(shard, selection))
+    return one_array(texts_of(shard, np.flatnonzero(selection.repeats).tolist()))
 
 
 def heldout_documents(shard: Slices, selection: ShardSelection) -> list[str]:
@@ -157,7 +167,8 @@ def heldout_lines(out: Path) -> bytes:
 
 
 def _write_chunks(out: Path, text: ChunkedText) -> list[str]:
-    table = pa.table({"chunk": pa.array(text.unique, pa.large_string()), "count": text.counts})
+    columns = [text.distinct.cast(pa.large_string()), integers(text.counts)]
+    table = pa.Table.from_arrays(columns, ["chunk", "count"])
     write_table(shard_file(out, "chunks.arrow"), table)
     save(out, "codes.npy", text.codes)
     save(out, "ends.npy", text.ends)
@@ -232,14 +243,15 @@ def chunk_counts(out: Path, selection: ShardSelection) -> pa.Table:
     ends = load(out, "ends.npy")
     codes = load(out, "codes.npy")[np.repeat(left, np.diff(ends, prepend=0))]
     counts = np.bincount(codes, minlength=table.num_rows)
-    return pa.table({"chunk": table["chunk"], "count": counts}).filter(pa.array(counts > 0))
+    counted = pa.Table.from_arrays([table["chunk"], integers(counts)], ["chunk", "count"])
+    return counted.filter(pc.greater(counted["count"], 0))
 
 
 def read_chunks(out: Path) -> ChunkedText:
     """The chunks of the documents to pack when the stage was done."""
     counts = read_table(shard_file(out, "chunks.arrow"), ["chunk", "count"])
     return ChunkedText(
-        unique=counts["chunk"].to_pylist(),
+        distinct=one_array(counts["chunk"]).cast(pa.string()),
         counts=counts["count"].to_numpy(),
         codes=load(out, "codes.npy"),
         ends=load(out, "ends.npy"),
