@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from crammed.data.columns import integers, strings
+from crammed.columns import integers, strings
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.hashes import json_hash, sha256

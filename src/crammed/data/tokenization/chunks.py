@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from crammed.data.columns import strings_of
+from crammed.columns import strings_of
 from crammed.errors import InputError
 
 WHITE_SPACE = " \t\n\r"
@@ -66,8 +66,8 @@ class ChunkedText:
         return chunks
 
 
-class KnownChunks:
-    """Numbers chunks from 0 in the order in which they are met."""
+class Known:
+    """Numbers texts, such as chunks, from 0 in the order in which they are met."""
 
     def __init__(self) -> None:
         self._known = pa.nulls(0, pa.string())
@@ -75,14 +75,15 @@ class KnownChunks:
     def __len__(self) -> int:
         return len(self._known)
 
-    def numbers(self, chunks: pa.StringArray) -> tuple[NDArray[np.int32], list[str]]:
-        """The number of each of some distinct chunks, and those that are new, in order."""
-        found = pc.index_in(chunks, value_set=self._known)
-        new = chunks.filter(found.is_null())
+    def numbers(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], pa.StringArray]:
+        """The number of each text, and those that are new, in order."""
+        coded = texts.dictionary_encode()
+        found = pc.index_in(coded.dictionary, value_set=self._known)
+        new = coded.dictionary.filter(found.is_null())
         numbers = found.fill_null(-1).to_numpy().copy()
         numbers[numbers < 0] = np.arange(len(self), len(self) + len(new), dtype=np.int32)
         self._known = pa.concat_arrays([self._known, new])
-        return numbers, new.to_pylist()
+        return numbers[coded.indices.to_numpy()], new
 
 
 def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:

@@ -11,14 +11,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from crammed.data.tokenization.chunks import WHITE_SPACE, ChunkedText, KnownChunks
+from crammed.data.tokenization.chunks import WHITE_SPACE, ChunkedText, Known
 from crammed.data.tokenization.tokenizer import NOT_ASCII, vocabulary_size
 
-MOST_KNOWN = 1 << 19
-"""Chunks whose pieces a `CorpusTokenizer` remembers, in about 100 MB."""
+MOST_KNOWN = 1 << 18
+"""Words whose pieces a `CorpusTokenizer` remembers, in about 10 MB."""
 
 _SEPARATOR = "[CHUNK]"
 """Put after each chunk for tokenizing; no chunk contains it, since none contains "[C"."""
@@ -52,7 +54,7 @@ class CorpusTokenizer:
         self._forget()
 
     def _forget(self) -> None:
-        self._known = KnownChunks()
+        self._known = Known()
         self._pieces: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._begins: NDArray[np.int32] = np.empty(0, np.int32)
         self._lengths: NDArray[np.int32] = np.empty(0, np.int32)
@@ -67,8 +69,9 @@ class CorpusTokenizer:
             raise ValueError("this tokenizer's pieces depend on their neighbours: use encode_texts")
         if len(self._known) > MOST_KNOWN:
             self._forget()
-        numbers, new = self._known.numbers(text.distinct)
-        self._learn([chunk.lstrip(WHITE_SPACE) for chunk in new])
+        words = pc.utf8_ltrim(text.distinct, WHITE_SPACE)
+        numbers, new = self._known.numbers(pc.ascii_lower(words) if self._lowercase else words)
+        self._learn(new)
 
         lengths = self._lengths[numbers][text.codes]
         ends = np.zeros(len(lengths) + 1, np.int32)
@@ -78,39 +81,36 @@ class CorpusTokenizer:
         places += np.arange(ends[-1], dtype=np.int32)
         return self._pieces[places], ends[text.ends].astype(np.int64)
 
-    def _learn(self, chunks: list[str]) -> None:
-        """Tokenize chunks and remember their pieces, those of the same word once.
+    def _learn(self, new: pa.StringArray) -> None:
+        """Tokenize words and remember their pieces.
 
-        Plain words, which most are, need not be normalised character by character.
+        Plain ones, as most are, need not be normalised character by character.
         """
-        plain = [chunk.isascii() and chunk.isalnum() for chunk in chunks]
-        if self._lowercase:
-            chunks = [c.lower() if p else c for c, p in zip(chunks, plain, strict=True)]
-        is_plain = dict(zip(chunks, plain, strict=True))
-        words = [word for word, p in is_plain.items() if p]
-        others = [word for word, p in is_plain.items() if not p]
+        plain = pc.ascii_is_alnum(new)
         found = [
-            *self._batches(self._by_word, f" {_BETWEEN_WORDS} ", words),
-            *self._batches(self._by_chunk, _SEPARATOR, others),
+            *self._batches(self._by_word, f" {_BETWEEN_WORDS} ", new.filter(plain)),
+            *self._batches(self._by_chunk, _SEPARATOR, new.filter(pc.invert(plain))),
         ]
         if not found:
             return
         pieces = np.concatenate([np.asarray(ids, np.uint32) for ids in found])
         separators = np.flatnonzero(pieces == self._separator)
         ends = (separators - np.arange(len(separators))).astype(np.int32)
-        place_of = dict(zip((*words, *others), range(len(ends)), strict=True))
-        places = np.fromiter(map(place_of.__getitem__, chunks), np.int32, len(chunks))
+        is_plain = plain.to_numpy(zero_copy_only=False)
+        in_order = np.argsort(np.argsort(~is_plain, kind="stable"), kind="stable")
         lengths = np.diff(ends, prepend=np.int32(0))
         begins = (ends - lengths + len(self._pieces)).astype(np.int32)
-        self._begins = np.concatenate([self._begins, begins[places]])
-        self._lengths = np.concatenate([self._lengths, lengths[places]])
+        self._begins = np.concatenate([self._begins, begins[in_order]])
+        self._lengths = np.concatenate([self._lengths, lengths[in_order]])
         self._pieces = np.concatenate([self._pieces, np.delete(pieces, separators)])
 
     @staticmethod
-    def _batches(tokenizer: Tokenizer, separator: str, words: list[str]) -> Iterator[list[int]]:
+    def _batches(
+        tokenizer: Tokenizer, separator: str, words: pa.StringArray
+    ) -> Iterator[list[int]]:
         """Ids of some words at a time, with that of the separator after each word."""
         for at in range(0, len(words), _BATCH):
-            text = separator.join((*words[at : at + _BATCH], ""))
+            text = separator.join((*words[at : at + _BATCH].to_pylist(), ""))
             yield tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def encode_texts(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from crammed.data.columns import integers, one_array, strings_of
+from crammed.columns import integers, one_array, strings_of
 from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Matches
 from crammed.data.preparing.cleaning.substring import Span, without_spans
 from crammed.data.shards import (
