@@ -101,7 +101,13 @@ def test_a_corpus_is_extended_twice(tmp_path: Path, base: Corpus, further: Path)
     texts = [*documents(250, seed=1), *documents(50)]
     third = write_jsonl(tmp_path / "third.jsonl", texts)
     made = extend(larger, config_of(third).data, tmp_path / "largest", SILENT)
-    assert made.manifest["documents"] == larger.manifest["documents"] + 50
+    before, after = (
+        next(s["dropped"] for s in each.manifest["steps"] if s["step"] == "copies of held-out text")
+        for each in (larger, made)
+    )
+    copies = after - before  # these documents are made of a few phrases
+    assert copies < 5
+    assert made.manifest["documents"] == larger.manifest["documents"] + 50 - copies
 
 
 def test_a_call_that_was_killed_while_joining_is_repeated(
