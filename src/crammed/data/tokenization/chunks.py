@@ -23,6 +23,9 @@ from crammed.errors import InputError
 WHITE_SPACE = " \t\n\r"
 """The ASCII that BERT's normaliser turns into spaces; it removes other control characters."""
 
+MOST_KNOWN = 1 << 18
+"""Distinct words to remember something about, which takes about 10 MB."""
+
 _LARGEST = np.iinfo(np.int32).max
 _OTHER, _WHITE, _PUNCTUATION = 1, 2, 4
 

@@ -16,11 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from crammed.data.tokenization.chunks import WHITE_SPACE, ChunkedText, Known
+from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known
 from crammed.data.tokenization.tokenizer import NOT_ASCII, vocabulary_size
-
-MOST_KNOWN = 1 << 18
-"""Words whose pieces a `CorpusTokenizer` remembers, in about 10 MB."""
 
 _SEPARATOR = "[CHUNK]"
 """Put after each chunk for tokenizing; no chunk contains it, since none contains "[C"."""

@@ -13,10 +13,12 @@ from itertools import chain
 from zlib import crc32
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from crammed.data.preparing.cleaning.words import words_of
-from crammed.data.tokenization.chunks import ChunkedText
+from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known
 
 RUN = 8
 """Words in a run, a power of two; the length that Chowdhery et al. (2022) compare by."""
@@ -88,11 +90,7 @@ class Runs:
 
 def _hashed_words(text: ChunkedText) -> tuple[Hashes, _Integers]:
     """Hashes of the words of all documents, joined, and the number of words up to each end."""
-    by_chunk = list(map(words_of, text.unique))
-    words = map(str.encode, chain.from_iterable(by_chunk))
-    hashes = np.fromiter(map(crc32, words), np.uint64)
-    counts = np.fromiter(map(len, by_chunk), np.int32, len(by_chunk))
-    starts = (np.cumsum(counts) - counts).astype(np.int32)
+    hashes, starts, counts = _KNOWN.words_of(text.distinct)
     here = counts[text.codes]
     ends = np.concatenate([[0], np.cumsum(here)])
     places = np.repeat(starts[text.codes], here)
@@ -100,6 +98,38 @@ def _hashed_words(text: ChunkedText) -> tuple[Hashes, _Integers]:
         several = np.flatnonzero(here > nth)
         places[ends[several] + nth] += nth
     return hashes[places], ends[text.ends]
+
+
+class _KnownWords:
+    """Hashes of the words of chunks, computed once for chunks that differ in capitals alone."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known = Known()
+        self._hashes: Hashes = np.empty(0, np.uint64)
+        self._starts: NDArray[np.int32] = np.empty(0, np.int32)
+        self._counts: NDArray[np.int32] = np.empty(0, np.int32)
+
+    def words_of(
+        self, chunks: pa.StringArray
+    ) -> tuple[Hashes, NDArray[np.int32], NDArray[np.int32]]:
+        """Hashes, and where among them the words of each chunk start, and how many it has."""
+        if len(self._known) > MOST_KNOWN:
+            self._forget()
+        numbers, new = self._known.numbers(pc.ascii_lower(pc.utf8_ltrim(chunks, WHITE_SPACE)))
+        by_chunk = list(map(words_of, new.to_pylist()))
+        words = map(str.encode, chain.from_iterable(by_chunk))
+        counts = np.fromiter(map(len, by_chunk), np.int32, len(by_chunk))
+        starts = (len(self._hashes) + np.cumsum(counts) - counts).astype(np.int32)
+        self._hashes = np.append(self._hashes, np.fromiter(map(crc32, words), np.uint64))
+        self._starts = np.append(self._starts, starts)
+        self._counts = np.append(self._counts, counts)
+        return self._hashes, self._starts[numbers], self._counts[numbers]
+
+
+_KNOWN = _KnownWords()
 
 
 def _joined(words: Hashes) -> Hashes:
