@@ -13,7 +13,8 @@ from support.text import documents, write_jsonl
 
 
 def test_a_corpus_is_extended_by_its_own_settings(tmp_path: Path, corpus: Corpus) -> None:
-    text = write_jsonl(tmp_path / "new.jsonl", documents(60, seed=5))
+    texts = [text.replace(" ", f" {n} ") for n, text in enumerate(documents(60, seed=5))]
+    text = write_jsonl(tmp_path / "new.jsonl", texts)
     out = tmp_path / "larger"
     corpora.prepare(None, [str(text)], out=out, extend=corpus.path)
     made = Corpus(out)
