@@ -368,3 +368,11 @@ def test_ideographs_take_one_entry_each_and_letters_two() -> None:
     assert not {f"##{each}" for each in ideographs} & vocabulary.keys()
     both = set("andかなカナ한글ไทย")
     assert both | {f"##{each}" for each in both} < vocabulary.keys()
+
+
+def test_a_few_ideographs_in_other_text_change_nothing() -> None:
+    """One in a hundred entries may be wasted, so that vocabularies of English stay the same."""
+    for count, wasted in ((4, True), (5, False)):
+        quoted = "".join(chr(0x4E00 + n) for n in range(count))
+        vocabulary = trained([*documents(60), *[quoted] * 9], vocab_size=400).get_vocab()
+        assert ("##\u4e00" in vocabulary) == wasted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
@@ -40,6 +40,9 @@ from crammed.keys import uniform
 
 _ALPHABET_SHARE = 0.5
 """Largest share of the vocabulary that single characters may take."""
+_FEW = 0.01
+"""Share of the vocabulary that Chinese characters in other text may take twice, as in English that
+quotes some names, so that its vocabularies stay what they were."""
 _ALPHABET_COVERAGE = 0.99998
 """Share of the text that the characters of a WordPiece vocabulary cover."""
 _CHARACTERS_A_WORD = 6
@@ -101,11 +104,11 @@ def _word_pieces(words: Mapping[str, int], config: TokenizerConfig) -> Any:
     trainings agree. Here the characters are counted first, and every ``##c`` is passed to the
     trainer as if it were special, which fixes all ids. The vocabulary then goes into a new model.
     """
-    alphabet = _alphabet(words, config)
+    alphabet, continuing = _alphabet(words, config)
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=2,
-        special_tokens=[*SPECIALS, *(f"##{c}" for c in alphabet if not _stands_alone(c))],
+        special_tokens=[*SPECIALS, *(f"##{c}" for c in continuing)],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,
@@ -163,34 +166,40 @@ def _batches(counts: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]
         yield batch
 
 
-def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> list[str]:
-    """The characters that make up nearly all of the text, sorted.
+def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> tuple[list[str], list[str]]:
+    """The characters that make up nearly all of the text, and those of them that continue words.
 
     Each takes two entries of the vocabulary, or one if it always stands alone, so the rarest become
     [UNK]: thousands may occur only a few times, in foreign names.
     """
-    return _covering(words, _ALPHABET_COVERAGE, lambda each: 2 - _stands_alone(each), config)
+    ranked = _frequent(words, _ALPHABET_COVERAGE)
+    alone = {character for character in ranked if _stands_alone(character)}
+    if len(alone) <= _FEW * config.vocab_size:
+        alone = set()
+    alphabet = _fitting(ranked, lambda character: 2 - (character in alone), config)
+    return alphabet, [character for character in alphabet if character not in alone]
 
 
-def _covering(
-    words: Mapping[str, int],
-    share: float,
-    entries: Callable[[str], int],
-    config: TokenizerConfig,
-) -> list[str]:
-    """The most frequent characters, sorted, until they cover a share of the text.
-
-    Args:
-        entries: how many entries of the vocabulary a character takes.
-    """
+def _frequent(words: Mapping[str, int], share: float) -> list[str]:
+    """The most frequent characters, by frequency, until they cover a share of the text."""
     totals: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             totals[character] += count
-    room = int(_ALPHABET_SHARE * (config.vocab_size - len(SPECIALS)))
     ranked = sorted(totals, key=lambda character: (-totals[character], character))
     covered = list(accumulate(totals[character] for character in ranked))
-    ranked = ranked[: bisect_left(covered, share * totals.total()) + 1]
+    return ranked[: bisect_left(covered, share * totals.total()) + 1]
+
+
+def _fitting(
+    ranked: Sequence[str], entries: Callable[[str], int], config: TokenizerConfig
+) -> list[str]:
+    """The first of these characters, sorted, that fit into the vocabulary's share for them.
+
+    Args:
+        entries: how many entries of the vocabulary a character takes.
+    """
+    room = int(_ALPHABET_SHARE * (config.vocab_size - len(SPECIALS)))
     ranked = ranked[: bisect_right(list(accumulate(map(entries, ranked))), room)]
     if not ranked:
         raise InputError("the corpus holds no characters that the tokenizer keeps")
@@ -312,7 +321,7 @@ def _train_sentencepiece_bpe(texts: Iterable[str], config: TokenizerConfig) -> T
     for text in texts:
         counts.update(normalizer.normalize_str(text).split())
     words = {word: counts[word] for word in sorted(counts) if len(word) <= _LONGEST_WORD}
-    alphabet = [_SPACE, *_covering(words, _COVERAGE, lambda _: 1, config)]
+    alphabet = [_SPACE, *_fitting(_frequent(words, _COVERAGE), lambda _: 1, config)]
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNK], fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.BpeTrainer(
