@@ -13,6 +13,7 @@ from typing import Any
 
 from campaign.journal import Operation
 from campaign.stages import Stage
+from crammed.data.shards import read_done, stage_result
 from crammed.evaluation.finetuning.arrays import load_arrays
 
 _VOLATILE = (
@@ -157,8 +158,25 @@ def finished(stage: Stage, world: Path) -> list[str]:
         str(file.relative_to(world))
         for pattern in stage.finished
         for file in sorted(world.glob(pattern))
-        if file.stat().st_size
+        if file.stat().st_size and _is_whole(file)
     ]
+
+
+def _is_whole(mark: Path) -> bool:
+    """Whether what a mark of a preparation stands for is still there, as after a power loss.
+
+    A preparation forces nothing onto the disk before it is done: it makes again what is damaged.
+    """
+    name, _, stage = mark.stem.rpartition(".")
+    if stage in ("select", "pack"):
+        return stage_result(mark.with_name(name), stage) is not None
+    if stage != "read":
+        return True
+    read = read_done(mark)
+    blocks = range(read["blocks"]) if read is not None else ()
+    return read is not None and all(
+        stage_result(mark.with_name(f"{number:05d}"), "clean") is not None for number in blocks
+    )
 
 
 def newest_checkpoint(world: Path, but: str = "") -> int:

@@ -97,9 +97,7 @@ def _last_stage(journal: list[Operation]) -> slice:
 
 
 _MADE_BY_TRAINING = ("run/final", "run/export", "run/summary.json")
-_SHARDS = tuple(
-    f"**/.corpus.preparing/**/*{name}.json" for name in ("read", "clean", "select", "pack")
-)
+_SHARDS = tuple(f"**/.corpus.preparing/**/*{name}.json" for name in ("read", "select", "pack"))
 
 
 _PREDICTIONS = "run/evaluation/predictions/**/*.npz"
