@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import crammed
-from support.text import documents, write_jsonl
+from support.text import TINY, documents, write_jsonl
 
 PLANTED = (
     *("pickle", "signal", "threading", "typer", "torch", "numpy", "tokenizers", "pyarrow"),
@@ -65,15 +65,14 @@ def without_our_name(folder: Path) -> None:
     (folder / "crammed").rmdir()
 
 
-def test_the_installed_command_and_its_workers_import_nothing_planted(
+def test_the_installed_command_imports_nothing_planted_in_any_stage(
     planted: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "bin" / "crammed"
     script.parent.mkdir()
     script.write_text(SCRIPT)
-    words = ["prepare", "crammed", "--data", ".", "--out", "../corpus", "compute.workers=2"]
-    more = ["tokenizer.vocab_size=256", "data.row_length=32", "data.heldout_rows=20"]
-    run(planted, str(script), *words, *more, "--json")
+    words = ["run", "crammed", "--data", "text.jsonl", "--out", "../run", "compute.workers=2"]
+    run(planted, str(script), *words, *TINY, "--budget", "2updates", "--json")
 
 
 def test_python_m_imports_nothing_planted(planted: Path) -> None:
