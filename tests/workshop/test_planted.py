@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import crammed
-from support.text import TINY, documents, write_jsonl
+from crammed.doctor import TINY
+from support.text import documents, write_jsonl
 
 PLANTED = (
     *("pickle", "signal", "threading", "typer", "torch", "numpy", "tokenizers", "pyarrow"),
