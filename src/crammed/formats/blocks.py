@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from crammed.formats import lines
 from crammed.formats.lines import File, open_lines, read_line
-from crammed.formats.streams import Tap
+from crammed.formats.streams import BUFFER, Tap
+
+_END = re.compile(rb"\n")
+_BLANK = re.compile(rb"\n[ \t\r]*\n")
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class LineBlock:
 def line_blocks(
     file: File, size: int, *, to_blank_line: bool, plain: bool, taps: list[Tap] | None = None
 ) -> Iterator[LineBlock]:
-    """The file in blocks of at least `size` bytes.
+    """The file in blocks of at least `size` bytes, up to damage if there is any.
 
     What makes a line or a document too long is left out of its block.
 
@@ -39,16 +44,44 @@ def line_blocks(
         InputError: the file is damaged.
     """
     number = 1
+    fault: Exception | None = None
     with open_lines(file, plain=plain, taps=taps) as stream:
-        while data := stream.read(size):
-            first, number = number, number + data.count(b"\n")
-            begin, kept, left = data[data.rfind(b"\n") + 1 :], [data], lines.LARGEST + 1
-            while line := read_line(stream):
-                number += 1
-                if left > 0:
-                    kept.append(line)
-                left -= len(line)
-                if not (to_blank_line and (begin + line).strip()):
-                    break
-                begin = b""
-            yield LineBlock(b"".join(kept), first)
+        while fault is None:
+            pieces: list[bytes] = []
+            first = number
+            try:
+                for piece, ended in _pieces(stream, size, to_blank_line=to_blank_line):
+                    pieces.append(piece)
+                    number += ended
+            except Exception as error:  # which `open_lines` turns into an InputError
+                fault = error
+            data = b"".join(pieces)
+            if fault is not None:
+                ends = [found.end() for found in (_BLANK if to_blank_line else _END).finditer(data)]
+                data = data[: ends[-1] if ends else 0]
+            if data:
+                yield LineBlock(data, first)
+            elif fault is None:
+                return
+        raise fault
+
+
+def _pieces(
+    stream: io.BufferedReader, size: int, *, to_blank_line: bool
+) -> Iterator[tuple[bytes, int]]:
+    """The next block in pieces, each with the number of lines that end in it."""
+    begin = b""
+    while size > 0:
+        if not (piece := stream.read1(min(size, BUFFER))):
+            return
+        yield piece, piece.count(b"\n")
+        size -= len(piece)
+        at = piece.rfind(b"\n") + 1
+        begin = piece[at:] if at else begin + piece
+    left = lines.LARGEST + 1
+    while line := read_line(stream):
+        yield line if left > 0 else b"", 1
+        left -= len(line)
+        if not (to_blank_line and (begin + line).strip()):
+            return
+        begin = b""

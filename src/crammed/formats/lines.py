@@ -199,7 +199,8 @@ def read_line(stream: BinaryIO, begin: bytes = b"") -> bytes:
         if size <= LARGEST:
             kept.append(piece)
         size += len(piece)
-    return b"".join(kept)
+    line = b"".join(kept)
+    return line if len(line) == size else line.removesuffix(b"\n") + b"\n"
 
 
 def skip_space(stream: io.BufferedReader) -> tuple[int, bytes]:

@@ -50,9 +50,9 @@ def _records(file: File, kind: Kind, faults: Faults, text_field: str | None) -> 
     csv.field_size_limit(lines.LARGEST)
     with open_lines(file) as stream:
         numbered = lines_of(stream, file)
-        head = _head(numbered)
+        head, fault = _head(numbered)
         texts = [line for _, line in head if isinstance(line, str)]
-        source = _Lines(chain(head, numbered))
+        source = _Lines(chain(head, _rest(numbered, fault)))
         hint = ""
         if kind == ".csv":
             rows = _quoted_rows(source, delimiter_of(texts), file, faults)
@@ -167,15 +167,25 @@ def _no_name_twice(columns: list[str], place: str) -> None:
         seen.add(name)
 
 
-def _head(numbered: Numbered) -> list[tuple[int, str | InputError]]:
-    """The first lines, as far as is looked at."""
-    head, size = [], 0
-    for number, line in numbered:
-        head.append((number, line))
-        size += len(str(line))
-        if size >= _LOOKED_AT:
-            break
-    return head
+def _head(numbered: Numbered) -> tuple[list[tuple[int, str | InputError]], Exception | None]:
+    """The first lines, as far as is looked at, and any damage that follows them."""
+    head: list[tuple[int, str | InputError]] = []
+    size = 0
+    try:
+        for number, line in numbered:
+            head.append((number, line))
+            size += len(str(line))
+            if size >= _LOOKED_AT:
+                break
+    except Exception as error:  # it takes its turn after these lines
+        return head, error
+    return head, None
+
+
+def _rest(numbered: Numbered, fault: Exception | None) -> Numbered:
+    if fault is not None:
+        raise fault
+    yield from numbered
 
 
 def delimiter_of(texts: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, chain
@@ -25,6 +26,7 @@ from crammed.data.preparing.read.source import FilePart, SourceChanged, open_sou
 from crammed.errors import InputError
 from crammed.machine.engine import Engine, Item, Result
 from crammed.terminal.progress import SILENT
+from support.samples import COMPRESS
 from support.text import documents, write_jsonl
 
 
@@ -175,7 +177,7 @@ def test_copies_of_a_file_have_folders_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [_ThisProcess, _Late])
 @pytest.mark.parametrize("large", [True, False])
-def test_a_damaged_file_is_left_out_whole(
+def test_damaged_records_are_left_out_and_counted(
     tmp_path: Path, kind: type[_ThisProcess], large: bool
 ) -> None:
     folder = tmp_path / "texts"
@@ -184,16 +186,55 @@ def test_a_damaged_file_is_left_out_whole(
         write_jsonl(folder / f"{number}.jsonl", documents(200 if large else 20, seed=number))
     bad = folder / "1.jsonl"
     lines = bad.read_text().splitlines(True)
-    bad.write_text("".join([*lines[:-5], "not json\n", *lines[-5:]]))
-    message = rf"1\.jsonl, line {len(lines) - 4}: not valid JSON"
-    with pytest.raises(InputError, match=message):
+    bad.write_text("".join(["{}\n", *lines[:-5], "not json\n", *lines[-5:]]))
+    with pytest.raises(InputError, match=r"1\.jsonl, line 1: no field 'text'"):
         _read(folder, tmp_path / "stop", kind())
     for _ in range(2):
         text = _read(folder, tmp_path / "work", kind(), unreadable="skip")
-        (skipped,) = text.skipped
-        assert skipped["part"] == "1.jsonl"
-        assert f"line {len(lines) - 4}" in skipped["why"]
-        assert text.documents == 2 * len(lines)
+        (lost,) = text.lost
+        assert (lost.part, lost.records, text.skipped) == ("1.jsonl", 2, [])
+        assert lost.first.startswith("texts/1.jsonl, line 1: no field 'text'")
+        assert text.documents == 3 * len(lines)
+    with pytest.raises(InputError, match=r"1\.jsonl, line 1: no field 'text'"):
+        _read(folder, tmp_path / "work", kind())
+    count = 2_000 if large else 20
+    bad.write_text("not json\n" * count)
+    text = _read(folder, tmp_path / "work", kind(), unreadable="skip")
+    assert text.documents == 2 * len(lines)
+    assert sum(lost.records for lost in text.lost) == (count if large else 0)
+    assert [each["part"] for each in text.skipped] == ([] if large else ["1.jsonl"])
+
+
+@pytest.mark.parametrize("kind", [_ThisProcess, _Late])
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.txt.xz", "a.csv.gz"])
+@pytest.mark.parametrize("count", [40, 600])
+def test_a_file_is_read_up_to_damage_in_its_compression(
+    tmp_path: Path, kind: type[_ThisProcess], name: str, count: int
+) -> None:
+    texts = [f"{number} {text}" for number, text in enumerate(documents(count))]
+    content = "\n\n".join(texts)
+    if name.startswith("a.jsonl"):
+        content = "\n".join(json.dumps({"text": text}) for text in texts)
+    elif name.startswith("a.csv"):
+        content = "text\n" + "\n".join(f'"{text}"' for text in texts)
+    suffix = Path(name).suffix
+    whole = COMPRESS[suffix](content.encode())
+    file = tmp_path / name
+    file.write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.raises(InputError, match="cannot be read to its end"):
+        _read(file, tmp_path / "stop", kind())
+    found = []
+    for _ in range(2):
+        text = _read(file, tmp_path / "work", kind(), unreadable="skip")
+        if text.skipped:  # the little that there is lies in what cannot be unpacked
+            assert count == 40
+            continue
+        (lost,) = text.lost
+        assert lost.records == 1
+        assert "cannot be read to its end" in lost.first
+        found.append(list(chain.from_iterable(_texts(text))))
+        assert found[0] == found[-1] == texts[: len(found[0])]
+        assert count == 40 or count / 4 < len(found[0]) < count
 
 
 def _meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
@@ -206,7 +247,9 @@ def _meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
                 act()
             yield item
 
-    monkeypatch.setattr(FilePart, "documents", lambda part: meddling(documents_of(part)))
+    monkeypatch.setattr(
+        FilePart, "documents", lambda part, *more: meddling(documents_of(part, *more))
+    )
     monkeypatch.setattr(FilePart, "blocks", lambda part, *more: meddling(blocks(part, *more)))
 
 

@@ -19,7 +19,9 @@ import pytest
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.manifest import changed_files
 from crammed.data.preparing.read import cleaning_job, reading_job
+from crammed.data.show import describe_corpus
 from crammed.data.tokenization.tokenizer import CLS, SEP
 from crammed.doctor import TINY
 from crammed.errors import InputError
@@ -319,9 +321,13 @@ def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> No
     config = tiny("crammed", *options, data={"sources": [str(folder)]})
     made = prepare(config.data, config.tokenizer, tmp_path / "out", SILENT, config.compute)
     (skipped,) = made.manifest["skipped"]
-    assert skipped["part"] == "2.jsonl"
-    assert "line 61" in skipped["why"]
-    assert made.manifest["documents"] + made.manifest["heldout"]["documents"] == 240
+    assert (skipped["part"], skipped["records"]) == ("2.jsonl", 1)
+    assert skipped["why"].startswith("1 damaged record left out, the first: texts/2.jsonl, line 61")
+    assert skipped["why"] in dict(describe_corpus(made))["skipped"]
+    assert made.manifest["documents"] + made.manifest["heldout"]["documents"] == 300
+    assert not changed_files(made, config.data)
+    bad.write_text(bad.read_text().replace("not json\n", ""))
+    assert changed_files(made, config.data) == ["2.jsonl"]
     for file in folder.iterdir():
         file.write_text("not json")
     with pytest.raises(InputError, match="not valid JSON"):

@@ -84,7 +84,13 @@ def write_manifest(
             }
             for source in sources
         ],
-        "skipped": results.text.skipped,
+        "skipped": [
+            *results.text.skipped,
+            *(
+                {"part": each.part, "records": each.records, "why": str(each)}
+                for each in results.text.lost
+            ),
+        ],
         "steps": _steps(data, results),
         "documents": sum(each.unique for each in packed),
         "characters": sum(each.characters for each in packed),
@@ -162,7 +168,7 @@ def changed_files(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> l
     """
     parts = parts_of(corpus)
     known = {json.dumps(part if hashed else _sized(part["name"], part)) for part in parts}
-    skipped = {each["part"] for each in corpus.manifest["skipped"]}
+    skipped = {each["part"] for each in corpus.manifest["skipped"] if "records" not in each}
     files = [each for each in data.sources if each.max_characters is None and each.is_on_disk]
 
     def now(part: Part) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from crammed.data import shards
 from crammed.data.preparing.read.cleaning_job import Cleaned, beginning_of, raw_documents
-from crammed.data.preparing.read.reading_job import Reading, block_path
+from crammed.data.preparing.read.reading_job import Lost, Reading, block_path
 from crammed.data.preparing.read.source import Source
 from crammed.data.samples import Sample, sample
 from crammed.data.shards import Slice, Slices, load
@@ -31,6 +31,7 @@ class ReadBlocks:
         folder: where the blocks are.
         cleaned: the blocks, in order.
         skipped: parts that were left out, with reasons.
+        lost: damaged records of other parts.
     """
 
     source: int
@@ -38,11 +39,17 @@ class ReadBlocks:
     folder: Path
     cleaned: list[Cleaned] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
 
     def add(self, reading: Reading) -> None:
         """Add what a job has read."""
         self.cleaned += reading.blocks
         self.skipped += reading.skipped
+        for lost in reading.lost:
+            if self.lost and self.lost[-1].part == lost.part:  # pieces of a large part
+                before = self.lost.pop()
+                lost = Lost(lost.part, before.records + lost.records, before.first)
+            self.lost.append(lost)
 
     @property
     def read_characters(self) -> int:
@@ -88,6 +95,7 @@ class CleanedText:
         dropped: for each step, the numbers of documents and characters that it dropped.
         folders: for each source, the folders of its blocks, which also list the parts read.
         skipped: parts that were left out, with reasons.
+        lost: damaged records of other parts.
     """
 
     sources: Sequence[Source]
@@ -99,6 +107,7 @@ class CleanedText:
     samples: list[Sample] = field(default_factory=list)
     folders: list[list[Path]] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
 
     @classmethod
     def of(cls, sources: Sequence[Source], read: Sequence[ReadBlocks]) -> CleanedText:
@@ -123,6 +132,7 @@ class CleanedText:
             if each.cleaned or not each.skipped:
                 self.folders[each.source].append(each.folder)
             self.skipped += each.skipped
+            self.lost += each.lost
             for number, block in enumerate(each.cleaned):
                 if left is not None:
                     if left <= 0:
@@ -177,7 +187,8 @@ class CleanedText:
             InputError: no part could be read, or cleaning dropped every document.
         """
         if not self.documents:
-            why = f": {self.skipped[0]['why']}" if self.skipped else ", no document is left"
+            whys = [each["why"] for each in self.skipped] + [each.first for each in self.lost]
+            why = f": {whys[0]}" if whys else ", no document is left"
             raise InputError(f"the data holds no text{why}")
 
 

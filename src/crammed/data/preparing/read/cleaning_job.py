@@ -24,6 +24,7 @@ from crammed.data.shards import (
     stage_result,
     write_documents,
 )
+from crammed.formats.lines import STOP, Faults
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Cleaned:
         samples: for each step, the beginnings of some documents that it dropped.
         content: hash of the documents kept.
         origin: hash of what the block was made from, if it could be something else.
+        lost: damaged records of what it was made from, which are left out.
+        fault: what is wrong with the first of them.
     """
 
     read: int
@@ -49,6 +52,8 @@ class Cleaned:
     samples: dict[str, list[str]]
     content: str
     origin: str
+    lost: int = 0
+    fault: str = ""
 
 
 def cleaned(block: Path, origin: str | None = None) -> Cleaned | None:
@@ -60,9 +65,17 @@ def cleaned(block: Path, origin: str | None = None) -> Cleaned | None:
 
 
 def clean_block(
-    block: Path, texts: Sequence[str], config: CleanConfig, origin: str = ""
+    block: Path,
+    texts: Sequence[str],
+    config: CleanConfig,
+    origin: str = "",
+    faults: Faults = STOP,
 ) -> Cleaned:
-    """Clean documents and write those that are kept."""
+    """Clean documents and write those that are kept.
+
+    Args:
+        faults: what was left out when they were read.
+    """
     cleaner = _cleaner(config)
     steps = {step: number for number, step in enumerate(cleaner.steps, 1)}
     dropped: dict[str, list[int]] = {step: [0, 0] for step in steps}
@@ -100,6 +113,8 @@ def clean_block(
         samples=samples,
         content=hashlib.blake2b(digests.data, digest_size=DIGEST_BYTES).hexdigest(),
         origin=origin,
+        lost=faults.records,
+        fault=faults.first,
     )
     return finish_stage(block, "clean", result, files)
 

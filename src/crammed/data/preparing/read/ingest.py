@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from crammed.config import DataConfig
 from crammed.data import shards
@@ -21,6 +22,7 @@ from crammed.data.preparing.read.cleaned import CleanedText, ReadBlocks
 from crammed.data.preparing.read.reading_job import (
     BlockJob,
     Failure,
+    Lost,
     Piece,
     Reading,
     ReadJob,
@@ -33,6 +35,7 @@ from crammed.errors import InputError
 from crammed.files.folders import make_folder
 from crammed.files.hashes import json_hash
 from crammed.formats.hub import HubPart
+from crammed.formats.lines import CutShort, Faults
 from crammed.formats.streams import Tap
 from crammed.machine.engine import Engine
 from crammed.quantity import progress_rate
@@ -42,6 +45,8 @@ SCHEMA = 2
 """Version of the blocks; each version has folders of its own."""
 _LATER_STEPS = ("exact", "substring", "max_tokens_per_character")
 """Cleaning settings that do not affect the blocks."""
+_MOST_SHOWN = 10
+"""Files whose damaged records are told of, each in a line."""
 _FILE_COST = 2_000
 """Bytes of text that are read in the time that it takes to open a file."""
 
@@ -73,7 +78,13 @@ def read_and_clean(
             rate = progress_rate(characters, "characters", progress.clock() - began)
             task.update(done, f"{rate}, {unit.source.parts[unit.first].name}")
         task.update(done, rate)
-    return CleanedText.of(sources, [unit.blocks for unit in units])
+    text = CleanedText.of(sources, [unit.blocks for unit in units])
+    for lost in text.lost[:_MOST_SHOWN]:
+        progress.line(f"damaged  {lost.part}: {lost}")
+    if len(text.lost) > _MOST_SHOWN:
+        records = sum(lost.records for lost in text.lost)
+        progress.line(f"damaged  {records:,} records of {len(text.lost):,} files left out in all")
+    return text
 
 
 @dataclass
@@ -177,6 +188,7 @@ class _Reader:
             unit.failed = True
             self._read[unit.blocks.source] -= unit.blocks.read_characters
             unit.blocks.cleaned.clear()
+            unit.blocks.lost.clear()
         unit.blocks.add(reading)
         self._read[unit.blocks.source] += sum(block.read_characters for block in reading.blocks)
 
@@ -206,9 +218,10 @@ class _Reader:
         taps: list[Tap] = []
         number = 0
         state = None
+        faults = Faults(self._skips)
         try:
             state = part.state()
-            pieces = self._pieces(unit, part, taps)
+            pieces = self._pieces(unit, part, taps, faults)
             if pieces is None:
                 self._pending.append((unit, unit.size))
                 yield self._job(unit)
@@ -217,29 +230,38 @@ class _Reader:
             make_folder(unit.blocks.folder)
             read = 0
             whole = True
-            for piece in pieces:
+            for piece in _until_cut_short(pieces, faults):
                 if self._is_full(unit) or unit.failed:
                     whole = False
                     break
                 before, read = read, taps[0].bytes if taps else 0
                 size = unit.size * (read - before) // max(1, state.get("bytes", 0)) if taps else 0
                 self._pending.append((unit, size))
-                yield BlockJob(unit.blocks.folder, number, part, state, piece, self._clean)
+                yield self._block(unit, number, state, piece)
                 number += 1
             if taps and (whole_hash := taps[0].sha256) is not None:
                 content = {"name": part.name, "bytes": state["bytes"], "sha256": whole_hash}
             elif taps:  # the limit was reached before the end
                 content = part.fingerprint()
             check_unchanged(part, state, content)
-            write_mark(unit.blocks.folder, [state], [content], number, [], whole=whole)
+            lost = [Lost(part.name, faults.records, faults.first)] if faults.records else []
+            write_mark(unit.blocks.folder, [state], [content], number, [], lost, whole=whole)
+            for each in lost:
+                self._pending.append((unit, 0))
+                yield self._block(unit, number, state, each)
         except SourceChanged:
             raise
         except InputError as error:
-            failure = Failure(str(error))
             self._pending.append((unit, 0))
-            yield BlockJob(unit.blocks.folder, number, part, state or {}, failure, self._clean)
+            yield self._block(unit, number, state or {}, Failure(str(error)))
 
-    def _pieces(self, unit: _Unit, part: Part, taps: list[Tap]) -> Iterable[Piece] | None:
+    def _block(self, unit: _Unit, number: int, state: dict[str, Any], piece: Piece) -> BlockJob:
+        part = unit.source.parts[unit.first]
+        return BlockJob(unit.blocks.folder, number, part, state, piece, self._clean, self._skips)
+
+    def _pieces(
+        self, unit: _Unit, part: Part, taps: list[Tap], faults: Faults
+    ) -> Iterable[Piece] | None:
         """The pieces of a large part; None if one worker is to read it as a whole."""
         if isinstance(part, FilePart):
             pieces = part.blocks(_piece_size(), taps)
@@ -247,7 +269,20 @@ class _Reader:
                 return pieces
         elif isinstance(part, HubPart) and part.shards > 1:
             return None
-        return cut_by_characters(part.documents(), _piece_size())
+        return cut_by_characters(part.documents(faults), _piece_size())
+
+
+def _until_cut_short(pieces: Iterable[Piece], faults: Faults) -> Iterator[Piece]:
+    """The pieces before damage that nothing can be read after, if there are any."""
+    found = False
+    try:
+        for piece in pieces:
+            found = True
+            yield piece
+    except CutShort as error:
+        if not found:
+            raise
+        faults.found(error)
 
 
 def _text_bytes(part: Part) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,25 @@ from crammed.data.shards import read_done, write_done
 from crammed.errors import InputError
 from crammed.files.folders import make_folder
 from crammed.formats.blocks import LineBlock
+from crammed.formats.lines import Faults
+from crammed.quantity import counted
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Damaged records of a part, which were left out."""
+
+    part: str
+    records: int
+    first: str
+
+    def __str__(self) -> str:
+        return f"{counted(self.records, 'damaged record')} left out, the first: {self.first}"
+
+    @classmethod
+    def of(cls, part: str, block: Cleaned) -> list[Lost]:
+        """What a block lacks, as a list with at most one entry."""
+        return [cls(part, block.lost, block.fault)] if block.lost else []
 
 
 @dataclass(frozen=True)
@@ -25,10 +44,13 @@ class Reading:
     Attributes:
         blocks: the blocks in order; `block_path` names their files.
         skipped: parts that were left out, with reasons.
+        lost: parts of which damaged records were left out: how many, and what is wrong with the
+            first.
     """
 
     blocks: list[Cleaned]
-    skipped: list[dict[str, str]]
+    skipped: list[dict[str, str]] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -54,8 +76,8 @@ class Failure:
     why: str
 
 
-Piece = LineBlock | list[str] | Failure
-"""Whole lines of a file, or documents."""
+Piece = LineBlock | list[str] | Failure | Lost
+"""Whole lines of a file, documents, or what is missing."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +86,7 @@ class BlockJob:
 
     Attributes:
         state: the part's state when reading it began.
+        skips: as for `ReadJob`.
     """
 
     folder: Path
@@ -72,6 +95,7 @@ class BlockJob:
     state: dict[str, Any]
     piece: Piece
     clean: CleanConfig
+    skips: bool
 
 
 def block_path(folder: Path, number: int) -> Path:
@@ -88,6 +112,7 @@ def write_mark(
     contents: list[Any],
     blocks: int,
     skipped: list[dict[str, str]],
+    lost: list[Lost],
     *,
     whole: bool = True,
 ) -> None:
@@ -97,9 +122,11 @@ def write_mark(
         states: the state of each part.
         contents: the fingerprint of each part; None for one that was left out.
         blocks: number of blocks.
+        lost: damaged records, but for those that blocks count.
         whole: whether they were read to their end.
     """
-    values = {"blocks": blocks, "whole": whole, "skipped": skipped}
+    missing = [asdict(each) for each in lost]
+    values = {"blocks": blocks, "whole": whole, "skipped": skipped, "lost": missing}
     write_done(folder / "read.json", {**values, "states": states, "contents": contents})
 
 
@@ -119,8 +146,6 @@ def known(job: ReadJob) -> Reading | None:
     mark = read_done(job.folder / "read.json")
     if mark is None or not mark["whole"] or len(mark["states"]) != len(job.parts):
         return None
-    if mark["skipped"] and not job.skips:
-        return None
     try:
         for part, state, content in zip(job.parts, mark["states"], mark["contents"], strict=True):
             if state != part.state() and (content is None or content != part.fingerprint()):
@@ -128,11 +153,15 @@ def known(job: ReadJob) -> Reading | None:
     except InputError:
         return None
     blocks = []
+    lost = [Lost(**each) for each in mark["lost"]]
     for number in range(mark["blocks"]):
         if (block := cleaned(block_path(job.folder, number))) is None:
             return None
         blocks.append(block)
-    return Reading(blocks, mark["skipped"])
+        lost += Lost.of(job.parts[0].name, block)
+    if (mark["skipped"] or lost) and not job.skips:
+        return None
+    return Reading(blocks, mark["skipped"], lost)
 
 
 # ---- reading
@@ -151,16 +180,16 @@ def read(job: ReadJob | BlockJob) -> Reading:
 
 def _read_parts(job: ReadJob) -> Reading:
     make_folder(job.folder)
-    reading = Reading([], [])
+    reading = Reading([])
     states: list[Any] = []
     contents: list[Any] = []
-    texts = _documents(job, states, contents, reading.skipped)
+    texts = _documents(job, states, contents, reading)
     try:
         for number, some in enumerate(cut_by_characters(texts, shards.SHARD_CHARACTERS // 2)):
             reading.blocks.append(clean_block(block_path(job.folder, number), some, job.clean))
     except _Damaged:
         return Reading([], reading.skipped)
-    write_mark(job.folder, states, contents, len(reading.blocks), reading.skipped)
+    write_mark(job.folder, states, contents, len(reading.blocks), reading.skipped, reading.lost)
     return reading
 
 
@@ -169,29 +198,32 @@ class _Damaged(Exception):
 
 
 def _documents(
-    job: ReadJob, states: list[Any], contents: list[Any], skipped: list[dict[str, str]]
+    job: ReadJob, states: list[Any], contents: list[Any], reading: Reading
 ) -> Iterator[str]:
     """The documents of all parts; of several, those of one that turns out damaged are left out."""
     for part in job.parts:
         state: Any = None
         content: Any = None
         texts: list[str] = []
+        faults = Faults(job.skips)
         try:
             state, content = part.state(), part.fingerprint()
             if job.large:
-                yield from part.documents()
+                yield from part.documents(faults)
             else:
-                texts = list(part.documents())
+                texts = list(part.documents(faults))
             check_unchanged(part, state, content)
         except SourceChanged:
             raise
         except InputError as error:
             if content is not None:
                 check_unchanged(part, state, content)
-            skipped.append({"part": part.name, "why": str(error)})
+            reading.skipped.append({"part": part.name, "why": str(error)})
             if job.large or not job.skips:
                 raise _Damaged from error
-            content, texts = None, []
+            content, texts, faults = None, [], Faults()
+        if faults.records:
+            reading.lost.append(Lost(part.name, faults.records, faults.first))
         states.append(state)
         contents.append(content)
         yield from texts
@@ -218,20 +250,24 @@ def changed(part: Part) -> SourceChanged:
 def _read_piece(job: BlockJob) -> Reading:
     if isinstance(job.piece, Failure):
         return Reading([], [{"part": job.part.name, "why": job.piece.why}])
+    if isinstance(job.piece, Lost):
+        return Reading([], lost=[job.piece])
     path = block_path(job.folder, job.number)
     origin = _origin(job.piece)
-    if (done := cleaned(path, origin)) is not None:
-        return Reading([done], [])
-    texts = job.piece
+    done = cleaned(path, origin)
+    if done is not None and (job.skips or not done.lost):
+        return Reading([done], lost=Lost.of(job.part.name, done))
+    texts, faults = job.piece, Faults(job.skips)
     if isinstance(texts, LineBlock):
         assert isinstance(job.part, FilePart)
         try:
-            texts = list(job.part.documents_of(texts))
+            texts = list(job.part.documents_of(texts, faults))
         except InputError as error:
             if job.part.state() != job.state:
                 raise changed(job.part) from error
             return Reading([], [{"part": job.part.name, "why": str(error)}])
-    return Reading([clean_block(path, texts, job.clean, origin)], [])
+    block = clean_block(path, texts, job.clean, origin, faults)
+    return Reading([block], lost=Lost.of(job.part.name, block))
 
 
 def _origin(piece: LineBlock | list[str]) -> str:
