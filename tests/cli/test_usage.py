@@ -96,6 +96,10 @@ TEXT = ["--data", "text.txt", "--budget", "1h"]
     ("words", "said"),
     [
         (["prepare", *TEXT, "--out", ""], "--out is empty: name a file or a folder"),
+        (
+            ["prepare", *TEXT, "--out", "caf\udce9"],
+            r"--out caf\xe9 is not UTF-8 text: choose another",
+        ),
         (["export", "run", "--to", ""], "--to is empty: name a file or a folder"),
         (["prepare", *TEXT, "--out", "."], "exists already: choose another --out"),
         (["run", *TEXT, "--out", "."], "holds something that is not a run: choose another --out"),

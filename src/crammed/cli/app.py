@@ -152,16 +152,21 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
-def _refuse_empty(arguments: list[str]) -> None:
-    """Refuse options without a value: an empty path would stand for the working directory.
+def _refuse_places(arguments: list[str]) -> None:
+    """Refuse options that name no place: an empty path would stand for the working directory.
 
     Raises:
-        InputError: an option that names a place is empty.
+        InputError: an option that names a place is empty, or not UTF-8, as manifests are.
     """
     for option, value in pairwise([*arguments, "-"]):
         name, is_, rest = option.partition("=")
-        if name in _PLACES and (value == "" if not is_ else rest == ""):
+        if name not in _PLACES:
+            continue
+        place = rest if is_ else value
+        if not place:
             raise InputError(f"{name} is empty: name a file or a folder")
+        if (shown := os.fsencode(place).decode("utf-8", "backslashreplace")) != place:
+            raise InputError(f"{name} {shown} is not UTF-8 text: choose another name")
 
 
 _PLACES = ("--out", "--to", "--work", "--into", "--submission", "--untrained-in", "--corpus")
@@ -194,7 +199,7 @@ def main() -> None:
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     sys.stdout = cast(TextIO, _Output(sys.stdout))
     try:
-        _refuse_empty(sys.argv[1:])
+        _refuse_places(sys.argv[1:])
         try:
             for each in stop_signals():
                 signal.signal(each, _interrupt)

@@ -34,15 +34,12 @@ def choose_documents(file: File) -> TextDocuments:
     with open_lines(file, plain=True) as stream:
         data = stream.read(_LOOKED_AT)
         whole = len(data) < _LOOKED_AT
-    beginning = data.decode(errors="replace").removeprefix("\ufeff").split("\n")
-    if not whole:
-        del beginning[-1:]
-    inked = [line.strip() for line in beginning]
-    while inked and not inked[-1]:
-        del inked[-1]
-    inked = inked[next((n for n, line in enumerate(inked) if line), 0) :]
+    text = data.decode(errors="replace").removeprefix("\ufeff").strip()
+    inked = [line.strip() for line in text.split("\n")]
     if "" in inked:
         return "blank-line"
+    if not whole:
+        del inked[-1:]  # which may be cut off
     if len(inked) < _FEW_LINES:
         return "file" if whole else "line"
     ends = sum(_ENDS_SENTENCE.search(line) is not None for line in inked)

@@ -8,6 +8,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,17 @@ from crammed.config import DataConfig
 from crammed.data.preparing.read import python_docs, source
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
-from support.samples import arrow, opened, read, refusal
+from support.samples import (
+    COMPRESS,
+    FORMATS,
+    arrow,
+    opened,
+    read,
+    refusal,
+    tarred,
+    web_archive,
+    zipped,
+)
 
 
 def test_plain_text_has_no_fields_to_filter_by(tmp_path: Path) -> None:
@@ -176,6 +187,56 @@ def test_standard_input(pipe: Callable[[bytes], None]) -> None:
     assert "standard input is empty" in refusal("-")
     pipe(b'{"text": "a"}\n{"text"\n')
     assert "standard input, line 2: not valid JSON" in refusal("-")
+
+
+RECORDS: list[dict[str, Any]] = [{"n": n, "text": f"Text {n}, and more."} for n in range(3)]
+PIPED = {
+    **{suffix: FORMATS[suffix](RECORDS) for suffix in FORMATS},
+    "json in gz": COMPRESS[".gz"](FORMATS[".jsonl"](RECORDS)),
+    "csv in zst": COMPRESS[".zst"](FORMATS[".csv"](RECORDS)),
+    "array in bz2": COMPRESS[".bz2"](FORMATS[".json"](RECORDS)),
+    "text in xz": COMPRESS[".xz"]("\n\n".join(row["text"] for row in RECORDS).encode()),
+    "semicolons": "".join(
+        f"{n};{t}\n" for n, t in [("n", "text"), *((r["n"], r["text"]) for r in RECORDS)]
+    ).encode(),
+    "UTF-16": "\n\n".join(row["text"] for row in RECORDS).encode("utf-16"),
+    "zip": zipped({"rows.jsonl": FORMATS[".jsonl"](RECORDS)}),
+    "tar in gz": COMPRESS[".gz"](tarred({"rows.csv": FORMATS[".csv"](RECORDS)})),
+    "web archive": web_archive([("conversion", "text/plain", r["text"].encode()) for r in RECORDS]),
+}
+
+
+@pytest.mark.parametrize("what", PIPED)
+def test_standard_input_of_any_format(pipe: Callable[[bytes], None], what: str) -> None:
+    pipe(PIPED[what])
+    assert read("-") == [row["text"] for row in RECORDS]
+
+
+def test_standard_input_whose_format_is_named(pipe: Callable[[bytes], None]) -> None:
+    pipe(b"text\nnot a table\n")
+    assert read("-", format="txt") == ["text\nnot a table"]
+    pipe(b"# *Title*")
+    assert read("-") == ["# *Title*"]
+    assert read("-", format="md") == ["Title"]
+    pipe(b"\x89PNG\0\0")
+    assert "standard input is of no known format: is it a binary file?" in refusal("-")
+
+
+def test_files_whose_names_say_nothing(tmp_path: Path) -> None:
+    (tmp_path / "README").write_text("Text.")
+    (tmp_path / "program").write_bytes(b"\x7fELF\0")
+    (tmp_path / "page.md").write_text("*Page*")
+    (tmp_path / "code.py").write_text("x = *y")
+    assert read(tmp_path) == ["Text.", "Page"]
+    assert opened(tmp_path).ignored == {".py": 1, "program": 1}
+    assert read(tmp_path / "code.py", format="txt") == ["x = *y"]
+    assert "code.py is of no known format" in refusal(tmp_path / "code.py")
+    assert "name another with data.format=txt" in refusal(tmp_path / "code.py")
+    (tmp_path / "program").unlink()
+    assert read(tmp_path, format="txt") == ["Text.", "x = *y", "*Page*"]
+    (tmp_path / "rows.jsonl").write_text('{"text": "Row."}\n')
+    assert read(tmp_path) == ["Row."], "what describes data is not data"
+    assert opened(tmp_path).ignored == {".py": 1, "README": 1, ".md": 1}
 
 
 def test_a_terminal_is_refused_as_standard_input(
