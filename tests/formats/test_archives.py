@@ -23,8 +23,6 @@ MORE = {
     "rows.json": b'{"text": "Four."}\n',
     "README": b"Five.\n",
     "program": b"\x7fELF\0\0",
-    "table.parquet": parquet([{"text": "no"}]),
-    "inner.zip": zipped(FILES),
     "page.md": b"*Six*",
     "more.csv.gz": COMPRESS[".gz"](b"n;text\n1;Seven.\n"),
 }
@@ -55,6 +53,16 @@ def test_names_that_lead_elsewhere_lead_nowhere(tmp_path: Path, make: object) ->
     assert r"a.tar/a\x1b[1m.jsonl, line 1: not valid JSON" in said
     assert read(tmp_path / "a.tar", format=suffix, unreadable="skip") == ["up", "root"]
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
+
+
+@pytest.mark.parametrize("name", ["table.parquet", "inner.zip", "inner.tar.gz"])
+def test_what_cannot_be_read_inside_an_archive_is_named(tmp_path: Path, name: str) -> None:
+    content = parquet([{"text": "no"}]) if name == "table.parquet" else zipped(FILES)
+    (tmp_path / "a.zip").write_bytes(zipped({"a.txt": b"a", name: content}))
+    assert f"a.zip/{name} cannot be read inside an archive: unpack it" in refusal(
+        tmp_path / "a.zip"
+    )
+    assert read(tmp_path / "a.zip", unreadable="skip") == ["a"]
 
 
 def test_links_in_archives_are_left_out(tmp_path: Path) -> None:

@@ -233,6 +233,10 @@ def _read_members(file: File, archive: str, options: ReadOptions, faults: Faults
         if format is None:
             continue
         read = True
+        if format in BINARY:
+            what = f"{file.shown}/{printable(member.name)} cannot be read inside an archive"
+            faults.found(InputError(f"{what}: unpack it"))
+            continue
         inner = File(Path(member.name), f"{file.shown}/{printable(member.name)}", member.stream)
         own = options
         if format == ".txt" and options.documents == "auto":
@@ -248,8 +252,6 @@ def _read_members(file: File, archive: str, options: ReadOptions, faults: Faults
 def _format_of_member(member: Member, options: ReadOptions) -> str | None:
     path = Path(member.name)
     format = format_of(path)
-    if format in BINARY:
-        return None
     if format == ".json":
         begin = member.stream.peek(BUFFER).decode(errors="replace")
         return format if is_json_text(begin.removeprefix("\ufeff")) else None
