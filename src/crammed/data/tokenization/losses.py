@@ -49,19 +49,25 @@ def lost_characters(tokenizer: Tokenizer, text: str) -> tuple[Counter[str], int]
     White space and invisible characters do not count, nor does what case and Unicode's
     compatibility forms change, such as full-width letters.
     """
-    before = _characters(text)
-    if tokenizer.normalizer is None:
-        return Counter(), before.total()
-    return before - _characters(tokenizer.normalizer.normalize_str(text)), before.total()
-
-
-def _characters(text: str) -> Counter[str]:
-    counts: Counter[str] = Counter()
+    lost, characters = Counter[str](), 0
     for character, count in Counter(unicodedata.normalize("NFC", text)).items():
-        for each in unicodedata.normalize("NFKC", character).lower():
-            if each in _JOINERS or not (each.isspace() or unicodedata.category(each)[0] == "C"):
-                counts[each] += count
-    return counts
+        if not (expected := _folded(character)):
+            continue
+        characters += count
+        if tokenizer.normalizer is not None:
+            left = tokenizer.normalizer.normalize_str(character)
+            if expected - _folded(unicodedata.normalize("NFC", left)):
+                lost[character.lower()] += count
+    return lost, characters
+
+
+def _folded(text: str) -> Counter[str]:
+    """The characters that count, without the differences that do not."""
+    return Counter(
+        each
+        for each in unicodedata.normalize("NFKC", text).lower()
+        if each in _JOINERS or not (each.isspace() or unicodedata.category(each)[0] == "C")
+    )
 
 
 def describe_losses(tokenizer: Tokenizer, text: str, config: TokenizerConfig) -> str | None:
