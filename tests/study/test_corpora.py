@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.config import TokenizerConfig
+from crammed.data.corpus import Corpus
+from crammed.data.preparing.manifest import settings_json
 from crammed.data.preparing.read import reading_job
 from crammed.doctor import TINY
 from crammed.errors import InputError
@@ -36,6 +39,20 @@ OWN: dict[str, list[str]] = {
     "other": ["data.sources=[2]"],
     "both": ["data.sources=[1, {path: 2, weight: 2.0}]"],
 }
+
+
+def test_a_corpus_that_is_older_than_a_setting_goes_on_with_its_default(
+    tmp_path: Path, texts: list[str]
+) -> None:
+    planned = PlannedCorpora(read_study(write(tmp_path, OWN)), texts, BUDGET)
+    manifest = settings_json(planned.base.data, planned.base.tokenizer)
+    del manifest["data"]["format"], manifest["data"]["sep"]
+    manifest["data"]["documents"] = "blank-line"
+    corpus = Mock(Corpus, manifest=manifest)
+    assert planned.differences(corpus) == []
+    manifest["data"]["row_length"] = 7
+    (different,) = planned.differences(corpus)
+    assert different.startswith("data.row_length: 7 there")
 
 
 @pytest.fixture

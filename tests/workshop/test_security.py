@@ -40,7 +40,7 @@ def test_nothing_is_unpickled_evaluated_or_sent() -> None:
                 imported = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 imported = [node.module or ""]
-            tops = {each.partition(".")[0] for each in imported}
+            tops = {each.partition(".")[0] for each in imported if each != "urllib.parse"}
             wrong += [f"{name}: import {each}" for each in tops & UNSAFE_IMPORTS]
             if "subprocess" in tops:
                 starting.add(name)

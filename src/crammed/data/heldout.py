@@ -124,7 +124,7 @@ def rows_of_corpus(corpus: Corpus, most_rows: int) -> HeldoutRows:
     Raises:
         InputError: as for `heldout_rows`.
     """
-    framed = corpus.manifest["data"].get("sep", True)  # older corpora do not say
+    framed = corpus.manifest.get("data", {}).get("sep", True)  # older corpora do not say
     return heldout_rows(
         corpus.tokenizer, corpus.heldout, most_rows, corpus.row_length, framed=framed
     )

@@ -156,15 +156,20 @@ class PlannedCorpora:
                     check_text(data)
 
     def differences(self, corpus: Corpus) -> list[str]:
-        """``KEY: VALUE there, VALUE here`` where the base's settings differ from a corpus."""
+        """``KEY: VALUE there, VALUE here`` where the base's settings differ from a corpus.
+
+        A corpus that is older than a setting was made with its default.
+        """
         here = settings_json(self.base.data, self.base.tokenizer)
-        there = {section: corpus.manifest[section] for section in here}
+        usual = settings_json(DataConfig(), TokenizerConfig())
+        there = {section: {**usual[section], **corpus.manifest[section]} for section in here}
+        if "format" not in corpus.manifest["data"] and here["data"]["documents"] == "auto":
+            del here["data"]["documents"]  # the default was another, and was written down
         return [
-            f"{section}.{key}: {there[section].get(key)} there, {value} here"
+            f"{section}.{key}: {there[section][key]} there, {value} here"
             for section, values in here.items()
             for key, value in values.items()
-            if there[section].get(key) != value
-            and not (self.open and f"{section}.{key}" == VOCABULARY)
+            if there[section][key] != value and not (self.open and f"{section}.{key}" == VOCABULARY)
         ]
 
 
