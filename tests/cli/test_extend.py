@@ -14,9 +14,9 @@ from support.text import documents, write_jsonl
 
 def test_a_corpus_is_extended_by_its_own_settings(tmp_path: Path, corpus: Corpus) -> None:
     texts = [text.replace(" ", f" {n} ") for n, text in enumerate(documents(60, seed=5))]
-    text = write_jsonl(tmp_path / "new.jsonl", texts)
+    text = write_jsonl(tmp_path / "new.records", texts)
     out = tmp_path / "larger"
-    corpora.prepare(None, [str(text)], out=out, extend=corpus.path)
+    corpora.prepare(["data.format=jsonl"], [str(text)], out=out, extend=corpus.path)
     made = Corpus(out)
     assert made.manifest["documents"] == corpus.manifest["documents"] + 60
     assert (made.row_length, made.vocab_size) == (corpus.row_length, corpus.vocab_size)

@@ -104,8 +104,10 @@ def _refuse_settings_of_its_own(words: list[str], heldout: list[str] | None, fit
     Raises:
         InputError: an override or an option sets it.
     """
-    reading = r"(data\.(?!sources|text_field|documents|unreadable)|tokenizer[.=])"
-    theirs = [word for word in words if re.match(reading, word)]
+    from crammed.data.preparing.extension import OF_NEW_TEXT
+
+    decided = rf"(data\.(?!({'|'.join(OF_NEW_TEXT)})\b)|tokenizer[.=])"
+    theirs = [word for word in words if re.match(decided, word)]
     theirs += ["--heldout"] * bool(heldout) + ["--fit"] * fit
     if theirs:
         raise InputError(

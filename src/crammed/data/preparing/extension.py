@@ -38,6 +38,8 @@ from crammed.formats.lines import open_text
 from crammed.machine.engine import Engine, open_engine
 from crammed.terminal.progress import Progress
 
+OF_NEW_TEXT = ("sources", "format", "text_field", "documents", "unreadable")
+"""Settings of `DataConfig` that say how further text is read; all others are the corpus's own."""
 _ROWS_AT_ONCE = 1 << 16
 _ADDED = ("documents", "characters", "tokens", "rows", "tokens_left_out")
 """What the manifest of a joined corpus adds up."""
@@ -103,14 +105,12 @@ def settings_of(base: Corpus, data: DataConfig) -> tuple[DataConfig, TokenizerCo
         )
     saved = base.settings()
     own = DataConfig.model_validate(saved["data"])
-    clean = own.clean
-    if clean.downstream is not None:
+    if own.clean.downstream is not None:
         raise InputError(
             f"{base.path} was prepared with data.clean.downstream, whose folder it does not name: "
             "prepare all text anew"
         )
-    reading = ("sources", "text_field", "documents", "unreadable")
-    kept = {name: getattr(data, name) for name in reading}
+    kept = {name: getattr(data, name) for name in OF_NEW_TEXT}
     mixed = {"mix": DataConfig().mix, "orders": ()}
     tokenizer = TokenizerConfig.model_validate(saved["tokenizer"])
     file = str(base.path / "tokenizer.json")

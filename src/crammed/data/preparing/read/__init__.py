@@ -1,8 +1,11 @@
-"""From sources to cleaned shards.
+"""From sources to cleaned text, cut into shards.
 
 source        opens what `data.sources` names
 search        finds the files of a folder or a glob
+fetching      copies files from addresses to this machine
 python_docs   the documentation of this Python installation
-ingest        cuts the documents of all sources into shards
-cleaning_job  a worker's job: raw documents -> cleaned documents
+ingest        hands the parts of all sources to workers, small ones together, large ones in pieces
+reading_job   a worker's job: parts, or a piece of one -> blocks of cleaned documents
+cleaning_job  the end of that job: raw documents -> a block of cleaned ones
+cleaned       all blocks, and the shards that they are cut into
 """
