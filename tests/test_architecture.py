@@ -42,7 +42,7 @@ FLOORS = (
     ("machine",),
     ("config", "terminal"),
     ("extras", "files", "budget", "schedule"),
-    ("columns", "errors", "hints", "keys", "quantity", "safepath", "__init__"),
+    ("columns", "errors", "hints", "keys", "quantity", "safepath", "sentences", "__init__"),
 )
 FLOOR = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 PUBLIC_FUNCTIONS = {"run", "load", "prepare", "pretrain", "evaluate", "adapt"}

@@ -8,7 +8,7 @@ from crammed.config import TokenizerConfig
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.losses import (
     describe_losses,
-    is_unspaced,
+    has_no_spaces,
     lost_characters,
     remarks,
 )
@@ -83,7 +83,7 @@ THAI = "โปรแกรมนี้นับจำนวนคำในเอ
 def test_text_without_spaces_between_words_is_told_from_other_text(
     text: str, expected: bool
 ) -> None:
-    assert is_unspaced(text * 5) is expected
+    assert has_no_spaces(text * 5) is expected
 
 
 def test_unigram_is_suggested_where_word_pieces_would_be_cut_from_phrases() -> None:

@@ -11,5 +11,4 @@ submission   predictions for a leaderboard
 comparison   compares two models from their evaluation folders
 blimp, heldout_score   suites without fine-tuning
 fill_mask    examples for the report of a run
-sentences    sentences and words of text in any language
 """

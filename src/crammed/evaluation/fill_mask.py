@@ -13,9 +13,9 @@ from tokenizers import Encoding, Tokenizer
 
 from crammed.data.heldout import heldout_texts
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.evaluation.sentences import at_border, columns, is_unspaced, is_word, sentences
 from crammed.machine.device import Device
 from crammed.model.trained import TrainedModel
+from crammed.sentences import at_border, columns, is_unspaced, is_word, sentences
 
 _SHORTEST, _LONGEST = 40, 140
 """Columns of a sentence."""

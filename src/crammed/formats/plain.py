@@ -9,17 +9,15 @@ from crammed.config import TextDocuments
 from crammed.errors import InputError
 from crammed.formats import lines
 from crammed.formats.lines import Faults, File, Numbered, open_lines
+from crammed.sentences import CLOSING, ENDS
 
 SMALL = 1 << 20
 """Bytes below which one of several text files is taken for one document."""
 _LOOKED_AT = 1 << 18  # bytes
 _FEW_LINES = 20
 _LONGEST_WRAPPED = 120  # characters
-_ENDS_SENTENCE = re.compile(
-    r"[.!?:;\u2026\u3002\uff01\uff1f\uff61\uff0e"  # of Latin and of East Asian scripts
-    r"\u0589\u061b\u061f\u06d4\u0964\u0965\u104b\u1362\u17d4]"  # Armenian, Arabic, Indic ...
-    r"""["')\]}\u2019\u201d\u00bb\u203a\u300d\u300f\uff09]*$"""
-)
+_ENDS_SENTENCE = re.compile(rf"[.!?:;\u2026{ENDS}][{CLOSING}]*$")
+"""Colons and semicolons count: a list has one item a line."""
 
 
 def choose_documents(file: File) -> TextDocuments:

@@ -73,7 +73,7 @@ def extend(
             f"extend  {base.path} is of an older version, and does not say what documents it has: "
             "text that repeats them stays"
         )
-    wanted, tokenizer = settings_of(base, data)
+    wanted, tokenizer = settings_for_more(base, data)
     if wanted.clean.near is not None or wanted.clean.substring is not None:
         progress.line("extend  the new text is searched for near-duplicates of itself alone")
     name = json_hash([base.sha256, wanted.model_dump(mode="json")])[:16]
@@ -91,7 +91,7 @@ def extend(
     return Corpus(out)
 
 
-def settings_of(base: Corpus, data: DataConfig) -> tuple[DataConfig, TokenizerConfig]:
+def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, TokenizerConfig]:
     """The settings of a corpus, for further text.
 
     Raises:

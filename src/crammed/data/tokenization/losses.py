@@ -24,14 +24,14 @@ def remarks(tokenizer: Tokenizer, text: str, config: TokenizerConfig) -> Iterato
     """What the user should know about a tokenizer and a text, one line each."""
     if (lost := describe_losses(tokenizer, text, config)) is not None:
         yield lost
-    if config.file is None and config.by_chunk and is_unspaced(text):
+    if config.file is None and config.by_chunk and has_no_spaces(text):
         yield (
             "text without spaces between its words: tokenizer.kind=unigram suits it better "
             "(docs/languages.md)"
         )
 
 
-def is_unspaced(text: str) -> bool:
+def has_no_spaces(text: str) -> bool:
     """Whether a text puts no spaces between words; Chinese characters count as words."""
     apart = normalizers.BertNormalizer(lowercase=False, strip_accents=False).normalize_str(text)
     words = [

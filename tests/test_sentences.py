@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crammed.evaluation.sentences import at_border, columns, is_word, sentences
+from crammed.sentences import at_border, columns, is_word, sentences
 
 # In each text a bar shows where a sentence ends.
 SENTENCES = {

@@ -19,8 +19,9 @@ ENDS = (
     "\u1c7e\u1c7f\u2e2e\ua60e\ua60f\ua8ce\ua8cf\ua92f\ua9c8\ua9c9\uaa5d\uaa5e\uaa5f\uabeb"
 )
 """Marks that end a sentence whatever follows (Sentence_Terminal, without ``.``, ``!``, ``?``)."""
-_CLOSING = "\"'\u2019\u201d\u00bb\u203a\u201c\u2018)\\]}\u300d\u300f\u3011\uff09"
-_END = re.compile(rf"[{ENDS}]+[{_CLOSING}]*\s*|[.!?\u2026]+[{_CLOSING}]*(?:\s+|$)")
+CLOSING = "\"'\u2019\u201d\u00bb\u203a\u201c\u2018)\\]}\u300d\u300f\u3011\uff09"
+"""What may follow such a mark: quotation marks and brackets, for a class of a pattern."""
+_END = re.compile(rf"[{ENDS}]+[{CLOSING}]*\s*|[.!?\u2026]+[{CLOSING}]*(?:\s+|$)")
 _WRAPPED = (50, 100)
 """Columns of a line that may have been broken only because it was full."""
 _UNSPACED = {"CJK", "HIRAGANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "TAI"}
