@@ -97,9 +97,9 @@ def prepare(
             and removed at the end.
         choose: returns tokenizer settings to use instead of `tokenizer`; called once the text is
             cleaned, with the approximate number of tokens there will be to train on.
-        extends: a corpus whose documents are not repeated; its held-out documents are held out.
         heldout: what to hold out and not train on: the held-out documents of a corpus, or all
             documents of some files or other sources; None chooses documents from the text.
+        extends: a corpus whose documents are not repeated; its held-out documents are held out.
 
     Raises:
         InputError: there is too little data or some is unreadable, `out` exists already, or
@@ -234,11 +234,7 @@ class _Preparation:
         for line in mixed.description:
             self.progress.line(f"mix  {line}")
         shards = _selected_shards(text, mixed.selection, made)
-        self.progress.line(f"held out  {mixed.selection.describe_heldout()}")
-        if self.given is not None:
-            shutil.copyfile(self.given.file, corpus / "heldout.jsonl.gz")
-        else:
-            write_gzip(corpus / "heldout.jsonl.gz", (heldout_lines(each.out) for each in shards))
+        self._write_heldout(corpus, shards, mixed.selection)
         tokenizer = self._tokenizer(corpus, supplied, shards, chunked)
         packed, outs, statistics = self._pack(corpus, shards, chunked, characters, mixed.repeats)
         left_out = pack_tails(
@@ -309,6 +305,17 @@ class _Preparation:
         if not sum(characters):
             raise InputError("the data holds no text to train on: every document was dropped")
         return characters
+
+    def _write_heldout(
+        self, corpus: Path, shards: Sequence[_SelectedShard], selection: Selection
+    ) -> None:
+        if self.extends is None:  # else they are a share of all its text, and not of this
+            self.progress.line(f"held out  {selection.describe_heldout()}")
+        file = corpus / "heldout.jsonl.gz"
+        if self.given is not None:
+            shutil.copyfile(self.given.file, file)
+        else:
+            write_gzip(file, (heldout_lines(each.out) for each in shards))
 
     def _tokenizer(
         self,

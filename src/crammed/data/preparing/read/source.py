@@ -188,7 +188,7 @@ def open_sources(data: DataConfig) -> list[Source]:
 
 
 _AS = {
-    "file": "taken as one document each",
+    "file": "taken as one document",
     "blank-line": "cut into documents at blank lines",
     "line": "cut into documents at line ends",
 }
@@ -210,7 +210,8 @@ def describe_reading(sources: Sequence[Source], data: DataConfig) -> Iterator[st
     )
     if chosen:
         words = [
-            f"{counted(count, 'text file')} {_AS[kind]}" for kind, count in chosen.most_common()
+            f"{counted(count, 'text file')} {_AS[kind]}{' each' * (kind == 'file' and count > 1)}"
+            for kind, count in chosen.most_common()
         ]
         yield f"{', '.join(words)}; data.documents=blank-line, line or file changes it"
 
