@@ -33,14 +33,19 @@ def normalise(text: str) -> str:
 _MANY_MARKS, _STRIDE = 32, 8
 _LAST_MARK = 0x1FFFF
 """No combining mark has a larger number."""
+_BEYOND = f"\U00010000-{chr(_LAST_MARK)}"
 
 
 @cache
-def _runs_of_marks(shortest: int) -> re.Pattern[str]:
-    """Finds this many or more combining marks, or what decomposes into some, in a row."""
-    every = map(chr, range(0x300, _LAST_MARK + 1))
+def _runs_of_marks(shortest: int, beyond: str = "") -> re.Pattern[str]:
+    """Finds this many or more combining marks, or what decomposes into some, in a row.
+
+    Args:
+        beyond: what to take for marks beyond U+FFFF instead; `re` is quick with few ranges there.
+    """
+    every = map(chr, range(0x300, 0x10000 if beyond else _LAST_MARK + 1))
     marks = re.escape("".join(each for each in every if combining(normalize("NFD", each)[0])))
-    return re.compile(f"[{marks}]{{{shortest},}}")
+    return re.compile(f"[{marks}{beyond}]{{{shortest},}}")
 
 
 def _marks_in_order(text: str) -> str:
@@ -48,7 +53,7 @@ def _marks_in_order(text: str) -> str:
 
     It takes no longer for marks that are sorted by their classes, as normal forms have them.
     """
-    if not _runs_of_marks(_MANY_MARKS // _STRIDE).search(text[::_STRIDE]):
+    if not _runs_of_marks(_MANY_MARKS // _STRIDE, _BEYOND).search(text[::_STRIDE]):
         return text  # which every long run would leave there
     return _runs_of_marks(_MANY_MARKS).sub(_in_order, text)
 
