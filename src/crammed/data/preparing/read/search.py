@@ -6,6 +6,7 @@ under the name that comes first, so links that lead back up the tree do no harm.
 
 from __future__ import annotations
 
+import functools
 import glob
 import json
 import os
@@ -145,9 +146,13 @@ FirstVisit = Callable[[Path], bool]
 
 def _first_visit() -> FirstVisit:
     met: set[str] = set()
+    real_folder = functools.cache(os.path.realpath)
 
     def is_first(path: Path) -> bool:
-        real = os.path.realpath(path)
+        if path.name in ("", "..") or path.is_symlink():
+            real = os.path.realpath(path)
+        else:  # without looking at every folder above it again
+            real = os.path.join(real_folder(path.parent), path.name)
         first = real not in met
         met.add(real)
         return first
@@ -226,7 +231,7 @@ def _search(
             if (format := format_of(file)) is not None:
                 yield file, format
         return
-    for entry in sorted(folder.iterdir()):
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.name.startswith("."):
             continue
         if entry.is_dir():

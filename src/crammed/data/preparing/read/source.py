@@ -272,10 +272,12 @@ def _file_parts(
     name: str, options: ReadOptions, wanted: Wanted
 ) -> tuple[list[FilePart], Counter[str]]:
     found = find_files(name, wanted)
+    root = _root(name)
+    shown = Path(root.resolve().name)
     parts = [
         FilePart(
             printable(file.name),
-            File(file.absolute(), printable(_below(file, name))),
+            File(file.absolute(), printable(_below(file, root, shown))),
             format,
             options,
         )
@@ -308,14 +310,19 @@ def _with_documents(part: FilePart, *, several: bool) -> FilePart:
     return replace(part, options=replace(part.options, documents=documents))
 
 
-def _below(file: Path, source: str) -> Path:
-    """The path that messages show: it begins at the source's folder, whatever leads there."""
+def _root(source: str) -> Path:
+    """The path of a source up to the first part with a wildcard."""
     root = Path(source).expanduser()
     while glob.has_magic(str(root)):
         root = root.parent
+    return root
+
+
+def _below(file: Path, root: Path, shown: Path) -> Path:
+    """The path that messages show: it begins at the source's folder, whatever leads there."""
     if root == file or not file.is_relative_to(root):
         return Path(file.name)
-    return Path(root.resolve().name) / file.relative_to(root)
+    return shown / file.relative_to(root)
 
 
 def _standard_input(options: ReadOptions, wanted: Wanted) -> FilePart:
