@@ -15,7 +15,7 @@ import layout
 from crammed.quantity import quantity
 from layout import filled, found, row_of, tabled, there, unrepeated, wrapped
 
-PILE_BYTES = 825.18 * 2**30
+TERABYTE = 1e12  # bytes
 PREPARED = {
     "small, tokenizer trained": "one small file, training the tokenizer",
     "all, tokenizer trained": "all files, training the tokenizer",
@@ -57,16 +57,16 @@ def prepare_table(names: list[str]) -> str:
         count, differing = identity["documents"], identity["differing"]
         words.append(f"The two give different ids for {differing:,} of {count:,} documents.")
     given = runs["all, tokenizer given"]
-    hours = PILE_BYTES / 1e6 / given["megabytes_per_second"] / 3600
-    tokens = PILE_BYTES / 1e6 / given["megabytes"] * given["tokens"]
-    pile = wrapped(
-        "At the rate with a given tokenizer, the Pile (825 GiB) would take "
-        f"{hours:.0f} hours on {made['cores']} cores and become {tokens / 1e9:.0f} billion tokens, "
-        f"{2 * tokens / 1e9:.0f} GB. Shards are independent, so 32 cores would take "
-        f"{hours * made['cores'] / 32:.1f} hours if a single process can read fast enough to keep "
-        "them busy; that has not been tried."
+    hours = TERABYTE / 1e6 / given["megabytes_per_second"] / 3600
+    tokens = TERABYTE / 1e6 / given["megabytes"] * given["tokens"]
+    larger = wrapped(
+        f"At the rate with a given tokenizer, a terabyte of such text would take {hours:.0f} hours "
+        f"on {made['cores']} cores and become {tokens / 1e9:.0f} billion tokens, "
+        f"{2 * tokens / 1e9:.0f} GB. With 32 cores that would be "
+        f"{hours * made['cores'] / 32:.1f} hours, if the disk and the steps that the main process "
+        "does by itself keep up; that has not been tried."
     )
-    lines += ["", wrapped(*words), "", pile]
+    lines += ["", wrapped(*words), "", larger]
     return "\n".join(lines) + "\n"
 
 
