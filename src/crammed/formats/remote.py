@@ -1,6 +1,6 @@
 """Files and folders elsewhere, named by an address such as s3://bucket/texts, through fsspec.
 
-Nothing is worked on in place: what an address names is copied to this machine, or from it.
+Nothing is read in place: what an address names is copied to this machine first.
 """
 
 from __future__ import annotations
