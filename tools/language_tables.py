@@ -52,7 +52,9 @@ def languages_table(words: list[str]) -> str:
             seeds.add(arm["seeds"])
             difference = ""
             if one["difference"] is not None:
-                difference = f"{difference_text(one, _MEASURE)} ({interval_text(one, _MEASURE)})"
+                difference = difference_text(one, _MEASURE)
+                if interval := interval_text(one, _MEASURE):  # none with a single seed
+                    difference += f" ({interval})"
             rows.append(
                 row_of(
                     name if number == 0 else "",
