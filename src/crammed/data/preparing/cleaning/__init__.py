@@ -1,7 +1,9 @@
 """Decides which text is fit to train on.
 
-steps       the steps that clean one document: Unicode, length, Gopher's and C4's rules, downstream
+steps       the list of steps that clean one document
 unicode     one spelling of the same text
+gopher      Gopher's rules
+c4          C4's rules
 downstream  finds sentences of the evaluation tasks in documents
 near        near-duplicates among all documents, by MinHash
 copies      documents that repeat held-out text, by the runs of words they share

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from crammed.config import CleanConfig
 from crammed.data.preparing.cleaning.near import Signer
-from crammed.data.preparing.cleaning.steps import Cleaner
+from crammed.data.preparing.cleaning.steps import Steps, clean, steps_of
 from crammed.data.samples import SAMPLE_CHARACTERS, SAMPLES_OF_A_SHARD
 from crammed.data.shards import (
     DIGEST_BYTES,
@@ -76,23 +76,23 @@ def clean_block(
     Args:
         faults: what was left out when they were read.
     """
-    cleaner = _cleaner(config)
-    steps = {step: number for number, step in enumerate(cleaner.steps, 1)}
-    dropped: dict[str, list[int]] = {step: [0, 0] for step in steps}
-    samples: dict[str, list[str]] = {step: [] for step in steps}
+    steps = _steps(config)
+    numbers = {step: number for number, (step, _) in enumerate(steps, 1)}
+    dropped: dict[str, list[int]] = {step: [0, 0] for step in numbers}
+    samples: dict[str, list[str]] = {step: [] for step in numbers}
     dropped_by = np.zeros(len(texts), np.int32)
     kept: list[str] = []  # needed as strings only where near-duplicates are looked for
     encoded: list[bytes] = []
     lengths: list[int] = []
     for number, text in enumerate(texts):
-        verdict = cleaner(text)
+        verdict = clean(text, steps)
         if (step := verdict.dropped_by) is None:
             encoded.append(_encoded(verdict.text))
             lengths.append(len(verdict.text))
             if config.near is not None:
                 kept.append(encoded[-1].decode())
             continue
-        dropped_by[number] = steps[step]
+        dropped_by[number] = numbers[step]
         dropped[step][0] += 1
         dropped[step][1] += len(text)
         if len(samples[step]) < SAMPLES_OF_A_SHARD:
@@ -158,8 +158,8 @@ def _encoded(text: str) -> bytes:
 
 
 @lru_cache(maxsize=2)
-def _cleaner(config: CleanConfig) -> Cleaner:
-    return Cleaner(config)
+def _steps(config: CleanConfig) -> Steps:
+    return steps_of(config)
 
 
 @lru_cache(maxsize=2)

@@ -21,7 +21,7 @@ from crammed.config import CleanConfig, DataConfig, SourceConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning.copies import heldout_runs
-from crammed.data.preparing.cleaning.steps import Cleaner
+from crammed.data.preparing.cleaning.steps import clean, steps_of
 from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.source import open_sources
@@ -96,13 +96,13 @@ class GivenHeldout:
             InputError: a file is missing, unreadable or of an unknown format, or all are empty.
         """
         parts = [part for source in open_sources(data) for part in source.parts]
-        clean = Cleaner(CleanConfig(unicode=data.clean.unicode))
+        steps = steps_of(CleanConfig(unicode=data.clean.unicode))
         sizes = Counter[str]()
 
         def lines() -> Iterator[bytes]:
             for part in parts:
                 for text in part.documents():
-                    if (found := clean(text)).dropped_by is None:
+                    if (found := clean(text, steps)).dropped_by is None:
                         sizes.update(documents=1, characters=len(found.text))
                         yield heldout_line(found.text, part.name if len(parts) > 1 else None)
 
