@@ -40,7 +40,7 @@ test-all: .venv-test/.paper .venv-oldest/.installed .venv-newest/.installed
 
 comma := ,
 EVERYTHING = .[hf$(comma)data$(comma)dedup$(comma)ray$(comma)remote$(comma)unigram$(comma)web$(comma)dev]
-LIBRARIES = .[hf$(comma)unigram$(comma)test$(comma)exports]
+LIBRARIES = .[hf$(comma)unigram$(comma)web$(comma)test$(comma)exports]
 
 # pip would compile on one core; `compileall` uses all. Packages' templates may fail, harmlessly.
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --no-compile

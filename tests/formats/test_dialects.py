@@ -8,12 +8,13 @@ import string
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from crammed.formats.lines import Faults, File
 from crammed.formats.tables import tabbed_records, tsv_records
 from support.samples import read, refusal
+
+pd = pytest.importorskip("pandas", reason="the samples are what it writes; datasets brings it")
 
 TEXTS = [
     "Der Hund; die Katze, das Haus.",
