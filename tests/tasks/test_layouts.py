@@ -125,6 +125,8 @@ def test_a_missing_split_is_reported_with_what_exists(tmp_path: Path) -> None:
     suite = load_suite("glue")
     with pytest.raises(InputError, match="none is not a folder of tasks"):
         open_data(suite, tmp_path / "none")
+    with pytest.raises(InputError, match="is an address: download it and name its folder"):
+        open_data(suite, Path("https://example.org/tasks"))
     with pytest.raises(InputError, match=r"holds no task of suite glue, .*folders cola, sst2"):
         tasks_in(suite, tmp_path)
     with pytest.raises(InputError, match="suite docs is not on the hub: name the folder"):

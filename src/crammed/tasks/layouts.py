@@ -88,7 +88,9 @@ def open_data(suite: Suite, data: Path | None) -> SuiteData:
             raise InputError(f"suite {suite.name} is not on the hub: name the folder of its data")
         return HubData(suite.hub, suite.converted)
     if not data.is_dir():
-        raise InputError(f"{data} is not a folder of tasks")
+        remote = re.match(r"[a-z0-9]+:/", str(data))  # a path has one slash of an address's two
+        what = "an address: download it and name its folder" if remote else "not a folder of tasks"
+        raise InputError(f"{data} is {what}")
     return FolderData(data, single_task=len(suite.tasks) == 1)
 
 
