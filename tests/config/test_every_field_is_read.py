@@ -53,6 +53,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
         row = {"sentence1": " ".join(sentences(2)), "sentence2": "No.", "label": 0}
         file.unlink()
         file.with_name(file.name.removesuffix(".gz")).write_text(json.dumps(row) + "\n")
+    (tmp_path / "own.py").write_text("def keep(text):\n    return True\n")
     variants: list[tuple[str, tuple[str, ...]]] = [
         (
             "crammed",
@@ -82,6 +83,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "data.mix.temperature=2",
                 "data.clean.substring=4000",
                 "data.clean.max_characters=100000",
+                f"data.clean.function={tmp_path / 'own.py'}:keep",
                 "tokenizer.kind=bpe",
                 "tokenizer.vocab_size=400",
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -77,6 +78,8 @@ class CleanConfig(Section):
     """Gopher's quality rules (Rae et al. 2021, table A1)."""
     c4: bool = False
     """C4's quality rules (Raffel et al. 2020, section 2.2)."""
+    function: str | None = None
+    """A filter of your own, as FILE.py:FUNCTION; the file's code is run."""
     downstream: str | None = None
     """A folder of GLUE tasks: drop documents that contain one of their sentences."""
     exact: bool = True
@@ -87,6 +90,13 @@ class CleanConfig(Section):
     """Cut out passages of at least this many bytes that have occurred before (Lee et al. 2022)."""
     max_tokens_per_character: PositiveFloat | None = None
     """The paper's compressibility filter: drop documents with this many or more (section 4.4)."""
+
+    @field_validator("function")
+    @classmethod
+    def _names_a_function(cls, function: str | None) -> str | None:
+        if function is not None and not re.fullmatch(r"(?s).+\.py:\w+(@[0-9a-f]{64})?", function):
+            raise ValueError("name it as FILE.py:FUNCTION, such as my_filters.py:keep")
+        return function
 
 
 class MixConfig(Section):

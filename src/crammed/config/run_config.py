@@ -98,6 +98,7 @@ class RunConfig(Section):
         for section, key in (
             (values["tokenizer"], "file"),
             (values["data"]["clean"], "downstream"),
+            (values["data"]["clean"], "function"),
         ):
             if section[key] is not None:
                 section[key] = Path(section[key]).name

@@ -141,18 +141,21 @@ def describe_share(heldout: Mapping[str, Any]) -> str:
 
 
 def dropping_steps(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The cleaning steps that dropped something, in order."""
-    return [step for step in manifest["steps"] if step["dropped"] or step.get("characters")]
+    """The cleaning steps that dropped or changed something, in order."""
+    shown = ("dropped", "characters", "changed")
+    return [step for step in manifest["steps"] if any(step.get(name) for name in shown)]
 
 
 def describe_dropped(step: Mapping[str, Any]) -> str:
-    """Text such as ``12 documents (0.4 %), 3.1 k characters``; leaves out either one if it is 0."""
+    """Text such as ``12 documents (0.4 %), 3.1 k characters``; leaves out what is 0."""
     words = []
     if step["dropped"]:
         share = step["dropped"] / (step["kept"] + step["dropped"])
         words.append(f"{counted(step['dropped'], 'document')} ({100 * share:.1f} %)")
     if step.get("characters"):  # missing in corpora of older versions
         words.append(f"{quantity(step['characters'])} characters")
+    if step.get("changed"):
+        words.append(f"{counted(step['changed'], 'document')} changed")
     return ", ".join(words)
 
 

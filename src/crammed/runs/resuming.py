@@ -60,9 +60,10 @@ def asked_in(
         if path is None or fit or not (path / "config.json").exists():
             raise
         found = read_config(path)
-        asked = Asked(found, typed=typed(recipe, overrides, fixed))
-        if disagreements(found, asked.typed):
+        given = typed(recipe, overrides, fixed)
+        if disagreements(found, given):
             raise
+        asked = Asked(_with_typed(_without_code(found), given), typed=given)
     return asked if path is None else as_begun(path, asked)
 
 
@@ -90,6 +91,8 @@ def as_begun(path: Path, asked: Asked) -> Asked:
             return asked
         raise another_run(path, different)
     own = _with_typed(found, asked.typed)
+    if found.corpus is None and not prepared:
+        _refuse_code(path, found, asked.config)
     if choice is None and found.corpus is None and not prepared:
         return replace(asked, config=own)  # it ended before it chose
     if choice is not None and choice.busy and not has_begun(path):
@@ -97,6 +100,22 @@ def as_begun(path: Path, asked: Asked) -> Asked:
         return _in_the_vocabulary_of(found, again) if prepared else again
     changed = _changed(found, choice, asked)
     return Asked(own, (), asked.typed, asked.vocabulary, choice or Choice(), changed)
+
+
+def _without_code(found: RunConfig) -> RunConfig:
+    """A configuration without a function of the user's own."""
+    clean = found.data.clean.model_copy(update={"function": None})
+    return found.model_copy(update={"data": found.data.model_copy(update={"clean": clean})})
+
+
+def _refuse_code(path: Path, found: RunConfig, asked: RunConfig) -> None:
+    """Refuse to run code that a folder names, and neither the command nor its recipe."""
+    function = found.data.clean.function
+    if function is not None and function != asked.data.clean.function:
+        raise InputError(
+            f"{path} was begun with the function {function}, whose code would be run: if you trust "
+            f"it, type data.clean.function={function}"
+        )
 
 
 def _with_typed(found: RunConfig, typed: Mapping[str, Any]) -> RunConfig:

@@ -17,10 +17,11 @@ from typing import Any, get_args
 
 from crammed.budget import Budget
 from crammed.config import DataConfig, Ordering, RunConfig, Section, TokenizerConfig
-from crammed.config.kinds import overlaid
+from crammed.config.kinds import flat, overlaid
 from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
-from crammed.data.preparing.driver import prepare, require_extras
+from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.extras import require_extras
 from crammed.data.preparing.manifest import changed_files, settings_json
 from crammed.data.preparing.read.source import check_text
 from crammed.data.preparing.workfolder import remove_left_overs
@@ -160,16 +161,15 @@ class PlannedCorpora:
 
         A corpus that is older than a setting was made with its default.
         """
-        here = settings_json(self.base.data, self.base.tokenizer)
-        usual = settings_json(DataConfig(), TokenizerConfig())
-        there = {section: {**usual[section], **corpus.manifest[section]} for section in here}
-        if "format" not in corpus.manifest["data"] and here["data"]["documents"] == "auto":
-            del here["data"]["documents"]  # the default was another, and was written down
+        here = flat(settings_json(self.base.data, self.base.tokenizer))
+        usual = flat(settings_json(DataConfig(), TokenizerConfig()))
+        there = usual | flat({name: corpus.manifest[name] for name in ("data", "tokenizer")})
+        if "format" not in corpus.manifest["data"] and here["data.documents"] == "auto":
+            del here["data.documents"]  # the default was another, and was written down
         return [
-            f"{section}.{key}: {there[section][key]} there, {value} here"
-            for section, values in here.items()
-            for key, value in values.items()
-            if there[section][key] != value and not (self.open and f"{section}.{key}" == VOCABULARY)
+            f"{key}: {there[key]} there, {value} here"
+            for key, value in here.items()
+            if there[key] != value and not (self.open and key == VOCABULARY)
         ]
 
 

@@ -22,8 +22,8 @@ from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
 from crammed.data import shards as shard_files
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
-from crammed.data.preparing.cleaning import near, substring
-from crammed.data.preparing.cleaning.steps import settings_of
+from crammed.data.preparing.cleaning.steps import for_workers, settings_of
+from crammed.data.preparing.extras import require_extras
 from crammed.data.preparing.manifest import SCHEMA, StageResults, write_manifest
 from crammed.data.preparing.pack import order
 from crammed.data.preparing.pack.packing_job import (
@@ -63,7 +63,6 @@ from crammed.data.tokenization.tokenizer import to_json, vocabulary_size
 from crammed.data.tokenization.training import (
     train_from_texts,
     train_from_words,
-    unigram_library,
 )
 from crammed.errors import InputError
 from crammed.files.folders import check_vacant, publish, sync_all
@@ -109,6 +108,7 @@ def prepare(
         remove_left_overs(out)
     check_vacant(out, "--out")
     require_extras(data, tokenizer)
+    data = data.model_copy(update={"clean": for_workers(data.clean)})
     elsewhere = any(source.is_remote for source in data.sources)
     sources = [] if elsewhere else open_sources(data)
     with work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
@@ -124,20 +124,6 @@ def prepare(
         )
         preparation.run(sources, out)
     return Corpus(out)
-
-
-def require_extras(data: DataConfig, tokenizer: TokenizerConfig) -> None:
-    """Report a missing library now rather than hours later.
-
-    Raises:
-        InputError: one is missing; names the extra that installs it.
-    """
-    if data.clean.near is not None:
-        near.minhash_library()
-    if data.clean.substring is not None:
-        substring.suffix_sorting_library()
-    if tokenizer.kind == "unigram" and tokenizer.file is None:
-        unigram_library()
 
 
 @dataclass(frozen=True)

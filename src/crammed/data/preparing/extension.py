@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from crammed.config import ComputeConfig, DataConfig, Ordering, TokenizerConfig
 from crammed.data.corpus import Corpus, rows_file_number
 from crammed.data.heldout import heldout_rows
+from crammed.data.preparing.cleaning.own import of_function
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import PARTS, changed_files
 from crammed.data.preparing.pack import order
@@ -95,8 +96,8 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
     """The settings of a corpus, for further text.
 
     Raises:
-        InputError: the sources are to be mixed, or the corpus was cleaned by a folder that `data`
-            does not name.
+        InputError: the sources are to be mixed, or the corpus was cleaned by a folder or a function
+            that `data` does not name.
     """
     if data.mix.temperature is not None or any(each.share is not None for each in data.sources):
         raise InputError(
@@ -110,11 +111,31 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
             f"{base.path} was prepared with data.clean.downstream, whose folder it does not name: "
             "prepare all text anew"
         )
-    kept = {name: getattr(data, name) for name in OF_NEW_TEXT}
-    mixed = {"mix": DataConfig().mix, "orders": ()}
+    clean = own.clean.model_copy(update={"function": _same_function(base, own, data)})
+    kept: dict[str, Any] = {name: getattr(data, name) for name in OF_NEW_TEXT}
+    kept |= {"clean": clean, "mix": DataConfig().mix, "orders": ()}
     tokenizer = TokenizerConfig.model_validate(saved["tokenizer"])
     file = str(base.path / "tokenizer.json")
-    return own.model_copy(update={**kept, **mixed}), tokenizer.model_copy(update={"file": file})
+    return own.model_copy(update=kept), tokenizer.model_copy(update={"file": file})
+
+
+def _same_function(base: Corpus, own: DataConfig, data: DataConfig) -> str | None:
+    """The function that `data` names, if it is the one that `base` was cleaned with.
+
+    Code is never run because a corpus says so.
+    """
+    there, here = own.clean.function, data.clean.function
+    if there is None and here is not None:
+        raise InputError(
+            f"data.clean.function={here}: {base.path} was cleaned without a function; leave it out"
+        )
+    if there is not None and (here is None or of_function(here) != of_function(there)):
+        name = there.partition("@")[0]
+        raise InputError(
+            f"{base.path} was cleaned with {name}, of which it holds no more than a hash: type "
+            f"data.clean.function=FOLDER/{name}, with the same file"
+        )
+    return here
 
 
 def _join(base: Corpus, new: Corpus, out: Path, engine: Engine) -> None:

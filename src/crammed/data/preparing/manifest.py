@@ -200,13 +200,15 @@ def _samples(results: StageResults) -> Iterator[Sample]:
 
 
 def _steps(data: DataConfig, results: StageResults) -> list[dict[str, Any]]:
-    """Documents kept and dropped by each step, in order, and the characters dropped."""
+    """Documents kept, dropped and changed by each step, in order, and the characters dropped."""
     dropped = results.text.dropped
     kept = results.text.documents + sum(documents for documents, _ in dropped.values())
     steps: list[dict[str, Any]] = []
     for step, (documents, characters) in dropped.items():
         kept -= documents
-        steps.append({"step": step, "kept": kept, "dropped": documents, "characters": characters})
+        counts = {"kept": kept, "dropped": documents, "characters": characters}
+        more = {"changed": changed} if (changed := results.text.changed[step]) else {}
+        steps.append({"step": step, **counts, **more})
     steps += results.mixed.selection.steps
     if data.clean.max_tokens_per_character is not None:
         steps.append(

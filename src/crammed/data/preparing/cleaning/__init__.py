@@ -4,6 +4,7 @@ steps       the list of steps that clean one document
 unicode     one spelling of the same text
 gopher      Gopher's rules
 c4          C4's rules
+own         a Python function of the user's own
 downstream  finds sentences of the evaluation tasks in documents
 near        near-duplicates among all documents, by MinHash
 copies      documents that repeat held-out text, by the runs of words they share

@@ -5,6 +5,7 @@ empty       drops what has no text
 length      drops what has too few or too many characters
 gopher      the quality and repetition rules of Gopher
 c4          the rules of C4; also changes the text
+function    a function of the user's own; may change the text
 downstream  drops what contains a sentence of an evaluation task
 
 gopher and c4 are made for English, or at least for languages that put spaces between words: they
@@ -22,6 +23,7 @@ from crammed.config import CleanConfig
 from crammed.data.preparing.cleaning.c4 import by_c4_rules
 from crammed.data.preparing.cleaning.downstream import Downstream, fingerprint
 from crammed.data.preparing.cleaning.gopher import by_gopher_rules
+from crammed.data.preparing.cleaning.own import located, own_filter, without_folder
 from crammed.data.preparing.cleaning.unicode import normalise
 
 Step = Callable[[str], str | None]
@@ -34,7 +36,8 @@ def steps_of(config: CleanConfig) -> Steps:
     """The active steps, in order; what they make of a document depends only on its text.
 
     Raises:
-        InputError: `config.downstream` is not a folder of tasks, or cannot be read.
+        InputError: `config.downstream` is not a folder of tasks, or cannot be read; or
+            `config.function` is not a function.
     """
     every: list[tuple[str, Step | None]] = [
         ("unicode", normalise if config.unicode else None),
@@ -42,6 +45,7 @@ def steps_of(config: CleanConfig) -> Steps:
         ("length", _unless_out_of(config.min_characters, config.max_characters)),
         ("gopher", by_gopher_rules if config.gopher else None),
         ("c4", by_c4_rules if config.c4 else None),
+        ("function", own_filter(config.function) if config.function is not None else None),
         ("downstream", _unless_downstream(config.downstream)),
     ]
     return tuple((name, step) for name, step in every if step is not None)
@@ -54,25 +58,47 @@ class Verdict:
     Attributes:
         text: the document after the last step it passed.
         dropped_by: name of the step that dropped it; None if it was kept.
+        changed_by: names of the steps that changed more than its spelling.
     """
 
     text: str
     dropped_by: str | None
+    changed_by: tuple[str, ...] = ()
 
 
 def clean(text: str, steps: Steps) -> Verdict:
     """Apply steps to a document until one drops it."""
+    changed_by: tuple[str, ...] = ()
     for name, step in steps:
-        changed = step(text)
-        if changed is None:
+        left = step(text)
+        if left is None:
             return Verdict(text, name)
-        text = changed
-    return Verdict(text, None)
+        if left != text and step is not normalise:
+            changed_by = (*changed_by, name)
+        text = left
+    return Verdict(text, None, changed_by)
+
+
+def for_workers(config: CleanConfig) -> CleanConfig:
+    """The same, with files that workers find in any folder, and the hash of code that they run.
+
+    Raises:
+        InputError: the code cannot be read, or is wrong.
+    """
+    found = {}
+    if config.downstream is not None:
+        found["downstream"] = str(Path(config.downstream).absolute())
+    if config.function is not None:
+        found["function"] = located(config.function)
+        own_filter(found["function"])  # now rather than when it is needed
+    return config.model_copy(update=found)
 
 
 def settings_of(config: CleanConfig) -> dict[str, Any]:
-    """The settings, with the folder of downstream tasks replaced by a hash of its content."""
+    """The settings, with what they name on this machine replaced by a hash of its content."""
     settings = config.model_dump(mode="json")
+    if config.function is not None:
+        settings["function"] = without_folder(config.function)
     if config.downstream is not None:
         settings["downstream"] = fingerprint(Path(config.downstream))
     return settings

@@ -10,7 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from crammed.data import shards
-from crammed.data.preparing.read.cleaning_job import Cleaned, beginning_of, raw_documents
+from crammed.data.preparing.read.cleaning_job import (
+    Cleaned,
+    beginning_of,
+    changed_of,
+    raw_documents,
+)
 from crammed.data.preparing.read.reading_job import Lost, Reading, block_path
 from crammed.data.preparing.read.source import Source
 from crammed.data.samples import Sample, sample
@@ -93,6 +98,7 @@ class CleanedText:
 
     Attributes:
         dropped: for each step, the numbers of documents and characters that it dropped.
+        changed: for each step, the number of documents that it changed.
         folders: for each source, the folders of its blocks, which also list the parts read.
         skipped: parts that were left out, with reasons.
         lost: damaged records of other parts.
@@ -104,6 +110,7 @@ class CleanedText:
     documents: int = 0
     characters: int = 0
     dropped: dict[str, list[int]] = field(default_factory=dict)
+    changed: dict[str, int] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     folders: list[list[Path]] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
@@ -151,8 +158,15 @@ class CleanedText:
             totals[0] += counts[0]
             totals[1] += counts[1]
             if totals[0] - counts[0] < MOST_SAMPLES:
-                texts = block.samples[step]
-                self.samples += [sample(step, source.name, text) for text in texts]
+                self._sample(source, block, step)
+        for step, documents in block.changed.items():
+            before = self.changed.get(step, 0)
+            self.changed[step] = before + documents
+            if before < MOST_SAMPLES:
+                self._sample(source, block, changed_of(step))
+
+    def _sample(self, source: Source, block: Cleaned, what: str) -> None:
+        self.samples += [sample(what, source.name, text) for text in block.samples[what]]
 
     def _cut(self, place: int, blocks: Sequence[tuple[Path, Cleaned]]) -> Iterator[Shard]:
         """Cut a run of blocks after every 16 million characters, counted before cleaning."""
@@ -201,7 +215,7 @@ def _cuts(path: Path, block: Cleaned, waiting: int) -> tuple[list[int], int]:
     Returns:
         These numbers, and the characters of the shard that is still open.
     """
-    characters, dropped_by = (each[: block.read] for each in raw_documents(path))
+    characters, dropped_by, _ = raw_documents(path)[:, : block.read]
     sums = np.cumsum(characters, dtype=np.int64)
     kept = np.cumsum(dropped_by == 0)
     ends: list[int] = []
@@ -214,6 +228,6 @@ def _cuts(path: Path, block: Cleaned, waiting: int) -> tuple[list[int], int]:
 
 def _up_to(path: Path, block: Cleaned, most: int) -> Cleaned:
     """The beginning of a block: no document begins once `most` characters have been read."""
-    characters, _ = raw_documents(path)
+    characters, _, _ = raw_documents(path)
     ends = np.cumsum(characters, dtype=np.int64)
     return beginning_of(path, block, int(np.searchsorted(ends, most)) + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +37,9 @@ class Cleaned:
         documents: documents kept.
         characters: their characters.
         dropped: for each step, the numbers of documents and characters that it dropped.
-        samples: for each step, the beginnings of some documents that it dropped.
+        changed: for each step, the number of documents kept that it changed.
+        samples: for each step, the beginnings of some documents that it dropped; and of some that
+            it changed, as they are after cleaning.
         content: hash of the documents kept.
         origin: hash of what the block was made from, if it could be something else.
         lost: damaged records of what it was made from, which are left out.
@@ -49,6 +51,7 @@ class Cleaned:
     documents: int
     characters: int
     dropped: dict[str, list[int]]
+    changed: dict[str, int]
     samples: dict[str, list[str]]
     content: str
     origin: str
@@ -79,8 +82,11 @@ def clean_block(
     steps = _steps(config)
     numbers = {step: number for number, (step, _) in enumerate(steps, 1)}
     dropped: dict[str, list[int]] = {step: [0, 0] for step in numbers}
-    samples: dict[str, list[str]] = {step: [] for step in numbers}
+    samples: dict[str, list[str]] = {
+        each: [] for step in numbers for each in (step, changed_of(step))
+    }
     dropped_by = np.zeros(len(texts), np.int32)
+    changed_by = np.zeros(len(texts), np.int32)
     kept: list[str] = []  # needed as strings only where near-duplicates are looked for
     encoded: list[bytes] = []
     lengths: list[int] = []
@@ -91,14 +97,16 @@ def clean_block(
             lengths.append(len(verdict.text))
             if config.near is not None:
                 kept.append(encoded[-1].decode())
+            for step in verdict.changed_by:
+                changed_by[number] |= 1 << numbers[step]
+                _take_sample(samples[changed_of(step)], verdict.text)
             continue
         dropped_by[number] = numbers[step]
         dropped[step][0] += 1
         dropped[step][1] += len(text)
-        if len(samples[step]) < SAMPLES_OF_A_SHARD:
-            samples[step].append(_encoded(text[:SAMPLE_CHARACTERS]).decode())
+        _take_sample(samples[step], verdict.text)
     characters = np.fromiter(map(len, texts), np.int32, len(texts))
-    save(block, "raw.npy", np.stack((characters, dropped_by)))
+    save(block, "raw.npy", np.stack((characters, dropped_by, changed_by)))
     digests = write_documents(block, encoded, lengths)
     files = ["raw.npy", *DOCUMENT_FILES]
     if config.near is not None:
@@ -110,6 +118,7 @@ def clean_block(
         documents=len(lengths),
         characters=sum(lengths),
         dropped=dropped,
+        changed=_changed(changed_by, numbers),
         samples=samples,
         content=hashlib.blake2b(digests.data, digest_size=DIGEST_BYTES).hexdigest(),
         origin=origin,
@@ -119,22 +128,31 @@ def clean_block(
     return finish_stage(block, "clean", result, files)
 
 
-def raw_documents(block: Path) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Of each document before cleaning, its characters and the number of the step that dropped it.
+def changed_of(step: str) -> str:
+    """The name in `Cleaned.samples` of what a step changed."""
+    return f"{step}, changed"
 
-    Steps are numbered from 1 in the order of `Cleaned.dropped`; 0 stands for a document kept.
+
+def raw_documents(block: Path) -> NDArray[np.int32]:
+    """Of each document before cleaning, its characters and what steps did to it, [3, n].
+
+    Steps are numbered from 1 in the order of `Cleaned.dropped`. The second row is the number of the
+    step that dropped the document, 0 if it was kept. In the third, a bit is set for each step that
+    changed it.
     """
-    characters, dropped_by = load(block, "raw.npy")
-    return characters, dropped_by
+    return load(block, "raw.npy")
 
 
 def beginning_of(block: Path, whole: Cleaned, read: int) -> Cleaned:
     """What cleaning kept and dropped of the first `read` documents of a block."""
-    characters, dropped_by = (each[:read] for each in raw_documents(block))
+    characters, dropped_by, changed_by = raw_documents(block)[:, :read]
     dropped = {
         step: [int((dropped_by == number).sum()), int(characters[dropped_by == number].sum())]
         for number, step in enumerate(whole.dropped, 1)
     }
+    changed = _changed(changed_by, {step: number for number, step in enumerate(whole.dropped, 1)})
+    counts = {step: documents for step, (documents, _) in dropped.items()}
+    counts |= {changed_of(step): documents for step, documents in changed.items()}
     kept = int((dropped_by == 0).sum())
     return replace(
         whole,
@@ -143,13 +161,23 @@ def beginning_of(block: Path, whole: Cleaned, read: int) -> Cleaned:
         documents=kept,
         characters=int(load(block, "lengths.npy")[:kept].sum(dtype=np.int64)),
         dropped=dropped,
-        samples={step: some[: dropped[step][0]] for step, some in whole.samples.items()},
+        changed=changed,
+        samples={step: some[: counts[step]] for step, some in whole.samples.items()},
     )
 
 
 def minhash_bands(block: Path) -> NDArray[np.uint64]:
     """The MinHash bands of every cleaned document, [bands, n]; near-duplicates share some."""
     return load(block, "near.npy", mapped=True)
+
+
+def _changed(changed_by: NDArray[np.int32], numbers: Mapping[str, int]) -> dict[str, int]:
+    return {step: int((changed_by >> number & 1).sum()) for step, number in numbers.items()}
+
+
+def _take_sample(samples: list[str], text: str) -> None:
+    if len(samples) < SAMPLES_OF_A_SHARD:
+        samples.append(_encoded(text[:SAMPLE_CHARACTERS]).decode())
 
 
 def _encoded(text: str) -> bytes:

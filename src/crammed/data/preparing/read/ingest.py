@@ -41,7 +41,7 @@ from crammed.machine.engine import Engine
 from crammed.quantity import progress_rate
 from crammed.terminal.progress import Progress
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the blocks; each version has folders of its own."""
 _LATER_STEPS = ("exact", "substring", "max_tokens_per_character")
 """Cleaning settings that do not affect the blocks."""
@@ -117,9 +117,6 @@ class _Reader:
         settings = settings_of(data.clean)
         self._settings = {k: v for k, v in settings.items() if k not in _LATER_STEPS}
         self._clean = data.clean
-        if data.clean.downstream is not None:  # workers may run in another folder
-            absolute = str(Path(data.clean.downstream).absolute())
-            self._clean = data.clean.model_copy(update={"downstream": absolute})
         self._skips = data.unreadable == "skip"
         self._folder = folder
         self._progress = progress
