@@ -26,7 +26,7 @@ def here(tmp_path: Path) -> Path:
     ("words", "message"),
     [
         ("rn", "no command 'rn': did you mean run? choose one of run, prepare, "),
-        ("data shw x", "no command 'shw': did you mean show? choose one of show, verify"),
+        ("data shw x", "no command 'shw': did you mean show? choose one of copy, show, verify"),
         ("run --buget 1h", "crammed run has no option --buget: did you mean --budget? see crammed"),
         ("runs -x", "crammed runs has no option -x: see crammed runs --help"),
         ("run --budget", "--budget needs a value: see crammed run --help"),

@@ -46,6 +46,7 @@ for verb in (
     studies.study,
 ):
     app.command()(verb)
+data_app.command("copy")(corpora.data_copy)
 data_app.command("show")(corpora.data_show)
 data_app.command("verify")(corpora.data_verify)
 

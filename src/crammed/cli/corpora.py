@@ -1,4 +1,4 @@
-"""The verbs about text: prepare, data show, data verify."""
+"""The verbs about text: prepare, data show, data verify, data copy."""
 
 from __future__ import annotations
 
@@ -168,3 +168,24 @@ def data_verify(corpus_dir: CorpusArgument) -> None:
         raise is_damaged(corpus_dir, ", ".join(damaged))
     count = len(corpus.manifest["files"])
     typer.echo(visible(f"{corpus_dir} is intact: {count} files match their hashes"))
+
+
+def data_copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A corpus directory or address.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="A new directory, or an address.")],
+) -> None:
+    """Copy a corpus to an address such as s3://bucket/corpus, or from one."""
+    from crammed.data.corpus import Corpus
+    from crammed.data.elsewhere import receive, send
+    from crammed.files.addresses import is_address, without_secrets
+    from crammed.files.folders import behind_links
+
+    if is_address(source) == is_address(target):
+        raise InputError("name a corpus directory and an address, to copy one to the other")
+    with shown_progress() as progress:
+        if is_address(target):
+            send(Corpus(Path(source)), target, progress)
+        else:
+            receive(source, behind_links(Path(target)), progress)
+    shown = without_secrets(target) if is_address(target) else target
+    typer.echo(visible(f"{shown} is whole: all of its files match their hashes"))

@@ -9,6 +9,7 @@ statistics     what is counted in a corpus
 shards         the files that carry a shard of text from stage to stage of preparing
 samples        dropped documents, kept for audit
 show           a description of a corpus, for the terminal and the report
+elsewhere      copies of a corpus at an address such as s3://bucket/corpus
 verification   whether a corpus still matches its hashes
 preparing/     how text becomes a corpus
 """

@@ -32,6 +32,7 @@ from crammed.config import OrderConfig
 from crammed.config.migration import migrate
 from crammed.data.tokenization.tokenizer import read_tokenizer
 from crammed.errors import InputError
+from crammed.files.addresses import began_as_address
 from crammed.files.folders import inside
 from crammed.files.hashes import sha256
 from crammed.files.regular import read_text
@@ -98,9 +99,10 @@ class Corpus:
             self.manifest: dict[str, Any] = json.loads(text)
             listed: dict[str, Any] = self.manifest["files"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(
-                f"{path} is not a corpus: make one with crammed prepare --data TEXT --out DIR"
-            ) from error
+            how = "make one with crammed prepare --data TEXT --out DIR"
+            if began_as_address(path):
+                how = "copy what is at an address with crammed data copy ADDRESS DIR"
+            raise InputError(f"{path} is not a corpus: {how}") from error
         try:
             self._check_sizes()
             self._files = sorted(

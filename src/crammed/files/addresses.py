@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
 
 
 def is_address(name: str) -> bool:
     """Whether a name is an address, not a path on this machine."""
     return _ADDRESS.match(name) is not None
+
+
+def began_as_address(path: Path) -> bool:
+    """Whether a path was typed as an address, of whose slashes a path keeps one."""
+    return _SCHEME.fullmatch(next(iter(path.parts), "")) is not None
 
 
 def without_secrets(address: str) -> str:

@@ -6,13 +6,13 @@ import errno
 import fcntl
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from crammed.errors import InputError
+from crammed.files.addresses import began_as_address
 from crammed.files.faults import disk_faults
 from crammed.files.regular import read_text
 
@@ -54,10 +54,6 @@ def behind_links(path: Path) -> Path:
     return path.resolve() if path.is_symlink() or path.name in ("", "..") else path
 
 
-_BEGINS_AN_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:")
-"""The first part of a path that was typed as an address, such as ``s3:``."""
-
-
 def check_vacant(path: Path, option: str) -> None:
     """Check that a folder can be made at `path`: that is missing or empty, as a mounted volume.
 
@@ -67,10 +63,10 @@ def check_vacant(path: Path, option: str) -> None:
     Raises:
         InputError: it exists and holds something, cannot be written to, or is an address.
     """
-    if _BEGINS_AN_ADDRESS.fullmatch(next(iter(path.parts), "")):
+    if began_as_address(path):
         raise InputError(
-            f"{option} is an address, and results are written to this machine alone: name a folder "
-            "here, and copy it there"
+            f"{option} is an address, and results are written to this machine first: name a folder "
+            "here; crammed data copy CORPUS_DIR ADDRESS copies a corpus there"
         )
     with disk_faults(path):
         if path.exists() and not (path.is_dir() and _is_vacant(path)):

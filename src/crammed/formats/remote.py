@@ -1,6 +1,6 @@
 """Files and folders elsewhere, named by an address such as s3://bucket/texts, through fsspec.
 
-Nothing is read in place: what an address names is copied to this machine first.
+Nothing is read or written in place: whole files are copied from an address or to it.
 """
 
 from __future__ import annotations
@@ -141,6 +141,49 @@ class Remote:
         state = {key: str(known[key]) for key in _IDENTIFYING if known.get(key) is not None}
         return RemoteFile(file.path, file.below, state)
 
+    def file(self, name: str) -> RemoteFile | None:
+        """A file in the folder that the address names, with its state; None if it is missing."""
+        path = f"{self.root.rstrip('/')}/{name}"
+        with self.faults():
+            if not self.system.exists(path):
+                return None
+        return self.look_up(RemoteFile(path, name, {}))
+
+    def read(self, file: RemoteFile) -> bytes:
+        """The content of a small file."""
+        with self.faults():
+            return bytes(self.system.cat_file(file.path))
+
+    def put(self, file: Path, name: str) -> None:
+        """Copy a file of this machine into the folder that the address names.
+
+        Raises:
+            InputError: it cannot be written there.
+        """
+        shown = without_secrets(self.address)
+        if urlsplit(self.address).scheme in _WEB:
+            raise InputError(f"{shown}: nothing can be written to addresses of the web")
+        with self.faults():
+            self.system.makedirs(self.root, exist_ok=True)
+            self.system.put_file(str(file), f"{self.root.rstrip('/')}/{name}")
+
+    def download(self, file: RemoteFile, place: Path) -> int:
+        """Copy a file with its state to `place`; returns its size in bytes.
+
+        Raises:
+            InputError: it cannot be read to its end, or changes while it is read.
+        """
+        with disk_faults(place), self.faults():
+            self.system.get_file(file.path, str(place))
+            size = place.stat().st_size
+            if self.look_up(file).state != file.state or file.size not in (None, size):
+                shown = without_secrets(self.address)
+                raise InputError(
+                    f"{shown}: {file.below} was cut off, or changed while it was copied: "
+                    "repeat the command"
+                )
+            return size
+
     def fetch(self, file: RemoteFile, folder: Path, notes: Path) -> Path:
         """Copy a file to `folder`, unless it is there and has not changed since.
 
@@ -159,15 +202,8 @@ class Remote:
         make_folder(place.parent)
         make_folder(notes)
         unfinished = notes / f"{json_hash(file.below)}.part"
-        with disk_faults(place), self.faults():
-            self.system.get_file(file.path, str(unfinished))
-            size = unfinished.stat().st_size
-            if self.look_up(file).state != file.state or file.size not in (None, size):
-                shown = without_secrets(self.address)
-                raise InputError(
-                    f"{shown}: {file.below} was cut off, or changed while it was copied: "
-                    "repeat the command"
-                )
+        self.download(file, unfinished)
+        with disk_faults(place):
             sync(unfinished)
             unfinished.replace(place)
         write_json(note, file.state)

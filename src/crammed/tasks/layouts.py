@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from crammed.errors import InputError
+from crammed.files.addresses import began_as_address
 from crammed.files.hashes import sha256
 from crammed.files.regular import ordinary
 from crammed.formats import hub
@@ -88,9 +89,9 @@ def open_data(suite: Suite, data: Path | None) -> SuiteData:
             raise InputError(f"suite {suite.name} is not on the hub: name the folder of its data")
         return HubData(suite.hub, suite.converted)
     if not data.is_dir():
-        remote = re.match(r"[a-z0-9]+:/", str(data))  # a path has one slash of an address's two
-        what = "an address: download it and name its folder" if remote else "not a folder of tasks"
-        raise InputError(f"{data} is {what}")
+        if began_as_address(data):
+            raise InputError(f"{data} is an address: download it and name its folder")
+        raise InputError(f"{data} is not a folder of tasks")
     return FolderData(data, single_task=len(suite.tasks) == 1)
 
 

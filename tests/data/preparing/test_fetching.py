@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from crammed.errors import InputError
 from crammed.formats.remote import Remote
 from crammed.terminal.progress import SILENT
 from support.text import documents, tiny, write_jsonl
+from support.web import serving
 
 
 @pytest.fixture
@@ -50,20 +48,8 @@ def memory(texts: Path) -> Iterator[str]:
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
-    """A server of `tmp_path`, and the requests that it gets."""
-    requests: list[str] = []
-
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            requests.append(f"{self.command} {self.path}")
-
-    handler = functools.partial(Handler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", requests
-        server.shutdown()
-        thread.join()
+    with serving(tmp_path) as served:
+        yield served
 
 
 def read(address: str, folder: Path, **source: Any) -> dict[str, list[str]]:

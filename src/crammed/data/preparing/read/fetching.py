@@ -7,20 +7,16 @@ those of any file.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from crammed.config import DataConfig, SourceConfig
+from crammed.data.elsewhere import copy_all
 from crammed.errors import InputError
 from crammed.files.addresses import last_part, without_secrets
 from crammed.files.hashes import json_hash
 from crammed.formats.documents import format_of
 from crammed.formats.remote import Remote, RemoteFile
-from crammed.quantity import quantity
 from crammed.terminal.progress import Progress
-
-_AT_ONCE = 8
-"""Files that are copied at a time."""
 
 
 def fetched(data: DataConfig, folder: Path, progress: Progress) -> DataConfig:
@@ -50,18 +46,14 @@ def _copied(
     name = "files" if remote.is_glob else last_part(source.path)
     place = own / "copies" / name if several else own / "copies"
 
-    def fetch(file: RemoteFile) -> Path:
-        return remote.fetch(remote.look_up(file), place, own / "notes")
+    copies = set[Path]()
 
-    done, copies, pool = 0, set[Path](), ThreadPoolExecutor(_AT_ONCE)
-    with progress.task(f"copying {shown}", len(files)) as task:
-        try:
-            for number, copy in enumerate(pool.map(fetch, files), 1):
-                copies.add(copy)
-                done += copy.stat().st_size
-                task.update(number, f"{quantity(done, 'B')} in {number:,} of {len(files):,} files")
-        finally:
-            pool.shutdown(cancel_futures=True)
+    def fetch(file: RemoteFile) -> int:
+        copy = remote.fetch(remote.look_up(file), place, own / "notes")
+        copies.add(copy)
+        return copy.stat().st_size
+
+    copy_all(fetch, files, f"copying {shown}", progress)
     for left in place.rglob("*"):  # what the address named earlier
         if left not in copies and not left.is_dir():
             left.unlink()
