@@ -101,7 +101,7 @@ def test_a_matrix_that_no_block_declares_is_refused(monkeypatch: pytest.MonkeyPa
     layer.attention = _Forgetful()
     with pytest.raises(TypeError, match=r"layers\.0\.attention\.two\.weight is a matrix that no"):
         products_of(model)
-    monkeypatch.setattr(count, "_outline", lambda config, vocab_size: model)
+    monkeypatch.setattr(count, "outline", lambda config, vocab_size: model)
     with pytest.raises(TypeError, match="name its Linear in the `products`"):
         block_matrix_parameters(configuration(layers=5))
     layer.attention = nn.Linear(8, 8)  # not even a block

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from crammed.budget import Work
+from crammed.budget import Ledger, Work
 from crammed.config import RunConfig
 from crammed.config.kinds import kinds_of
 from crammed.config.optim import AdafactorConfig, OptimConfig, RAdamConfig, SGDConfig
 from crammed.machine.device import Device
-from crammed.optim.build import Optimizers, build_optimizer
+from crammed.optim.build import Optimizers, build_optimizer, update_flops
 from crammed.rules.recipe import load_config
+from crammed.rules.sizing import flops_per_token
 from crammed.runs.directory import RunDir
 from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
+from crammed.training.plan import Planner
 from crammed.training.session import Session
 from crammed.training.step import TrainStep
 from support.steps import SPECIALS, rows_of, update_of
@@ -53,6 +56,26 @@ def test_the_schedule_multiplies_every_learning_rate(name: str, cpu: Device) -> 
     assert all(torch.equal(a, b) for a, b in zip(before, still, strict=True))
     step.optimizer.set_factor(0.37)
     assert [group["lr"] for group in step.optimizer.param_groups] == [0.37 * lr for lr in peaks]
+
+
+@every_optimizer
+def test_the_flops_of_an_update_are_counted(
+    name: str, cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crammed.optim.muon._small_on_cpu", lambda _: False)  # counted as it is
+    config = config_with(name)
+    step = build(config, 256, SPECIALS, cpu)
+    step.gradients(rows_of(8, 0), update_of(8, 0))
+    with FlopCounterMode(display=False) as counted:
+        step.apply(1.0)
+    found, own = counted.get_total_flops(), update_flops(config.model, config.optim)
+    if name == "muon":
+        assert own == found > 0
+    else:  # Adafactor's outer products cost no more than its work on each number
+        assert own == 0 <= found <= 2 * sum(each.numel() for each in step.parameters)
+    planned = Planner(config, 256, None, Ledger(())).next(Work())
+    assert planned is not None
+    assert planned.cost.flops == flops_per_token(config) * planned.cost.tokens + own
 
 
 @every_optimizer

@@ -19,6 +19,7 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.machine.device import Device
 from crammed.model.count import train_flops_per_token
+from crammed.optim.build import update_flops
 from crammed.runs.logs import read_lines, read_metrics
 from crammed.training.heldout_meter import FEWEST_ROWS, MOST_ROWS, rows_on_the_way
 from crammed.training.plan import Planner, Update
@@ -45,7 +46,9 @@ def test_a_budget_of_flops_counts_analytic_flops(
     tmp_path: Path, corpus: Corpus, cpu: Device
 ) -> None:
     words = ("crammed", "model.embedding_start=random", "masking.rate=0.25")
-    one = 8 * 32 * train_flops_per_token(tiny(*words).model, corpus.vocab_size, 32, 8)
+    plain = tiny(*words)
+    one = 8 * 32 * train_flops_per_token(plain.model, corpus.vocab_size, 32, 8)
+    one += update_flops(plain.model, plain.optim)
     config = tiny(*words, budget={"limit": f"{3.5 * one}flop"})
     trained = train(config, corpus, tmp_path / "run", cpu)
     assert trained.work.updates == 3

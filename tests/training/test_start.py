@@ -19,6 +19,7 @@ from crammed.machine.device import Device
 from crammed.model import cooccurrence
 from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import train_flops_per_token
+from crammed.optim.build import update_flops
 from crammed.planning import parts
 from crammed.planning.forecast import forecast
 from crammed.planning.parts import PartTimes, measure_speed
@@ -161,6 +162,7 @@ def test_a_budget_of_flops_pays_for_the_products(
 ) -> None:
     plain = tiny("crammed", "batch.rows=8", "masking.rate=0.25")
     one = 8 * ROW * train_flops_per_token(plain.model, corpus.vocab_size, ROW, 8)
+    one += update_flops(plain.model, plain.optim)
     before = factorisation_flops(corpus.vocab_size, plain.model.width)
     config = asked(f"{before + 3.5 * one}flop", "batch.rows=8", "masking.rate=0.25")
     trained = train(config, corpus, tmp_path / "run", cpu)

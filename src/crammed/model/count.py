@@ -16,7 +16,8 @@ from crammed.model.encoder import MaskedLM, products_of
 
 
 @lru_cache(maxsize=8)
-def _outline(config: ModelConfig, vocab_size: int) -> MaskedLM:
+def outline(config: ModelConfig, vocab_size: int) -> MaskedLM:
+    """The model without storage for its weights."""
     with torch.device("meta"):
         return MaskedLM(config, vocab_size)
 
@@ -28,13 +29,13 @@ def block_matrix_parameters(config: ModelConfig) -> int:
     Raises:
         TypeError: a layer has a matrix that no block declares.
     """
-    return sum(product.linear.weight.numel() for product in products_of(_outline(config, 1)))
+    return sum(product.linear.weight.numel() for product in products_of(outline(config, 1)))
 
 
 @lru_cache(maxsize=256)
 def parameters(config: ModelConfig, vocab_size: int) -> int:
     """Number of parameters of the masked language model; the tied decoder counts once."""
-    return sum(parameter.numel() for parameter in _outline(config, vocab_size).parameters())
+    return sum(parameter.numel() for parameter in outline(config, vocab_size).parameters())
 
 
 @lru_cache(maxsize=256)
@@ -53,7 +54,7 @@ def train_flops_per_token(
     Raises:
         TypeError: a layer has a matrix that no block declares.
     """
-    model = _outline(config, 1)
+    model = outline(config, 1)
     head = vocab_size * model.encoder.tokens.embedding_dim
     head += sum(part.weight.numel() for part in model.head.modules() if isinstance(part, Linear))
     products = config.passes * block_matrix_parameters(config) + head * predicted / length

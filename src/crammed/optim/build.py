@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from crammed.config import OptimConfig
+from crammed.config import ModelConfig, OptimConfig
 from crammed.machine.lanes import Lanes
 from crammed.model.blocks import Embedding, Norm, Scales
+from crammed.model.count import outline
 from crammed.model.encoder import products_of
 from crammed.optim import muon, pytorch
 from crammed.optim.parameters import Parameters
@@ -95,6 +97,17 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
     rates = {} if lr is None else dict.fromkeys(_embeddings(model), lr)
     parameters = Parameters(named, decayed, _matrices(model), rates)
     return Optimizers(*_BUILDERS[config.name](parameters, config))
+
+
+@lru_cache(maxsize=64)
+def update_flops(model: ModelConfig, optimizer: OptimConfig) -> int:
+    """FLOPs of the matrix products of an update itself, after its gradients: those of Muon."""
+    if optimizer.name != "muon":
+        return 0
+    shapes = (
+        (matrices, *product.weight.shape) for _, product, matrices in products_of(outline(model, 1))
+    )
+    return sum(n * muon.orthogonalisation_flops(rows // n, columns) for n, rows, columns in shapes)
 
 
 def _matrices(model: nn.Module) -> dict[str, int]:

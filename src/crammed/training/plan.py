@@ -13,6 +13,7 @@ from crammed.data.tokenization.tokenizer import SPECIALS
 from crammed.errors import InputError
 from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import train_flops_per_token
+from crammed.optim.build import update_flops
 from crammed.quantity import counted
 
 
@@ -155,11 +156,14 @@ class Planner:
         return Update(work.updates, first_row, rows, factor, rate, cost)
 
     def _cost(self, rows: int, rate: float) -> Work:
-        length = self._config.data.row_length
+        return Work(1, rows, rows * self._config.data.row_length, self._flops(rows, rate))
+
+    def _flops(self, rows: int, rate: float) -> float:
+        config, length = self._config, self._config.data.row_length
         per_token = train_flops_per_token(
-            self._config.model, self._vocab_size, length, predicted_positions(rate, length)
+            config.model, self._vocab_size, length, predicted_positions(rate, length)
         )
-        return Work(1, rows, rows * length, per_token * rows * length)
+        return per_token * rows * length + update_flops(config.model, config.optim)
 
     def nothing_fits(self) -> InputError:
         """The error for a run that ends before its first update."""
