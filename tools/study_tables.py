@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from crammed.study.scaling import analyse
 from crammed.study.statistics import compare_arms, decidable, decidable_text, on_plateau
 from crammed.study.table import (
     difference_text,
+    equal_text,
     interval_text,
     judged_by,
     mean_text,
@@ -43,6 +44,7 @@ def experiments(names: list[str]) -> str:
         "what it asks",
         "what the paper found",
         "what ours says",
+        "compared at",
         "verdict on our arms",
     )
     head = row_of(*columns)
@@ -50,11 +52,14 @@ def experiments(names: list[str]) -> str:
     for name in names:
         asks = (read_study(name).description or "").rstrip(".")
         if (record := _latest(name)) is None:
-            rows.append(row_of(name, asks, "", "", NOT_YET.strip()))
+            rows.append(row_of(name, asks, "", "", "", NOT_YET.strip()))
             continue
         link = f"[{name}](../records/{record.name}/README.md)"
         said = [_said(record, who) for who in ("The paper", "Ours")]
-        rows.append(row_of(link, asks, *said, _verdict_on(_study_of([record.name]))))
+        values = _study_of([record.name])
+        rows.append(
+            row_of(link, asks, *said, *map(_once, (equal_text, _verdict), (values, values)))
+        )
     return "\n".join([head, rule(head), *rows]) + "\n"
 
 
@@ -67,11 +72,11 @@ def _said(record: Path, who: str) -> str:
     return " ".join(found[1].split())
 
 
-def _verdict_on(values: StudyResult) -> str:
-    """The verdict of a study, once if it is the same for all of its budgets."""
+def _once(say: Callable[[StudyResult], str], values: StudyResult) -> str:
+    """What is to say about a study, once if it is the same for all of its budgets."""
     said: dict[str, list[str]] = {}
     for label, part in _parts(values).items():
-        said.setdefault(_verdict(part), []).append(label)
+        said.setdefault(say(part), []).append(label)
     if len(said) == 1:
         return next(iter(said))
     return "; ".join(f"{', '.join(labels)}: {words}" for words, labels in said.items())
@@ -101,7 +106,7 @@ def experiment(names: list[str]) -> str:
     values = _study_of(names)
     parts = []
     for label, part in _parts(values).items():
-        parts += [f"With {label}, {part.budget}:\n"] if label else []
+        parts += [f"With {label}, {Budget.parse(part.budget)}:\n"] if label else []
         parts += [_verdicts(part), f"![Differences from {part.baseline}]({_figure(label)})\n"]
         parts.append(_arms_table(part))
     if lines := laws_of(values, analyse(values)):
@@ -116,11 +121,7 @@ def _latest(name: str) -> Path | None:
 
 def _parts(values: StudyResult) -> dict[str, StudyResult]:
     """The budgets of a study for which any run has finished, by label."""
-    return {
-        label: part.model_copy(update={"budget": str(Budget.parse(part.budget))})
-        for label, part in values.parts().items()
-        if _finished(part)
-    }
+    return {label: part for label, part in values.parts().items() if _finished(part)}
 
 
 def _finished(part: StudyResult) -> bool:
@@ -240,10 +241,12 @@ def _below(study: StudyResult, measure: str) -> str:
     """How small a difference the table can show, and how the study was made."""
     made = study.environment
     assert made is not None
+    budget = Budget.parse(study.budget)
     words = [
         sensitivity_text(study, measure),
         *([decidable_text(study)] if study.unigram is not None else []),
-        f"Budget {study.budget}, on a machine with {counted(made.cores or 0, 'core')}, "
+        f"Arms are compared at {equal_text(study)}.",
+        f"Budget {budget}, on a machine with {counted(made.cores or 0, 'core')}, "
         f"commit {made.commit}.",
     ]
     return wrapped(*words)

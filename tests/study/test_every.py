@@ -32,7 +32,7 @@ OWN = {"data", "vocabulary"}
 
 
 def every(
-    tmp_path: Path, budget: Budget = MINUTE, name: str = "all", **options: Any
+    tmp_path: Path, budget: Budget | None = MINUTE, name: str = "all", **options: Any
 ) -> dict[str, Any]:
     (tmp_path / "text.txt").write_text("Some text.\n\nMore of it.\n")
     given = {"words": [], "corpus": None, "seeds": 2, "jobs": 1, "as_json": True, **options}
@@ -75,6 +75,17 @@ def masking(tmp_path: Path, corpus: Corpus, budget: str = "1e10flop", **options:
     """Ask what the study of masks costs."""
     given = {"words": ["crammed", *MODEL], "corpus": corpus.path, "data": None, "dry_run": True}
     every(tmp_path, Budget.parse(budget), "masking", **{**given, **options})
+
+
+def test_without_a_budget_every_run_gets_the_flops_of_the_study(
+    tmp_path: Path, corpus: Corpus, capsys: Any
+) -> None:
+    given = {"words": ["crammed", *MODEL], "corpus": corpus.path, "data": None, "dry_run": True}
+    every(tmp_path, None, "masking", **given)
+    assert json.loads(capsys.readouterr().out)["masking"]["seconds"] == pytest.approx(16 * 5e3)
+    (tmp_path / "own.yaml").write_text("baseline: a\narms: {a: [], b: [optim.lr=1e-4]}\n")
+    with pytest.raises(InputError, match="unless its file sets budget"):
+        every(tmp_path, None, str(tmp_path / "own.yaml"), **given)
 
 
 def write_runs(tmp_path: Path, arms: Any, **result: Any) -> None:

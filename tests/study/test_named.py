@@ -42,6 +42,8 @@ def shape(study: Study, arm: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("budget", ["3e6tok", "1e12tok"])
 def test_every_study_is_valid_small_and_in_full(name: str, budget: str) -> None:
     read, study = read_study(name), loaded(name, budget)
+    assert read.usual_budget is not None
+    assert read.usual_budget.kind == "flops"
     same = name == "architecture"  # of two arms one is the baseline, small or in full
     assert len(study.arms) == (len(read.arms) - same) * max(1, len(read.budgets))
     layers, width, rows = shape(study, study.baseline)

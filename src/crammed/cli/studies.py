@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +23,7 @@ from crammed.errors import InputError, TaskFailed
 from crammed.quantity import counted
 
 if TYPE_CHECKING:
+    from crammed.budget import Budget
     from crammed.study.judges import Judge
     from crammed.study.request import Request
     from crammed.study.result import StudyResult
@@ -89,6 +89,9 @@ def study(
 ) -> None:
     """Compare variants of a recipe, trained with equal budgets and several seeds.
 
+    Without --budget, built-in studies give every run the same FLOPs. With a budget of time, all
+    arms are timed side by side before the first run, and get the FLOPs of so many seconds.
+
     Your own study is a YAML file such as this one:
 
     \b
@@ -98,38 +101,45 @@ def study(
         muon: []                        # overrides of this arm
         adamw: [optim.name=adamw]
     """
-    from crammed.study.arms import read_study, study_names
     from crammed.study.places import default_jobs
     from crammed.study.request import Request
 
     if name is None:
         _list_studies(as_json)
         return
-    if name != EVERY:
-        read_study(name)
-    if (corpus is None and not data) or budget is None or out is None:
+    budgets = _budgets(name, budget)
+    if (corpus is None and not data) or not budgets or out is None:
         raise InputError(
-            "a study needs --corpus CORPUS_DIR or --data FILES, --budget BUDGET and --out DIR"
+            "a study needs --corpus CORPUS_DIR or --data FILES, --out DIR, and --budget BUDGET "
+            "unless its file sets budget"
         )
     if corpus is not None and data:
         raise InputError("use --data or --corpus, not both")
     refuse_twice([w for w in words or [] if "=" in w], "--budget", "budget.limit", given=True)
     texts = [absolute_source(each) for each in data or []]
-    given = (name, words or [], corpus, texts, budget, seeds, out, jobs or default_jobs(), (), ray)
-    every = study_names() if name == EVERY else [name]
     requests = [
-        replace(
-            Request(*given),
-            name=each,
-            out=out / each if name == EVERY else out,
-            judges=_judges(each, judges, blimp, glue),
+        Request(
+            *(each, words or [], corpus, texts, limit, seeds),
+            out / each if name == EVERY else out,
+            jobs or default_jobs(),
+            _judges(each, judges, blimp, glue),
+            ray,
         )
-        for each in every
+        for each, limit in budgets.items()
     ]
     if dry_run or name == EVERY:
         _say_costs(requests, alone=dry_run, as_json=as_json)
     if not dry_run:
         _run_each(requests, as_json=as_json)
+
+
+def _budgets(name: str, budget: Budget | None) -> dict[str, Budget]:
+    """The budget that was typed or that its file names, of each study; empty if there is none."""
+    from crammed.study.arms import read_study, study_names
+
+    every = study_names() if name == EVERY else [name]
+    named = {each: budget or read_study(each).usual_budget for each in every}
+    return {each: limit for each, limit in named.items() if limit is not None}
 
 
 def _judges(

@@ -101,6 +101,7 @@ def _part(
         "budget": str(Budget.parse(part.budget)),
         "judged": decidable(part) is not False,
         "decided": decidable_text(part),
+        "equal": table.equal_text(part),
         "forests": [_forest(part, measure) for measure in table.judged_by(part)],
         "curves": [curves_figure(own, lines, axis, part.main_measure()) for axis in AXES]
         if own

@@ -5,6 +5,7 @@ corpora     which corpus each arm reads
 preparing   prepares the corpora from text, each distinct one once
 small       recipes scaled down for a small budget, and values multiplied by factors
 budgets     arms with several budgets
+seconds     budgets of time, as FLOPs for each arm
 result      what study.json holds
 folder      whether a folder holds another study, and what has finished in it
 checks      refuses arms that cannot be trained, before anything starts

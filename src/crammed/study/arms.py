@@ -39,6 +39,7 @@ from crammed.rules.recipe import ask, parse_overrides
 from crammed.rules.sizing import FOLLOWERS, head_dim
 from crammed.study.budgets import at, check_names, with_each
 from crammed.study.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
+from crammed.study.result import BudgetText
 from crammed.study.small import (
     has_factor,
     in_proportion,
@@ -74,6 +75,8 @@ class Study(Section):
     small: Overrides | None = None
     """Overrides for budgets that are too small for the base, at which all recipes are scaled down
     in proportion (`small`); null takes the recipes as they are at every budget."""
+    budget: BudgetText | None = None
+    """What every run gets, unless the command line says otherwise."""
     budgets: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Multiples of the budget, by label; every arm is trained at each of them (`budgets`)."""
     judges: Names = ("heldout",)
@@ -88,6 +91,11 @@ class Study(Section):
     def words(self, arm: str) -> list[str]:
         """Recipe and overrides of an arm, whose own values replace the base's."""
         return merged((*self.base, *self.arms[arm]))
+
+    @property
+    def usual_budget(self) -> Budget | None:
+        """The budget that the file names."""
+        return None if self.budget is None else Budget.parse(self.budget)
 
     @property
     def judge_data(self) -> dict[str, Path]:

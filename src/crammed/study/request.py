@@ -19,6 +19,7 @@ from crammed.study.places import threads_of
 from crammed.study.preparing import BY, FOLDER, planned_corpora, prepare_corpora
 from crammed.study.result import StudyResult
 from crammed.study.runner import run_study
+from crammed.study.seconds import in_seconds
 from crammed.study.timing import Timing
 from crammed.terminal.progress import Progress
 
@@ -102,6 +103,8 @@ def run(request: Request, progress: Progress) -> StudyResult:
     loaded = _loaded(request, corpora, choose)
     if same := left_out(request.name, loaded):
         progress.line(f"study  without {', '.join(same)}: at this budget the same as others")
+    threads = threads_of(request.jobs)
+    loaded, paces = in_seconds(loaded, corpora, request.budget, request.out, threads, progress)
     return run_study(
         loaded,
         corpora,
@@ -113,6 +116,7 @@ def run(request: Request, progress: Progress) -> StudyResult:
         choose.chosen,
         request.judges,
         request.cluster,
+        paces,
     )
 
 

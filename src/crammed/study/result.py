@@ -107,6 +107,17 @@ class Environment(Part):
     started: str = ""
 
 
+class Pace(Part):
+    """How long an arm's updates take, in a study whose budget is one of time (`seconds`).
+
+    Attributes:
+        busy: whether other work slowed the measurement.
+    """
+
+    seconds_per_update: Annotated[float, Field(gt=0.0, lt=_TOO_LARGE)]
+    busy: bool = False
+
+
 class StudyResult(Part):
     """The result of a study.
 
@@ -115,6 +126,7 @@ class StudyResult(Part):
         unigram: unigram cross-entropy of the baseline's corpus; older studies have none.
         budgets: those of the arms by label, if there are several.
         chosen: what followed from the budget, by arm.
+        paces: how long updates take, by arm, where seconds became FLOPs.
         corpora: those that the study prepared, by hash.
         judges: a hash of the data of each suite that scored runs.
         protocols: a hash of each fine-tuning protocol that a judge names.
@@ -129,6 +141,7 @@ class StudyResult(Part):
     baseline: str = ""
     description: str = ""
     chosen: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    paces: dict[str, Pace] = Field(default_factory=dict)
     corpora: dict[str, dict[str, Any]] = Field(default_factory=dict)
     judges: dict[str, str] = Field(default_factory=dict)
     protocols: dict[str, str | None] = Field(default_factory=dict)

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 from crammed.budget import Budget
@@ -36,7 +37,7 @@ from crammed.study.judges import (
     with_scores,
 )
 from crammed.study.places import Ended, Place, opened, threads_of
-from crammed.study.result import RESULT, Arm, Environment, Run, StudyResult, read_result
+from crammed.study.result import RESULT, Arm, Environment, Pace, Run, StudyResult, read_result
 from crammed.study.timing import Finished
 from crammed.terminal.progress import Progress
 
@@ -46,6 +47,8 @@ SECONDS_BETWEEN_LOOKS = 2.0
 """How often the progress of runs is read from their folders."""
 SECONDS_TO_END = 60.0
 """How long to wait for the runs of a killed study to end."""
+
+NO_PACES: Mapping[str, Pace] = MappingProxyType({})
 
 Keep = Callable[[Run], None]
 
@@ -61,6 +64,7 @@ def run_study(
     chosen: Mapping[str, Any] | None = None,
     judges: Sequence[Judge] = (),
     cluster: str | None = None,
+    paces: Mapping[str, Pace] = NO_PACES,
 ) -> StudyResult:
     """Train every arm with every seed, `jobs` runs at a time, which share the CPU's cores.
 
@@ -71,6 +75,7 @@ def run_study(
         chosen: what a `Chooser` has chosen for the study, which the folder keeps.
         judges: what each run is judged by after training, besides held-out loss.
         cluster: address of a Ray cluster to run on; None is this machine.
+        paces: how long updates take, which the folder keeps.
 
     Returns:
         what ``OUT/study.json`` holds.
@@ -84,8 +89,8 @@ def run_study(
     todo = left_runs(study, seeds, begun_arms(study, seeds, out, judges), out, judges)
     asked = [judge for run in todo for judge in run.judges]
     commands = {run: _command(run, study, corpora, budget, jobs) for run in todo}
-    untrained = list(dict.fromkeys(run.arm for run in todo if run.before is None))
-    check_arms(study, untrained, corpora, budget, here=cluster is None)
+    untrained = dict.fromkeys(run.arm for run in todo if run.before is None)
+    check_arms(study, list(untrained), corpora, budget, here=cluster is None)
     with ExitStack() as stack:
         if todo:
             on_gpus = {*map(_device, commands.values())} != {"cpu"}
@@ -95,11 +100,9 @@ def run_study(
         before, arms = read_result(out), begun_arms(study, seeds, out, judges)
         result = StudyResult(
             **_about_machine(jobs, before if not untrained else None),
-            budget=budget.text,
-            baseline=study.baseline,
-            description=study.description,
+            **_about_study(study, budget),
             chosen=dict(chosen or {}),
-            budgets={name: budget.times(each).text for name, each in study.budgets.items()},
+            paces={**before.paces, **paces},
             **_about_corpora(study, corpora, out, before),
             **_about_judges(judges, before, out),
             arms=with_same_means(_with_corpora(arms, study, corpora), asked),
@@ -110,6 +113,12 @@ def run_study(
             board = Board.of(study.arms, seeds, todo, Finished.of(arms), progress.clock)
             _train_all(commands, board, result, out, place, progress)
     return result
+
+
+def _about_study(study: Study, budget: Budget) -> dict[str, Any]:
+    several = {name: budget.times(each).text for name, each in study.budgets.items()}
+    about = {"baseline": study.baseline, "description": study.description}
+    return {"budget": budget.text, "budgets": several, **about}
 
 
 def _about_machine(jobs: int, before: StudyResult | None) -> dict[str, Any]:

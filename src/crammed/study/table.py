@@ -40,6 +40,8 @@ _SCORES = {
 }
 
 
+_ALIKE = 1.02
+"""Arms whose FLOPs differ by less have equal FLOPs, up to a last update that did not fit."""
 _TWINS = ("bits_", "untrained.")
 """Prefixes of measures without a table: loss in other units, and scores of untrained models."""
 
@@ -112,6 +114,31 @@ def sensitivity_text(study: StudyResult, measure: str) -> str:
     )
 
 
+def equal_text(study: StudyResult) -> str:
+    """What all arms get the same amount of, such as ``equal FLOPs``, and what they do not.
+
+    Args:
+        study: the result at one budget.
+    """
+    kind = Budget.parse(study.budget).kind
+    name = {"flops": "FLOPs"}.get(kind, kind)
+    if kind in ("time", "flops"):
+        busy = any(pace.busy for pace in study.paces.values())
+        return f"equal {name}" + (", measured while other work ran" if busy else "")
+    flops = {
+        name: statistics.fmean(v)
+        for name, arm in study.arms.items()
+        if (v := arm.values_of("exaflop"))
+    }
+    base = flops.get(study.baseline)
+    if base is None:
+        return f"equal {name}, whatever they cost"
+    least, most = min(flops.values()) / base, max(flops.values()) / base
+    if most <= _ALIKE * least:
+        return f"equal {name}, which are equal FLOPs here"
+    return f"equal {name}, which cost {least:.2f} to {most:.2f} times the baseline's FLOPs"
+
+
 def study_tables(study: StudyResult) -> list[Table | Text]:
     """A table for each measure, the best arm first, and what it can and cannot show.
 
@@ -123,7 +150,7 @@ def study_tables(study: StudyResult) -> list[Table | Text]:
             parts.append(Text(f"{label}: {Budget.parse(part.budget)}", style="bold"))
         for measure in judged_by(part):
             parts += [_table(part, measure), Text(sensitivity_text(part, measure))]
-        parts.append(Text(decidable_text(part)))
+        parts.append(Text(f"Arms are compared at {equal_text(part)}. {decidable_text(part)}"))
     if laws := laws_of(study, analyse(study)):
         parts.append(Text("\n".join(laws)))
     return parts
