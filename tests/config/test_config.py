@@ -139,15 +139,19 @@ def test_every_field_has_a_place_in_the_saved_file() -> None:
 
 def test_what_is_shown_to_others_has_no_folders() -> None:
     sources = ["/home/me/a.txt", "~/texts", "/home/me/*/b.jsonl", "hub:owner/name", "-"]
+    own = {"suite": "/home/me/mine.yaml", "data": "/home/me/tasks"}
     given = {
-        "data": {"sources": sources, "clean": {"downstream": "/home/me/glue"}},
+        "data": {"sources": sources, "clean": {"downstream": ["/home/me/glue", own]}},
         "tokenizer": {"file": "/home/me/tokenizer.json"},
     }
     config = load_config("crammed", fixed=given)
     shown = config.without_folders()
     paths = [source["path"] for source in shown["data"]["sources"]]
     assert paths == ["a.txt", "texts", "b.jsonl", "hub:owner/name", "-"]
-    assert shown["data"]["clean"]["downstream"] == "glue"
+    assert shown["data"]["clean"]["downstream"] == [
+        {"suite": "glue", "data": "glue", "words": None},
+        {"suite": "mine", "data": "tasks", "words": None},
+    ]
     assert shown["tokenizer"]["file"] == "tokenizer.json"
     assert config.model_dump(mode="json")["tokenizer"]["file"] == "/home/me/tokenizer.json"
 

@@ -12,6 +12,7 @@ from crammed.config.base import Beta, Names, PositiveFloat, PositiveInt, Section
 from crammed.config.corpus import (
     CleanConfig,
     DataConfig,
+    DownstreamConfig,
     FileFormat,
     MixConfig,
     Ordering,
@@ -40,6 +41,7 @@ __all__ = [
     "CleanConfig",
     "ComputeConfig",
     "DataConfig",
+    "DownstreamConfig",
     "EarlyStop",
     "FileFormat",
     "FinetuneConfig",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -67,6 +69,32 @@ class SourceConfig(Section):
         return not elsewhere and self.path not in ("-", "python-docs")
 
 
+class DownstreamConfig(Section):
+    """A suite of tasks to keep out of the text, named as ``crammed evaluate`` names it."""
+
+    suite: str = "glue"
+    """A built-in suite, a YAML file of tasks, or `blimp`."""
+    data: str
+    """The folder of its tasks, or `hub`; for `blimp` a file or folder of sentence pairs."""
+    words: Annotated[int, Field(ge=10, lt=2**31)] | None = None
+    """Drop documents with any passage of so many words of a text; by default with all of it."""
+
+    def absolute(self) -> DownstreamConfig:
+        """The same suite, to be found from any folder."""
+        suite = str(Path(self.suite).absolute()) if self._is_file else self.suite
+        data = self.data if self.data == "hub" else str(Path(self.data).absolute())
+        return self.model_copy(update={"suite": suite, "data": data})
+
+    def without_folders(self) -> dict[str, Any]:
+        """The values as JSON for sharing, with paths reduced to names."""
+        suite = Path(self.suite).stem if self._is_file else self.suite
+        return {**self.model_dump(), "suite": suite, "data": Path(self.data).name}
+
+    @property
+    def _is_file(self) -> bool:
+        return Path(self.suite).suffix in (".yaml", ".yml")
+
+
 class CleanConfig(Section):
     """Which documents stay; `crammed.data.preparing.cleaning.steps` lists the steps in order."""
 
@@ -80,8 +108,9 @@ class CleanConfig(Section):
     """C4's quality rules (Raffel et al. 2020, section 2.2)."""
     function: str | None = None
     """A filter of your own, as FILE.py:FUNCTION; the file's code is run."""
-    downstream: str | None = None
-    """A folder of GLUE tasks: drop documents that contain one of their sentences."""
+    downstream: Annotated[tuple[DownstreamConfig, ...], Field(strict=False)] | None = None
+    """Suites of tasks: drop documents that contain one of their texts. A bare word is the folder
+    of GLUE tasks."""
     exact: bool = True
     """Drop documents whose text has occurred before."""
     near: OpenFraction | None = None
@@ -97,6 +126,14 @@ class CleanConfig(Section):
         if function is not None and not re.fullmatch(r"(?s).+\.py:\w+(@[0-9a-f]{64})?", function):
             raise ValueError("name it as FILE.py:FUNCTION, such as my_filters.py:keep")
         return function
+
+    @field_validator("downstream", mode="before")
+    @classmethod
+    def _words_are_glue(cls, suites: Any) -> Any:
+        listed = [suites] if isinstance(suites, str | Mapping | DownstreamConfig) else suites
+        if not isinstance(listed, list | tuple):
+            return suites
+        return [{"data": each} if isinstance(each, str) else each for each in listed]
 
 
 class MixConfig(Section):

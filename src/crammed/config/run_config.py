@@ -95,9 +95,12 @@ class RunConfig(Section):
                 shown["path"] = without_secrets(source.path)
             if source.is_on_disk:
                 shown["path"] = Path(source.path).name
+        clean = self.data.clean
+        if clean.downstream is not None:
+            suites = [suite.without_folders() for suite in clean.downstream]
+            values["data"]["clean"]["downstream"] = suites
         for section, key in (
             (values["tokenizer"], "file"),
-            (values["data"]["clean"], "downstream"),
             (values["data"]["clean"], "function"),
         ):
             if section[key] is not None:

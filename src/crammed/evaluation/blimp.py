@@ -7,11 +7,10 @@ A pair is correct if the good sentence has the higher score; a tie counts as wro
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,61 +18,13 @@ from numpy.typing import NDArray
 
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone, SparseMaskedLM
-from crammed.formats.lines import open_text
+from crammed.tasks.pairs import read_pairs
 from crammed.terminal.progress import SILENT, Progress
 
 _TOKENS = {"cuda": 1 << 16, "cpu": 1 << 13}
 """Tokens that go through the model at once; other devices use the CPU's value."""
 _RESAMPLES = 1000
 _OFFICIAL = (67, 1000)  # paradigms, and pairs in each
-_COLUMNS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
-
-
-class Pair(NamedTuple):
-    """A minimal pair of sentences, and its categories from fine to coarse."""
-
-    good: str
-    bad: str
-    paradigm: str
-    phenomenon: str
-    field: str
-
-
-def read_pairs(path: Path) -> list[Pair]:
-    """Read a JSON-lines file, or a folder of them such as the official data.
-
-    Raises:
-        InputError: there is no such file, or a line does not hold a pair.
-    """
-    files = [path]
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if ".jsonl" in file.suffixes)
-    elif not path.exists():
-        raise InputError(f"no BLiMP data at {path}: name a .jsonl file, or a folder of them")
-    pairs = [pair for file in files for pair in _read(file)]
-    if not pairs:
-        raise InputError(f"{path} holds no pairs of sentences (as .jsonl, .jsonl.gz or .jsonl.zst)")
-    return pairs
-
-
-def _read(file: Path) -> Iterator[Pair]:
-    with open_text(file) as lines:
-        for number, line in enumerate(lines, 1):
-            place = f"{file}, line {number}"
-            try:
-                record = json.loads(line)
-                values = [record[column] for column in _COLUMNS]
-            except KeyError as error:
-                raise InputError(
-                    f"{place}: no {error.args[0]}: a line of BLiMP has {', '.join(_COLUMNS)}"
-                ) from error
-            except (ValueError, TypeError) as error:
-                raise InputError(f"{place}: not a JSON object") from error
-            if not all(isinstance(value, str) for value in values):
-                raise InputError(f"{place}: {', '.join(_COLUMNS)} must hold text")
-            good, bad, paradigm, phenomenon, field = values
-            # The official data spells one of its fields with a slash and with an underscore.
-            yield Pair(good, bad, paradigm, phenomenon, field.replace("/", "_"))
 
 
 def blimp_score(

@@ -33,18 +33,19 @@ def tasks_in(suite: Suite, data: Path | None) -> list[str]:
     return names
 
 
-def splits_in(suite: Suite, data: Path | None) -> list[FoundSplit]:
-    """All existing splits of the suite's tasks: training, scored and test.
+def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Task]]]:
+    """All existing splits of the suite's tasks, training, scored and test, each with its tasks.
 
     Raises:
         InputError: there is none, or `data` is not a folder.
     """
     opened = open_data(suite, data)
-    places: dict[tuple[tuple[str, ...], str], None] = {}
+    places: dict[tuple[tuple[str, ...], str], list[Task]] = {}
     for task in suite.tasks.values():
         specs = (SplitSpec(split=task.train), *task.numbers.values(), *task.test.values())
-        places |= dict.fromkeys((_folders(task, spec), spec.split) for spec in specs)
-    splits = [split for place in places if (split := opened.find(*place)) is not None]
+        for place in {(_folders(task, spec), spec.split): None for spec in specs}:
+            places.setdefault(place, []).append(task)
+    splits = [(split, of) for place, of in places.items() if (split := opened.find(*place))]
     if not splits:
         raise _no_tasks(suite, data)
     return splits

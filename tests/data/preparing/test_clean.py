@@ -1,25 +1,21 @@
-"""The steps that clean a document, and the search for downstream sentences."""
+"""The steps that clean a document."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import unicodedata
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crammed.config import CleanConfig
+from crammed.config import CleanConfig, DownstreamConfig
 from crammed.data.preparing.cleaning import unicode
-from crammed.data.preparing.cleaning.downstream import SHORTEST, Downstream, normalised_words
 from crammed.data.preparing.cleaning.steps import clean, steps_of
 from crammed.data.preparing.cleaning.unicode import normalise
-from crammed.errors import InputError
 from support.text import sentences
 
 
@@ -29,6 +25,15 @@ def varied(count: int) -> list[str]:
 
 
 PROSE = " ".join(varied(20))
+SENTENCE = "The ship's captain saw 12 white gulls over the grey harbour wall at dawn."
+
+
+@pytest.fixture
+def glue(tmp_path: Path) -> tuple[DownstreamConfig, ...]:
+    (tmp_path / "cola").mkdir()
+    row = {"sentence": SENTENCE, "label": 1}
+    (tmp_path / "cola/train.jsonl").write_text(json.dumps(row), "utf-8")
+    return (DownstreamConfig(data=str(tmp_path)),)
 
 
 def dropped_by(text: str, **steps: bool | int | str) -> str | None:
@@ -42,10 +47,12 @@ def names(config: CleanConfig) -> list[str]:
 # ---- steps
 
 
-def test_steps_are_those_that_can_change_or_drop_something(glue: Path) -> None:
+def test_steps_are_those_that_can_change_or_drop_something(
+    glue: tuple[DownstreamConfig, ...],
+) -> None:
     assert names(CleanConfig()) == ["unicode", "empty"]
     assert names(CleanConfig(unicode=False)) == ["empty"]
-    every = CleanConfig(min_characters=2, gopher=True, c4=True, downstream=str(glue))
+    every = CleanConfig(min_characters=2, gopher=True, c4=True, downstream=glue)
     assert names(every) == ["unicode", "empty", "length", "gopher", "c4", "downstream"]
     assert names(CleanConfig(max_characters=9)) == ["unicode", "empty", "length"]
 
@@ -295,97 +302,9 @@ def test_c4_removes_citation_marks() -> None:
     assert c4("\n".join(marked)) == "\n".join(GOOD)
 
 
-# ---- downstream
-
-SENTENCE = "The ship's captain saw 12 white gulls over the grey harbour wall at dawn."
-"""Fifteen runs of letters and digits."""
-
-
-@pytest.fixture
-def glue(tmp_path: Path) -> Path:
-    """Three tasks, one compressed, one with two text columns."""
-    for task in ("cola", "rte", "sst2"):
-        (tmp_path / task).mkdir()
-    write_rows(tmp_path / "cola/train.jsonl", [{"sentence": SENTENCE, "label": 1}])
-    with gzip.open(tmp_path / "rte/train.jsonl.gz", "wt") as file:
-        pair = {"sentence1": f"First {SENTENCE}", "sentence2": "Too short to matter.", "label": 0}
-        file.write(json.dumps(pair) + "\n")
-    with pa.output_stream(tmp_path / "sst2/validation.jsonl.zst", compression="zstd") as stream:
-        row = {"sentence": "a b c d e f g h i j", "label": "k l m n o p q r s t", "idx": 0}
-        stream.write(json.dumps(row).encode())
-    return tmp_path
-
-
-def write_rows(path: Path, rows: list[dict[str, object]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-
-
-def test_downstream_sentences_of_every_split_and_column(glue: Path) -> None:
-    downstream = Downstream(glue)
-    assert downstream.sentence_in(f"He wrote: {SENTENCE.upper()} So it was.") == (
-        "the ship s captain saw 12 white gulls over the grey harbour wall at dawn"
-    )
-    assert downstream.sentence_in("x a-b-c (d) e\nf g h i; j y") == "a b c d e f g h i j"
-    assert downstream.sentence_in("k l m n o p q r s t") is None, "a label is no text"
-    assert downstream.sentence_in("Too short to matter.") is None
-
-
-def test_downstream_needs_the_whole_sentence(glue: Path) -> None:
-    downstream = Downstream(glue)
-    assert downstream.sentence_in(SENTENCE.replace(" at dawn", "")) is None
-    assert downstream.sentence_in(SENTENCE.replace("captain", "captain's")) is None
-    assert downstream.sentence_in("") is None
-
-
-def test_a_document_with_a_downstream_sentence_is_dropped(glue: Path) -> None:
-    assert dropped_by(f"{PROSE}\n{SENTENCE}", downstream=str(glue)) == "downstream"
-    assert dropped_by(PROSE, downstream=str(glue)) is None
-
-
-FEW_WORDS = st.lists(st.sampled_from(["a", "b", "B", "é", "É", "1"]), max_size=30).map(" ".join)
-
-
-@given(st.lists(FEW_WORDS, min_size=1, max_size=6), FEW_WORDS)
-def test_downstream_equals_its_reference(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], document: str
+def test_a_document_with_a_downstream_sentence_is_dropped(
+    glue: tuple[DownstreamConfig, ...],
 ) -> None:
-    long = [normal(text) for text in texts if len(text.split()) >= SHORTEST]
-    folder = tmp_path_factory.mktemp("glue")
-    (folder / "cola").mkdir()
-    write_rows(folder / "cola/train.jsonl", [{"sentence": text} for text in texts])
-    if not long:
-        with pytest.raises(InputError, match="hold no sentence"):
-            Downstream(folder)
-        return
-    held = {text for text in long if f" {text} " in f" {normal(document)} "}
-    found = Downstream(folder).sentence_in(document)
-    assert found in held if held else found is None
-
-
-def normal(text: str) -> str:
-    return " ".join(text.lower().split())
-
-
-@given(st.text(st.characters(codec="ascii")))
-def test_words_of_ascii_text_are_those_of_any_text(text: str) -> None:
-    assert normalised_words(text) == normalised_words(f"{text} é")[:-1]
-
-
-def test_words_are_letters_and_digits() -> None:
-    expected = ["it", "s", "snake", "case", "naïve", "3", "5", "été"]
-    assert normalised_words("It's snake_case, naïve 3.5 — ÉTÉ!") == expected
-
-
-def test_a_folder_without_tasks_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no task of suite glue"):
-        Downstream(tmp_path)
-    (tmp_path / "cola").mkdir()
-    write_rows(tmp_path / "cola/train.jsonl", [{"sentence": "Too short to matter."}])
-    with pytest.raises(InputError, match="hold no sentence of 10 words"):
-        Downstream(tmp_path)
-    (tmp_path / "cola/train.jsonl").write_text("{broken", "utf-8")
-    with pytest.raises(InputError, match=r"train\.jsonl, line 1: not valid JSON"):
-        Downstream(tmp_path)
-    (tmp_path / "cola/train.jsonl").write_text("[1]", "utf-8")
-    with pytest.raises(InputError, match="record 1: cut off, or not an object"):
-        Downstream(tmp_path)
+    steps = steps_of(CleanConfig(downstream=glue))
+    assert clean(f"{PROSE}\n{SENTENCE}", steps).dropped_by == "downstream"
+    assert clean(PROSE, steps).dropped_by is None

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crammed.data.preparing.cleaning import near
-from crammed.data.preparing.cleaning.downstream import normalised_words
 from crammed.data.preparing.cleaning.near import (
     FEWEST_USED,
     PERMUTATIONS,
@@ -23,6 +22,7 @@ from crammed.data.preparing.cleaning.near import (
     middle,
     repeats_of,
 )
+from crammed.data.preparing.cleaning.words import words_of
 from crammed.errors import InputError
 from support.text import documents
 
@@ -43,8 +43,7 @@ def near_duplicates(shards: list[NDArray[np.uint64]]) -> list[bool]:
 
 def jaccard_index(one: str, other: str) -> float:
     sets = [
-        {tuple(w[n : n + 5]) for n in range(len(w) - 4)}
-        for w in (normalised_words(one), normalised_words(other))
+        {tuple(w[n : n + 5]) for n in range(len(w) - 4)} for w in (words_of(one), words_of(other))
     ]
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from unicodedata import normalize
 
 import pytest
@@ -35,6 +36,19 @@ SCRIPTS = [
     "あいうえおかきくけこさしすせそなにぬねの",
     "ꦏꦒꦔꦕꦗꦚꦠꦢꦤꦥ",
 ]
+
+
+@given(st.text("".join(map(chr, [*range(9, 14), *range(32, 127)]))))
+def test_words_of_ascii_text_are_its_letters_and_digits(text: str) -> None:
+    assert words_of(text) == re.findall(r"[^\W_]+", text.lower())
+
+
+def test_long_words_of_ascii_letters_are_cut_if_wanted() -> None:
+    long = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEKAVQVKV"
+    assert words_of(f"{long} Größe") == [long.lower(), "grosse"]
+    cut = words_of(f"x{long}", cut_ascii=True)
+    assert len(cut) > 4
+    assert cut[1:] == words_of(long, cut_ascii=True)[1:]
 
 
 @pytest.mark.parametrize("letters", SCRIPTS)

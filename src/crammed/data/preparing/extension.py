@@ -108,7 +108,7 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
     own = DataConfig.model_validate(saved["data"])
     if own.clean.downstream is not None:
         raise InputError(
-            f"{base.path} was prepared with data.clean.downstream, whose folder it does not name: "
+            f"{base.path} was prepared with data.clean.downstream, whose data it does not name: "
             "prepare all text anew"
         )
     clean = own.clean.model_copy(update={"function": _same_function(base, own, data)})

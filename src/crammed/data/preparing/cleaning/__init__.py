@@ -5,9 +5,10 @@ unicode     one spelling of the same text
 gopher      Gopher's rules
 c4          C4's rules
 own         a Python function of the user's own
-downstream  finds sentences of the evaluation tasks in documents
+downstream  finds texts of the evaluation tasks in documents
 near        near-duplicates among all documents, by MinHash
 copies      documents that repeat held-out text, by the runs of words they share
 words       the words of a text in any script, for comparing texts
+hashing     hashes of words and passages
 substring   repeated passages within all documents, by a suffix array
 """

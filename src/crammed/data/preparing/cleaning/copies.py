@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from crammed.data.preparing.cleaning.hashing import FACTOR, Hashes, Screen, hashes_of, mixed
 from crammed.data.preparing.cleaning.words import words_of
 from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known
 
@@ -35,12 +35,9 @@ CONTAINED_SHARE = 0.5
 APART = 128
 """Words that changes may move the rest of a document by."""
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_FEWEST_BITS, _MOST_BITS = 16, 26
 _WHOLE = -1
 """The place of what is compared as a whole."""
 
-Hashes = NDArray[np.uint64]
 _Integers = NDArray[np.int64]
 
 
@@ -119,11 +116,10 @@ class _KnownWords:
         if len(self._known) > MOST_KNOWN:
             self._forget()
         numbers, new = self._known.numbers(pc.ascii_lower(pc.utf8_ltrim(chunks, WHITE_SPACE)))
-        by_chunk = list(map(words_of, new.to_pylist()))
-        words = map(str.encode, chain.from_iterable(by_chunk))
+        by_chunk = [words_of(chunk, cut_ascii=True) for chunk in new.to_pylist()]
         counts = np.fromiter(map(len, by_chunk), np.int32, len(by_chunk))
         starts = (len(self._hashes) + np.cumsum(counts) - counts).astype(np.int32)
-        self._hashes = np.append(self._hashes, np.fromiter(map(crc32, words), np.uint64))
+        self._hashes = np.append(self._hashes, hashes_of(chain.from_iterable(by_chunk)))
         self._starts = np.append(self._starts, starts)
         self._counts = np.append(self._counts, counts)
         return self._hashes, self._starts[numbers], self._counts[numbers]
@@ -136,14 +132,10 @@ def _joined(words: Hashes) -> Hashes:
     """Hash of the `RUN` words that begin at each place, by joining halves."""
     hashes, length = words, 1
     while length < RUN:
-        factor = np.uint64(pow(int(_FACTOR), length, 1 << 64))
+        factor = np.uint64(pow(int(FACTOR), length, 1 << 64))
         hashes = hashes[:-length] * factor + hashes[length:]
         length *= 2
-    return _mixed(hashes)
-
-
-def _mixed(hashes: Hashes) -> Hashes:
-    return (hashes ^ (hashes >> np.uint64(32))) * _FACTOR
+    return mixed(hashes)
 
 
 def _wholes(words: Hashes) -> Iterable[Hashes]:
@@ -156,8 +148,8 @@ def _wholes(words: Hashes) -> Iterable[Hashes]:
         hashes = np.full(len(words), length - (left_out is not None), np.uint64)
         for place in range(length):
             if place != left_out:
-                hashes = hashes * _FACTOR + words[:, place]
-        yield ~_mixed(hashes)  # unlike any run
+                hashes = hashes * FACTOR + words[:, place]
+        yield ~mixed(hashes)  # unlike any run
 
 
 class HeldoutRuns:
@@ -167,15 +159,11 @@ class HeldoutRuns:
         """Index the table that `heldout_runs` returned."""
         self.hashes = table[0]
         self._postings = table[1]
-        bits = min(max(len(self.hashes).bit_length() + 4, _FEWEST_BITS), _MOST_BITS)
-        self._shift = np.uint64(64 - bits)
-        self._maybe = np.zeros(1 << bits, np.bool_)
-        """Whether any hash begins with these bits: rules out nearly all runs."""
-        self._maybe[self.hashes >> self._shift] = True
+        self._screen = Screen(self.hashes)
 
     def matches(self, text: ChunkedText) -> Matches:
         """The runs that documents share with held-out documents."""
-        runs = Runs.of(text, lambda hashes: self._maybe[hashes >> self._shift])
+        runs = Runs.of(text, self._screen)
         found = np.searchsorted(self.hashes, runs.hashes)
         same = self.hashes[np.minimum(found, len(self.hashes) - 1)] == runs.hashes
         return Matches(runs.documents[same], runs.places[same], found[same], runs.words)

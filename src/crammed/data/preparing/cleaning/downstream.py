@@ -1,108 +1,143 @@
-"""Finds sentences of the evaluation tasks in text to train on.
+"""Finds texts of evaluation tasks in text to train on.
 
-A model that has already read the sentences it is tested on scores higher than it should.
+A model that has already read the text it is tested on scores higher than it should.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crammed.config import DownstreamConfig
+from crammed.data.preparing.cleaning.hashing import FACTOR, Hashes, Screen, hashes_of, mixed
+from crammed.data.preparing.cleaning.words import words_of
 from crammed.errors import InputError
-from crammed.files.hashes import json_hash
-from crammed.tasks.read import splits_in
-from crammed.tasks.task import load_suite
+from crammed.tasks.texts import digest_of, texts_of
 
 SHORTEST = 10
-"""Words; shorter sentences may occur anywhere without having been copied."""
+"""Words; shorter texts may occur anywhere without having been copied."""
 
-_WORD = re.compile(r"[^\W_]+")
-_ASCII_WORDS = {
-    number: chr(number).lower() if chr(number).isalnum() else " " for number in range(128)
-}
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying loses no bit of a word
-_TABLE_BITS = 22
+_BATCH = 4_000_000
+"""Characters of the tasks to look at together."""
+_INVERSE = np.uint64(pow(int(FACTOR), -1, 1 << 64))
+
+_Integers = NDArray[np.int64]
+_Passages = tuple[Hashes, Hashes, _Integers]
+"""Of each passage the hash of its words, of its first `SHORTEST` words, and their number."""
 
 
-def normalised_words(text: str) -> list[str]:
-    """The text's runs of letters and digits, in lower case."""
-    if text.isascii():
-        return text.translate(_ASCII_WORDS).split()
-    return _WORD.findall(text.lower())
+def downstream_settings(suites: Sequence[DownstreamConfig]) -> list[dict[str, Any]]:
+    """The settings, with the data of each suite replaced by a hash of its content.
+
+    Raises:
+        InputError: there is no such suite or no data.
+    """
+    return [{**each.without_folders(), "data": digest_of(each.suite, each.data)} for each in suites]
 
 
 class Downstream:
-    """Finds whole downstream sentences of `SHORTEST` or more words in documents.
+    """Finds texts of `SHORTEST` or more words in documents, or passages of them.
 
-    Every text column of every row is a sentence, in training and validation splits alike. Only
-    letters and digits count; case does not. The search is exact: hashes of all windows of
-    `SHORTEST` words only show where to compare.
+    Words are compared as `words_of` has them. Takes 24 bytes of memory for each distinct text, or
+    for each of its words if passages are looked for, and three times as much while they are read.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Read the GLUE tasks of `folder`, in any layout.
+    def __init__(self, suites: Sequence[DownstreamConfig]) -> None:
+        """Read the texts of some suites.
 
         Raises:
-            InputError: the folder has no tasks, they have no sentence that is long enough, or a
-                file cannot be read.
+            InputError: there is no such suite or no data, it holds no text that is long enough, or
+                it cannot be read.
         """
-        sentences = [
-            words for text in _texts(folder) if len(words := normalised_words(text)) >= SHORTEST
-        ]
-        if not sentences:
-            raise InputError(f"the tasks in {folder} hold no sentence of {SHORTEST} words or more")
-        self._numbers: dict[str, int] = {}
-        """Number, from 1, of each word among the first `SHORTEST` of a sentence."""
-        for sentence in sentences:
-            for word in sentence[:SHORTEST]:
-                self._numbers.setdefault(word, len(self._numbers) + 1)
-        beginnings = self._windows([word for each in sentences for word in each[:SHORTEST]])
-        self._sentences: dict[int, dict[str, None]] = {}
-        """Sentences by the hash of their first words; the inner dict is an ordered set."""
-        for beginning, sentence in zip(beginnings[::SHORTEST].tolist(), sentences, strict=True):
-            self._sentences.setdefault(beginning, {})[" ".join(sentence)] = None
-        self._maybe = np.zeros(1 << _TABLE_BITS, np.bool_)
-        """Whether any hash in `_sentences` begins with these bits: rules out nearly all windows."""
-        self._maybe[_first_bits(beginnings[::SHORTEST])] = True
+        passages = _distinct(part for suite in suites for part in _read(suite))
+        order = np.argsort(passages[1], kind="stable")
+        self._wholes, self._firsts = passages[0][order], passages[1][order]
+        self._lengths = passages[2][order]
+        self._screen = Screen(self._firsts)
 
-    def sentence_in(self, text: str) -> str | None:
-        """The first downstream sentence in the text, normalised; None if there is none."""
-        words = normalised_words(text)
-        hashes = self._windows(words)
-        for start in np.flatnonzero(self._maybe[_first_bits(hashes)]).tolist():
-            for sentence in self._sentences.get(int(hashes[start]), ()):
-                if " ".join(words[start : start + sentence.count(" ") + 1]) == sentence:
-                    return sentence
-        return None
-
-    def _windows(self, words: Sequence[str]) -> NDArray[np.uint64]:
-        """Hash of each window of `SHORTEST` words, [max(0, len(words) - SHORTEST + 1)]."""
-        count = max(0, len(words) - SHORTEST + 1)
-        get = self._numbers.get
-        numbers = np.fromiter((get(word, 0) for word in words), np.uint64, len(words))
-        hashes = np.zeros(count, np.uint64)
-        for n in range(SHORTEST):
-            hashes = hashes * _FACTOR + numbers[n : n + count]
-        return hashes * _FACTOR
+    def occurs_in(self, text: str) -> bool:
+        """Whether any of the passages occurs in a document."""
+        words = _Words(words_of(text))
+        starts = np.arange(words.count - SHORTEST + 1)
+        firsts = words.hashes(starts, starts + SHORTEST)
+        starts = np.flatnonzero(self._screen(firsts))
+        firsts = firsts[starts]
+        at = np.searchsorted(self._firsts, firsts)
+        while True:  # passages with the same first words are neighbours
+            same = self._firsts[np.minimum(at, len(self._firsts) - 1)] == firsts
+            same &= at < len(self._firsts)
+            starts, firsts, at = starts[same], firsts[same], at[same]
+            if not len(at):
+                return False
+            ends = starts + self._lengths[at]
+            inside = ends <= words.count
+            found = words.hashes(starts[inside], ends[inside])
+            if (found == self._wholes[at[inside]]).any():
+                return True
+            at = at + 1
 
 
-def _first_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return hashes >> np.uint64(64 - _TABLE_BITS)
+class _Words:
+    """Words whose passages of any length can be hashed at once."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.count = len(words)
+        factors = np.cumprod(np.full(self.count, FACTOR)) * _INVERSE
+        self._sums = np.append(np.uint64(0), np.cumsum(hashes_of(words) * factors))
+        self._inverses = np.cumprod(np.full(self.count, _INVERSE)) * FACTOR
+
+    def hashes(self, starts: _Integers, ends: _Integers) -> Hashes:
+        """Hash of the words from each start up to its end, by prefix sums."""
+        return mixed((self._sums[ends] - self._sums[starts]) * self._inverses[starts])
 
 
-def fingerprint(folder: Path) -> str:
-    """What identifies the content of the tasks in `folder`."""
-    return json_hash([split.digest() for split in splits_in(load_suite("glue"), folder)])
+def _read(suite: DownstreamConfig) -> Iterator[_Passages]:
+    """The passages to look for, some at a time."""
+    batch: list[list[str]] = []
+    size = found = 0
+    for text in texts_of(suite.suite, suite.data):
+        words = words_of(text)
+        if len(words) >= SHORTEST:
+            found += 1
+            batch.append(words)
+            size += len(text)
+        if size > _BATCH:
+            yield _passages(batch, suite.words)
+            batch, size = [], 0
+    if not found:
+        raise InputError(f"{suite.data}: suite {suite.suite} has no text of {SHORTEST} words")
+    yield _passages(batch, suite.words)
 
 
-def _texts(folder: Path) -> Iterator[str]:
-    """The text columns of every row of every split."""
-    for split in splits_in(load_suite("glue"), folder):
-        for _, record in split.records():
-            for column, value in record.items():
-                if column != "label" and isinstance(value, str):
-                    yield value
+def _passages(texts: Sequence[Sequence[str]], most: int | None) -> _Passages:
+    """The passages of some texts with `most` words, and shorter texts, or all texts, as a whole."""
+    words = _Words([word for text in texts for word in text])
+    whole = np.fromiter(map(len, texts), np.int64, len(texts))
+    lengths = whole if most is None else np.minimum(whole, most)
+    counts = whole - lengths + 1
+    begins = np.cumsum(whole) - whole - (np.cumsum(counts) - counts)
+    starts = np.repeat(begins, counts) + np.arange(counts.sum())
+    lengths = np.repeat(lengths, counts)
+    return words.hashes(starts, starts + lengths), words.hashes(starts, starts + SHORTEST), lengths
+
+
+def _distinct(parts: Iterator[_Passages]) -> _Passages:
+    """Every passage once; those that wait to be compared are not more than those that are."""
+    passages: list[_Passages] = []
+    distinct = waiting = 0
+    for part in parts:
+        passages.append(part)
+        waiting += len(part[0])
+        if waiting > distinct:
+            passages, waiting = [_unique(passages)], 0
+            distinct = len(passages[0][0])
+    return _unique(passages)
+
+
+def _unique(passages: Sequence[_Passages]) -> _Passages:
+    wholes, firsts, lengths = (np.concatenate(each) for each in zip(*passages, strict=True))
+    wholes, kept = np.unique(wholes, return_index=True)
+    return wholes, firsts[kept], lengths[kept]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.data.preparing.cleaning.downstream import normalised_words
+from crammed.data.preparing.cleaning.words import words_of
 from crammed.extras import import_extra
 
 NGRAM = 5
@@ -102,7 +102,7 @@ def _elements(texts: Iterable[str]) -> tuple[_Hashes, NDArray[np.int64]]:
     hash_of = _WordHashes().__getitem__
     by_document = []
     for text in texts:
-        words = normalised_words(text)
+        words = words_of(text)
         if len(words) < NGRAM:
             words = [text.lower(), *[""] * (NGRAM - 1)]  # one element, unlike any other
         by_document.append(np.fromiter(map(hash_of, words), np.uint64, len(words)))

@@ -6,7 +6,7 @@ length      drops what has too few or too many characters
 gopher      the quality and repetition rules of Gopher
 c4          the rules of C4; also changes the text
 function    a function of the user's own; may change the text
-downstream  drops what contains a sentence of an evaluation task
+downstream  drops what contains a text of an evaluation task, or a passage of it
 
 gopher and c4 are made for English, or at least for languages that put spaces between words: they
 would drop all text in Chinese.
@@ -14,14 +14,13 @@ would drop all text in Chinese.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from crammed.config import CleanConfig
+from crammed.config import CleanConfig, DownstreamConfig
 from crammed.data.preparing.cleaning.c4 import by_c4_rules
-from crammed.data.preparing.cleaning.downstream import Downstream, fingerprint
+from crammed.data.preparing.cleaning.downstream import Downstream, downstream_settings
 from crammed.data.preparing.cleaning.gopher import by_gopher_rules
 from crammed.data.preparing.cleaning.own import located, own_filter, without_folder
 from crammed.data.preparing.cleaning.unicode import normalise
@@ -36,7 +35,7 @@ def steps_of(config: CleanConfig) -> Steps:
     """The active steps, in order; what they make of a document depends only on its text.
 
     Raises:
-        InputError: `config.downstream` is not a folder of tasks, or cannot be read; or
+        InputError: the data of `config.downstream` is missing, or cannot be read; or
             `config.function` is not a function.
     """
     every: list[tuple[str, Step | None]] = [
@@ -85,9 +84,9 @@ def for_workers(config: CleanConfig) -> CleanConfig:
     Raises:
         InputError: the code cannot be read, or is wrong.
     """
-    found = {}
+    found: dict[str, Any] = {}
     if config.downstream is not None:
-        found["downstream"] = str(Path(config.downstream).absolute())
+        found["downstream"] = tuple(suite.absolute() for suite in config.downstream)
     if config.function is not None:
         found["function"] = located(config.function)
         own_filter(found["function"])  # now rather than when it is needed
@@ -100,7 +99,7 @@ def settings_of(config: CleanConfig) -> dict[str, Any]:
     if config.function is not None:
         settings["function"] = without_folder(config.function)
     if config.downstream is not None:
-        settings["downstream"] = fingerprint(Path(config.downstream))
+        settings["downstream"] = downstream_settings(config.downstream)
     return settings
 
 
@@ -114,8 +113,8 @@ def _unless_out_of(fewest: int, most: int | None) -> Step | None:
     return lambda text: text if fewest <= len(text) <= (most or len(text)) else None
 
 
-def _unless_downstream(folder: str | None) -> Step | None:
-    if folder is None:
+def _unless_downstream(suites: Sequence[DownstreamConfig] | None) -> Step | None:
+    if suites is None:
         return None
-    tasks = Downstream(Path(folder))
-    return lambda text: text if tasks.sentence_in(text) is None else None
+    tasks = Downstream(suites)
+    return lambda text: None if tasks.occurs_in(text) else text

@@ -3,7 +3,8 @@
 Words end at white space of any kind, such as U+00A0, and at punctuation. Case, accents, the width
 of letters and what has no width do not count. An ideograph is a word. Where no spaces are written,
 as in Thai or between kana, a stretch of more than `LONGEST` letters is cut after letters that a
-hash picks, every fourth on average, so a passage is cut alike wherever it stands.
+hash picks, every fourth on average, so a passage is cut alike wherever it stands. Words of ASCII
+letters, into which accented ones turn, stay whole unless they are to be cut, too.
 """
 
 from __future__ import annotations
@@ -51,16 +52,23 @@ class _Cuts(dict[int, str]):
 _LETTERS, _CUTS = _Letters(), _Cuts()
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a text, in lower case; takes time in proportion to its length."""
+def words_of(text: str, *, cut_ascii: bool = False) -> list[str]:
+    """The words of a text, in lower case; takes time in proportion to its length.
+
+    Args:
+        cut_ascii: also cut long stretches of ASCII letters, such as sequences of amino acids.
+    """
     word = text.strip(WHITE_SPACE)
     if len(word) <= LONGEST and word.isascii() and word.isalnum():  # as almost every chunk
         return [word.lower()]
     words = text.translate(_LETTERS).split()
+    if not cut_ascii and text.isascii():
+        return words
     if max(map(len, words), default=0) <= LONGEST:
         return words
-    return [piece for word in words for piece in _pieces(word)]
+    return [piece for word in words for piece in _pieces(word, cut_ascii)]
 
 
-def _pieces(word: str) -> list[str]:
-    return word.translate(_CUTS).split() if len(word) > LONGEST else [word]
+def _pieces(word: str, cut_ascii: bool) -> list[str]:
+    long = len(word) > LONGEST and (cut_ascii or not word.isascii())
+    return word.translate(_CUTS).split() if long else [word]
