@@ -70,6 +70,38 @@ def prepare_table(names: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def copies_table(names: list[str]) -> str:
+    """How many altered copies of held-out documents are trained on, for each source."""
+    (name,) = names
+    benchmark = _benchmark(name)
+    files = benchmark["files"]
+    head = row_of("copies", *(f"kept of {each['source']}" for each in files))
+    lines = [head, "|---" * (len(files) + 1) + "|"]
+    for trials in zip(*(each["trials"] for each in files), strict=True):
+        for kind in trials[0]["copies"]:
+            counts = [trial["copies"][kind] for trial in trials]
+            cells = (f"{c['kept']:,} of {c['planted']:,} ({c['kept_before']:,})" for c in counts)
+            lines.append(row_of(kind, *cells))
+        shares = (
+            f"{trial['dropped_without']:,} of {trial['documents']:,} "
+            f"({100 * trial['dropped_without'] / trial['documents']:.2f} %)"
+            for trial in trials
+        )
+        lines.append(row_of(f"{trials[0]['of']} dropped without planted copies", *shares))
+    sources = "; ".join(
+        f"{each['source']}, {each['characters'] / 1e6:.0f} million characters, SHA-256 "
+        f"{each['sha256'][:12]}"
+        for each in files
+    )
+    words = wrapped(
+        "In brackets: with `data.heldout_copies=keep`. For each kind, one copy of every held-out "
+        "document (2 %) was planted among the others; those dropped without planted copies "
+        f"include real ones. {sources} (`benchmarks/copies.py`, commit "
+        f"{benchmark['environment']['commit']})."
+    )
+    return "\n".join([*lines, "", words]) + "\n"
+
+
 def finetune_table(names: list[str]) -> str:
     """Scores and times of fine-tuning, compared with a plain loop.
 

@@ -259,6 +259,7 @@ def sizes_table(budgets: list[str]) -> str:
 MAKERS = {
     "records": table,
     "prepare": benchmark_tables.prepare_table,
+    "copies": benchmark_tables.copies_table,
     "finetune": benchmark_tables.finetune_table,
     "coverage": benchmark_tables.coverage_table,
     "power": benchmark_tables.power_table,

@@ -55,6 +55,19 @@ def test_prepare(tmp_path: Path) -> None:
     assert given["peak_memory_megabytes"] > 50
 
 
+def test_copies(tmp_path: Path) -> None:
+    file, out = write_jsonl(tmp_path / "texts.jsonl", _prose(80, seed=0)), tmp_path / "result.json"
+    _run("copies.py", file, "--characters", "60000", "--out", out)
+    (found,) = json.loads(out.read_text())["files"]
+    whole, sentences = found["trials"]
+    assert whole["dropped_without"] == sentences["dropped_without"] == 0
+    assert len(whole["copies"]) == 8
+    for trial in (whole, sentences):
+        for kind, counts in trial["copies"].items():
+            assert counts["planted"] == counts["kept_before"] == trial["held_out"] > 0
+            assert counts["kept"] == (0 if kind != "every 8th word changed" else counts["planted"])
+
+
 @pytest.mark.parametrize("steps", [pytest.param(0, marks=pytest.mark.long), 3])
 def test_finetune(tmp_path: Path, steps: int) -> None:
     pytest.importorskip("transformers")
