@@ -28,6 +28,7 @@ FLOORS = (
     ("pretraining",),
     ("report",),
     ("study",),
+    ("finetuned",),
     ("evaluation",),
     ("planning",),
     ("training",),

@@ -37,6 +37,8 @@ for verb in (
     corpora.prepare,
     training.pretrain,
     models.evaluate,
+    models.finetune,
+    models.predict,
     models.report,
     models.export,
     machine.recipes,

@@ -1,4 +1,4 @@
-"""The verbs about trained models: evaluate, report, export."""
+"""The verbs about trained models: evaluate, finetune, predict, report, export."""
 
 from __future__ import annotations
 
@@ -177,6 +177,85 @@ def _score_parts(values: dict[str, Any]) -> list[Printed]:
         parts.append(Text(f"the submission is in {file}{lacks}"))
     parts.append(Text(f"{kept} {values['folder']}"))
     return parts
+
+
+def finetune(
+    model: ModelArgument,
+    suite: SuiteOption,
+    data: Annotated[str, typer.Option(help="Folder of tasks, or hub to download them.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to create.")],
+    task: Annotated[str | None, typer.Option(help="One of several tasks.")] = None,
+    seeds: SeedsOption = None,
+    protocol: ProtocolOption = None,
+    into: IntoOption = None,
+    untrained: UntrainedOption = True,
+    jobs: JobsOption = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    trust_remote_code: TrustOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fine-tune an encoder on a task, and keep the median seed's model."""
+    import shlex
+
+    from crammed.evaluation.scores.table import show
+    from crammed.files.folders import behind_links
+    from crammed.finetuned.card import verdict
+    from crammed.finetuned.keeping import Request, keep
+
+    request = Request(
+        model=model,
+        suite=suite,
+        data=data,
+        out=behind_links(out),
+        task=task,
+        seeds=seeds,
+        protocol=protocol,
+        into=into,
+        untrained=untrained,
+        jobs=jobs,
+        compute=compute_config(device, dtype),
+        trust_remote_code=trust_remote_code,
+    )
+    with shown_progress() as progress:
+        values = keep(request, progress)
+    if not as_json:
+        show(_score_parts(values))
+    following = shlex.join(["crammed", "predict", str(out), "--data"])
+    lines = [("note", said) for score in values["scores"].values() if (said := verdict(score))]
+    lines += [("model", f"{out}; {out / 'README.md'} describes it"), ("next", f"{following} FILE")]
+    print_result(values, as_json, lines)
+
+
+def predict(
+    model_dir: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder that crammed finetune made.")
+    ],
+    data: Annotated[Path, typer.Option(metavar="FILE", help="Rows: .jsonl, .csv, .tsv, .parquet.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write them here, as .jsonl or .csv; else printed."),
+    ] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    trust_remote_code: TrustOption = False,
+) -> None:
+    """Predict the labels of rows with a fine-tuned model."""
+    from crammed.files.writing import check_file
+    from crammed.finetuned.output import check_format, print_rows, write_rows
+    from crammed.finetuned.prediction import Predictor
+
+    if out is not None:
+        check_file(out)
+        check_format(out)
+    compute = compute_config(device, dtype)
+    predictor = Predictor.load(model_dir, compute, trust_remote_code=trust_remote_code)
+    answers = predictor.predict(data)
+    if out is None:
+        print_rows(answers)
+        return
+    with shown_progress() as progress:
+        write_rows(out, answers, progress)
 
 
 def report(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crammed.config import ComputeConfig
+from crammed.config import ComputeConfig, Protocol
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -16,7 +16,7 @@ from crammed.evaluation.folder import EvaluationFolder, default_folder
 from crammed.evaluation.heldout_score import heldout_score
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.submission import submit
-from crammed.evaluation.suite import Scores, SuiteEvaluator
+from crammed.evaluation.suite import Scores, SuiteEvaluator, median_seed
 from crammed.evaluation.twins import SharedTwins
 from crammed.machine.device import Device, choose_device
 from crammed.model.trained import has_trained_model
@@ -41,13 +41,14 @@ class Request:
             ``heldout`` a file of documents.
         tasks: names of tasks; None is every task in the data.
         seeds: fine-tuning seeds; None is the protocol's number.
-        protocol: name or file; None is the run's own, or else the paper's.
+        protocol: a protocol, or its name or file; None is the run's own, or else the paper's.
         into: the evaluation folder; None is `default_folder`.
         untrained: also fine-tune the untrained model.
         twins: folder in which models of the same shape share what the untrained model predicts.
         submission: zip file to write for the leaderboard.
         jobs: how many models to fine-tune at once; None is what cores and memory allow.
         trust_remote_code: allow Python code that comes with a Hugging Face model.
+        keep: a file for the weights of the median seed's model of the request's only task.
     """
 
     model: str
@@ -55,7 +56,7 @@ class Request:
     data: str
     tasks: tuple[str, ...] | None = None
     seeds: int | None = None
-    protocol: str | None = None
+    protocol: str | Protocol | None = None
     into: Path | None = None
     untrained: bool = True
     twins: Path | None = None
@@ -63,6 +64,7 @@ class Request:
     jobs: int | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     trust_remote_code: bool = False
+    keep: Path | None = None
 
 
 def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         ``{"model", "folder", "protocol": hyperparameters, "suites": {name: scores}}``. For suites
         that fine-tune, also ``"max_length"``: the length in tokens at which sequences are
         truncated. With a submission, also ``"submission"``: the file, and ``"missing"``: what the
-        leaderboard expects and the file lacks.
+        leaderboard expects and the file lacks. With weights to keep, also ``"seed"``: whose.
 
     Raises:
         InputError: an unknown suite, protocol or task, a model or data that cannot be read, or a
@@ -84,7 +86,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     backbone = spec.load()
     protocol = protocol.at_width(backbone.width)
     device = choose_device(request.compute)
-    path = request.into or default_folder(request.model, request.protocol)
+    path = request.into or default_folder(request.model, _name_of(request.protocol))
     result: dict[str, Any] = {
         "model": backbone.name,
         "folder": str(path),
@@ -118,10 +120,17 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         )
         result["max_length"] = evaluator.max_length
         scores = evaluator.evaluate(suite, [task.name for task in tasks], data, read)
+        if request.keep is not None:
+            result["seed"] = median_seed(scores["tasks"][next(iter(tasks[0].numbers))])
+            evaluator.train_again(suite, tasks[0], data, read, result["seed"], request.keep)
         if request.submission is not None:
             result["submission"] = str(request.submission)
             result["missing"] = submit(folder, suite, scores, request.submission)
     return {**result, "suites": {suite.name: scores}}
+
+
+def _name_of(protocol: str | Protocol | None) -> str | None:
+    return None if isinstance(protocol, Protocol) else protocol
 
 
 def _read_own(

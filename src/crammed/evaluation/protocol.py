@@ -23,18 +23,20 @@ def load_protocol(name: str) -> Protocol:
 _PROTOCOLS = resources.files("crammed") / "evaluation" / "protocols"
 
 
-def protocol_for(model: str, named: str | None, seeds: int | None) -> Protocol:
+def protocol_for(model: str, named: str | Protocol | None, seeds: int | None) -> Protocol:
     """The protocol that was named; otherwise a run's own; otherwise the paper's.
 
     Args:
         model: a run directory, a Hugging Face folder or a name on the hub.
-        named: name or file of a protocol, if one was given.
+        named: a protocol, or its name or file, if one was given.
         seeds: number of fine-tuning seeds, if it was given.
 
     Raises:
         InputError: as `load_protocol`, or the run's configuration cannot be read.
     """
-    if named is not None:
+    if isinstance(named, Protocol):
+        protocol = named
+    elif named is not None:
         protocol = load_protocol(named)
     elif has_trained_model(Path(model)):
         own = read_config(Path(model)).finetune

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -133,6 +133,31 @@ class SuiteEvaluator:
         found = [each for each in prepared if each.task.name not in failures]
         return self._score_all(suite, found, failures)
 
+    def train_again(
+        self,
+        suite: Suite,
+        task: Task,
+        data: Path | None,
+        given: Mapping[str, TaskData],
+        seed: int,
+        weights: Path,
+    ) -> None:
+        """Fine-tune the model of one seed as `evaluate` has, and write its weights to a file.
+
+        Raises:
+            InputError: the task cannot be read, or fine-tuning fails.
+        """
+        read = given.get(task.name) or read_task(task, data, suite, test=False)
+        with scratch_folder() as scratch:
+            prepared = self._prepare(suite, task.name, read, scratch / task.name)
+            threads = self._threads(prepared.jobs)
+            protocol = self.protocol.model_copy(update={"max_length": self.max_length})
+            setup = FinetuneSetup(self.spec, protocol, self.numerics, threads)
+            job = replace(prepared.jobs[seed], file=scratch / "outputs.npz", weights=weights)
+            failures = run_jobs([job], setup, self.backbone.parameters, 1, self.progress)
+        if failures:
+            raise InputError(f"task {task.name}: {failures[task.name]}")
+
     def _threads(self, jobs: Sequence[FinetuneJob]) -> int | None:
         """CPU threads of each job: those that this folder began with."""
         if not jobs or self.numerics.device.type != "cpu":
@@ -260,6 +285,18 @@ class _SplitWriter:
 def _majority_class(rows: Rows) -> int:
     labels = rows.labels[rows.labels >= 0].astype(np.int64)
     return int(np.bincount(labels).argmax())
+
+
+def median_seed(score: Mapping[str, Any]) -> int:
+    """The seed, from 0, with the median score; with an even number, the lower of the middle two.
+
+    Raises:
+        TaskFailed: there is no score.
+    """
+    if "failed" in score:
+        raise TaskFailed(f"the task has no score: {score['failed']}")
+    seeds = score["seeds"]
+    return sorted(range(len(seeds)), key=seeds.__getitem__)[(len(seeds) - 1) // 2]
 
 
 def raise_for_failed_tasks(suites: Mapping[str, Any], *, said: bool = False) -> None:

@@ -112,6 +112,20 @@ class FileSplit:
         return " ".join(sha256(file) for file in self.files)
 
 
+def open_file(file: Path) -> FileSplit:
+    """The rows of one file, such as those to predict.
+
+    Raises:
+        InputError: there is no such file, or its name says nothing of a known format.
+    """
+    if _inner(file).suffix not in _READERS:
+        known = ", ".join(suffix for suffix in _READERS if suffix not in (".ndjson", ".json"))
+        raise InputError(f"{file} is of no known format: name a file that ends in {known}")
+    if not file.is_file():
+        raise InputError(f"no such file: {file}")
+    return FileSplit((ordinary(file),))
+
+
 def _records(file: Path) -> Records:
     return _READERS[_inner(file).suffix](File(file, str(file)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from crammed.errors import InputError
+from crammed.formats.records import Record
 from crammed.tasks.columns import TaskColumns, column
 from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, name_of
 from crammed.tasks.layouts import FoundSplit, SuiteData, open_data
@@ -76,12 +77,13 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
     tests = _existing(opened, task, task.test) if test else {}
     names = _class_names(task, train)
     _check_metrics(task, names)
-    rows = _read(train, TaskColumns(task, task.text, names))
+    rows = read_rows(train.shown, train.records(), TaskColumns(task, task.text, names))
     _check_training(train, task, rows, names)
 
     def read(split: FoundSplit, spec: SplitSpec, *, labelled: bool) -> Rows:
         columns = TaskColumns(task, spec.text or task.text, names)
-        return _read(split, columns, choices=rows.choices, labelled=labelled)
+        placed = split.records()
+        return read_rows(split.shown, placed, columns, choices=rows.choices, labelled=labelled)
 
     scored_rows = {n: read(each, task.numbers[n], labelled=True) for n, each in scored.items()}
     test_rows = {n: read(each, task.test[n], labelled=False) for n, each in tests.items()}
@@ -186,20 +188,30 @@ def _check_training(split: FoundSplit, task: Task, rows: Rows, names: Sequence[s
         raise InputError(f"{split.shown}: every label is {value}: there is nothing to learn")
 
 
-def _read(
-    split: FoundSplit, columns: TaskColumns, *, choices: int = 0, labelled: bool = True
+def read_rows(
+    shown: str,
+    placed: Iterable[tuple[str, Record]],
+    columns: TaskColumns,
+    *,
+    choices: int = 0,
+    labelled: bool = True,
 ) -> Rows:
-    """The rows of one split.
+    """The rows of one split, or of a part of one.
 
     Args:
+        shown: its name in messages.
+        placed: its records with their places.
         choices: sequences that every row must have; 0 means as many as the first row has.
         labelled: whether to read labels; if not, they are NaN whatever the data contains.
+
+    Raises:
+        InputError: there are none, or one does not fit the task.
     """
     texts: list[Texts] = []
     labels: list[Any] = []
     groups: list[str] = []
     index: list[Any] = []
-    for place, record in split.records():
+    for place, record in placed:
         with _at(place):
             sequences = columns.texts(record)
             choices = choices or len(sequences)
@@ -213,5 +225,5 @@ def _read(
         name = record.get("idx")
         index.append(len(index) if name is None else name)
     if not index:
-        raise InputError(f"{split.shown} holds no rows")
+        raise InputError(f"{shown} holds no rows")
     return Rows(texts, np.asarray(labels, np.float32), choices, groups, index)

@@ -111,7 +111,7 @@ class HuggingFaceBackbone:
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
         import transformers
 
-        kind = f"AutoModelFor{'Token' if every_token else 'Sequence'}Classification"
+        kind = _classifier_class(every_token)
         config = deepcopy(self._config)
         config.num_labels = outputs
         with loading(self.name, "classifier"), torch.random.fork_rng(devices=[]):
@@ -123,6 +123,17 @@ class HuggingFaceBackbone:
             result = model.load_state_dict(self._kept[kind], strict=False)
             assert not result.unexpected_keys, result
         return _Classifier(model.train())
+
+    def finetuned(self, *, every_token: bool) -> nn.Module:
+        """The classifier in the folder, in evaluation mode; called like that of `classifier`.
+
+        Raises:
+            InputError: the folder holds an encoder without a classifier.
+        """
+        model, lost = self._load(_classifier_class(every_token))
+        if lost:
+            raise InputError(f"{self.name} is not fine-tuned: its weights lack {_some(lost)}")
+        return _Classifier(model.eval())
 
     def _pretrained(self, kind: str) -> dict[str, Tensor]:
         """The weights that a class loads from the folder, except a classifier's last layer."""
@@ -196,6 +207,14 @@ class HuggingFaceBackbone:
             check_frame(library, rows, f"the tokenizer of {self.name}")
 
 
+def _classifier_class(every_token: bool) -> str:
+    return f"AutoModelFor{'Token' if every_token else 'Sequence'}Classification"
+
+
+WRAPPED = "model"
+"""Begins the names of the weights of a classifier of transformers in one of `classifier`."""
+
+
 class _Classifier(nn.Module):
     """A transformers classifier with the call signature of ours."""
 
@@ -210,6 +229,11 @@ class _Classifier(nn.Module):
         extra = {} if types is None else {"token_type_ids": types}
         logits: Tensor = self.model(input_ids=ids, attention_mask=given, **extra).logits
         return logits
+
+
+def classifier_of(model: nn.Module) -> Any:
+    """The classifier of transformers in a model that `HuggingFaceBackbone` has made."""
+    return getattr(model, WRAPPED)
 
 
 class _MaskedLM:

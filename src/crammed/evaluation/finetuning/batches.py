@@ -120,6 +120,26 @@ def word_places(
     return token, first[sequence[token]] + tokens.words[token]
 
 
+def of_words(
+    outputs: NDArray[np.float32],
+    tokens: Tokenized,
+    word_counts: NDArray[np.int64],
+    majority: int,
+) -> NDArray[np.float32]:
+    """The outputs of each word's first token, [W, L].
+
+    Args:
+        outputs: [T, L] of all tokens.
+        word_counts: [N] the number of words in each sequence.
+        majority: the class predicted for words that were truncated.
+    """
+    words = np.zeros((int(word_counts.sum()), outputs.shape[1]), np.float32)
+    words[:, majority] = 1.0
+    token, word = word_places(tokens, word_counts)
+    words[word] = outputs[token]
+    return words
+
+
 def epoch_batches(
     rows: EncodedSplit, size: int, draw: np.random.Generator, shared: np.random.Generator
 ) -> NDArray[np.int64]:

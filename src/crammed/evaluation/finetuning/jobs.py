@@ -22,12 +22,13 @@ from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.backbones.tokens import Tokenized
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
-from crammed.evaluation.finetuning.batches import EncodedSplit, word_places
+from crammed.evaluation.finetuning.batches import EncodedSplit, of_words
 from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetune, predict
 from crammed.machine import workers as processes
 from crammed.machine.device import is_out_of_memory
 from crammed.machine.lanes import compute_threads
 from crammed.machine.workers import available_memory, cores
+from crammed.model.trained import save_weights
 from crammed.tasks.task import TaskKind
 from crammed.terminal.progress import Progress
 
@@ -120,6 +121,7 @@ class FinetuneJob:
         trained: whether the model starts from its pretrained weights.
         file: holds the outputs once the job is finished.
         key: digest of the data, stored in the file so that outputs for other data do not count.
+        weights: a file for the model's weights as well; None does not keep them.
     """
 
     task: FinetuneTask
@@ -127,6 +129,7 @@ class FinetuneJob:
     trained: bool
     file: Path
     key: str
+    weights: Path | None = None
 
     def __str__(self) -> str:
         return f"{self.task.name}{'' if self.trained else ', untrained'}, seed {self.seed + 1}"
@@ -355,6 +358,9 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
                 name: _outputs(model, split, task, backbone.pad, numerics)
                 for name, split in job.splits.items()
             }
+            if job.weights is not None:
+                kept = {name: w.cpu().contiguous() for name, w in model.state_dict().items()}
+                save_weights(job.weights, kept, format="pt")
             seconds = (time.monotonic() - began) / len(group)
             save_arrays(job.file, outputs, {"key": job.key, "seconds": round(seconds, 2)})
             yield JobProgress(0.0, job)
@@ -377,13 +383,7 @@ def _outputs(
     outputs = predict(model, rows, numerics)
     if not np.isfinite(outputs).all():
         raise ValueError("fine-tuning diverged: outputs are not finite")
-    if counts is None:
-        return outputs
-    words = np.zeros((int(counts.sum()), task.outputs), np.float32)
-    words[:, task.majority_class] = 1.0
-    token, word = word_places(tokens, counts)
-    words[word] = outputs[token]
-    return words
+    return outputs if counts is None else of_words(outputs, tokens, counts, task.majority_class)
 
 
 def _encoded(split: TokenizedSplit, pad: int, device: torch.device) -> EncodedSplit:

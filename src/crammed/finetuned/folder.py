@@ -1,0 +1,116 @@
+"""The folder of a fine-tuned model: that of a Hugging Face classifier, and task.json beside it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from safetensors.torch import load_file
+
+from crammed.config import PositiveInt, Section
+from crammed.errors import InputError
+from crammed.evaluation.backbones.huggingface import WRAPPED
+from crammed.evaluation.backbones.huggingface_files import is_weights, model_files
+from crammed.files.regular import read_text
+from crammed.files.writing import read_json, write_json
+from crammed.model.trained import save_weights
+from crammed.tasks.rows import TaskData
+from crammed.tasks.task import Labels, Task
+
+DESCRIPTION, WEIGHTS = "task.json", "model.safetensors"
+_PROBLEMS = {
+    "classification": "single_label_classification",
+    "multi-label": "multi_label_classification",
+    "regression": "regression",
+}
+"""What transformers calls the kinds of tasks that its losses tell apart."""
+
+
+class Description(Section):
+    """What task.json holds.
+
+    Attributes:
+        task: the task; its columns name the texts of the rows to predict.
+        labels: names of the classes in the order of their numbers; for kind choice, of the answers.
+        max_length: tokens at which sequences are truncated.
+        majority: for kind tokens, the class predicted for truncated words.
+        encoder: name of the encoder that was fine-tuned.
+        seed: which of the seeds, from 0, has the median score.
+        scores: the scores of its task, as `crammed evaluate` has them.
+    """
+
+    task: Task
+    labels: Labels = ()
+    max_length: PositiveInt
+    majority: int = 0
+    encoder: str
+    seed: int
+    scores: dict[str, Any]
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the model for each sequence."""
+        return 1 if self.task.kind in ("regression", "choice") else len(self.labels)
+
+
+def read_description(folder: Path) -> Description:
+    """What a folder says of its task.
+
+    Raises:
+        InputError: it holds no fine-tuned model of ours, or task.json is damaged.
+    """
+    file = folder / DESCRIPTION
+    if not file.exists():
+        raise InputError(
+            f"{folder} holds no fine-tuned model: make one with crammed finetune MODEL --suite "
+            "SUITE --data DIR --out DIR"
+        )
+    try:
+        return Description.model_validate_json(read_text(file))
+    except (OSError, ValueError, RecursionError, ValidationError) as error:
+        raise InputError(f"{file} is damaged: fine-tune again") from error
+
+
+@dataclass(frozen=True)
+class Written:
+    """A folder in which everything but the name of the model's class has been written."""
+
+    folder: Path
+    config: dict[str, Any]
+
+    def name_class(self, name: str) -> None:
+        """Name the class of transformers that holds the model."""
+        write_json(self.folder / "config.json", {**self.config, "architectures": [name]})
+
+
+def write_model(folder: Path, source: Path, weights: Path, description: Description) -> Written:
+    """Write a classifier: the files of its encoder in `source`, with other weights and labels.
+
+    Raises:
+        InputError: `source` is no Hugging Face folder.
+    """
+    for file in model_files(source):
+        if not is_weights(file):
+            shutil.copyfile(file, folder / file.name)
+    kept = {name.removeprefix(f"{WRAPPED}."): each for name, each in load_file(weights).items()}
+    save_weights(folder / WEIGHTS, kept, format="pt")
+    write_json(folder / DESCRIPTION, description.model_dump(mode="json"))
+    names = description.labels if description.outputs > 1 else (description.task.name,)
+    config = {
+        **(read_json(source / "config.json") or {}),
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+        "problem_type": _PROBLEMS.get(description.task.kind),
+    }
+    config.pop("num_labels", None)
+    written = Written(folder, config)
+    write_json(folder / "config.json", config)
+    return written
+
+
+def labels_of(task: Task, data: TaskData) -> tuple[str, ...]:
+    """Names of a task's classes; numbers of the answers for kind choice without names."""
+    return data.labels or tuple(map(str, range(data.train.choices if task.choices else 0)))

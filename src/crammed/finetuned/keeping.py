@@ -1,0 +1,163 @@
+"""Fine-tunes an encoder on a task with every seed, and keeps the model of the median seed.
+
+The scores are those of `crammed evaluate`, which leaves predictions and no weights; so the median
+seed is fine-tuned once more, which takes as long as one of its seeds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crammed.config import ComputeConfig
+from crammed.errors import CrammedError, InputError
+from crammed.evaluation import evaluation
+from crammed.evaluation.backbones.huggingface_files import find
+from crammed.evaluation.folder import default_folder, read_outputs
+from crammed.evaluation.protocol import protocol_for
+from crammed.extras import import_extra
+from crammed.files.folders import check_vacant, new_folder
+from crammed.files.scratch import scratch_folder
+from crammed.files.writing import write_text
+from crammed.finetuned.card import Judged, describe
+from crammed.finetuned.folder import Description, Written, labels_of, write_model
+from crammed.finetuned.prediction import Predictor
+from crammed.model.trained import has_trained_model
+from crammed.tasks.read import read_task, tasks_in
+from crammed.tasks.rows import TaskData
+from crammed.tasks.task import Suite, Task, load_suite
+from crammed.terminal.progress import Progress
+
+TOLERANCE = 0.02
+"""The largest difference between outputs before and after saving: other threads round otherwise."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to fine-tune on what; members that `evaluation.Request` has mean the same here.
+
+    Attributes:
+        task: the name of a task; None is the suite's only one.
+        out: the folder to make.
+    """
+
+    model: str
+    suite: str
+    data: str
+    out: Path
+    task: str | None = None
+    seeds: int | None = None
+    protocol: str | None = None
+    into: Path | None = None
+    untrained: bool = True
+    jobs: int | None = None
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    trust_remote_code: bool = False
+
+
+def keep(request: Request, progress: Progress) -> dict[str, Any]:
+    """Fine-tune, and make a folder with the model of the median seed.
+
+    Returns:
+        what `evaluation.evaluate` returns, with ``"out"``: the folder, ``"scores"``: those of the
+        task by name, and ``"classes"``: how each class is told, see `Judged.classes`.
+
+    Raises:
+        InputError: the folder exists, the model or the task cannot be read, or fine-tuning fails.
+        CrammedError: transformers computes other outputs from the folder.
+    """
+    check_vacant(request.out, "--out")
+    import_extra("transformers", "hf", "crammed finetune")
+    suite, task = _task_of(request)
+    model = _exported(request.model)
+    data = None if request.data == "hub" else Path(request.data)
+    with scratch_folder() as scratch:
+        weights = scratch / "model.safetensors"
+        asked = evaluation.Request(
+            model=model,
+            suite=request.suite,
+            data=request.data,
+            tasks=(task.name,),
+            seeds=request.seeds,
+            protocol=protocol_for(request.model, request.protocol, request.seeds),
+            into=request.into or default_folder(model, request.protocol),
+            untrained=request.untrained,
+            jobs=request.jobs,
+            compute=request.compute,
+            trust_remote_code=request.trust_remote_code,
+            keep=weights,
+        )
+        result = evaluation.evaluate(asked, progress)
+        read = read_task(task, data, suite, test=False)
+        described = _description(request.model, task, read, result)
+        source = find(model)[1]
+        with new_folder(request.out) as folder:
+            written = write_model(folder, source, weights, described)
+            judged = _judged(written, request, read, suite, result)
+            write_text(folder / "README.md", describe(described, judged))
+    about = {"scores": described.scores, "classes": judged.classes()}
+    return {**result, "out": str(request.out), **about}
+
+
+def _task_of(request: Request) -> tuple[Suite, Task]:
+    if request.suite in evaluation.WITHOUT_FINETUNING:
+        raise InputError(f"nothing is fine-tuned on {request.suite}: name a suite of tasks")
+    suite = load_suite(request.suite)
+    named = tasks_in(suite, None if request.data == "hub" else Path(request.data))
+    names = [request.task] if request.task is not None else named
+    if len(names) > 1:
+        raise InputError(f"choose one task with --task: {', '.join(names)}")
+    (task,) = suite.select(names)
+    return suite, task
+
+
+def _exported(model: str) -> str:
+    """The Hugging Face folder of a run, or what was named."""
+    if not has_trained_model(Path(model)):
+        return model
+    folder = Path(model) / "export"
+    if not folder.is_dir():
+        raise InputError(f"{model} has no exported model: crammed export {model} --to {folder}")
+    return str(folder)
+
+
+def _description(model: str, task: Task, data: TaskData, result: dict[str, Any]) -> Description:
+    labels = data.train.labels[data.train.labels >= 0].astype(np.int64)
+    (scores,) = (each["tasks"] for each in result["suites"].values())
+    return Description(
+        task=task,
+        labels=labels_of(task, data),
+        max_length=result["max_length"],
+        majority=int(np.bincount(labels).argmax()) if task.kind == "tokens" else 0,
+        encoder=Path(model).resolve().name if has_trained_model(Path(model)) else result["model"],
+        seed=result["seed"],
+        scores={name: scores[name] for name in task.numbers if name in scores},
+    )
+
+
+def _judged(
+    written: Written, request: Request, data: TaskData, suite: Suite, result: dict[str, Any]
+) -> Judged:
+    """The folder's model on the first of the scored splits, compared with the one fine-tuned.
+
+    Raises:
+        CrammedError: its outputs differ.
+    """
+    predictor = Predictor.load(
+        written.folder, request.compute, trust_remote_code=request.trust_remote_code
+    )
+    written.name_class(predictor.class_name)
+    name = next(iter(data.scored))
+    task = predictor.description.task
+    outputs = predictor.outputs(data.scored[name])
+    wanted = read_outputs(Path(result["folder"]), suite.name, task.name, result["seed"])[name]
+    difference = float(np.abs(outputs - wanted).max())
+    if not difference <= TOLERANCE * max(1.0, float(np.abs(wanted).max())):
+        raise CrammedError(
+            f"the kept model's outputs differ from those it was judged by, by {difference:.3g}: "
+            "not kept"
+        )
+    return Judged(task, predictor.description.labels, name, data.scored[name], wanted)

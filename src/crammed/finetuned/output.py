@@ -1,0 +1,81 @@
+"""Writes predictions: a table as .csv, or JSON objects, one a line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from crammed.errors import InputError
+from crammed.files.faults import disk_faults
+from crammed.files.regular import open_new
+from crammed.formats.records import Record
+from crammed.terminal.progress import Progress
+
+Predicted = Iterable[tuple[Record, dict[str, Any]]]
+"""Rows, and what `Predictor.answers` says of each."""
+_FORMATS = (".jsonl", ".csv")
+
+
+def print_rows(predicted: Predicted) -> None:
+    """Print JSON objects, one a line, as soon as they are known."""
+    for line in _json_lines(predicted):
+        sys.stdout.write(line)
+
+
+def write_rows(file: Path, predicted: Predicted, progress: Progress) -> None:
+    """Write a file, which appears complete or not at all.
+
+    Raises:
+        InputError: its suffix is neither .jsonl nor .csv, or it cannot be written.
+    """
+    check_format(file)
+    counted = progress.track("predicting", predicted, unit="row")
+    lines = _csv_lines(counted) if file.suffix == ".csv" else _json_lines(counted)
+    aside = file.with_name(f".{file.name}.tmp")
+    with disk_faults(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open_new(aside) as stream:
+                stream.writelines(line.encode() for line in lines)
+            aside.replace(file)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def check_format(file: Path) -> None:
+    """Refuse a file whose suffix names no format to write."""
+    if file.suffix not in _FORMATS:
+        raise InputError(f"{file} must end in {' or '.join(_FORMATS)}")
+
+
+def _json_lines(predicted: Predicted) -> Iterator[str]:
+    for record, answer in predicted:
+        yield json.dumps({**record, **answer}, ensure_ascii=False, default=str) + "\n"
+
+
+class _Lines:
+    """Takes the one line that `csv` writes at a time."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
+def _csv_lines(predicted: Predicted) -> Iterator[str]:
+    """The columns of each row, then ``predicted``, ``probability`` and one for each label."""
+    writer, header = csv.writer(_Lines(), lineterminator="\n"), None
+    for record, answer in predicted:
+        shares = answer.pop("probabilities", {})
+        answer |= {f"probability of {label}": share for label, share in shares.items()}
+        values = {**record, **answer}
+        if header is None:
+            header = list(values)
+            yield writer.writerow(header)
+        yield writer.writerow([_cell(values.get(name)) for name in header])
+
+
+def _cell(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,139 @@
+"""What a fine-tuned model says of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from crammed.config import ComputeConfig
+from crammed.errors import InputError
+from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, classifier_of
+from crammed.evaluation.finetuning.batches import EncodedSplit, of_words
+from crammed.evaluation.finetuning.engine import Numerics, predict
+from crammed.evaluation.scores.predictions import Outputs
+from crammed.extras import import_extra
+from crammed.finetuned.folder import DESCRIPTION, Description, read_description
+from crammed.formats.records import Record
+from crammed.machine.device import choose_device
+from crammed.quantity import counted
+from crammed.tasks.columns import TaskColumns
+from crammed.tasks.layouts import open_file
+from crammed.tasks.read import read_rows
+from crammed.tasks.rows import Rows
+
+_AT_ONCE = 4096
+"""Rows that are read, predicted and written at a time."""
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A fine-tuned model, ready to predict."""
+
+    description: Description
+    backbone: HuggingFaceBackbone
+    model: nn.Module
+    numerics: Numerics
+
+    @classmethod
+    def load(
+        cls, folder: Path, compute: ComputeConfig | None = None, *, trust_remote_code: bool = False
+    ) -> Predictor:
+        """Load the model in a folder that `crammed finetune` made.
+
+        Args:
+            trust_remote_code: allow Python code that lies in the folder.
+
+        Raises:
+            InputError: the folder holds none, or a part of it is missing or damaged.
+        """
+        import_extra("transformers", "hf", "a fine-tuned model")
+        description = read_description(folder)
+        numerics = Numerics.on(choose_device(compute or ComputeConfig()))
+        name = folder.resolve().name
+        backbone = HuggingFaceBackbone(name, folder, trust_remote_code=trust_remote_code)
+        model = backbone.finetuned(every_token=description.task.kind == "tokens")
+        given = classifier_of(model).config.num_labels
+        if given != description.outputs:
+            raise InputError(
+                f"{folder / DESCRIPTION} names {counted(description.outputs, 'label')}, but its "
+                f"model has {counted(given, 'output')}: fine-tune again"
+            )
+        return cls(description, backbone, model.to(numerics.device), numerics)
+
+    @property
+    def class_name(self) -> str:
+        """Name of the class of transformers that holds the model."""
+        return type(classifier_of(self.model)).__name__
+
+    def outputs(self, rows: Rows) -> Outputs:
+        """The model's outputs for rows, or for kind tokens for their words; see `Outputs`."""
+        words = self.description.task.kind == "tokens"
+        length = min(self.description.max_length, self.backbone.max_length)
+        tokens = self.backbone.tokenize(rows.texts, length, words=words)
+        counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
+        labels = np.zeros(len(rows) if counts is None else int(counts.sum()), np.float32)
+        device = self.numerics.device
+        encoded = EncodedSplit(tokens, labels, rows.choices, self.backbone.pad, device, counts)
+        outputs = predict(self.model, encoded, self.numerics)
+        if counts is None:
+            return outputs
+        return of_words(outputs, tokens, counts, self.description.majority)
+
+    def predict(self, file: Path) -> Iterator[tuple[Record, dict[str, Any]]]:
+        """Each row of a file, and what the model says of it: see `answer`.
+
+        Raises:
+            InputError: the file is of no known format or damaged, or a row lacks a column.
+        """
+        task, choices = self.description.task, 0
+        columns = TaskColumns(task, task.text, self.description.labels)
+        split = open_file(file)
+        records = split.records()
+        while placed := list(islice(records, _AT_ONCE)):
+            rows = read_rows(split.shown, placed, columns, choices=choices, labelled=False)
+            choices = rows.choices
+            for (_, record), answer in zip(placed, self.answers(rows), strict=True):
+                yield record, answer
+        if not choices:
+            raise InputError(f"{file} holds no rows")
+
+    def answers(self, rows: Rows) -> Iterator[dict[str, Any]]:
+        """What the model says of each row.
+
+        ``{"predicted", "probability", "probabilities": {label: probability}}`` for classes and
+        choices; ``{"predicted": labels, "probabilities"}`` for kind multi-label; ``{"predicted":
+        value}`` for regression; ``{"predicted": a label for each word}`` for kind tokens.
+        """
+        outputs, labels = self.outputs(rows), self.description.labels
+        kind = self.description.task.kind
+        if kind == "regression":
+            yield from ({"predicted": float(value)} for value in outputs[:, 0])
+        elif kind == "tokens":
+            ends = np.cumsum([len(texts) for texts in rows.texts])
+            for words in np.split(outputs.argmax(-1), ends[:-1]):
+                yield {"predicted": [labels[number] for number in words.tolist()]}
+        else:
+            for shares in probabilities(outputs, several=kind == "multi-label"):
+                named = {label: round(float(p), 6) for label, p in zip(labels, shares, strict=True)}
+                if kind == "multi-label":
+                    chosen = [label for label, p in named.items() if p > 0.5]
+                    yield {"predicted": chosen, "probabilities": named}
+                else:
+                    best = labels[int(shares.argmax())]
+                    yield {"predicted": best, "probability": named[best], "probabilities": named}
+
+
+def probabilities(outputs: Outputs, *, several: bool) -> NDArray[np.float64]:
+    """Outputs as probabilities, [R, L]: softmax; with `several` labels in a row, the sigmoid."""
+    logits = outputs.astype(np.float64)
+    if several:
+        return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits)))
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))

@@ -1,0 +1,263 @@
+"""A model is fine-tuned, kept, loaded by transformers, and used on rows that it has not seen."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError
+from crammed.evaluation.folder import read_outputs
+from crammed.evaluation.suite import median_seed
+from crammed.export.huggingface import export
+from crammed.files.writing import write_json
+from crammed.finetuned.card import verdict
+from crammed.finetuned.folder import DESCRIPTION, read_description
+from crammed.finetuned.keeping import Request, keep
+from crammed.finetuned.prediction import Predictor, probabilities
+from crammed.tasks.read import read_task
+from crammed.tasks.rows import Rows
+from crammed.tasks.task import load_suite
+from crammed.terminal.progress import SILENT
+from support.backbones import RECIPES
+from support.command import crammed
+from support.models import untrained
+from support.text import documents, tiny
+
+PROTOCOL = "{epochs: 1, batch: 8, lr: 2e-3, max_length: 24}"
+COLUMNS: dict[str, dict[str, Any]] = {
+    "classification": {"text": "text", "metric": "accuracy"},
+    "regression": {"text": ["text", "other"], "metric": "pearson", "label": "value"},
+    "multi-label": {"text": "text", "metric": "micro-f1", "label": "tags"},
+    "tokens": {"text": "words", "metric": "accuracy", "label": "kinds"},
+    "choice": {"text": "text", "metric": "accuracy", "label": "best", "choices": "ends"},
+}
+
+
+def row(number: int, text: str) -> dict[str, Any]:
+    words = text.split()[:8]
+    return {
+        "text": f"{'harbour' if number % 2 else 'garden'} {text[:40]}",
+        "other": text[40:80],
+        "label": ("wet", "dry")[number % 2],
+        "value": float(number % 5),
+        "tags": ["odd"] if number % 2 else ["even", "whole"],
+        "words": words,
+        "kinds": ["long" if len(word) > 4 else "short" for word in words],
+        "best": number % 3,
+        "ends": ["one end", "another", "a third end"],
+    }
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> dict[str, Path]:
+    """Runs with exports of each format."""
+    place = tmp_path_factory.mktemp("encoders")
+    for recipe in RECIPES:
+        config = tiny(recipe)
+        final = untrained(corpus.tokenizer, config.model)
+        final.save(place / recipe / "final")
+        write_json(place / recipe / "config.json", config.model_dump(mode="json"))
+        export(final, place / recipe / "export")
+    return {recipe: place / recipe for recipe in RECIPES}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The rows of a task of every kind, and a suite.yaml of them."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    texts = documents(64)
+    for split, part in (("train", texts[:48]), ("validation", texts[48:])):
+        lines = (json.dumps(row(number, text)) for number, text in enumerate(part))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    for kind, columns in COLUMNS.items():
+        tasks = {"mine": {"kind": kind, **columns}}
+        (tmp_path / f"{kind}.yaml").write_text(json.dumps({"tasks": tasks}))
+    (tmp_path / "protocol.yaml").write_text(PROTOCOL)
+    return folder
+
+
+def request(data: Path, encoder: Path, kind: str = "classification", **values: Any) -> Request:
+    here = data.parent
+    given = {"seeds": 1, "untrained": False, "jobs": 1, "into": here / "scores", **values}
+    return Request(
+        model=str(encoder),
+        suite=str(here / f"{kind}.yaml"),
+        data=str(data),
+        out=here / "kept",
+        protocol=str(here / "protocol.yaml"),
+        **given,
+    )
+
+
+def validation(data: Path, kind: str) -> Rows:
+    suite = load_suite(str(data.parent / f"{kind}.yaml"))
+    return read_task(suite.tasks["mine"], data, suite).scored["mine"]
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_every_kind_predicts_as_it_was_judged(
+    data: Path, encoders: dict[str, Path], kind: str
+) -> None:
+    done = keep(request(data, encoders["crammed"], kind), SILENT)
+    predictor = Predictor.load(data.parent / "kept")
+    rows = validation(data, kind)
+    wanted = read_outputs(data.parent / "scores", kind, "mine", done["seed"])["mine"]
+    np.testing.assert_allclose(predictor.outputs(rows), wanted, atol=1e-5)
+    answers = [answer for _, answer in predictor.predict(data / "validation.jsonl")]
+    assert len(answers) == len(rows)
+    if kind == "regression":
+        np.testing.assert_allclose([each["predicted"] for each in answers], wanted[:, 0], atol=1e-5)
+    elif kind == "tokens":
+        assert [len(each["predicted"]) for each in answers] == [len(t) for t in rows.texts]
+    else:
+        shares = [list(each["probabilities"].values()) for each in answers]
+        several = kind == "multi-label"
+        np.testing.assert_allclose(shares, probabilities(wanted, several=several), atol=1e-5)
+        assert set(answers[0]["probabilities"]) == {
+            "classification": {"wet", "dry"},
+            "multi-label": {"odd", "even", "whole"},
+            "choice": {"0", "1", "2"},
+        }.get(kind)
+
+
+@pytest.mark.parametrize("recipe", ["crammed", "bert-base", "crammed-2022"])
+def test_transformers_loads_it(data: Path, encoders: dict[str, Path], recipe: str) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    custom = recipe == "crammed-2022"
+    keep(request(data, encoders[recipe], trust_remote_code=custom), SILENT)
+    folder = data.parent / "kept"
+    model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=custom)
+    assert model.config.id2label == {0: "dry", 1: "wet"}
+    assert model.config.problem_type == "single_label_classification"
+    assert type(model).__name__ == model.config.architectures[0]
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=custom)
+    (text,), *_ = validation(data, "classification").texts
+    with torch.inference_mode():
+        batch = tokenizer(text, return_tensors="pt", truncation=True, max_length=24)
+        theirs = model(**batch).logits.softmax(-1)[0].tolist()
+    predictor = Predictor.load(folder, trust_remote_code=custom)
+    _, ours = next(predictor.predict(data / "validation.jsonl"))
+    assert ours["probabilities"] == pytest.approx({"dry": theirs[0], "wet": theirs[1]}, abs=1e-5)
+
+
+def test_the_weights_are_those_of_the_median_seed(data: Path, encoders: dict[str, Path]) -> None:
+    done = keep(request(data, encoders["crammed"], seeds=3), SILENT)
+    (score,) = done["suites"]["classification"]["tasks"].values()
+    assert score["seeds"][done["seed"]] == score["median"]
+    outputs = Predictor.load(data.parent / "kept").outputs(validation(data, "classification"))
+    for seed in range(3):
+        theirs = read_outputs(data.parent / "scores", "classification", "mine", seed)["mine"]
+        assert np.allclose(outputs, theirs, atol=1e-5) == (seed == done["seed"])
+
+
+def test_the_median_of_an_even_number() -> None:
+    assert median_seed({"seeds": [70.0, 50.0, 60.0, 80.0]}) == 2
+
+
+@pytest.mark.parametrize(
+    ("median", "low", "floor", "said"),
+    [
+        (60.0, 55.0, 60.0, "did not help"),
+        (60.0, 55.0, 57.0, "too few rows to tell"),
+        (60.0, 55.0, 50.0, None),
+        (60.0, 55.0, None, None),
+    ],
+)
+def test_pretraining_that_shows_nothing_is_said_so(
+    median: float, low: float, floor: float | None, said: str | None
+) -> None:
+    score: dict[str, Any] = {"median": median, "interval": [low, 70.0]}
+    found = verdict(score if floor is None else {**score, "untrained": {"median": floor}})
+    assert found is None if said is None else said in str(found)
+
+
+def test_the_page_counts_what_the_model_says(data: Path, encoders: dict[str, Path]) -> None:
+    done = keep(request(data, encoders["crammed"], untrained=True), SILENT)
+    rows = validation(data, "classification")
+    outputs = Predictor.load(data.parent / "kept").outputs(rows)
+    guess, truth = outputs.argmax(-1), rows.labels
+    for number, each in enumerate(done["classes"]):
+        hits = int(((guess == number) & (truth == number)).sum())
+        assert each["rows"] == int((truth == number).sum())
+        assert each["recall"] == pytest.approx(100 * hits / each["rows"])
+        said = int((guess == number).sum())
+        assert each["precision"] == (pytest.approx(100 * hits / said) if said else None)
+    page = (data.parent / "kept" / "README.md").read_text()
+    wrong = int((guess != truth).sum())
+    assert page.count(" % |") == min(wrong, 20)
+    assert "without pretraining" in page
+
+
+def test_what_cannot_be_kept_is_refused_in_one_line(data: Path, encoders: dict[str, Path]) -> None:
+    encoder = encoders["crammed"]
+    (data.parent / "kept").mkdir()
+    (data.parent / "kept" / "mine.txt").touch()
+    with pytest.raises(InputError, match="kept exists already: choose another --out"):
+        keep(request(data, encoder), SILENT)
+    (data.parent / "kept" / "mine.txt").unlink()
+    two = {"a": COLUMNS["classification"], "b": COLUMNS["classification"]}
+    two = {name: {**columns, "folder": "rows"} for name, columns in two.items()}
+    (data.parent / "classification.yaml").write_text(json.dumps({"tasks": two}))
+    with pytest.raises(InputError, match="choose one task with --task: a, b"):
+        keep(request(data, encoder), SILENT)
+    with pytest.raises(InputError, match="no task 'c'"):
+        keep(request(data, encoder, task="c"), SILENT)
+    with pytest.raises(InputError, match="holds no fine-tuned model: make one with"):
+        Predictor.load(encoder)
+    assert not list((data.parent / "kept").iterdir())
+
+
+def test_a_folder_of_a_stranger(data: Path, encoders: dict[str, Path]) -> None:
+    keep(request(data, encoders["crammed"]), SILENT)
+    described = data.parent / "kept" / DESCRIPTION
+    whole = json.loads(described.read_text())
+    damages: list[dict[str, Any]] = [{"labels": 7.5}, {"max_length": -1}, {"task": {}}, {"more": 1}]
+    for damage in damages:
+        described.write_text(json.dumps({**whole, **damage}))
+        with pytest.raises(InputError, match=r"task\.json is damaged: fine-tune again"):
+            read_description(data.parent / "kept")
+    described.write_text(json.dumps({**whole, "labels": ["a", "b", "c"]}))
+    with pytest.raises(InputError, match=r"3 labels, but its model has 2 outputs"):
+        Predictor.load(data.parent / "kept")
+
+
+def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
+    here = data.parent
+    words: list[str | Path] = [
+        "finetune",
+        encoders["crammed"],
+        "--suite",
+        here / "classification.yaml",
+    ]
+    words += ["--data", data, "--out", here / "kept", "--protocol", here / "protocol.yaml"]
+    done = crammed(*words, "--seeds", "1", "--no-untrained", cwd=here)
+    assert "crammed predict" in done.stdout, done.stderr
+    with (here / "new.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["text", "id"], ["the garden", 7], ["=a harbour", 8]])
+    said = crammed("predict", here / "kept", "--data", here / "new.csv").stdout.splitlines()
+    assert [json.loads(line)["id"] for line in said] == ["7", "8"]
+    crammed("predict", here / "kept", "--data", here / "new.csv", "--out", here / "out.csv")
+    with (here / "out.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [line["predicted"] for line in table] == [json.loads(each)["predicted"] for each in said]
+    for name, message in (
+        ("no.csv", f"error: no such file: {here / 'no.csv'}"),
+        ("kept", "is of no known format: name a file that ends in .jsonl, .csv"),
+    ):
+        refused = crammed("predict", here / "kept", "--data", here / name)
+        assert message in refused.stderr
+        assert refused.returncode == 2
+    (here / "bad.jsonl").write_text('{"txt": "a"}\n')
+    refused = crammed("predict", here / "kept", "--data", here / "bad.jsonl")
+    assert "bad.jsonl, line 1: no column 'text'" in refused.stderr
+    refused = crammed("predict", here / "kept", "--data", here / "new.csv", "--out", "out.txt")
+    assert "out.txt must end in .jsonl or .csv" in refused.stderr
