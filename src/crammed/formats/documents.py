@@ -231,6 +231,7 @@ def _read_members(file: File, archive: str, options: ReadOptions, faults: Faults
     for member in members(file, archive, faults):
         format = _format_of_member(member, options)
         if format is None:
+            faults.ignored[printable(member.name.suffix or member.name.name)] += 1
             continue
         read = True
         if format in BINARY:

@@ -9,6 +9,7 @@ import os
 import tarfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,11 +39,13 @@ class Faults:
     Attributes:
         records: records left out. What follows damage that nothing can be read after counts as one.
         first: what is wrong with the first of them.
+        ignored: number of files of unknown formats in archives, by suffix.
     """
 
     skip: bool = False
     records: int = 0
     first: str = ""
+    ignored: Counter[str] = field(default_factory=Counter)
 
     def found(self, error: InputError) -> None:
         """Count a damaged record, or raise the error."""
@@ -55,6 +58,7 @@ class Faults:
         """Count what others have counted."""
         self.records += others.records
         self.first = self.first or others.first
+        self.ignored += others.ignored
 
 
 STOP = Faults()

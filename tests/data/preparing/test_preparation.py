@@ -27,6 +27,7 @@ from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.terminal.progress import SILENT, Progress
 from support.command import dying, python
+from support.samples import tarred, zipped
 from support.text import documents, sentences, tiny, write_jsonl
 
 
@@ -458,6 +459,28 @@ def test_ignored_files_are_reported(tmp_path: Path) -> None:
     words = next(line for line in said.getvalue().splitlines() if "other formats" in line)
     passed = sorted(words.partition("other formats: ")[2].split(", "))
     assert passed == ["1 .html", "1 .json", "2 .md"]
+
+
+@pytest.mark.parametrize(("suffix", "archived"), [(".zip", zipped), (".tar", tarred)])
+def test_files_that_are_ignored_in_archives_are_reported_with_the_others(
+    tmp_path: Path, suffix: str, archived: Callable[[dict[str, bytes]], bytes]
+) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.pdf").write_bytes(b"%PDF")
+    content = {f"{n}.txt": text.encode() for n, text in enumerate(documents(200))}
+    content |= {"b.pdf": b"%PDF", "below/c.pdf": b"%PDF", "program": b"\0", ".hidden.pdf": b"%PDF"}
+    (folder / f"a{suffix}").write_bytes(archived(content))
+    config = tiny("crammed", data={"sources": [str(folder)]})
+    for out in ("one", "again"):  # the second time, nothing is read
+        said = io.StringIO()
+        work = tmp_path / "work"
+        prepare(config.data, config.tokenizer, tmp_path / out, Progress(said), work=work)
+        lines = [line for line in said.getvalue().splitlines() if "other formats" in line]
+        assert [line.partition("formats: ")[2] for line in lines] == [
+            "1 .pdf",
+            "3 .pdf, 1 program",
+        ]
 
 
 def test_documents_with_downstream_sentences_are_dropped(

@@ -14,7 +14,7 @@ import pytest
 
 from crammed.config import DataConfig
 from crammed.data.preparing.read import python_docs, source
-from crammed.data.preparing.read.source import open_sources
+from crammed.data.preparing.read.source import describe_reading, open_sources
 from crammed.errors import InputError
 from support.samples import (
     COMPRESS,
@@ -237,6 +237,27 @@ def test_files_whose_names_say_nothing(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "Row."}\n')
     assert read(tmp_path) == ["Row."], "what describes data is not data"
     assert opened(tmp_path).ignored == {".py": 1, "README": 1, ".md": 1}
+
+
+def test_json_without_text_beside_text_is_left_out(tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text('[\n {"source": "a", "bytes": 3},\n {"source": "b", "bytes": 3}\n]')
+    no_field = "record 1: no field 'text' (it has: source, bytes)"
+    assert no_field in refusal(tmp_path), "nothing else is there"
+    (tmp_path / "README.md").write_text("About it.")
+    assert no_field in refusal(tmp_path), "what describes data is no reason to leave it out"
+    (tmp_path / "a.txt").write_text("Text.")
+    (tmp_path / "lines.json").write_text('{"text": "Line."}\n')
+    (tmp_path / "null.json").write_text('{"text": null}\n')
+    found = opened(tmp_path)
+    assert [part.name for part in found.parts] == ["a.txt", "lines.json", "null.json"]
+    assert found.without_field == ("manifest.json",)
+    config = DataConfig.model_validate({"sources": [str(tmp_path)]})
+    said = "ignoring 1 JSON file whose first record lacks the field of text: manifest.json"
+    assert said in describe_reading([found], config)
+    assert no_field in refusal(manifest), "a file that is named is wanted"
+    (tmp_path / "rows.jsonl").write_text('{"body": "Row."}\n')
+    assert "rows.jsonl, line 1: no field 'text'" in refusal(tmp_path), "only .json may be settings"
 
 
 def test_a_terminal_is_refused_as_standard_input(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -37,6 +38,7 @@ class ReadBlocks:
         cleaned: the blocks, in order.
         skipped: parts that were left out, with reasons.
         lost: damaged records of other parts.
+        ignored: number of files of unknown formats in archives, by suffix.
     """
 
     source: int
@@ -45,11 +47,13 @@ class ReadBlocks:
     cleaned: list[Cleaned] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
+    ignored: Counter[str] = field(default_factory=Counter)
 
     def add(self, reading: Reading) -> None:
         """Add what a job has read."""
         self.cleaned += reading.blocks
         self.skipped += reading.skipped
+        self.ignored.update(reading.ignored)
         for lost in reading.lost:
             if self.lost and self.lost[-1].part == lost.part:  # pieces of a large part
                 before = self.lost.pop()
@@ -102,6 +106,7 @@ class CleanedText:
         folders: for each source, the folders of its blocks, which also list the parts read.
         skipped: parts that were left out, with reasons.
         lost: damaged records of other parts.
+        ignored: number of files of unknown formats in archives, by suffix.
     """
 
     sources: Sequence[Source]
@@ -115,6 +120,7 @@ class CleanedText:
     folders: list[list[Path]] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
+    ignored: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, sources: Sequence[Source], read: Sequence[ReadBlocks]) -> CleanedText:
@@ -140,6 +146,7 @@ class CleanedText:
                 self.folders[each.source].append(each.folder)
             self.skipped += each.skipped
             self.lost += each.lost
+            self.ignored.update(each.ignored)
             for number, block in enumerate(each.cleaned):
                 if left is not None:
                     if left <= 0:

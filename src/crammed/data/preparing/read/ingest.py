@@ -30,7 +30,7 @@ from crammed.data.preparing.read.reading_job import (
     cut_by_characters,
     write_mark,
 )
-from crammed.data.preparing.read.source import FilePart, Part, Source, SourceChanged
+from crammed.data.preparing.read.source import FilePart, Part, Source, SourceChanged, ignored_files
 from crammed.errors import InputError
 from crammed.files.folders import make_folder
 from crammed.files.hashes import json_hash
@@ -41,7 +41,7 @@ from crammed.machine.engine import Engine
 from crammed.quantity import progress_rate
 from crammed.terminal.progress import Progress
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the blocks; each version has folders of its own."""
 _LATER_STEPS = ("exact", "substring", "max_tokens_per_character")
 """Cleaning settings that do not affect the blocks."""
@@ -79,6 +79,9 @@ def read_and_clean(
             task.update(done, f"{rate}, {unit.source.parts[unit.first].name}")
         task.update(done, rate)
     text = CleanedText.of(sources, [unit.blocks for unit in units])
+    if text.ignored:
+        every = sum((source.ignored for source in sources), text.ignored)
+        progress.line(f"sources  {ignored_files(every)}")
     for lost in text.lost[:_MOST_SHOWN]:
         progress.line(f"damaged  {lost.part}: {lost}")
     if len(text.lost) > _MOST_SHOWN:
@@ -242,7 +245,8 @@ class _Reader:
                 content = part.fingerprint()
             check_unchanged(part, state, content)
             lost = [Lost(part.name, faults.records, faults.first)] if faults.records else []
-            write_mark(unit.blocks.folder, [state], [content], number, [], lost, whole=whole)
+            reading = Reading([], lost=lost)
+            write_mark(unit.blocks.folder, [state], [content], number, reading, whole=whole)
             for each in lost:
                 self._pending.append((unit, 0))
                 yield self._block(unit, number, state, each)

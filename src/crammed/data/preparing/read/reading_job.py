@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,11 +47,13 @@ class Reading:
         skipped: parts that were left out, with reasons.
         lost: parts of which damaged records were left out: how many, and what is wrong with the
             first.
+        ignored: number of files of unknown formats in archives, by suffix.
     """
 
     blocks: list[Cleaned]
     skipped: list[dict[str, str]] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
+    ignored: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,7 @@ def write_mark(
     states: list[Any],
     contents: list[Any],
     blocks: int,
-    skipped: list[dict[str, str]],
-    lost: list[Lost],
+    reading: Reading,
     *,
     whole: bool = True,
 ) -> None:
@@ -122,12 +124,19 @@ def write_mark(
         states: the state of each part.
         contents: the fingerprint of each part; None for one that was left out.
         blocks: number of blocks.
-        lost: damaged records, but for those that blocks count.
+        reading: whose blocks do not count, nor what they lack.
         whole: whether they were read to their end.
     """
-    missing = [asdict(each) for each in lost]
-    values = {"blocks": blocks, "whole": whole, "skipped": skipped, "lost": missing}
-    write_done(folder / "read.json", {**values, "states": states, "contents": contents})
+    values = {
+        "blocks": blocks,
+        "whole": whole,
+        "skipped": reading.skipped,
+        "lost": [asdict(each) for each in reading.lost],
+        "ignored": reading.ignored,
+        "states": states,
+        "contents": contents,
+    }
+    write_done(folder / "read.json", values)
 
 
 def fingerprints(folder: Path) -> list[dict[str, Any]]:
@@ -161,7 +170,7 @@ def known(job: ReadJob) -> Reading | None:
         lost += Lost.of(job.parts[0].name, block)
     if (mark["skipped"] or lost) and not job.skips:
         return None
-    return Reading(blocks, mark["skipped"], lost)
+    return Reading(blocks, mark["skipped"], lost, Counter(mark["ignored"]))
 
 
 # ---- reading
@@ -189,7 +198,7 @@ def _read_parts(job: ReadJob) -> Reading:
             reading.blocks.append(clean_block(block_path(job.folder, number), some, job.clean))
     except _Damaged:
         return Reading([], reading.skipped)
-    write_mark(job.folder, states, contents, len(reading.blocks), reading.skipped, reading.lost)
+    write_mark(job.folder, states, contents, len(reading.blocks), reading)
     return reading
 
 
@@ -224,6 +233,7 @@ def _documents(
             content, texts, faults = None, [], Faults()
         if faults.records:
             reading.lost.append(Lost(part.name, faults.records, faults.first))
+        reading.ignored.update(faults.ignored)
         states.append(state)
         contents.append(content)
         yield from texts

@@ -22,7 +22,7 @@ from crammed.files.folders import inside
 from crammed.files.regular import read_text
 from crammed.formats.documents import READERS, format_of, has_suffix
 from crammed.formats.lines import File, printable
-from crammed.formats.records import is_json
+from crammed.formats.records import is_json, lacks_field
 from crammed.formats.sniff import format_by_content
 from crammed.formats.streams import COMPRESSIONS
 from crammed.hints import did_you_mean
@@ -67,10 +67,12 @@ class Found:
 
     Attributes:
         ignored: number of other files in folders, by suffix.
+        without_field: names of JSON files that are left out for want of a field of text.
     """
 
     files: list[tuple[Path, str]] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
+    without_field: list[str] = field(default_factory=list)
 
     def ignore(self, file: Path) -> None:
         """Count a file that is not read."""
@@ -82,6 +84,19 @@ class Found:
             if is_other(file, format):
                 self.ignore(file)
         self.files = [each for each in self.files if not is_other(*each)]
+
+    def leave_out_settings(self, text_field: str) -> None:
+        """Leave out JSON files without a field of text, such as manifest.json beside text."""
+        settings = {
+            file
+            for file, format in self.files
+            if format == ".json" and file.is_file()
+            if lacks_field(File(file, printable(file)), text_field)
+        }
+        others = [each for each in self.files if each[0] not in settings]
+        if any(not _is_about_data(*each) for each in others):
+            self.without_field = [printable(f.name) for f, _ in self.files if f in settings]
+            self.files = others
 
 
 def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
@@ -112,8 +127,10 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
         raise InputError(f"{shown} cannot be read: {error.strerror}") from error
     for file, _ in found.files:
         _check_name(file)
-    if wanted.format == "auto" and any(format in _OF_RECORDS for _, format in found.files):
-        found.leave_out(_is_about_data)
+    if wanted.format == "auto":
+        found.leave_out_settings(wanted.text_field)
+        if any(format in _OF_RECORDS for _, format in found.files):
+            found.leave_out(_is_about_data)
     return found
 
 

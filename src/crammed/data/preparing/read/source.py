@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from crammed.config import DataConfig, SourceConfig, TextDocuments
 from crammed.data.preparing.read.python_docs import PythonDocs
-from crammed.data.preparing.read.search import Wanted, find_files
+from crammed.data.preparing.read.search import Found, Wanted, find_files
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.hashes import sha256
@@ -44,6 +44,8 @@ from crammed.formats.streams import COMPRESSIONS, Tap
 from crammed.formats.web import require_web
 from crammed.quantity import counted
 
+_MOST_LISTED = 5
+"""Files, or kinds of them, that a line names."""
 _COMPRESSED = 4
 """About how many bytes of text there are in a byte of a compressed file."""
 
@@ -169,6 +171,8 @@ class Source:
     """What determines a part's documents besides its fingerprint, as plain values."""
     ignored: Counter[str] = field(default_factory=Counter)
     """Number of files in its folders that are of other formats, by suffix."""
+    without_field: tuple[str, ...] = ()
+    """Names of JSON files in its folders that are left out for want of a field of text."""
 
 
 def open_sources(data: DataConfig) -> list[Source]:
@@ -198,9 +202,13 @@ def describe_reading(sources: Sequence[Source], data: DataConfig) -> Iterator[st
     """What a user may not expect of how sources are read, in a line each."""
     ignored: Counter[str] = sum((source.ignored for source in sources), Counter())
     if ignored:
-        listed = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
-        more = ", ..." if len(ignored) > 5 else ""
-        yield f"ignoring files of other formats: {listed}{more}"
+        yield ignored_files(ignored)
+    without = [name for source in sources for name in source.without_field]
+    if without:
+        yield (
+            f"ignoring {counted(len(without), 'JSON file')} whose first record lacks the field of "
+            f"text: {_listed(without)}"
+        )
     chosen = Counter(
         part.options.documents
         for source, config in zip(sources, data.sources, strict=True)
@@ -214,6 +222,16 @@ def describe_reading(sources: Sequence[Source], data: DataConfig) -> Iterator[st
             for kind, count in chosen.most_common()
         ]
         yield f"{', '.join(words)}; data.documents=blank-line, line or file changes it"
+
+
+def ignored_files(ignored: Counter[str]) -> str:
+    """The files of unknown formats in words, given their number by suffix."""
+    shown = [f"{count:,} {suffix}" for suffix, count in ignored.most_common()]
+    return f"ignoring files of other formats: {_listed(shown)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_MOST_LISTED], *["..."] * (len(names) > _MOST_LISTED)])
 
 
 def check_text(data: DataConfig) -> None:
@@ -235,7 +253,7 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
     )
     reading = asdict(options)
     wanted = Wanted(config.format or data.format, options.text_field)
-    ignored: Counter[str] = Counter()
+    found = Found()
     parts: list[Part]
     if config.path == "python-docs":
         if config.where:
@@ -251,7 +269,8 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         name, parts = "standard-input", [_standard_input(options, wanted)]
     else:
         name = printable(Path(config.path).name or Path(config.path).resolve().name)
-        files, ignored = _file_parts(config.path, options, wanted)
+        found = find_files(config.path, wanted)
+        files = _file_parts(config.path, options, found)
         reading["several"] = _are_several(files)
         if data.unreadable == "stop":
             for file in files:
@@ -264,14 +283,12 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         config.share,
         config.max_characters,
         reading,
-        ignored,
+        found.ignored,
+        tuple(found.without_field),
     )
 
 
-def _file_parts(
-    name: str, options: ReadOptions, wanted: Wanted
-) -> tuple[list[FilePart], Counter[str]]:
-    found = find_files(name, wanted)
+def _file_parts(name: str, options: ReadOptions, found: Found) -> list[FilePart]:
     root = _root(name)
     shown = Path(root.resolve().name)
     parts = [
@@ -286,7 +303,7 @@ def _file_parts(
     if any(part.format in (".html", ".warc") for part in parts):
         require_web()
     several = _are_several(parts)
-    return [_with_documents(part, several=several) for part in parts], found.ignored
+    return [_with_documents(part, several=several) for part in parts]
 
 
 def _are_several(files: Sequence[FilePart]) -> bool:
