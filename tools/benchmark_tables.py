@@ -183,20 +183,6 @@ def coverage_table(names: list[str]) -> str:
     return "\n".join([*lines, "", wrapped(words)]) + "\n"
 
 
-def power_table(names: list[str]) -> str:
-    """How often simulated studies find a difference, where there is one and where there is none."""
-    (name,) = names
-    result = _benchmark(name)
-    head = "| arms vary | seeds | any false positive | without correction | worse arm found |"
-    lines = [head, "|---|---|---|---|---|"]
-    for case in sorted(result["cases"], key=lambda case: bool(case["unequal"])):
-        shares = (f"{100 * case[key]:.1f} %" for key in ("family_wise", "uncorrected", "power"))
-        vary = "unequally" if case["unequal"] else "alike"
-        lines.append(f"| {vary} | {case['seeds']} | {' | '.join(shares)} |")
-    made = f"(`benchmarks/study_power.py`, commit {result['environment']['commit']})."
-    return "\n".join([*lines, "", f"{result['studies']:,} studies per cell {made}"]) + "\n"
-
-
 def _words(result: dict[str, Any]) -> str:
     """What was run: the recipe, and the overrides that have no column of their own."""
     changed = [

@@ -7,20 +7,18 @@ Figures are written without a library, so that the same record gives the same fi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
 from crammed.study.result import StudyResult
-from crammed.study.statistics import compare_arms, decidable, smallest_difference
-from crammed.study.table import difference_text, measure_text
+from crammed.study.statistics import compare_arms, decidable
+from crammed.study.table import axis_limit, difference_text, measure_text
 
 Row = Mapping[str, Any]
 
 WIDTH, LEFT, RIGHT, ROW, TOP = 860, 280, 70, 20, 34
 """In pixels: the figure's width, the columns of names and of numbers, a row, the space on top."""
-FURTHEST = 3.0
-"""The axis ends at this many times a typical difference; a triangle marks what lies beyond."""
 STYLE = """
   text { font: 12px sans-serif; fill: #1f2933; } .soft { fill: #616e7c; }
   line { stroke: #cbd2d9; } .reach { stroke-width: 3; }
@@ -42,9 +40,7 @@ def differences_figure(study: StudyResult) -> str:
     """
     measure = study.main_measure()
     rows = [row for row in compare_arms(study, (measure,)) if measure in row]
-    smallest = smallest_difference(study, measure) or {"difference": 0.0}
-    sizes = [abs(row[measure]["difference"] or 0.0) for row in rows]
-    limit = _limit(sizes, smallest["difference"])
+    limit = axis_limit([row[measure] for row in rows])
     bottom = TOP + ROW * len(rows)
     judged = decidable(study) is not False
     title = f"{measure_text(measure)}: difference from {study.baseline}"
@@ -69,19 +65,6 @@ def differences_figure(study: StudyResult) -> str:
     )
 
 
-def _limit(sizes: Sequence[float], visible: float) -> float:
-    """The end of the axis, chosen so that a few large differences do not hide the rest.
-
-    Args:
-        visible: the smallest difference that the study could have seen.
-    """
-    known = sorted(size for size in sizes if size)
-    if not known:
-        return visible or 1.0
-    middle = max(visible, known[len(known) // 2])
-    return 1.15 * max(visible, min(known[-1], FURTHEST * middle))
-
-
 def _x(difference: float, limit: float) -> float:
     half = (WIDTH - LEFT - RIGHT) / 2
     return LEFT + half * (1.0 + min(1.0, max(-1.0, difference / limit)))
@@ -101,7 +84,8 @@ def _axis(limit: float, bottom: int) -> Iterator[str]:
 def _arm(arm: str, one: Row, measure: str, limit: float, top: int, judged: bool) -> Iterator[str]:
     """One arm: its name, its interval, its difference as a dot, and in numbers."""
     y, base = top + ROW / 2, one["difference"] is None
-    kind = "base" if base else one["verdict"] or "other"
+    verdict = one["verdict"] if one["verdict"] in ("better", "worse") else "other"
+    kind = "base" if base else verdict
     yield _text(LEFT - 12, y + 4, arm, "", "end")
     if judged and one["interval"]:
         low, high = (_x(end, limit) for end in one["interval"])

@@ -14,7 +14,7 @@ from crammed.study.arms import read_study, study_names
 from crammed.study.laws import laws_of
 from crammed.study.result import RATES, StudyResult, is_loss, read_result
 from crammed.study.scaling import analyse
-from crammed.study.statistics import compare_arms, decidable, decidable_text, on_plateau
+from crammed.study.statistics import FEWEST, compare_arms, decidable, decidable_text, on_plateau
 from crammed.study.table import (
     difference_text,
     equal_text,
@@ -23,7 +23,8 @@ from crammed.study.table import (
     mean_text,
     measure_text,
     p_text,
-    sensitivity_text,
+    power_text,
+    title_of,
     untrained_text,
 )
 from layout import NOT_YET, row_of, rule, wrapped
@@ -60,7 +61,27 @@ def experiments(names: list[str]) -> str:
         rows.append(
             row_of(link, asks, *said, *map(_once, (equal_text, _verdict), (values, values)))
         )
-    return "\n".join([head, rule(head), *rows]) + "\n"
+    return "\n".join([head, rule(head), *rows, "", _same_baselines(names)]) + "\n"
+
+
+def _same_baselines(names: list[str]) -> str:
+    """Which of these studies share runs of their baseline, to the last digit."""
+    studies: dict[tuple[object, ...], dict[str, None]] = {}
+    for name in names:
+        values = _study_of([record.name]) if (record := _latest(name)) else None
+        for part in _parts(values).values() if values else ():
+            for seed, run in part.arms[part.baseline].runs.items():
+                key = part.corpus, seed, run.tokens, run.value(RATES[0])
+                studies.setdefault(key, {})[name] = None
+    shared = dict.fromkeys(tuple(own) for own in studies.values() if len(own) > 1)
+    whole = [own for own in shared if not any(set(own) < set(other) for other in shared)]
+    if not whole:
+        return ""
+    groups = "; ".join(f"{', '.join(own[:-1])} and {own[-1]}" for own in whole)
+    return wrapped(
+        f"Baselines that are the same runs (same settings, same seeds): {groups}. Their luck is "
+        "that of all these studies, which therefore do not bear each other out."
+    )
 
 
 def _said(record: Path, who: str) -> str:
@@ -90,7 +111,7 @@ def _verdict(part: StudyResult) -> str:
     rows = [row for row in compare_arms(part, (main,)) if main in row]
     tested = {row["arm"]: row[main] for row in rows if row[main]["p"] is not None}
     if not tested:
-        return "one seed: no difference can be told from chance"
+        return f"leads only, because a verdict takes {FEWEST} seeds"
     past = [found for arm, found in tested.items() if arm not in slow]
     counts = [
         (sum(each["verdict"] == "better" for each in past), "better"),
@@ -151,7 +172,8 @@ def _verdicts(part: StudyResult) -> str:
         return wrapped(f"The baseline `{part.baseline}` has no result.") + "\n"
     tested = [row for row in rows if row[main]["p"] is not None]
     if not tested:
-        return wrapped("With one seed, no difference can be told from chance.") + "\n"
+        few = f"Differences are leads, not findings: a verdict takes {FEWEST} seeds of each arm."
+        return wrapped(few) + "\n"
     said = []
     for verdict in ("better", "worse"):
         own = [row for row in tested if row[main]["verdict"] == verdict]
@@ -185,6 +207,27 @@ def documents_table(names: list[str]) -> str:
     return "\n".join([*lines, "", _below(values, ALONE)]) + "\n"
 
 
+def power_table(names: list[str]) -> str:
+    """How often simulated studies find a difference, where there is one and where there is none."""
+    (name,) = names
+    result = layout.found(layout.RECORDS / name / "power.json")
+    head = row_of(
+        *("arms vary", "seeds", "arms", "any false positive", "all intervals hold"),
+        *("worse arm found", "by Welch's test"),
+    )
+    rows = [
+        row_of(
+            *(each["vary"], str(each["seeds"]), str(each["arms"])),
+            *(f"{100 * each[key]:.1f} %" for key in ("family_wise", "covered", "power")),
+            f"{100 * each['welch']['power']:.1f} %",
+        )
+        for each in result["cases"]
+    ]
+    made = f"(`tools/study_power.py`, commit {result['environment']['commit']})."
+    below = f"{result['studies']:,} studies per line, one arm {result['shift']:g} deviations worse"
+    return "\n".join([head, rule(head), *rows, "", f"{below} {made}"]) + "\n"
+
+
 def _arms_table(values: StudyResult) -> str:
     """The arms by held-out loss, or by bits per character where vocabularies may differ.
 
@@ -216,7 +259,7 @@ def _arms_table(values: StudyResult) -> str:
 
 def _score_title(study: StudyResult, measure: str) -> str:
     """``glue.cola@bert-base`` -> ``CoLA by bert-base (untrained)``."""
-    title = measure_text(measure)
+    title = title_of(study, measure)
     twins = any(untrained_text(study, arm, measure) for arm in study.arms)
     return f"{title} (untrained)" if twins else title
 
@@ -243,7 +286,7 @@ def _below(study: StudyResult, measure: str) -> str:
     assert made is not None
     budget = Budget.parse(study.budget)
     words = [
-        sensitivity_text(study, measure),
+        power_text(study, measure),
         *([decidable_text(study)] if study.unigram is not None else []),
         f"Arms are compared at {equal_text(study)}.",
         f"Budget {budget}, on a machine with {counted(made.cores or 0, 'core')}, "

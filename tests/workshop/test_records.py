@@ -116,12 +116,12 @@ def test_a_study_keeps_what_its_runs_score_on_documents_by_themselves(copy: Path
     losses = {"row": (4.0, 4.1), "document": (4.2, 3.9)}  # in packed rows, by themselves
     arms: dict[str, Any] = {
         arm: {"words": [arm], "runs": {str(n): {"loss@0.15": rows + n / 100, "loss@0.25": 5.0,
-                                                "tokens": 9, "seconds": 60.0} for n in range(2)}}
+                                                "tokens": 9, "seconds": 60.0} for n in range(3)}}
         for arm, (rows, _) in losses.items()
     }  # fmt: skip
     made = {"environment": {"cores": 1, "commit": "abc"}, "budget": "5e5tok", "baseline": "row"}
     for arm, (_, alone) in losses.items():
-        for seed in range(2):
+        for seed in range(3):
             found = {"loss@0.15": 9.0, "document_loss@0.15": alone + seed / 100}
             scores = {"schema": 2, "suites": {"heldout": found}}
             (copy / "done" / f"{arm}-{seed}" / "evaluation").mkdir(parents=True)
@@ -132,8 +132,8 @@ def test_a_study_keeps_what_its_runs_score_on_documents_by_themselves(copy: Path
     page.write_text("<!-- documents: any -->\n<!-- end of documents -->\n", "utf-8")
     assert not _tables(copy)
     first, second = page.read_text("utf-8").splitlines()[3:5]
-    assert first.startswith("| document | 2 | 3.905 ± 0.007 | -0.200 (")
-    assert second == "| row | 2 | 4.105 ± 0.007 |  |  | 4.005 ± 0.007 |  |  |"
+    assert first.startswith("| document | 3 | 3.910 ± 0.010 | -0.200 (")
+    assert second == "| row | 3 | 4.110 ± 0.010 |  |  | 4.010 ± 0.010 |  |  |"
 
 
 @pytest.mark.parametrize("verb", ["add", "study"])

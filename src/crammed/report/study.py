@@ -26,12 +26,7 @@ from crammed.study import table
 from crammed.study.arms import merged
 from crammed.study.budgets import at
 from crammed.study.result import RESULT, Run, StudyResult, read_result, run_folder
-from crammed.study.statistics import (
-    compare_arms,
-    decidable,
-    decidable_text,
-    smallest_difference,
-)
+from crammed.study.statistics import compare_arms, decidable, decidable_text
 from crammed.terminal.progress import SILENT, Progress
 from crammed.terminal.quiet import visible
 
@@ -82,7 +77,7 @@ def _page(folder: Path, study: StudyResult, links: Mapping[tuple[str, str], str]
         costs=_costs(study),
         changes=_changes(first),
         runs=_runs(study, links),
-        measures=[table.measure_text(each) for each in table.judged_by(study)],
+        measures=[table.title_of(study, each) for each in table.judged_by(study)],
         version=crammed.__version__,
     )
 
@@ -151,9 +146,7 @@ def _forest(study: StudyResult, measure: str) -> Json:
     """What the page says about one measure; positions are in percent of the width."""
     judged = decidable(study) is not False
     compared = compare_arms(study, (measure,))
-    smallest = smallest_difference(study, measure)
-    visible = smallest["difference"] if smallest else 0.0
-    limit = _limit([row[measure]["difference"] for row in compared if measure in row], visible)
+    limit = table.axis_limit([row[measure] for row in compared if measure in row])
 
     def place(difference: float) -> float:
         return min(100.0, max(0.0, 50.0 + 50.0 * difference / limit))
@@ -176,24 +169,14 @@ def _forest(study: StudyResult, measure: str) -> Json:
              for tick, digits in _ticks(limit)]  # fmt: skip
     return {
         "measure": measure,
-        "title": table.measure_text(measure),
+        "title": table.title_of(study, measure),
         "rows": rows,
         "ticks": ticks,
-        "unseen": (place(-visible), place(visible)),
-        "sensitivity": table.sensitivity_text(study, measure),
+        "power": table.power_text(study, measure),
         "cut": any(row["beyond"] for row in rows),
         "tested": judged and any(row["one"] and row["one"]["interval"] for row in rows),
         "twins": any(row.get("untrained") for row in rows),
     }
-
-
-def _limit(differences: Sequence[float | None], visible: float) -> float:
-    """The largest difference on the axis, chosen so that a few large ones do not hide the rest."""
-    sizes = sorted(abs(each) for each in differences if each)
-    if not sizes:
-        return visible or 1.0
-    middle = sizes[len(sizes) // 2]
-    return 1.15 * max(visible, min(sizes[-1], 3.0 * max(middle, visible)))
 
 
 def _ticks(limit: float) -> list[tuple[float, int]]:

@@ -187,6 +187,15 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
     return found
 
 
+def partial_scores(run: Path, judge: Judge) -> list[str]:
+    """Those of the scores that a judge has given a run that are of part of the official data."""
+    given = _given(run, judge)
+    if judge.suite == BLIMP:
+        return [BLIMP] if given.get("official") is False else []
+    tasks = given.get("tasks", {}).items()
+    return [f"{GLUE}.{name}{judge.by}" for name, each in tasks if each.get("official") is False]
+
+
 def with_scores(
     before: Mapping[str, float], given: Mapping[str, float], judge: Judge
 ) -> dict[str, float]:

@@ -47,6 +47,7 @@ class Run(Part):
         whole_seconds: of its command from start to end, or of the last part if it was resumed.
         judging_seconds: of each judge's command, by its name.
         scores: in percent, by name (`judges`).
+        partial: names of the scores that are of part of the official data.
         unscored: why scores are missing.
     """
 
@@ -61,6 +62,7 @@ class Run(Part):
     whole_seconds: Amount | None = None
     judging_seconds: dict[str, Amount] = Field(default_factory=dict)
     scores: dict[str, Score] = Field(default_factory=dict)
+    partial: list[str] = Field(default_factory=list)
     unscored: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -176,6 +178,11 @@ class StudyResult(Part):
             name for run in runs for name in (*filter(is_loss, run.model_extra or ()), *run.scores)
         )
         return sorted(names, key=lambda name: (*RATES, name).index(name))
+
+    def is_partial(self, measure: str) -> bool:
+        """Whether scores of this name are of part of the official data."""
+        runs = [run for arm in self.arms.values() for run in arm.runs.values()]
+        return any(measure in run.partial for run in runs)
 
     def main_measure(self) -> str:
         """What arms are compared by: their loss, or bits per character if corpora differ."""

@@ -30,6 +30,7 @@ from crammed.study.corpora import Corpora, corpora_of, of_training
 from crammed.study.folder import Left, begun_arms, left_runs, refuse_another, result_of
 from crammed.study.judges import (
     Judge,
+    partial_scores,
     refuse_changed_protocols,
     scores_of,
     unscored,
@@ -267,6 +268,8 @@ def _train(run: Left, command: Sequence[str], place: Place, keep: Keep) -> Run:
         entry = entry.model_copy(update={"scores": with_scores(entry.scores, given, judge)})
         if given:
             entry.judging_seconds = {**entry.judging_seconds, judge.name: ended.seconds}
+            others = [name for name in entry.partial if name not in given]
+            entry.partial = [*others, *partial_scores(run.folder, judge)]
         keep(entry)
         faults |= unscored(run.folder, judge, entry.scores, _fault(ended))
     return entry.model_copy(update={"unscored": faults}) if faults else entry

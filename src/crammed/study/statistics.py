@@ -1,37 +1,31 @@
 """Compares the arms of a study with its baseline: means, differences, and what they support.
 
-Seeds are the unit: a run is one number. Each arm is compared with the baseline by Welch's t-test
-(Welch 1947), which does not assume equal variances: a recipe that is stuck hardly varies at all.
-Three seeds say little about an arm's variance, so the variance pooled over all arms of the study
-enters each arm's with the weight of one more seed (moderated t-tests, Smyth 2004). Arms that are
-still on the plateau of word frequencies do not enter that of the others. One study makes many
-comparisons, so p-values are corrected for the number of arms by Holm's step-down method (Holm
-1979), and intervals by Bonferroni (Dunn 1961), so that they hold simultaneously.
-``benchmarks/study_power.py`` shows what this finds in studies like ours.
+Seeds are the unit: a run is one number. Each arm is compared with the baseline by a t-test with
+moderated variances (`moderation`). Arms that are still on the plateau of word frequencies do not
+enter the variance of the others. One study makes many comparisons, so p-values are corrected for
+the number of arms by Holm's step-down method (Holm 1979), and intervals by Bonferroni (Dunn 1961),
+so that they hold simultaneously. With fewer than `FEWEST` seeds a difference is a lead: what to
+look at next, without an interval, a p-value or a verdict.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from crammed.study.moderation import Numbers, differences, holm
 from crammed.study.result import RATES, Arm, StudyResult, is_loss
 
 LEVEL = 0.05
 """Probability that a study without any differences finds one; intervals hold with 1 - `LEVEL`."""
-POWER = 0.8
-"""Probability of finding the smallest difference that a study is said to be able to see."""
 GATE = 1.0
 """How many nats below the unigram cross-entropy the baseline must be before arms are judged."""
-
-PRIOR = 1.0
-"""Degrees of freedom that the pooled variance counts for in the variance of each arm."""
-ENOUGH = 20
-"""The pooled variance counts for less if the other arms have fewer degrees of freedom than this."""
+FEWEST = 3
+"""How many seeds a verdict takes, of the arm and of the baseline."""
 
 
 def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[dict[str, Any]]:
@@ -50,26 +44,30 @@ def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[di
         - its ``difference`` from the baseline,
         - the ``interval`` of this difference, which holds for all arms at once with 95 %,
         - ``p``, two-sided and corrected over the arms, and ``p_alone``, which is not,
-        - the ``verdict``: ``better`` or ``worse`` if p is below 5 %, else None.
+        - the ``verdict``: ``better`` or ``worse`` if p is below 5 %, ``lead`` with fewer than
+          `FEWEST` seeds, else None.
 
-        The last five are None for the baseline, and all but the difference if it or the arm has one
-        seed, or if nothing varies. There is no verdict where `decidable` is False. If runs
-        failed, ``failed`` is the first reason.
+        The last five are None for the baseline, and the interval and both p also for a lead, or if
+        nothing varies. There is no verdict where `decidable` is False. If runs failed, ``failed``
+        is the first reason.
     """
     rows = [_row(name, arm, measures[0]) for name, arm in study.arms.items()]
     judged, slow = decidable(study) is not False, on_plateau(study)
     for measure in measures:
         values = {name: arm.values_of(measure) for name, arm in study.arms.items()}
-        every, learned = _Pooled(values.values()), _of_learned(study, values)
+        base = values[study.baseline]
+        errors = _errors(values, study.baseline, ())
+        if slow:  # which are compared with the baseline by the variance of all arms
+            learned = _errors(values, study.baseline, slow if decidable(study) else ())
+            errors = {arm: each for arm, each in errors.items() if arm in slow} | learned
         for row in rows:
-            arm = row["arm"]
-            base = values[study.baseline] if arm != study.baseline else []
-            if own := values[arm]:
-                row[measure] = _one(own, base, every if arm in slow else learned)
-        _correct([row[measure] for row in rows if measure in row])
-        for row in rows:
-            if judged and measure in row:
-                row[measure]["verdict"] = _verdict(row[measure], measure)
+            if own := values[row["arm"]]:
+                row[measure] = _one(own, base if row["arm"] != study.baseline else [])
+        found = {row["arm"]: row[measure] for row in rows if measure in row}
+        _test([(found[arm], *each) for arm, each in errors.items()])
+        for arm, one in found.items() if judged else ():
+            few = min(len(values[arm]), len(base)) < FEWEST
+            one["verdict"] = _verdict(one, measure, few=few)
     sign = 1.0 if is_loss(measures[0]) else -1.0
     first = measures[0]
     return sorted(rows, key=lambda row: sign * row[first]["mean"] if first in row else math.inf)
@@ -129,78 +127,43 @@ def still_on_plateau(study: StudyResult) -> dict[str, list[str]]:
     return {label: arms for label, arms in slow.items() if arms}
 
 
-def smallest_difference(study: StudyResult, measure: str = RATES[0]) -> dict[str, Any] | None:
-    """The smallest difference from the baseline that this study could have seen.
+def variances_of(
+    values: Mapping[str, Sequence[float]], but: Collection[str] = ()
+) -> tuple[list[str], Numbers, Numbers]:
+    """The arms with two seeds or more, their variances and their numbers of seeds.
 
-    Returns:
-        ``{"difference", "deviation", "seeds"}``: the difference that, as the only one, is found
-        significant with probability `POWER`, if the arm (with the usual number of ``seeds``) and
-        the baseline have the ``deviation`` pooled over all arms. None without two seeds or
-        variance.
+    There are none if nothing varies, or if there is one such arm.
+
+    Args:
+        but: arms that are left out.
     """
-    arms = {name: arm.values_of(measure) for name, arm in study.arms.items()}
-    pooled = _of_learned(study, arms)
-    base = arms.pop(study.baseline)
-    others = [values for values in arms.values() if len(values) > 1]
-    if len(base) < 2 or not others or not pooled.variance:
-        return None
-    usual = statistics.median_low(map(len, others))
-    groups = [(pooled.variance, count) for count in (usual, len(base))]
-    error, freedom = pooled.error(*groups)
-    size = _noncentrality(freedom, LEVEL / len(others))
-    return {"difference": size * error, "deviation": math.sqrt(pooled.variance), "seeds": usual}
+    arms = [arm for arm, own in values.items() if len(own) > 1 and arm not in but]
+    variances = np.array([statistics.variance(values[arm]) for arm in arms])
+    seeds = np.array([len(values[arm]) for arm in arms], float)
+    if len(arms) < 2 or not variances.any():
+        return [], np.zeros(0), np.zeros(0)
+    return arms, variances, seeds
 
 
-class _Pooled:
-    """The variance within arms, pooled over a study, which moderates that of each arm.
+def _errors(
+    values: Mapping[str, Sequence[float]], baseline: str, but: Collection[str]
+) -> dict[str, tuple[float, float]]:
+    """Standard errors and degrees of freedom of the differences that can be tested, by arm.
 
-    Attributes:
-        variance: None if no arm has two seeds.
+    Args:
+        but: arms whose variance says nothing about that of others: where an arm is about to leave
+            the plateau, its seeds differ ten times as much as elsewhere.
     """
-
-    def __init__(self, arms: Iterable[list[float]]) -> None:
-        several = [values for values in arms if len(values) > 1]
-        squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
-        self._freedom = sum(len(values) - 1 for values in several)
-        self.variance = squares / self._freedom if self._freedom else None
-
-    def error(self, *groups: tuple[float, int]) -> tuple[float, float]:
-        """Standard error of a difference between two arms, and its degrees of freedom.
-
-        Args:
-            groups: variance and number of seeds of each of the two.
-        """
-        # Not below 0: arms on the plateau are not in the pool, but may be compared.
-        rest = max(0, self._freedom - sum(seeds - 1 for _, seeds in groups))
-        weight = PRIOR * min(1.0, rest / ENOUGH)
-        parts = []
-        for variance, seeds in groups:
-            freedom = weight + seeds - 1
-            joint = (weight * (self.variance or 0.0) + (seeds - 1) * variance) / freedom
-            parts.append((joint / seeds, freedom))
-        squared = sum(part for part, _ in parts)
-        if squared == 0.0:
-            return 0.0, 0.0
-        return math.sqrt(squared), squared**2 / sum(part**2 / free for part, free in parts)
-
-
-def _of_learned(study: StudyResult, values: Mapping[str, list[float]]) -> _Pooled:
-    """The variance within the arms that are past the plateau, if the baseline is.
-
-    Where an arm is about to leave the plateau, its seeds differ ten times as much as elsewhere,
-    which says nothing about how much those of other arms do.
-    """
-    slow = on_plateau(study) if decidable(study) else []
-    return _Pooled(each for arm, each in values.items() if arm not in slow)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for their number, in the order given (Holm 1979)."""
-    corrected, least = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = least
-    return corrected
+    arms, variances, seeds = variances_of(values, but)
+    if baseline not in arms or len(values[baseline]) < FEWEST:
+        return {}
+    place = arms.index(baseline)
+    _, errors, freedoms = differences(np.zeros(len(arms)), variances, seeds, place)
+    return {
+        arm: (float(error), float(freedom))
+        for arm, error, freedom in zip(arms, errors, freedoms, strict=True)
+        if arm != baseline and len(values[arm]) >= FEWEST
+    }
 
 
 def _row(name: str, arm: Arm, first: str) -> dict[str, Any]:
@@ -214,57 +177,44 @@ def _row(name: str, arm: Arm, first: str) -> dict[str, Any]:
     return row
 
 
-def _one(values: list[float], base: list[float], pooled: _Pooled) -> dict[str, Any]:
-    """Mean and deviation of an arm, and its difference from the baseline, not yet corrected.
-
-    Until `_correct` replaces it, ``interval`` is the difference's standard error and its degrees of
-    freedom.
-    """
-    one: dict[str, Any] = {
+def _one(values: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
+    """Mean and deviation of an arm, and its difference from the baseline, not yet tested."""
+    return {
         "mean": statistics.fmean(values),
         "deviation": statistics.stdev(values) if len(values) > 1 else None,
         "difference": statistics.fmean(values) - statistics.fmean(base) if base else None,
         **dict.fromkeys(("interval", "p", "p_alone", "verdict")),
     }
-    if min(len(values), len(base)) > 1:
-        groups = [(statistics.variance(each), len(each)) for each in (values, base)]
-        error, freedom = pooled.error(*groups)
-        one["interval"] = (error, freedom) if error else None
-    return one
 
 
-def _correct(compared: Iterable[dict[str, Any]]) -> None:
+def _test(compared: Sequence[tuple[dict[str, Any], float, float]]) -> None:
     """Give the differences of one measure p-values and intervals that hold jointly.
 
     Holm's method may find a difference whose Bonferroni interval still holds 0; such an interval
     ends at 0, because the test has excluded what lies beyond (Guilbaud 2008).
+
+    Args:
+        compared: each with its standard error and degrees of freedom.
     """
     from scipy.stats import t
 
-    tested = [one for one in compared if one["interval"] is not None]
-    if not tested:
+    if not compared:
         return
-    error, freedom = np.array([one["interval"] for one in tested]).T
+    tested = [one for one, _, _ in compared]
     difference = np.array([one["difference"] for one in tested])
-    alone = (2.0 * t.sf(np.abs(difference) / error, freedom)).tolist()
+    error, freedom = np.array([each[1:] for each in compared]).T
+    alone = 2.0 * t.sf(np.abs(difference) / error, freedom)
     reach = error * t.isf(LEVEL / len(tested) / 2.0, freedom)
     ends = np.stack([difference - reach, difference + reach], 1).tolist()
     for one, p_alone, p, (low, high) in zip(tested, alone, holm(alone), ends, strict=True):
         if p < LEVEL:
             low, high = (max(0.0, low), high) if one["difference"] > 0.0 else (low, min(0.0, high))
-        one |= {"interval": [low, high], "p": p, "p_alone": p_alone}
+        one |= {"interval": [low, high], "p": float(p), "p_alone": float(p_alone)}
 
 
-def _verdict(one: Mapping[str, Any], measure: str) -> str | None:
+def _verdict(one: Mapping[str, Any], measure: str, *, few: bool) -> str | None:
+    if few and one["difference"] is not None:
+        return "lead"
     if one["p"] is None or one["p"] >= LEVEL:
         return None
     return "better" if (one["difference"] < 0.0) == is_loss(measure) else "worse"
-
-
-def _noncentrality(freedom: float, level: float) -> float:
-    """The true difference, in standard errors, that a two-sided test finds with `POWER`."""
-    from scipy.optimize import brentq
-    from scipy.stats import nct, t
-
-    critical = float(t.isf(level / 2.0, freedom))
-    return float(brentq(lambda size: nct.sf(critical, freedom, size) - POWER, 0.0, 3.0 * critical))

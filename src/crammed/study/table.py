@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -12,15 +12,10 @@ from rich.text import Text
 
 from crammed.budget import Budget
 from crammed.study.laws import laws_of
+from crammed.study.power import power
 from crammed.study.result import RATES, StudyResult, is_loss
 from crammed.study.scaling import analyse
-from crammed.study.statistics import (
-    POWER,
-    compare_arms,
-    decidable,
-    decidable_text,
-    smallest_difference,
-)
+from crammed.study.statistics import FEWEST, compare_arms, decidable, decidable_text
 
 Json = Mapping[str, Any]
 
@@ -40,6 +35,8 @@ _SCORES = {
 }
 
 
+FURTHEST = 3.0
+"""The axis of a figure ends at this many times a typical difference."""
 _ALIKE = 1.02
 """Arms whose FLOPs differ by less have equal FLOPs, up to a last update that did not fit."""
 _TWINS = ("bits_", "untrained.")
@@ -60,6 +57,11 @@ def measure_text(measure: str) -> str:
         return f"{_NAMES[name]}, {100 * float(after):.0f} % masked"
     title = _SCORES.get(name, name.removeprefix("glue."))
     return f"{title} by {after}" if after else title
+
+
+def title_of(study: StudyResult, measure: str) -> str:
+    """The measure in words; ``BLiMP, partial`` if it was scored on part of the official data."""
+    return measure_text(measure) + (", partial" if study.is_partial(measure) else "")
 
 
 def mean_text(one: Json, measure: str = RATES[0]) -> str:
@@ -95,23 +97,32 @@ def p_text(one: Json) -> str:
     return "< 0.001" if one["p"] < 0.001 else f"{one['p']:.3f}"
 
 
-def sensitivity_text(study: StudyResult, measure: str) -> str:
-    """A sentence about the smallest difference that the study could have seen."""
-    found = smallest_difference(study, measure)
-    if found is None:
-        seeds = {arm: len(each.values_of(measure)) for arm, each in study.arms.items()}
-        of_base = seeds.pop(study.baseline)
-        if not of_base:
-            return f"The baseline {study.baseline} has no result, so nothing is compared with it."
-        if of_base > 1 and max(seeds.values(), default=0) > 1:
-            return "All seeds of an arm gave the same result, which says nothing about others."
-        return "One seed of the baseline or of each arm cannot show a difference: give --seeds 5."
-    digits = _digits(measure)
+def power_text(study: StudyResult, measure: str) -> str:
+    """Sentences about which differences the study could have found."""
+    seeds = {arm: len(each.values_of(measure)) for arm, each in study.arms.items()}
+    of_base = seeds.pop(study.baseline)
+    if not of_base:
+        return f"The baseline {study.baseline} has no result, so nothing is compared with it."
+    most = min(of_base, max(seeds.values(), default=0))
+    lead = "" if most >= FEWEST else f"Leads, not findings: a verdict takes {FEWEST} seeds. "
+    if not (found := power(study, measure)):
+        why = "nothing varies, so nothing is tested." if most > 1 else "one seed tells no variance."
+        return lead + why[:1].upper() + why[1:]
+    stated, shares = _listed(f"{each:g}" for each in found), _listed(map(_percent, found.values()))
+    usual = max(FEWEST, statistics.median_low(each for each in seeds.values() if each))
     return (
-        f"With {found['seeds']} seeds and a deviation of {found['deviation']:.{digits}f}, the "
-        f"smallest difference that this study could have seen is {found['difference']:.{digits}f} "
-        f"({100 * POWER:.0f} % power)."
+        f"{lead}With {usual} seeds, as arms vary here, a difference of {stated} would be found in "
+        f"{shares} of such studies."
     )
+
+
+def _listed(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def equal_text(study: StudyResult) -> str:
@@ -120,6 +131,8 @@ def equal_text(study: StudyResult) -> str:
     Args:
         study: the result at one budget.
     """
+    if not study.budget:
+        return "equal budgets"
     kind = Budget.parse(study.budget).kind
     name = {"flops": "FLOPs"}.get(kind, kind)
     if kind in ("time", "flops"):
@@ -149,7 +162,7 @@ def study_tables(study: StudyResult) -> list[Table | Text]:
         if label:
             parts.append(Text(f"{label}: {Budget.parse(part.budget)}", style="bold"))
         for measure in judged_by(part):
-            parts += [_table(part, measure), Text(sensitivity_text(part, measure))]
+            parts += [_table(part, measure), Text(power_text(part, measure))]
         parts.append(Text(f"Arms are compared at {equal_text(part)}. {decidable_text(part)}"))
     if laws := laws_of(study, analyse(study)):
         parts.append(Text("\n".join(laws)))
@@ -160,16 +173,16 @@ def findings(study: StudyResult) -> dict[str, Any]:
     """The findings for scripts.
 
     Returns:
-        ``{"compared", "smallest_difference", "decidable"}``: what `compare_arms`,
-        `smallest_difference` for each measure, and `decidable` return; for a study on several
-        budgets, ``{"compared_at": {label: ...}}`` with these three for each.
+        ``{"compared", "power", "decidable"}``: what `compare_arms`, `power` for each measure, and
+        `decidable` return; for a study on several budgets, ``{"compared_at": {label: ...}}`` with
+        these three for each.
     """
     found: dict[str, dict[str, Any]] = {}
     for label, part in study.parts().items():
         measures = part.measures() or RATES
         found[label] = {
             "compared": compare_arms(part, measures),
-            "smallest_difference": {each: smallest_difference(part, each) for each in measures},
+            "power": {each: power(part, each) for each in measures},
             "decidable": decidable(part),
         }
     return found.get("", {"compared_at": found})
@@ -177,7 +190,7 @@ def findings(study: StudyResult) -> dict[str, Any]:
 
 def _table(study: StudyResult, measure: str) -> Table:
     judged, second = decidable(study) is not False, measure == RATES[0]
-    name = measure_text(measure)
+    name = title_of(study, measure)
     title = "Held-out loss" if second else f"{name[:1].upper()}{name[1:]}"
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -213,6 +226,21 @@ def _cells(row: Json, measures: Sequence[str], *, judged: bool) -> list[str]:
     if not judged:
         return cells
     return [*cells, interval_text(row[main], main), p_text(row[main]), row[main]["verdict"] or ""]
+
+
+def axis_limit(compared: Sequence[Json]) -> float:
+    """Where the axis of a figure ends, so that a few large differences do not hide the rest.
+
+    Args:
+        compared: one measure of each arm.
+    """
+    sizes = sorted(abs(float(one["difference"])) for one in compared if one["difference"])
+    ends = [one["interval"] for one in compared if one["interval"]]
+    half = statistics.median(float(high - low) / 2.0 for low, high in ends) if ends else 0.0
+    if not sizes:
+        return half or 1.0
+    middle = max(half, sizes[len(sizes) // 2])
+    return 1.15 * max(half, min(sizes[-1], FURTHEST * middle))
 
 
 def _digits(measure: str) -> int:
