@@ -18,7 +18,7 @@ from crammed.files.hashes import json_hash
 from crammed.machine.device import Device, peak_memory
 from crammed.machine.energy import counters_of, metering
 from crammed.model.count import parameters
-from crammed.model.heldout import heldout_loss, loss_by_source
+from crammed.model.heldout import heldout_losses, loss_by_source
 from crammed.model.trained import TrainedModel, check_trained, trained_model
 from crammed.planning.forecast import early_end
 from crammed.planning.settling import announce
@@ -112,12 +112,13 @@ def _measure_heldout(
     with progress.task("held-out loss") as task:
         rows = rows_of_corpus(corpus, data.heldout_rows)
         model, mask = trained.model.eval(), Specials.of(corpus.tokenizer).mask
-        heldout = heldout_loss(model, rows, mask, device.torch)
+        each = rows.sources is not None
+        heldout, losses = heldout_losses(model, rows, mask, device.torch, each=each)
         if not all(map(math.isfinite, heldout.values())):
             rate = far_too_high(run.config, run.choice.follows) or "a lower optim.lr"
             words = "the model has finite weights, but no finite held-out loss"
             raise Diverged(f"{words}: train anew, in another --out, with {rate}")
-        by_source = loss_by_source(model, rows, mask, device.torch)
+        by_source = loss_by_source(rows, losses)
         task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
     done = {"u": trained.u, "update": work.updates, "tokens": work.tokens}
     run.event("heldout", **done, rows=len(rows.ids), **heldout)

@@ -21,6 +21,7 @@ from crammed.model.encoder import MaskedLM
 from crammed.model.heldout import (
     document_loss,
     heldout_loss,
+    heldout_losses,
     loss_by_position,
     loss_by_source,
 )
@@ -153,7 +154,9 @@ def test_a_document_by_itself_is_scored_as_if_it_were_all_there_is(
 def test_loss_by_position_is_of_each_eighth_of_the_row(few: tuple[MaskedLM, HeldoutRows]) -> None:
     model, rows = few
     cpu = torch.device("cpu")
-    found = loss_by_position(model, rows, MASK, cpu)
+    whole, each = heldout_losses(model, rows, MASK, cpu, each=True)
+    assert whole == heldout_loss(model, rows, MASK, cpu)
+    found = loss_by_position(rows, each)
     losses: dict[int, list[float]] = {}
     for row, places in zip(rows.ids.tolist(), masked_places(rows, 0.15), strict=True):
         ids = [MASK if p in places else row[p] for p in range(32)]
@@ -163,7 +166,8 @@ def test_loss_by_position_is_of_each_eighth_of_the_row(few: tuple[MaskedLM, Held
             losses.setdefault(place // 4, []).append(-logits[place, row[place]].item())
     assert found == [pytest.approx(np.mean(losses[part]), rel=1e-5) for part in range(8)]
     one = HeldoutRows(rows.ids[:1], 1.0)
-    assert 3 <= loss_by_position(model, one, MASK, cpu).count(None) < 8  # five masked positions
+    _, few_each = heldout_losses(model, one, MASK, cpu, each=True)
+    assert 3 <= loss_by_position(one, few_each).count(None) < 8  # five masked positions
 
 
 def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -> None:
@@ -206,9 +210,10 @@ def test_the_loss_of_each_source_is_that_of_its_own_tokens(tmp_path: Path, corpu
     rows, without = (heldout_rows(final.tokenizer, each, 50, 32) for each in (file, plain))
     assert np.array_equal(rows.ids, without.ids)
     assert heldout_loss(model, rows, MASK, cpu) == heldout_loss(model, without, MASK, cpu)
-    assert loss_by_source(model, without, MASK, cpu) == {}
+    _, each = heldout_losses(model, rows, MASK, cpu, each=True)
+    assert loss_by_source(without, each) == {}
 
-    found = loss_by_source(model, rows, MASK, cpu)
+    found = loss_by_source(rows, each)
     encoded = [[*final.tokenizer.encode(t, add_special_tokens=False).ids, SEP] for t in texts]
     stream = [name for name, ids in zip(names, encoded, strict=True) for _ in ids]
     owner = np.array(stream[: len(stream) // 32 * 32]).reshape(-1, 32)

@@ -194,7 +194,7 @@ def test_a_choice_from_a_busy_machine_stays_once_a_run_has_begun(
     tmp_path: Path, corpus: Corpus, machine: Machine
 ) -> None:
     run, machine.busy = tmp_path / "run", True
-    stopped_at("crammed.pretraining.heldout_loss", lambda: pretrained(corpus, run))
+    stopped_at("crammed.pretraining.heldout_losses", lambda: pretrained(corpus, run))
     measured, config, machine.speed = len(machine.asked), read_config(run), FAST
     pretrained(corpus, run)
     assert (len(machine.asked), read_config(run)) == (measured, config)

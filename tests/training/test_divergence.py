@@ -156,7 +156,9 @@ def test_a_model_whose_held_out_loss_is_not_finite_is_not_handed_over(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny("crammed", budget={"limit": "3updates"})
-    monkeypatch.setattr("crammed.pretraining.heldout_loss", lambda *_: {"loss@0.15": math.inf})
+    monkeypatch.setattr(
+        "crammed.pretraining.heldout_losses", lambda *_, each: ({"loss@0.15": math.inf}, {})
+    )
     with RunDir.open(tmp_path / "run", config) as run:
         with pytest.raises(Diverged, match="no finite held-out loss"):
             train_and_export(run, corpus, cpu, SILENT)

@@ -13,7 +13,7 @@ from crammed.evaluation.backbones.base import Backbone, check_length
 from crammed.model.heldout import (
     RATES,
     document_loss,
-    heldout_loss,
+    heldout_losses,
     loss_by_position,
     loss_by_source,
 )
@@ -50,13 +50,14 @@ def heldout_score(
         raise InputError(f"the tokenizer of {backbone.name} has no mask token or no separator")
     rows = cut_rows(backbone.plain_ids, backbone.sep, file, most_rows, length)
     model = backbone.masked_lm(device)
-    by_source = loss_by_source(model, rows, backbone.mask, device)
+    whole, losses = heldout_losses(model, rows, backbone.mask, device, each=True)
+    by_source = loss_by_source(rows, losses)
     return {
         "rows": len(rows.ids),
         "length": length,
         "tokens_per_character": rows.tokens_per_character,
-        **heldout_loss(model, rows, backbone.mask, device),
+        **whole,
         **document_loss(model, rows, backbone.mask, backbone.sep, device),
-        f"by_position@{RATES[0]}": loss_by_position(model, rows, backbone.mask, device),
+        f"by_position@{RATES[0]}": loss_by_position(rows, losses),
         **({"by_source": by_source} if by_source else {}),
     }

@@ -35,6 +35,8 @@ SparseLogits = Callable[[Tensor, Tensor], Tensor]
 PaddedLogits = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(ids [B, S], positions [B, N], mask [B, S], False at padding) -> logits [B, N, V]."""
 Batches = Iterator[tuple[Tensor, Tensor]]
+Losses = dict[float, NDArray[np.float32]]
+"""Rate -> the loss at each masked position of R rows, [R * N]."""
 T = TypeVar("T")
 
 
@@ -45,55 +47,56 @@ def heldout_loss(
 
     When memory runs out, the measurement at that rate restarts with half as many rows at a time.
     """
+    return heldout_losses(logits, rows, mask_id, device, each=False)[0]
+
+
+def heldout_losses(
+    logits: SparseLogits, rows: HeldoutRows, mask_id: int, device: torch.device, *, each: bool
+) -> tuple[dict[str, float], Losses]:
+    """As `heldout_loss`, and with `each` also the loss at each masked position."""
     result: dict[str, float] = {}
+    losses: Losses = {}
     batch = _rows_at_once(rows)
     for rate in RATES:
         positions = _masked_positions(rows, rate)
         batches = partial(_batches, logits, rows.ids, positions, mask_id, device)
-        total, batch = _fitting(partial(_summed, batches), batch)
+        (total, singly), batch = _fitting(partial(_summed, batches, each), batch)
         loss = total / positions.size
         result[f"loss@{rate}"] = loss
         result[f"bits_per_character@{rate}"] = loss * rows.tokens_per_character / math.log(2)
-    return result
+        if each:
+            losses[rate] = singly
+    return result, losses
 
 
-def loss_by_position(
-    logits: SparseLogits, rows: HeldoutRows, mask_id: int, device: torch.device
-) -> list[float | None]:
+def loss_by_position(rows: HeldoutRows, losses: Losses) -> list[float | None]:
     """The loss at the lower rate in each of `BINS` equal parts of a row, first to last.
 
-    Rows and masks are those of `heldout_loss`. None for a part without masked positions.
+    None for a part without masked positions.
     """
-    positions = _masked_positions(rows, RATES[0])
-    batches = partial(_batches, logits, rows.ids, positions, mask_id, device)
-    losses, _ = _fitting(partial(_one_by_one, batches), _rows_at_once(rows))
-    part = positions.flatten() * BINS // rows.ids.shape[1]
+    part = _masked_positions(rows, RATES[0]).flatten() * BINS // rows.ids.shape[1]
     counts = np.bincount(part, minlength=BINS)
-    sums = np.bincount(part, losses, minlength=BINS)
+    sums = np.bincount(part, losses[RATES[0]], minlength=BINS)
     return [total / n if n else None for total, n in zip(sums.tolist(), counts, strict=True)]
 
 
-def loss_by_source(
-    logits: SparseLogits, rows: HeldoutRows, mask_id: int, device: torch.device
-) -> dict[str, dict[str, float | None]]:
+def loss_by_source(rows: HeldoutRows, losses: Losses) -> dict[str, dict[str, float | None]]:
     """For each source, its ``tokens`` in the rows, and what `heldout_loss` gives for them alone.
 
-    Rows and masks are those of `heldout_loss`. Empty unless the rows are from several sources; a
-    loss is None if no token of its source is masked.
+    Empty unless the rows are from several sources; a loss is None if no token of its source is
+    masked.
     """
     if (sources := rows.sources) is None:
         return {}
-    count, batch = len(sources.names), _rows_at_once(rows)
+    count = len(sources.names)
     tokens = np.bincount(sources.of_tokens.ravel(), minlength=count).tolist()
     result: dict[str, dict[str, float | None]] = {
         name: {"tokens": own} for name, own in zip(sources.names, tokens, strict=True)
     }
-    for rate in RATES:
+    for rate, at_positions in losses.items():
         positions = _masked_positions(rows, rate)
-        batches = partial(_batches, logits, rows.ids, positions, mask_id, device)
-        losses, batch = _fitting(partial(_one_by_one, batches), batch)
         masked = np.take_along_axis(sources.of_tokens, positions, axis=1).ravel()
-        sums = np.bincount(masked, losses, minlength=count)
+        sums = np.bincount(masked, at_positions, minlength=count)
         means = sums / np.bincount(masked, minlength=count).clip(1)
         for number in range(count):
             loss = float(means[number]) if (masked == number).any() else None
@@ -161,20 +164,17 @@ def _batches(
 
 
 @torch.inference_mode()
-def _summed(batches: Callable[[int], Batches], batch: int) -> float:
-    """Cross-entropy summed over all positions."""
+def _summed(
+    batches: Callable[[int], Batches], each: bool, batch: int
+) -> tuple[float, NDArray[np.float32]]:
+    """Cross-entropy summed over all positions, and with `each` at each position, [R * N]."""
     total = 0.0
+    parts = [torch.empty(0)]
     for found in batches(batch):
         total += F.cross_entropy(*found, reduction="sum").item()
-    return total
-
-
-@torch.inference_mode()
-def _one_by_one(batches: Callable[[int], Batches], batch: int) -> NDArray[np.float32]:
-    """Cross-entropy at each position, [R * N]."""
-    parts = [F.cross_entropy(*found, reduction="none").cpu() for found in batches(batch)]
-    losses: NDArray[np.float32] = torch.cat(parts).numpy()
-    return losses
+        if each:
+            parts.append(F.cross_entropy(*found, reduction="none").cpu())
+    return total, torch.cat(parts).numpy()
 
 
 class _Piece(NamedTuple):
