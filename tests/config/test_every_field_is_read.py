@@ -83,6 +83,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "data.mix.temperature=2",
                 "data.clean.substring=4000",
                 "data.clean.max_characters=100000",
+                "data.clean.personal=mask",
                 f"data.clean.function={tmp_path / 'own.py'}:keep",
                 "tokenizer.kind=bpe",
                 "tokenizer.vocab_size=400",

@@ -100,6 +100,8 @@ class CleanConfig(Section):
 
     unicode: bool = True
     """Normalise text to Unicode form NFC and remove control characters."""
+    personal: Literal["keep", "mask"] = "keep"
+    """Whether words stand for e-mail and IP addresses, phone, card and account numbers."""
     min_characters: PositiveInt = 1
     max_characters: PositiveInt | None = None
     gopher: bool = False

@@ -2,6 +2,7 @@
 
 steps       the list of steps that clean one document
 unicode     one spelling of the same text
+personal    masks personal data
 gopher      Gopher's rules
 c4          C4's rules
 own         a Python function of the user's own

@@ -1,6 +1,7 @@
 """The steps that clean one document, in order.
 
 unicode     normalises spellings of the same text; changes it, never drops it
+personal    masks personal data, before any sample is kept
 empty       drops what has no text
 length      drops what has too few or too many characters
 gopher      the quality and repetition rules of Gopher
@@ -23,6 +24,7 @@ from crammed.data.preparing.cleaning.c4 import by_c4_rules
 from crammed.data.preparing.cleaning.downstream import Downstream, downstream_settings
 from crammed.data.preparing.cleaning.gopher import by_gopher_rules
 from crammed.data.preparing.cleaning.own import located, own_filter, without_folder
+from crammed.data.preparing.cleaning.personal import masked
 from crammed.data.preparing.cleaning.unicode import normalise
 
 Step = Callable[[str], str | None]
@@ -40,6 +42,7 @@ def steps_of(config: CleanConfig) -> Steps:
     """
     every: list[tuple[str, Step | None]] = [
         ("unicode", normalise if config.unicode else None),
+        ("personal", masked if config.personal == "mask" else None),
         ("empty", _unless_empty),
         ("length", _unless_out_of(config.min_characters, config.max_characters)),
         ("gopher", by_gopher_rules if config.gopher else None),

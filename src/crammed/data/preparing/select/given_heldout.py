@@ -96,7 +96,8 @@ class GivenHeldout:
             InputError: a file is missing, unreadable or of an unknown format, or all are empty.
         """
         parts = [part for source in open_sources(data) for part in source.parts]
-        steps = steps_of(CleanConfig(unicode=data.clean.unicode))
+        own = data.clean
+        steps = steps_of(CleanConfig(unicode=own.unicode, personal=own.personal))
         sizes = Counter[str]()
 
         def lines() -> Iterator[bytes]:
