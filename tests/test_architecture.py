@@ -28,6 +28,7 @@ FLOORS = (
     ("pretraining",),
     ("report",),
     ("study",),
+    ("loaded",),
     ("finetuned",),
     ("evaluation",),
     ("planning",),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import crammed
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.folder import read_outputs
@@ -25,8 +26,8 @@ from crammed.tasks.read import read_task
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import load_suite
 from crammed.terminal.progress import SILENT
+from support import command
 from support.backbones import RECIPES
-from support.command import crammed
 from support.models import untrained
 from support.text import documents, tiny
 
@@ -113,6 +114,12 @@ def test_every_kind_predicts_as_it_was_judged(
     np.testing.assert_allclose(predictor.outputs(rows), wanted, atol=1e-5)
     answers = [answer for _, answer in predictor.predict(data / "validation.jsonl")]
     assert len(answers) == len(rows)
+    model = crammed.load(data.parent / "kept", "cpu")
+    if kind == "choice":
+        with pytest.raises(InputError, match="crammed predict DIR --data FILE"):
+            model.predict(["a text"])
+    else:
+        assert model.predict(rows.texts) == answers
     if kind == "regression":
         np.testing.assert_allclose([each["predicted"] for each in answers], wanted[:, 0], atol=1e-5)
     elif kind == "tokens":
@@ -239,13 +246,13 @@ def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
         here / "classification.yaml",
     ]
     words += ["--data", data, "--out", here / "kept", "--protocol", here / "protocol.yaml"]
-    done = crammed(*words, "--seeds", "1", "--no-untrained", cwd=here)
+    done = command.crammed(*words, "--seeds", "1", "--no-untrained", cwd=here)
     assert "crammed predict" in done.stdout, done.stderr
     with (here / "new.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["text", "id"], ["the garden", 7], ["=a harbour", 8]])
-    said = crammed("predict", here / "kept", "--data", here / "new.csv").stdout.splitlines()
+    said = command.crammed("predict", here / "kept", "--data", here / "new.csv").stdout.splitlines()
     assert [json.loads(line)["id"] for line in said] == ["7", "8"]
-    crammed("predict", here / "kept", "--data", here / "new.csv", "--out", here / "out.csv")
+    command.crammed("predict", here / "kept", "--data", here / "new.csv", "--out", here / "out.csv")
     with (here / "out.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [line["predicted"] for line in table] == [json.loads(each)["predicted"] for each in said]
@@ -253,11 +260,13 @@ def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
         ("no.csv", f"error: no such file: {here / 'no.csv'}"),
         ("kept", "is of no known format: name a file that ends in .jsonl, .csv"),
     ):
-        refused = crammed("predict", here / "kept", "--data", here / name)
+        refused = command.crammed("predict", here / "kept", "--data", here / name)
         assert message in refused.stderr
         assert refused.returncode == 2
     (here / "bad.jsonl").write_text('{"txt": "a"}\n')
-    refused = crammed("predict", here / "kept", "--data", here / "bad.jsonl")
+    refused = command.crammed("predict", here / "kept", "--data", here / "bad.jsonl")
     assert "bad.jsonl, line 1: no column 'text'" in refused.stderr
-    refused = crammed("predict", here / "kept", "--data", here / "new.csv", "--out", "out.txt")
+    refused = command.crammed(
+        "predict", here / "kept", "--data", here / "new.csv", "--out", "out.txt"
+    )
     assert "out.txt must end in .jsonl or .csv" in refused.stderr

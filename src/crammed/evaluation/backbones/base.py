@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,8 @@ class Backbone(Protocol):
     """Id of the mask token, if there is one."""
     sep: int | None
     """Id of the token that ends a sentence, if there is one."""
+    tokenizer: Any
+    """A `tokenizers.Tokenizer`, or a tokenizer of transformers."""
     specials: frozenset[int]
     """Ids of the special tokens, without the unknown token, which stands for text."""
 
@@ -61,6 +63,14 @@ class Backbone(Protocol):
 
     def plain_ids(self, text: str) -> Sequence[int]:
         """Token ids of a text of any length, without special tokens."""
+        ...
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text that token ids stand for, special tokens included."""
+        ...
+
+    def encoder(self) -> nn.Module:
+        """The pretrained encoder, on the CPU: (ids, mask, types) -> hidden states [B, S, D]."""
         ...
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:

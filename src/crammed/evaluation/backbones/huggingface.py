@@ -54,7 +54,7 @@ class HuggingFaceBackbone:
             self._config = transformers.AutoConfig.from_pretrained(folder, **self._trust)
         check_tokenizer_files(folder)
         with loading(name, "tokenizer"):
-            self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **self._trust)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **self._trust)
         base, lost = self._load("AutoModel")
         if lost := {key for key in lost if "pooler" not in key}:
             raise InputError(
@@ -65,15 +65,15 @@ class HuggingFaceBackbone:
         self.max_length = self._longest(base)
         with loading(name, "tokenizer"):  # transformers looks up special tokens only here
             self._check_tokenizer(base)
-            self.pad: int = self._tokenizer.pad_token_id
-            self.mask: int | None = self._tokenizer.mask_token_id
-            self.sep: int | None = self._tokenizer.sep_token_id
-            specials = frozenset(self._tokenizer.all_special_ids)
-            typed = "token_type_ids" in self._tokenizer.model_input_names
+            self.pad: int = self.tokenizer.pad_token_id
+            self.mask: int | None = self.tokenizer.mask_token_id
+            self.sep: int | None = self.tokenizer.sep_token_id
+            specials = frozenset(self.tokenizer.all_special_ids)
+            typed = "token_type_ids" in self.tokenizer.model_input_names
         if self.sep is None:
-            self.sep = self._tokenizer.eos_token_id
-        self.specials = specials - {self._tokenizer.unk_token_id}
-        self._library: Tokenizer | None = getattr(self._tokenizer, "backend_tokenizer", None)
+            self.sep = self.tokenizer.eos_token_id
+        self.specials = specials - {self.tokenizer.unk_token_id}
+        self._library: Tokenizer | None = getattr(self.tokenizer, "backend_tokenizer", None)
         if self._library is not None:
             self._library.no_truncation()
             self._library.no_padding()
@@ -90,7 +90,7 @@ class HuggingFaceBackbone:
     def _tokenized(self, texts: Sequence[Texts], max_length: int, words: bool) -> Tokenized:
         if self._library is None:
             return by_python(
-                self._tokenizer, texts, max_length, types=self._types, words=words, filler=self.pad
+                self.tokenizer, texts, max_length, types=self._types, words=words, filler=self.pad
             )
         return by_library(
             self._library,
@@ -99,14 +99,20 @@ class HuggingFaceBackbone:
             types=self._types,
             words=words,
             filler=self.pad,
-            unknown=self._tokenizer.unk_token,
+            unknown=self.tokenizer.unk_token,
         )
 
     def plain_ids(self, text: str) -> Sequence[int]:
         if self._library is None:
-            return plain_ids(self._tokenizer, text)
+            return plain_ids(self.tokenizer, text)
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
         return ids
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def encoder(self) -> nn.Module:
+        return _Wrapped(self._load("AutoModel")[0].eval(), "last_hidden_state")
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
         import transformers
@@ -122,7 +128,7 @@ class HuggingFaceBackbone:
                 self._kept[kind] = self._pretrained(kind)
             result = model.load_state_dict(self._kept[kind], strict=False)
             assert not result.unexpected_keys, result
-        return _Classifier(model.train())
+        return _Wrapped(model.train())
 
     def finetuned(self, *, every_token: bool) -> nn.Module:
         """The classifier in the folder, in evaluation mode; called like that of `classifier`.
@@ -133,7 +139,7 @@ class HuggingFaceBackbone:
         model, lost = self._load(_classifier_class(every_token))
         if lost:
             raise InputError(f"{self.name} is not fine-tuned: its weights lack {_some(lost)}")
-        return _Classifier(model.eval())
+        return _Wrapped(model.eval())
 
     def _pretrained(self, kind: str) -> dict[str, Tensor]:
         """The weights that a class loads from the folder, except a classifier's last layer."""
@@ -176,7 +182,7 @@ class HuggingFaceBackbone:
     def _longest(self, base: nn.Module) -> int:
         """The lowest limit that tokenizer, configuration or position table imposes."""
         known = [
-            self._tokenizer.model_max_length,
+            self.tokenizer.model_max_length,
             getattr(self._config, "max_position_embeddings", None),
         ]
         for key, module in base.named_modules():
@@ -188,10 +194,10 @@ class HuggingFaceBackbone:
         return min(sane, default=_DEFAULT_LENGTH)
 
     def _check_tokenizer(self, base: Any) -> None:
-        vocabulary = set(self._tokenizer.get_vocab().values())
-        if not vocabulary - set(self._tokenizer.all_special_ids):
+        vocabulary = set(self.tokenizer.get_vocab().values())
+        if not vocabulary - set(self.tokenizer.all_special_ids):
             raise InputError(f"{self._folder} holds no tokenizer (such as tokenizer.json)")
-        if self._tokenizer.pad_token_id is None:
+        if self.tokenizer.pad_token_id is None:
             raise InputError(
                 f"the tokenizer of {self.name} has no padding token: set pad_token in its "
                 "tokenizer_config.json"
@@ -202,7 +208,7 @@ class HuggingFaceBackbone:
                 f"the tokenizer of {self.name} has ids up to {max(vocabulary)}, but the model has "
                 f"only {rows} embeddings: they do not belong together"
             )
-        library = getattr(self._tokenizer, "backend_tokenizer", None)
+        library = getattr(self.tokenizer, "backend_tokenizer", None)
         if library is not None:
             check_frame(library, rows, f"the tokenizer of {self.name}")
 
@@ -215,20 +221,22 @@ WRAPPED = "model"
 """Begins the names of the weights of a classifier of transformers in one of `classifier`."""
 
 
-class _Classifier(nn.Module):
-    """A transformers classifier with the call signature of ours."""
+class _Wrapped(nn.Module):
+    """A transformers model with the call signature of ours, which returns one of its outputs."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, output: str = "logits") -> None:
         super().__init__()
         self.model = model
+        self._output = output
 
     def forward(
         self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
         given = torch.ones_like(ids) if mask is None else mask.long()
         extra = {} if types is None else {"token_type_ids": types}
-        logits: Tensor = self.model(input_ids=ids, attention_mask=given, **extra).logits
-        return logits
+        outputs = self.model(input_ids=ids, attention_mask=given, **extra)
+        wanted: Tensor = getattr(outputs, self._output)
+        return wanted
 
 
 def classifier_of(model: nn.Module) -> Any:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
 from crammed.evaluation.backbones.tokens import Tokenized, by_library
 from crammed.model.count import parameters
-from crammed.model.encoder import SequenceClassifier, TokenClassifier, initialise
+from crammed.model.encoder import Encoder, SequenceClassifier, TokenClassifier, initialise
 from crammed.model.trained import TrainedModel, load_trained
 from crammed.tasks.rows import Texts
 
@@ -46,6 +46,7 @@ class RunBackbone:
         self.sep: int | None = specials.sep
         self.specials = frozenset(specials.ids) - {specials.unk}
         self._unknown = specials.names(final.tokenizer)["unk"]
+        self.tokenizer = final.tokenizer
         self._final = final
         self._config = final.config.model_copy(update={"dropout": dropout})
 
@@ -57,7 +58,7 @@ class RunBackbone:
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
         check_length(max_length, self)
         return by_library(
-            self._final.tokenizer,
+            self.tokenizer,
             texts,
             max_length,
             types=self._config.token_types > 1,
@@ -67,8 +68,14 @@ class RunBackbone:
         )
 
     def plain_ids(self, text: str) -> Sequence[int]:
-        ids: list[int] = self._final.tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def encoder(self) -> nn.Module:
+        return _Encoder(self._final.masked_lm(torch.device("cpu")).encoder)
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
         kind = TokenClassifier if every_token else SequenceClassifier
@@ -84,3 +91,15 @@ class RunBackbone:
 
     def masked_lm(self, device: torch.device) -> SparseMaskedLM:
         return self._final.masked_lm(device)
+
+
+class _Encoder(nn.Module):
+    """An encoder of ours, called as evaluation calls any."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
+        hidden: Tensor = self.encoder(ids, types=types, mask=mask)
+        return hidden

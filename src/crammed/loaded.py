@@ -1,0 +1,162 @@
+"""A trained or fine-tuned model in Python: `crammed.load`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from crammed.config import ComputeConfig
+from crammed.errors import InputError
+from crammed.evaluation.backbones.base import Backbone
+from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.finetuning.batches import EncodedSplit
+from crammed.evaluation.finetuning.engine import Numerics, predict
+from crammed.finetuned.folder import DESCRIPTION
+from crammed.finetuned.prediction import Predictor
+from crammed.machine.device import choose_device
+from crammed.tasks.rows import Rows, Texts
+
+Text = str | Sequence[str]
+"""A text; two texts or, for tasks that label words, words."""
+
+
+def load(path: str | Path, device: str = "auto", *, trust_remote_code: bool = False) -> Model:
+    """Open a run, a Hugging Face encoder, or a model that ``crammed finetune`` kept.
+
+    Args:
+        path: a run directory, a Hugging Face folder, or a name on the hub.
+        device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        trust_remote_code: allow Python code that comes with a Hugging Face model.
+
+    Raises:
+        InputError: there is no such model, or a part of it is missing or damaged.
+    """
+    spec = BackboneSpec(str(path), 0.0, trust_remote_code)
+    return Model(Path(path), spec, spec.load(), ComputeConfig.model_validate({"device": device}))
+
+
+@dataclass(frozen=True)
+class Model:
+    """An encoder on a device.
+
+    Attributes:
+        backbone: the encoder with its tokenizer, as evaluation uses it.
+    """
+
+    path: Path
+    spec: BackboneSpec
+    backbone: Backbone
+    compute: ComputeConfig
+
+    def encode(self, texts: Sequence[Text], max_length: int | None = None) -> NDArray[np.float32]:
+        """The mean of the hidden states of each text's tokens, [N, D].
+
+        Args:
+            max_length: truncates texts at this many tokens; None is the model's limit.
+        """
+        if not len(texts):
+            return np.empty((0, self.backbone.width or 0), np.float32)
+        length = max_length or self.backbone.max_length
+        tokens = self.backbone.tokenize([*map(_texts, texts)], length, words=False)
+        labels = np.zeros(len(texts), np.float32)
+        rows = EncodedSplit(tokens, labels, 1, self.backbone.pad, self.device)
+        return predict(_Mean(self.model), rows, self._numerics)
+
+    def fill(self, text: str, count: int = 5) -> list[list[tuple[str, float]]]:
+        """The likeliest tokens for each gap in a text, with their probabilities, best first.
+
+        Args:
+            text: with the tokenizer's mask token, such as ``[MASK]``, in each gap.
+
+        Raises:
+            InputError: the text has no gap, or the model has no masked-language-model head.
+        """
+        backbone = self.backbone
+        ids = backbone.tokenize([(text,)], backbone.max_length, words=False).ids.astype(np.int64)
+        gaps = np.flatnonzero(ids == backbone.mask)
+        if not len(gaps):
+            raise InputError(f"the text has no gap: write {self._mask} where a word is missing")
+        device = self.device
+        with torch.inference_mode():
+            row, at = (torch.from_numpy(each)[None].to(device) for each in (ids, gaps))
+            logits = self._masked_lm(row, at)[0].float().cpu()
+        best = logits.softmax(-1).topk(min(count, logits.shape[-1]))
+        return [
+            [(backbone.text_of([number]), p) for number, p in zip(numbers, shares, strict=True)]
+            for numbers, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def predict(self, texts: Sequence[Text]) -> list[dict[str, Any]]:
+        """What a fine-tuned model says of each text; see `Predictor.answers`.
+
+        Raises:
+            InputError: the model is not one that `crammed finetune` kept, or it rates answers,
+                which `crammed predict` reads from a file.
+        """
+        predictor = self._predictor
+        if predictor.description.task.kind == "choice":
+            raise InputError("a model of kind choice takes a file: crammed predict DIR --data FILE")
+        rows = [_texts(each) for each in texts]
+        labels = np.zeros(len(rows), np.float32)
+        return list(predictor.answers(Rows(rows, labels))) if rows else []
+
+    @property
+    def tokenizer(self) -> Any:
+        """A run's `tokenizers.Tokenizer`, or the tokenizer of a Hugging Face model."""
+        return self.backbone.tokenizer
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The encoder on its device: (ids [B, S], mask, types) -> hidden states [B, S, D]."""
+        return self.backbone.encoder().to(self.device).eval()
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._numerics.device
+
+    @cached_property
+    def _numerics(self) -> Numerics:
+        return Numerics.on(choose_device(self.compute))
+
+    @cached_property
+    def _masked_lm(self) -> Any:
+        return self.backbone.masked_lm(self.device)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        if not (self.path / DESCRIPTION).exists():
+            raise InputError(f"{self.path} is not fine-tuned: make a model with crammed finetune")
+        return Predictor.load(
+            self.path, self.compute, trust_remote_code=self.spec.trust_remote_code
+        )
+
+    @property
+    def _mask(self) -> str:
+        known = self.backbone.mask
+        return "[MASK]" if known is None else self.backbone.text_of([known])
+
+
+class _Mean(nn.Module):
+    """Hidden states to their mean over the tokens of each row."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
+        hidden: Tensor = self.encoder(ids, mask, types).float()
+        kept = mask[..., None]
+        return torch.where(kept, hidden, 0.0).sum(1) / kept.sum(1)
+
+
+def _texts(text: Text) -> Texts:
+    return (text,) if isinstance(text, str) else tuple(text)

@@ -1,0 +1,80 @@
+"""Models in Python: `crammed.load`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import crammed
+from crammed.errors import InputError
+from support.backbones import RECIPES
+from support.models import FAMILIES
+
+TEXTS = ["the red fox", "my neighbour repairs seven lanterns under the bridge", "a"]
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
+def test_a_text_is_the_mean_of_its_tokens(model_folders: dict[str, Path], name: str) -> None:
+    model = crammed.load(model_folders[name], "cpu")
+    for limit in (model.backbone.max_length, 4):
+        vectors = model.encode(TEXTS, limit)
+        assert vectors.shape == (len(TEXTS), model.backbone.width)
+        for text, vector in zip(TEXTS, vectors, strict=True):  # each by itself, without padding
+            ids = model.backbone.tokenize([(text,)], limit, words=False).ids
+            row = torch.from_numpy(ids.astype(np.int64))[None]
+            with torch.inference_mode():
+                hidden = model.model(row, torch.ones_like(row, dtype=torch.bool), None)
+            np.testing.assert_allclose(vector, hidden[0].mean(0), atol=1e-4)
+    assert model.encode([]).shape == (0, model.backbone.width)
+
+
+@pytest.mark.parametrize("name", ["crammed", "crammed-2022", "roberta"])
+def test_gaps_are_filled_as_the_model_says(model_folders: dict[str, Path], name: str) -> None:
+    model = crammed.load(model_folders[name], "cpu")
+    assert model.backbone.mask is not None
+    mask = model.backbone.text_of([model.backbone.mask]).strip()
+    gaps = model.fill(f"the {mask} fox {mask}", count=3)
+    assert [len(gap) for gap in gaps] == [3, 3]
+    ids = model.backbone.tokenize([(f"the {mask} fox {mask}",)], 32, words=False).ids
+    row = torch.from_numpy(ids.astype(np.int64))[None]
+    places = torch.arange(row.shape[1])[None]
+    with torch.inference_mode():
+        logits = model.backbone.masked_lm(torch.device("cpu"))(row, places)[0].softmax(-1)
+    for place, gap in zip(np.flatnonzero(ids == model.backbone.mask), gaps, strict=True):
+        best = logits[place].topk(3)
+        assert [p for _, p in gap] == pytest.approx(best.values.tolist(), abs=1e-6)
+        assert [text for text, _ in gap] == [
+            model.backbone.text_of([number]) for number in best.indices.tolist()
+        ]
+    with pytest.raises(InputError, match="the text has no gap: write"):
+        model.fill("no gap here")
+
+
+def test_the_page_is_true(
+    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every Python block of the page runs, and what it says of a value is so."""
+    page = (Path(__file__).parent.parent / "docs" / "python.md").read_text("utf-8")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(model_folders["crammed"], target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    values: dict[str, object] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 2
+    for block in blocks:
+        if "classifier" not in block:  # tests of fine-tuned models run that one
+            exec(compile(block, "docs/python.md", "exec"), values)
+    assert values["vectors"].shape[0] == 2  # type: ignore[attr-defined]
+
+
+def test_what_is_not_there(model_folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="neither a finished run"):
+        crammed.load(tmp_path)
+    with pytest.raises(InputError, match="is not fine-tuned: make a model with crammed finetune"):
+        crammed.load(model_folders["crammed"]).predict(["a text"])
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        crammed.lod  # noqa: B018
