@@ -1,6 +1,7 @@
-"""Arrow arrays made from buffers.
+"""Arrow arrays made from buffers, and numpy arrays of theirs.
 
-`pyarrow.array` would import pandas where that is installed, which takes each worker half a second.
+`pyarrow.array`, `pyarrow.scalar` and `to_numpy` would import pandas where that is installed, which
+takes each process half a second and 40 MB.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ def integers(values: NDArray[np.int64]) -> pa.Int64Array:
     """An array of integers, which shares their memory."""
     values = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def numbers_in(array: pa.Array) -> NDArray[Any]:
+    """The numbers or truth values in an array without nulls, read-only."""
+    if pa.types.is_boolean(array.type):
+        return np.from_dlpack(array.cast(pa.uint8())).view(np.bool_)
+    return np.from_dlpack(array)
 
 
 def one_array(chunked: pa.ChunkedArray) -> Any:

@@ -51,6 +51,11 @@ def shard_file(shard: Path, name: str) -> Path:
     return shard.with_name(f"{shard.name}.{name}")
 
 
+def block_path(folder: Path, number: int) -> Path:
+    """The path of a block in the folder of what is read together."""
+    return folder / f"{number:05d}"
+
+
 # ---- stages
 
 
@@ -105,13 +110,18 @@ def finish_stage(shard: Path, stage: str, result: Result, files: Iterable[str]) 
 # ---- cleaned documents
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Slice:
-    """The documents numbered start to end - 1 of a block."""
+    """The documents numbered start to end - 1 of a block, given by its folder and its number."""
 
-    block: Path
+    folder: Path
+    number: int
     start: int
     end: int
+
+    @property
+    def block(self) -> Path:
+        return block_path(self.folder, self.number)
 
     def __len__(self) -> int:
         return self.end - self.start

@@ -142,8 +142,14 @@ def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write only the array's bytes; numpy's own writer does not report a full disk."""
+    write_arrays(path, [array])
+
+
+def write_arrays(path: Path, arrays: Iterable[NDArray[Any]]) -> None:
+    """Write the bytes of arrays one after the other, as `write_array` does."""
     with disk_faults(path), open_new(path) as file:
-        file.write(np.ascontiguousarray(array).data)
+        for array in arrays:
+            file.write(np.ascontiguousarray(array).data)
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:

@@ -7,6 +7,7 @@ file and, if possible, the line or row.
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -118,7 +119,7 @@ def format_of(path: Path) -> str | None:
     suffix = _OTHER_SUFFIXES.get(suffix, suffix)
     if suffix in BINARY and inner != path and suffix != ".tar":
         return None  # compressed internally, never as a whole
-    return suffix if suffix in READERS else None
+    return sys.intern(suffix) if suffix in READERS else None  # one string for all files
 
 
 def has_suffix(path: Path) -> bool:

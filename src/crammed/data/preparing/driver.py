@@ -10,12 +10,13 @@ Everything is made in another folder, and the corpus appears in its place once i
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
@@ -40,9 +41,10 @@ from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.ingest import read_and_clean
 from crammed.data.preparing.read.source import Source, describe_reading, open_sources
 from crammed.data.preparing.select.counting_job import all_counts
+from crammed.data.preparing.select.duplicates import marked_digests, write_listing
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.heldout_copies import without_copies, write_heldout_runs
-from crammed.data.preparing.select.known import selected_documents, write_known
+from crammed.data.preparing.select.known import write_known
 from crammed.data.preparing.select.mixing import mix_sources
 from crammed.data.preparing.select.selection import Selection, expected_tokens, select_documents
 from crammed.data.preparing.select.selection_job import (
@@ -59,7 +61,7 @@ from crammed.data.statistics import Statistics
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.losses import remarks
 from crammed.data.tokenization.named import named_tokenizer
-from crammed.data.tokenization.tokenizer import to_json, vocabulary_size
+from crammed.data.tokenization.tokenizer import to_json
 from crammed.data.tokenization.training import (
     train_from_texts,
     train_from_words,
@@ -139,11 +141,20 @@ class _SelectedShard:
         return PackPart(self.cleaned.slices, self.out, self.cleaned.source.name, self.selection)
 
 
-def _selected_shards(text: CleanedText, selection: Selection, made: Path) -> list[_SelectedShard]:
-    return [
-        _SelectedShard(shard, chosen, made / f"{number:05d}")
-        for number, (shard, chosen) in enumerate(zip(text.shards, selection.shards, strict=True))
-    ]
+@dataclass(frozen=True)
+class _SelectedShards(Sequence[_SelectedShard]):
+    """All shards, each put together when it is asked for: there may be many."""
+
+    text: CleanedText
+    selection: Selection
+    made: Path
+
+    def __len__(self) -> int:
+        return len(self.text.shards)
+
+    def __getitem__(self, number: int) -> _SelectedShard:  # type: ignore[override]
+        shard, chosen = self.text.shards[number], self.selection.shards[number]
+        return _SelectedShard(shard, chosen, self.made / f"{number:05d}")
 
 
 @dataclass(frozen=True)
@@ -197,7 +208,7 @@ class _Preparation:
                 return
             shutil.rmtree(made)
         corpus.mkdir(parents=True, exist_ok=True)
-        shards = _selected_shards(text, selection, made)
+        shards = _SelectedShards(text, selection, made)
         if self.data.heldout_copies == "keep":
             characters = self._select(shards, chunked)
         else:
@@ -208,7 +219,7 @@ class _Preparation:
                 write_heldout_runs(runs, text.shards, selection)
             before = self._select(shards, chunked, runs)
             selection = without_copies(selection, text.shards, [each.out for each in shards], runs)
-            shards = _selected_shards(text, selection, made)
+            shards = _SelectedShards(text, selection, made)
             pairs = zip(shards, before, strict=True)
             characters = [characters_left(s.out, s.selection, n) for s, n in pairs]
             if not sum(characters):
@@ -219,17 +230,18 @@ class _Preparation:
         mixed = mix_sources(text, selection, characters, self.data.mix, self.engine)
         for line in mixed.description:
             self.progress.line(f"mix  {line}")
-        shards = _selected_shards(text, mixed.selection, made)
+        shards = _SelectedShards(text, mixed.selection, made)
         self._write_heldout(corpus, shards, mixed.selection)
         tokenizer = self._tokenizer(corpus, supplied, shards, chunked)
-        packed, outs, statistics = self._pack(corpus, shards, chunked, characters, mixed.repeats)
-        left_out = pack_tails(
-            corpus, outs, packed, self.data.row_length, vocabulary_size(tokenizer)
+        packed, left_out, statistics = self._pack(
+            corpus, shards, chunked, characters, mixed.repeats
         )
         self._store_orders(corpus, tokenizer, statistics)
         results = StageResults(text, mixed, tokenizer, packed, statistics, left_out, self.given)
         if self.data.clean.exact:
-            write_known(corpus, selected_documents(text.shards, mixed.selection.shards))
+            in_rows = np.concatenate([each.repeats > 0 for each in mixed.selection.shards])
+            listing = write_listing(made, text.blocks)
+            write_known(corpus, marked_digests(self.engine, listing, in_rows, made))
         write_manifest(corpus, self.data, self.tokenizer_config, results)
         sync_all(corpus.iterdir())
         write_text(publishing, "")
@@ -257,7 +269,7 @@ class _Preparation:
         self,
         label: str,
         function: Callable[[Item], Result],
-        jobs: Sequence[Item],
+        jobs: Iterable[Item],
         sizes: Sequence[int],
         unit: str = "characters",
     ) -> Iterator[Result]:
@@ -274,7 +286,7 @@ class _Preparation:
     ) -> list[int]:
         """Select from all shards; returns the number of characters to pack from each."""
         several = len({shard.cleaned.source.name for shard in shards}) > 1
-        jobs = [
+        jobs = (
             SelectJob(
                 shard=shard.cleaned.slices,
                 out=shard.out,
@@ -284,7 +296,7 @@ class _Preparation:
                 source=shard.cleaned.source.name if several else None,
             )
             for shard in shards
-        ]
+        )
         sizes = [each.cleaned.characters for each in shards]
         selected = self._on_all("selecting", select_shard, jobs, sizes)
         characters = [each.characters for each in selected]
@@ -330,7 +342,7 @@ class _Preparation:
 
         with self.progress.task("training the tokenizer"):
             if chunked:
-                pairs = [(shard.out, shard.selection) for shard in shards]
+                pairs = ((shard.out, shard.selection) for shard in shards)
                 counts = all_counts(self.engine, pairs, shards[0].out.parent)
                 return train_from_words(counts, self.tokenizer_config)
             return train_from_texts(texts, self.tokenizer_config)
@@ -342,17 +354,17 @@ class _Preparation:
         chunked: bool,
         characters: Sequence[int],
         repeated: bool,
-    ) -> tuple[list[Packed], list[Path], Statistics]:
+    ) -> tuple[list[Packed], int, Statistics]:
         """Pack all shards.
 
         Args:
             repeated: whether some documents are packed more than once.
 
         Returns:
-            The results, the path of the stage's files for each, and the statistics of all.
+            The results, the number of tokens left over, and the statistics of all.
         """
         groups = packing_groups(characters, repeated)
-        jobs = [
+        jobs = (
             PackJob(
                 parts=tuple(shards[number].part for number in numbers),
                 rows=corpus / f"rows-{place:05d}.bin",
@@ -364,18 +376,19 @@ class _Preparation:
                 most_tokens_per_character=self.data.clean.max_tokens_per_character,
             )
             for place, numbers in enumerate(groups)
-        ]
+        )
         sizes = [sum(characters[number] for number in numbers) for numbers in groups]
         packed: list[Packed] = []
         statistics: Statistics | None = None
-        for job, result in zip(
-            jobs, self._on_all("tokenizing", pack_shards, jobs, sizes), strict=True
-        ):
-            own = statistics_of(job.out, result)
+        results = self._on_all("tokenizing", pack_shards, jobs, sizes)
+        for numbers, result in zip(groups, results, strict=True):
+            own = statistics_of(shards[numbers[0]].out, result)
             statistics = own if statistics is None else Statistics.merge((statistics, own))
             packed.append(replace(result, statistics={}))
         assert statistics is not None
-        return packed, [job.out for job in jobs], statistics
+        outs = (shards[numbers[0]].out for numbers in groups)
+        size = len(statistics.token_counts)
+        return packed, pack_tails(corpus, outs, packed, self.data.row_length, size), statistics
 
     def _store_orders(self, corpus: Path, tokenizer: Tokenizer, statistics: Statistics) -> None:
         def score(jobs: Sequence[order.ScoreJob]) -> Iterator[order.Scores]:

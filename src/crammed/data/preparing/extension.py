@@ -155,7 +155,7 @@ def _join(base: Corpus, new: Corpus, out: Path, engine: Engine) -> None:
         write_gzip(out / PARTS, (json.dumps(part).encode() + b"\n" for part in parts))
     documents = [known.known_documents(each) for each in (base, new)]
     if documents[0] is not None and documents[1] is not None:
-        known.write_known(out, np.concatenate([documents[0], documents[1]]))
+        known.write_known(out, [np.concatenate([documents[0], documents[1]])])
     counts = _token_counts(base) + _token_counts(new)
     names: list[Ordering] = [name for name in get_args(Ordering) if name in base.orders]
     order.store(

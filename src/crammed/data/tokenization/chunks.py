@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from crammed.columns import strings_of
+from crammed.columns import numbers_in, strings_of
 from crammed.errors import InputError
 
 WHITE_SPACE = " \t\n\r"
@@ -83,10 +83,12 @@ class Known:
         coded = texts.dictionary_encode()
         found = pc.index_in(coded.dictionary, value_set=self._known)
         new = coded.dictionary.filter(found.is_null())
-        numbers = found.fill_null(-1).to_numpy().copy()
-        numbers[numbers < 0] = np.arange(len(self), len(self) + len(new), dtype=np.int32)
+        is_new = numbers_in(found.is_null())
+        numbers = np.empty(len(found), np.int32)
+        numbers[~is_new] = numbers_in(found.drop_null())
+        numbers[is_new] = np.arange(len(self), len(self) + len(new))
         self._known = pa.concat_arrays([self._known, new])
-        return numbers[coded.indices.to_numpy()], new
+        return numbers[numbers_in(coded.indices)], new
 
 
 def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:
@@ -113,7 +115,7 @@ def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:
     chunks = pa.Array.from_buffers(
         pa.string(), len(starts) - 1, [None, pa.py_buffer(starts), characters]
     ).dictionary_encode()
-    codes = np.asarray(chunks.indices)
+    codes = numbers_in(chunks.indices)
     return ChunkedText(
         distinct=chunks.dictionary,
         counts=np.bincount(codes, minlength=len(chunks.dictionary)),

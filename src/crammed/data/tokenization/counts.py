@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from crammed.columns import integers, numbers_in, one_array
 
 MOST_CHUNKS = 4_000_000
 """A sum of more chunks than this loses the rarest."""
@@ -17,10 +19,12 @@ def sum_counts(tables: Sequence[pa.Table]) -> pa.Table:
     Args:
         tables: with the columns ``chunk`` (text) and ``count`` (int64).
     """
-    groups = pa.concat_tables(tables).group_by("chunk", use_threads=False)
-    merged = groups.aggregate([("count", "sum")]).rename_columns({"count_sum": "count"})
-    least = 2
-    while merged.num_rows > MOST_CHUNKS:
-        merged = merged.filter(pc.greater_equal(merged["count"], least))
+    together = pa.concat_tables(tables)
+    coded = one_array(together["chunk"]).dictionary_encode()
+    each = numbers_in(one_array(together["count"]))
+    counts = np.bincount(numbers_in(coded.indices), each, len(coded.dictionary)).astype(np.int64)
+    least = 1
+    while np.count_nonzero(counts >= least) > MOST_CHUNKS:
         least += 1
-    return merged
+    merged = pa.Table.from_arrays([coded.dictionary, integers(counts)], ["chunk", "count"])
+    return merged if least == 1 else merged.take(integers(np.flatnonzero(counts >= least)))

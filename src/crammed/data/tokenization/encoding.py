@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from crammed.columns import numbers_in
 from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known
 from crammed.data.tokenization.tokenizer import NOT_ASCII, vocabulary_size
 
@@ -93,7 +94,7 @@ class CorpusTokenizer:
         pieces = np.concatenate([np.asarray(ids, np.uint32) for ids in found])
         separators = np.flatnonzero(pieces == self._separator)
         ends = (separators - np.arange(len(separators))).astype(np.int32)
-        is_plain = plain.to_numpy(zero_copy_only=False)
+        is_plain = numbers_in(plain)
         in_order = np.argsort(np.argsort(~is_plain, kind="stable"), kind="stable")
         lengths = np.diff(ends, prepend=np.int32(0))
         begins = (ends - lengths + len(self._pieces)).astype(np.int32)

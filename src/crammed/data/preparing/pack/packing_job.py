@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -70,7 +70,7 @@ class PackJob:
         return self.parts[0].out
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Packed:
     """The result of packing some shards.
 
@@ -268,7 +268,7 @@ def _load_tokenizer(file: Path) -> tuple[CorpusTokenizer, Specials]:
 
 
 def pack_tails(
-    corpus: Path, outs: Sequence[Path], packed: Sequence[Packed], row_length: int, vocab_size: int
+    corpus: Path, outs: Iterable[Path], packed: Sequence[Packed], row_length: int, vocab_size: int
 ) -> int:
     """Write rows made of the files' tails, and return the number of tokens left over.
 
@@ -280,5 +280,5 @@ def pack_tails(
     tails = np.concatenate([load(out, "tail.npy") for out in outs])
     if len(tails) < row_length and not any(each.rows for each in packed):
         raise InputError(f"too little text: {len(tails)} tokens do not fill a row of {row_length}")
-    rows = corpus / f"rows-{len(outs):05d}.bin"
+    rows = corpus / f"rows-{len(packed):05d}.bin"
     return len(write_rows(rows, tails, row_length, token_dtype(vocab_size)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -17,10 +17,10 @@ from crammed.data.preparing.read.cleaning_job import (
     changed_of,
     raw_documents,
 )
-from crammed.data.preparing.read.reading_job import Lost, Reading, block_path
+from crammed.data.preparing.read.reading_job import Lost, Reading
 from crammed.data.preparing.read.source import Source
 from crammed.data.samples import Sample, sample
-from crammed.data.shards import Slice, Slices, load
+from crammed.data.shards import Slice, Slices, block_path, load
 from crammed.errors import InputError
 
 MOST_SAMPLES = 20
@@ -66,24 +66,30 @@ class ReadBlocks:
         return sum(block.read_characters for block in self.cleaned)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Block:
     """A block whose first `documents` documents are used.
 
     Attributes:
+        folder, number: where it is.
         source: place of its source.
         first: number of its first document, counted over all blocks.
         content: hash of all of its documents.
     """
 
-    path: Path
+    folder: Path
+    number: int
     source: int
     first: int
     documents: int
     content: str
 
+    @property
+    def path(self) -> Path:
+        return block_path(self.folder, self.number)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """About 16 million characters of one source."""
 
@@ -130,8 +136,7 @@ class CleanedText:
         for place, source in enumerate(sources):
             used = text._within_limit(source, by_source.get(place, []))
             for _, run in groupby(used, lambda one: one[0].run):
-                blocks = [(block_path(one.folder, n), block) for one, n, block in run]
-                text.shards += text._cut(place, blocks)
+                text.shards += text._cut(place, run)
         return text
 
     def _within_limit(
@@ -175,21 +180,25 @@ class CleanedText:
     def _sample(self, source: Source, block: Cleaned, what: str) -> None:
         self.samples += [sample(what, source.name, text) for text in block.samples[what]]
 
-    def _cut(self, place: int, blocks: Sequence[tuple[Path, Cleaned]]) -> Iterator[Shard]:
+    def _cut(
+        self, place: int, blocks: Iterable[tuple[ReadBlocks, int, Cleaned]]
+    ) -> Iterator[Shard]:
         """Cut a run of blocks after every 16 million characters, counted before cleaning."""
         source = self.sources[place]
         gathered: list[Slice] = []
         waiting = characters = 0
-        for path, block in blocks:
+        for read, number, block in blocks:
+            folder = read.folder
             first = self.blocks[-1].first + self.blocks[-1].documents if self.blocks else 0
-            self.blocks.append(Block(path, place, first, block.documents, block.content))
+            self.blocks.append(Block(folder, number, place, first, block.documents, block.content))
             begin = 0
             if waiting + block.read_characters >= shards.SHARD_CHARACTERS:
+                path = block_path(folder, number)
                 lengths = load(path, "lengths.npy")
                 ends, waiting = _cuts(path, block, waiting)
                 for end in ends:
                     own = int(lengths[begin:end].sum(dtype=np.int64))
-                    gathered.append(Slice(path, begin, end))
+                    gathered.append(Slice(folder, number, begin, end))
                     yield Shard(source, tuple(gathered), characters + own)
                     gathered, begin, characters = [], end, 0
                 characters += int(lengths[begin : block.documents].sum(dtype=np.int64))
@@ -197,7 +206,7 @@ class CleanedText:
                 waiting += block.read_characters
                 characters += block.characters
             if waiting:
-                gathered.append(Slice(path, begin, block.documents))
+                gathered.append(Slice(folder, number, begin, block.documents))
         if waiting:
             yield Shard(source, tuple(gathered), characters)
 

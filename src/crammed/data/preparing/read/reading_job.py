@@ -13,7 +13,7 @@ from crammed.config import CleanConfig
 from crammed.data import shards
 from crammed.data.preparing.read.cleaning_job import Cleaned, clean_block, cleaned
 from crammed.data.preparing.read.source import FilePart, Part, SourceChanged
-from crammed.data.shards import read_done, write_done
+from crammed.data.shards import block_path, read_done, write_done
 from crammed.errors import InputError
 from crammed.files.folders import make_folder
 from crammed.formats.blocks import LineBlock
@@ -99,11 +99,6 @@ class BlockJob:
     piece: Piece
     clean: CleanConfig
     skips: bool
-
-
-def block_path(folder: Path, number: int) -> Path:
-    """The path of a block in the folder of what is read together."""
-    return folder / f"{number:05d}"
 
 
 # ---- marks

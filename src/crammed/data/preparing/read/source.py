@@ -14,11 +14,11 @@ import shutil
 import stat
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from crammed.config import DataConfig, SourceConfig, TextDocuments
 from crammed.data.preparing.read.python_docs import PythonDocs
@@ -82,27 +82,36 @@ class Part(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FilePart:
-    """The documents of one file."""
+    """The documents of one file; there may be millions of these, so they hold little."""
 
-    name: str
-    file: File
+    path: str
+    shown: str
+    """What messages call it."""
     format: str
     """Its key in `READERS`."""
     options: ReadOptions
     """Whose `documents` is not auto for plain text."""
 
+    @property
+    def name(self) -> str:
+        return printable(os.path.basename(self.path))
+
+    @property
+    def file(self) -> File:
+        return File(Path(self.path), self.shown)
+
     def fingerprint(self) -> dict[str, Any]:
         self.check()
         with read_faults(self.file):
-            path = self.file.path
-            return {"name": self.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
+            size = os.stat(self.path).st_size
+            return {"name": self.name, "bytes": size, "sha256": sha256(Path(self.path))}
 
     def state(self) -> dict[str, Any]:
         self.check()
         with read_faults(self.file):
-            now = self.file.path.stat()
+            now = os.stat(self.path)
         times = {"modified": now.st_mtime_ns, "changed": now.st_ctime_ns}
         return {"device": now.st_dev, "inode": now.st_ino, "bytes": now.st_size, **times}
 
@@ -118,10 +127,10 @@ class FilePart:
     def text_bytes(self) -> int:
         """About how many bytes of text the file holds, by its size; 0 if there is no file."""
         try:
-            size = self.file.path.stat().st_size
+            size = os.stat(self.path).st_size
         except OSError:  # reading it will report what is wrong
             return 0
-        packed = self.is_binary or self.file.path.suffix.lower() in COMPRESSIONS
+        packed = self.is_binary or os.path.splitext(self.path)[1].lower() in COMPRESSIONS
         return size * (_COMPRESSED if packed else 1)
 
     def blocks(self, size: int, taps: list[Tap]) -> Iterator[LineBlock] | None:
@@ -141,16 +150,16 @@ class FilePart:
                 text.
         """
         try:
-            found = self.file.path.stat()
+            found = os.stat(self.path)
         except OSError as error:
-            raise InputError(f"{self.file.shown} cannot be read: {error.strerror}") from error
+            raise InputError(f"{self.shown} cannot be read: {error.strerror}") from error
         if not stat.S_ISREG(found.st_mode):
-            raise InputError(f"{self.file.shown} is not a regular file: save its text in one")
+            raise InputError(f"{self.shown} is not a regular file: save its text in one")
         if found.st_size == 0:
-            raise InputError(f"{self.file.shown} is empty")
+            raise InputError(f"{self.shown} is empty")
         if self.options.where and self.format in WITHOUT_FIELDS:
             raise InputError(
-                f"{self.file.shown} is plain text, whose documents have no fields: leave `where` "
+                f"{self.shown} is plain text, whose documents have no fields: leave `where` "
                 "out for it"
             )
 
@@ -292,18 +301,14 @@ def _file_parts(name: str, options: ReadOptions, found: Found) -> list[FilePart]
     root = _root(name)
     shown = Path(root.resolve().name)
     parts = [
-        FilePart(
-            printable(file.name),
-            File(file.absolute(), printable(_below(file, root, shown))),
-            format,
-            options,
-        )
+        FilePart(str(file.absolute()), printable(_below(file, root, shown)), format, options)
         for file, format in found.files
     ]
     if any(part.format in (".html", ".warc") for part in parts):
         require_web()
     several = _are_several(parts)
-    return [_with_documents(part, several=several) for part in parts]
+    chosen = _chosen(options)
+    return [_with_documents(part, chosen, several=several) for part in parts]
 
 
 def _are_several(files: Sequence[FilePart]) -> bool:
@@ -311,10 +316,18 @@ def _are_several(files: Sequence[FilePart]) -> bool:
     return sum(file.format == ".txt" for file in files) > 1
 
 
-def _with_documents(part: FilePart, *, several: bool) -> FilePart:
+def _chosen(options: ReadOptions) -> dict[TextDocuments, ReadOptions]:
+    """The options with each choice of what a document is, to be shared by all parts."""
+    return {choice: replace(options, documents=choice) for choice in get_args(TextDocuments)}
+
+
+def _with_documents(
+    part: FilePart, chosen: Mapping[TextDocuments, ReadOptions], *, several: bool
+) -> FilePart:
     """The part with a choice of what one document of it is, if it is plain text and that is open.
 
     Args:
+        chosen: the options with each choice.
         several: whether it is one of several such files, so that a small one is one document.
     """
     if part.format != ".txt" or part.options.documents != "auto":
@@ -322,9 +335,9 @@ def _with_documents(part: FilePart, *, several: bool) -> FilePart:
     documents: TextDocuments = "blank-line"
     with suppress(InputError, OSError):  # reading it will report what is wrong
         part.check()
-        small = part.file.path.stat().st_size < SMALL
+        small = os.stat(part.path).st_size < SMALL
         documents = "file" if several and small else choose_documents(part.file)
-    return replace(part, options=replace(part.options, documents=documents))
+    return replace(part, options=chosen[documents])
 
 
 def _root(source: str) -> Path:
@@ -344,7 +357,7 @@ def _below(file: Path, root: Path, shown: Path) -> Path:
 
 def _standard_input(options: ReadOptions, wanted: Wanted) -> FilePart:
     file = File(_spooled(), "standard input")
-    part = FilePart("standard-input", file, ".txt", options)
+    part = FilePart(str(file.path), file.shown, ".txt", options)
     part.check()
     format = f".{wanted.format}"
     if wanted.format == "auto":
@@ -355,7 +368,7 @@ def _standard_input(options: ReadOptions, wanted: Wanted) -> FilePart:
                 "data.format=txt or the like"
             )
         format = found
-    return _with_documents(replace(part, format=format), several=False)
+    return _with_documents(replace(part, format=format), _chosen(options), several=False)
 
 
 @functools.cache

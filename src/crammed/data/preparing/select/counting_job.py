@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +30,7 @@ class _CountJob:
 
 
 def all_counts(
-    engine: Engine, shards: Sequence[tuple[Path, ShardSelection]], folder: Path
+    engine: Engine, shards: Iterable[tuple[Path, ShardSelection]], folder: Path
 ) -> Iterator[tuple[str, int]]:
     """Each distinct chunk and how often it occurs, without the rarest if there are too many.
 
@@ -38,25 +39,27 @@ def all_counts(
         folder: for tables on the way.
     """
     level = 0
-    jobs = [
-        _CountJob(tuple(some), (), folder / f"counts-0-{number:05d}.arrow")
+    jobs = (
+        _CountJob(some, (), folder / f"counts-0-{number:05d}.arrow")
         for number, some in enumerate(_groups(shards))
-    ]
+    )
     while True:
         tables = list(engine.map(_add_up, jobs))
         if len(tables) == 1:
             break
         level += 1
-        jobs = [
-            _CountJob((), tuple(some), folder / f"counts-{level}-{number:05d}.arrow")
+        jobs = (
+            _CountJob((), some, folder / f"counts-{level}-{number:05d}.arrow")
             for number, some in enumerate(_groups(tables))
-        ]
+        )
     for batch in read_table(tables[0], _COLUMNS).to_batches(max_chunksize=10_000):
         yield from zip(batch["chunk"].to_pylist(), batch["count"].to_pylist(), strict=True)
 
 
-def _groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    return (items[at : at + FAN_IN] for at in range(0, len(items), FAN_IN))
+def _groups(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
+    left = iter(items)
+    while some := tuple(islice(left, FAN_IN)):
+        yield some
 
 
 def _add_up(job: _CountJob) -> Path:

@@ -20,6 +20,7 @@ from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.cleaning_job import minhash_bands
 from crammed.data.shards import read_done, sorted_digests, write_done
 from crammed.files.hashes import json_hash
+from crammed.files.writing import save_array
 from crammed.machine.engine import Engine
 
 AT_ONCE = 2_000_000
@@ -32,7 +33,7 @@ _ALL = 1 << 64
 
 def write_listing(folder: Path, blocks: Sequence[Block]) -> Path:
     """Write which blocks there are, for jobs that look at all of them; returns the file."""
-    listed = [[str(block.path), block.first, block.documents] for block in blocks]
+    listed = [[str(each.folder), each.number, each.first, each.documents] for each in blocks]
     file = folder / f"blocks-{json_hash(listed)}.json"
     write_done(file, {"blocks": listed})
     return file
@@ -42,7 +43,7 @@ def write_listing(folder: Path, blocks: Sequence[Block]) -> Path:
 def _listing(file: Path) -> list[Block]:
     listed = read_done(file)
     assert listed is not None
-    return [Block(Path(path), 0, first, count, "") for path, first, count in listed["blocks"]]
+    return [Block(Path(at), n, 0, first, count, "") for at, n, first, count in listed["blocks"]]
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,34 @@ def repeats(digests: _Hashes) -> NDArray[np.bool_]:
     marks = np.zeros(len(digests), bool)
     marks[order[1:]] = (ranked[1:] == ranked[:-1]).all(axis=1)
     return marks
+
+
+@dataclass(frozen=True)
+class _Marked:
+    """The documents of a range that are marked in a file, [n] truth values."""
+
+    range: _Range
+    marks: Path
+
+
+def marked_digests(
+    engine: Engine, listing: Path, marks: NDArray[np.bool_], folder: Path
+) -> Iterator[_Hashes]:
+    """The first halves of the digests of the documents that are marked, [n], range by range.
+
+    Args:
+        folder: for the marks, which jobs read.
+    """
+    file = folder / "marked.npy"
+    save_array(file, marks)
+    return engine.map(_marked, (_Marked(each, file) for each in _ranges(listing, len(marks))))
+
+
+def _marked(job: _Marked) -> _Hashes:
+    marks = np.load(job.marks, mmap_mode="r")
+    low, high = job.range.low, job.range.high
+    found = [digests_between(block, low, high) for block in _listing(job.range.listing)]
+    return np.concatenate([digests[marks[numbers], 0] for digests, numbers in found])
 
 
 def near_duplicates(engine: Engine, listing: Path, documents: int, bands: int) -> _Numbers:

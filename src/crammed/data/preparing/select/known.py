@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crammed.data.corpus import Corpus
-from crammed.data.preparing.read.cleaned import Block, Shard
+from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.select.duplicates import digests_between
-from crammed.data.preparing.select.selection_job import ShardSelection
-from crammed.data.shards import digests
-from crammed.files.writing import write_array
+from crammed.files.writing import write_arrays
 
 FILE = "digests.bin"
 """The first 8 bytes of each training document's digest as little-endian integers, ascending."""
@@ -28,17 +26,13 @@ def known_documents(corpus: Corpus | None) -> Known | None:
     return np.fromfile(corpus.path / FILE, "<u8").astype(np.uint64)
 
 
-def write_known(folder: Path, known: Known) -> None:
-    """Write `FILE`."""
-    write_array(folder / FILE, np.unique(known).astype("<u8"))
+def write_known(folder: Path, known: Iterable[Known]) -> None:
+    """Write `FILE`.
 
-
-def selected_documents(shards: Sequence[Shard], chosen: Sequence[ShardSelection]) -> Known:
-    """The documents that are packed."""
-    found = [
-        digests(shard.slices)[own.repeats > 0, 0] for shard, own in zip(shards, chosen, strict=True)
-    ]
-    return np.concatenate(found)
+    Args:
+        known: digests in any order; none in an array is lower than those in the arrays before.
+    """
+    write_arrays(folder / FILE, (np.unique(some).astype("<u8") for some in known))
 
 
 def among(block: Block, known: Known) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from crammed.columns import integers, one_array, strings_of
+from crammed.columns import integers, numbers_in, one_array, strings_of
 from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Matches
 from crammed.data.preparing.cleaning.substring import Span, without_spans
 from crammed.data.shards import (
@@ -44,7 +44,7 @@ class Split(NamedTuple):
     heldout_begin: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ShardSelection:
     """What happens to each of a shard's n cleaned documents.
 
@@ -99,7 +99,7 @@ def select_shard(job: SelectJob) -> Selected:
         for text in filter(None, heldout_documents(job.shard, job.selection)):
             file.write(heldout_line(text, job.source))
     texts = _texts_to_pack(job.shard, job.selection)
-    characters = pc.utf8_length(texts).to_numpy()
+    characters = numbers_in(pc.utf8_length(texts))
     numbers = np.flatnonzero(job.selection.repeats)
     save(job.out, "characters.npy", np.stack((numbers, characters)))
     files = ["heldout.jsonl", "characters.npy"]
@@ -244,7 +244,7 @@ def chunk_counts(out: Path, selection: ShardSelection) -> pa.Table:
     codes = load(out, "codes.npy")[np.repeat(left, np.diff(ends, prepend=0))]
     counts = np.bincount(codes, minlength=table.num_rows)
     counted = pa.Table.from_arrays([table["chunk"], integers(counts)], ["chunk", "count"])
-    return counted.filter(pc.greater(counted["count"], 0))
+    return counted.take(integers(np.flatnonzero(counts)))
 
 
 def read_chunks(out: Path) -> ChunkedText:
@@ -252,7 +252,7 @@ def read_chunks(out: Path) -> ChunkedText:
     counts = read_table(shard_file(out, "chunks.arrow"), ["chunk", "count"])
     return ChunkedText(
         distinct=one_array(counts["chunk"]).cast(pa.string()),
-        counts=counts["count"].to_numpy(),
+        counts=numbers_in(one_array(counts["count"])),
         codes=load(out, "codes.npy"),
         ends=load(out, "ends.npy"),
     )
