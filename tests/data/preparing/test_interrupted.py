@@ -1,0 +1,137 @@
+"""A preparation that ends in any of its stages goes on, and makes the same bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from crammed.data import shards
+from crammed.data.corpus import Corpus
+from crammed.data.preparing import driver
+from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.extension import extend
+from crammed.formats import hub
+from crammed.formats.hub import SHORT_NAMES, HubDataset
+from crammed.machine import engine
+from crammed.terminal.progress import SILENT
+from support.text import documents, tiny, write_jsonl
+
+STEPS_OF_THE_DRIVER = (
+    *("write_heldout_runs", "without_copies", "mix_sources", "write_gzip", "train_from_words"),
+    *("pack_tails", "write_known", "write_manifest", "publish"),
+)
+
+
+class Ended(BaseException):
+    """Ends the process, as far as a test can."""
+
+
+class Stages:
+    """The stages that this process has worked on, and where it ends.
+
+    Attributes:
+        done: the jobs finished in each stage, by the name of its function.
+        last: the stage, and the number of its job after which the process ends.
+    """
+
+    def __init__(self) -> None:
+        self.done: Counter[str] = Counter()
+        self.last: tuple[str, int] | None = None
+
+    def map(self, _: object, function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+        for job in jobs:
+            result = function(job)
+            self.done[function.__name__] += 1
+            if self.last == (function.__name__, self.done[function.__name__]):
+                raise Ended
+            yield result
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Corpus]:
+    """Prepares several shards in all stages."""
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
+    first = write_jsonl(tmp_path / "first.jsonl", documents(200))
+    second = write_jsonl(tmp_path / "second.jsonl", documents(200, seed=1))
+    near = ["data.clean.near=0.8"] if find_spec("rensa") else []
+    sources = [str(first), {"path": str(second), "weight": 1.5}]
+    words = ["compute.workers=1", "data.orders=[common-first]", *near]
+    config = tiny("crammed", *words, data={"sources": sources})
+
+    def made(name: str) -> Corpus:
+        return prepare(config.data, config.tokenizer, tmp_path / name, SILENT, config.compute)
+
+    return made
+
+
+def test_it_ends_in_every_stage_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], Corpus]
+) -> None:
+    stages = Stages()
+    monkeypatch.setattr(engine._ThisProcess, "map", lambda *given: stages.map(*given))
+    whole = make("whole")
+    assert len(stages.done) >= 7
+    assert min(stages.done[each] for each in ("read", "select_shard", "pack_shards")) > 2
+    for stage, jobs in stages.done.items():
+        stages = Stages()
+        stages.last = (stage, min(jobs, 2))
+        with pytest.raises(Ended):
+            make("out")
+        assert not (tmp_path / "out").exists()
+    stages = Stages()
+    assert make("out").sha256 == whole.sha256
+    assert not (tmp_path / ".out.preparing").exists()
+
+
+def test_it_ends_before_every_step_of_the_driver_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], Corpus]
+) -> None:
+    def end(*_: object, **__: object) -> None:
+        raise Ended
+
+    whole = make("whole")
+    for name in STEPS_OF_THE_DRIVER:
+        with monkeypatch.context() as patch:
+            patch.setattr(driver, name, end)
+            with pytest.raises(Ended):
+                make("out")
+        assert not (tmp_path / "out").exists()
+    assert make("out").sha256 == whole.sha256
+    assert not (tmp_path / ".out.preparing").exists()
+
+
+@pytest.mark.long
+def test_ray_reads_the_hub_and_extends_a_corpus_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for library in ("ray", "datasets"):
+        pytest.importorskip(library)
+    monkeypatch.setattr(hub, "SHORT_NAMES", dict(SHORT_NAMES))
+    for name in ("base", "more"):
+        folder = tmp_path / "hub" / name / "data"
+        folder.mkdir(parents=True)
+        for number in range(3):
+            file = folder / f"train-{number:05d}-of-00003.parquet"
+            texts = documents(200, seed=number + 10 * (name == "more"))
+            pq.write_table(pa.table({"text": texts}), file)
+        hub.SHORT_NAMES[name] = HubDataset(str(tmp_path / "hub" / name))
+    found = []
+    for kind in ("ray", "processes"):
+        config, more = (
+            tiny("crammed", f"compute.engine={kind}", data={"sources": [f"hub:{name}"]})
+            for name in ("base", "more")
+        )
+        base = prepare(
+            config.data, config.tokenizer, tmp_path / f"{kind}-base", SILENT, config.compute
+        )
+        larger = extend(base, more.data, tmp_path / f"{kind}-larger", SILENT, more.compute)
+        assert larger.rows > base.rows
+        found.append((base.sha256, larger.sha256))
+    assert found[0] == found[1]
