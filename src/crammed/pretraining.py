@@ -170,6 +170,7 @@ def _training(
         "heldout": heldout,
         "unigram_cross_entropy": corpus.manifest["heldout"]["unigram_cross_entropy"],
         "mask_token": Specials.of(corpus.tokenizer).names(corpus.tokenizer)["mask"],
+        "outside_rules": corpus.manifest.get("outside_rules"),
         "corpus": {
             "sha256": corpus.sha256,
             "heldout_sha256": _heldout_sha256(corpus, config),

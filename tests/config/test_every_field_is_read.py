@@ -45,6 +45,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 
 def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> None:
     pytest.importorskip("rensa", reason="data.clean.near needs it, and is one of the fields")
+    pytest.importorskip("py3langid", reason="data.clean.languages needs it, and is another")
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     glue = write_task(tmp_path / "glue", "rte", rows=40)
     downstream = tmp_path / "downstream"
@@ -84,6 +85,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "data.clean.substring=4000",
                 "data.clean.max_characters=100000",
                 "data.clean.personal=mask",
+                "data.clean.languages=[en]",
                 f"data.clean.function={tmp_path / 'own.py'}:keep",
                 "tokenizer.kind=bpe",
                 "tokenizer.vocab_size=400",

@@ -186,6 +186,8 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("corpus", early.words(over=True)))
     if (short := result.get("ended_short")) is not None:
         lines.append(("note", short))
+    if (why := result.get("outside_rules")) is not None:
+        lines.append(("outside the rules", why))
     for name, entry in result["tasks"].items():
         if entry["median"] is not None:
             lines.append((name, _score(entry)))

@@ -104,6 +104,8 @@ class CleanConfig(Section):
     """Whether words stand for e-mail and IP addresses, phone, card and account numbers."""
     min_characters: PositiveInt = 1
     max_characters: PositiveInt | None = None
+    languages: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
+    """Keep documents identified as being in one of these, by ISO 639 codes; outside the rules."""
     gopher: bool = False
     """Gopher's quality rules (Rae et al. 2021, table A1)."""
     c4: bool = False

@@ -47,6 +47,7 @@ def _described(corpus: Corpus) -> list[tuple[str, str]]:
     words = [
         ("corpus", [str(corpus.path)]),
         ("extends", _extended(manifest)),
+        ("outside the rules", [why] if (why := manifest.get("outside_rules")) else []),
         ("sources", describe_sources(manifest)),
         ("skipped", [f"{each['part']}: {each['why']}" for each in manifest.get("skipped", [])]),
         (

@@ -55,7 +55,9 @@ def model_card(final: TrainedModel, format: str, training: Training | None) -> s
             f"{format_seconds(training.charged_seconds)} charged, "
             f"{training.exaflop:.3g} exaFLOP, on {training.device}",
             f"- held-out loss in nats per masked token: {heldout}",
-            "",
         ]
+        if training.outside_rules:
+            lines.append(f"- outside the rules of Cramming: {training.outside_rules}")
+        lines.append("")
     lines += [_USE.format(trust=trust, mask=mask, why=why), ""]
     return "\n".join(lines)

@@ -27,6 +27,8 @@ def verdict(
         yield "Ended early", f"The corpus {early.words(over=True)}. Add text, or lower the budget."
     elif short := summary.ended_short:
         yield "Ended short", f"{short[0].upper()}{short[1:]}."
+    if why := summary.outside_rules:
+        yield "Outside the rules", f"This run does not count as one of Cramming. {why}."
     yield "Why this size", _size(config, choice, summary)
 
 

@@ -71,6 +71,7 @@ class Training(Part):
     Attributes:
         heldout: held-out losses in nats and bits per character, by name: ``loss@0.15``.
         rows, memory_bytes: None in runs of 0.1.0.
+        outside_rules: why the result does not count by docs/rules.md, if the corpus says so.
     """
 
     version: int = Field(1, alias="schema")
@@ -97,6 +98,7 @@ class Training(Part):
     unigram_cross_entropy: Amount
     mask_token: str
     corpus: OfCorpus
+    outside_rules: str | None = None
 
 
 class Summary(Training):

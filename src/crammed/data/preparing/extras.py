@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crammed.config import DataConfig, TokenizerConfig
-from crammed.data.preparing.cleaning import near, substring
+from crammed.data.preparing.cleaning import language, near, substring
 from crammed.data.tokenization.training import unigram_library
 
 
@@ -15,6 +15,8 @@ def require_extras(data: DataConfig, tokenizer: TokenizerConfig) -> None:
     """
     if data.clean.near is not None:
         near.minhash_library()
+    if data.clean.languages is not None:
+        language.identification_library()
     if data.clean.substring is not None:
         substring.suffix_sorting_library()
     if tokenizer.kind == "unigram" and tokenizer.file is None:

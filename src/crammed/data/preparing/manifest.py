@@ -16,6 +16,7 @@ import crammed
 from crammed.config import DataConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_rows
+from crammed.data.preparing.cleaning.language import identified_by
 from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.pack.packing_job import Packed
 from crammed.data.preparing.read.cleaned import MOST_SAMPLES, CleanedText
@@ -75,6 +76,7 @@ def write_manifest(
         "schema": SCHEMA,
         "crammed": crammed.__version__,
         **settings_json(data, tokenizer_config),
+        **_outside_rules(data),
         "sources": [
             {
                 **source,
@@ -104,6 +106,14 @@ def write_manifest(
         "files": _files(corpus, packed),
     }
     write_json(corpus / "manifest.json", manifest)
+
+
+def _outside_rules(data: DataConfig) -> dict[str, str]:
+    """Why a model that is trained on the corpus does not count by docs/rules.md."""
+    if data.clean.languages is None:
+        return {}
+    why = f"data.clean.languages: {identified_by()}, a trained model, chose the documents"
+    return {"outside_rules": why}
 
 
 def _sources(corpus: Path, text: CleanedText) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ unicode     normalises spellings of the same text; changes it, never drops it
 personal    masks personal data, before any sample is kept
 empty       drops what has no text
 length      drops what has too few or too many characters
+languages   drops what is in other languages than those wanted
 gopher      the quality and repetition rules of Gopher
 c4          the rules of C4; also changes the text
 function    a function of the user's own; may change the text
@@ -23,6 +24,7 @@ from crammed.config import CleanConfig, DownstreamConfig
 from crammed.data.preparing.cleaning.c4 import by_c4_rules
 from crammed.data.preparing.cleaning.downstream import Downstream, downstream_settings
 from crammed.data.preparing.cleaning.gopher import by_gopher_rules
+from crammed.data.preparing.cleaning.language import language_filter
 from crammed.data.preparing.cleaning.own import located, own_filter, without_folder
 from crammed.data.preparing.cleaning.personal import masked
 from crammed.data.preparing.cleaning.unicode import normalise
@@ -38,13 +40,14 @@ def steps_of(config: CleanConfig) -> Steps:
 
     Raises:
         InputError: the data of `config.downstream` is missing, or cannot be read; or
-            `config.function` is not a function.
+            `config.function` is not a function; or a language is unknown.
     """
     every: list[tuple[str, Step | None]] = [
         ("unicode", normalise if config.unicode else None),
         ("personal", masked if config.personal == "mask" else None),
         ("empty", _unless_empty),
         ("length", _unless_out_of(config.min_characters, config.max_characters)),
+        ("languages", language_filter(config.languages) if config.languages is not None else None),
         ("gopher", by_gopher_rules if config.gopher else None),
         ("c4", by_c4_rules if config.c4 else None),
         ("function", own_filter(config.function) if config.function is not None else None),
@@ -85,7 +88,7 @@ def for_workers(config: CleanConfig) -> CleanConfig:
     """The same, with files that workers find in any folder, and the hash of code that they run.
 
     Raises:
-        InputError: the code cannot be read, or is wrong.
+        InputError: the code cannot be read, or is wrong; or a language is unknown.
     """
     found: dict[str, Any] = {}
     if config.downstream is not None:
@@ -93,6 +96,8 @@ def for_workers(config: CleanConfig) -> CleanConfig:
     if config.function is not None:
         found["function"] = located(config.function)
         own_filter(found["function"])  # now rather than when it is needed
+    if config.languages is not None:
+        language_filter(config.languages)
     return config.model_copy(update=found)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from crammed.config import DataConfig
 from crammed.data import shards
+from crammed.data.preparing.cleaning.language import identified_by
 from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.read import reading_job
 from crammed.data.preparing.read.cleaned import CleanedText, ReadBlocks
@@ -119,6 +120,8 @@ class _Reader:
     def __init__(self, data: DataConfig, folder: Path, progress: Progress) -> None:
         settings = settings_of(data.clean)
         self._settings = {k: v for k, v in settings.items() if k not in _LATER_STEPS}
+        if data.clean.languages is not None:
+            self._settings["languages"] = [*data.clean.languages, identified_by()]
         self._clean = data.clean
         self._skips = data.unreadable == "skip"
         self._folder = folder
