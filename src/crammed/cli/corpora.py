@@ -106,7 +106,7 @@ def _refuse_settings_of_its_own(words: list[str], heldout: list[str] | None, fit
     """
     from crammed.data.preparing.extension import OF_NEW_TEXT
 
-    theirs_too = "|".join((*OF_NEW_TEXT, r"clean\.function"))
+    theirs_too = "|".join((*OF_NEW_TEXT, r"clean\.(function|downstream)"))
     decided = rf"(data\.(?!({theirs_too})\b)|tokenizer[.=])"
     theirs = [word for word in words if re.match(decided, word)]
     theirs += ["--heldout"] * bool(heldout) + ["--fit"] * fit

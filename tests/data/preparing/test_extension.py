@@ -157,3 +157,50 @@ def test_what_cannot_be_extended_is_refused(tmp_path: Path, base: Corpus, furthe
     with pytest.raises(InputError, match=r"base is damaged: rows-00000\.bin"):
         extend(base, config_of(further).data, tmp_path / "larger", SILENT)
     assert not (tmp_path / "larger").exists()
+
+
+def test_a_corpus_is_extended_if_the_same_tasks_are_named_again(
+    tmp_path: Path, base: Corpus, further: Path
+) -> None:
+    def tasks(text: str) -> str:
+        folder = tmp_path / "glue" / "cola"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "train.jsonl").write_text(json.dumps({"sentence": text, "label": 0}) + "\n")
+        return f"data.clean.downstream={{data: {folder.parent}, words: 12}}"
+
+    text = tmp_path / "text.jsonl"
+    config = config_of(text, tasks(documents(3)[2]), "compute.workers=1")
+    cleaned = prepare(config.data, config.tokenizer, tmp_path / "clean", SILENT, config.compute)
+    assert dropped_by(cleaned, "downstream") == 1
+
+    def extended(corpus: Corpus, *words: str) -> Corpus:
+        config = config_of(further, *words, "compute.workers=1")
+        return extend(corpus, config.data, tmp_path / "larger", SILENT, config.compute)
+
+    with pytest.raises(InputError, match=r"cleaned of the tasks of glue, .* name them again with"):
+        extended(cleaned)
+    with pytest.raises(InputError, match="name them again"):
+        extended(cleaned, tasks(documents(4)[3]))
+    with pytest.raises(InputError, match="base was cleaned without; leave it out"):
+        extended(base, tasks(documents(3)[2]))
+    made = extended(cleaned, tasks(documents(3)[2]))
+    assert dropped_by(made, "downstream") == 2, "the further text holds it, too"
+    assert made.manifest["data"] == cleaned.manifest["data"]
+
+
+def test_tasks_that_changed_are_read_again_in_the_same_process(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(200))
+    task = tmp_path / "glue" / "cola" / "train.jsonl"
+    task.parent.mkdir(parents=True)
+    words = [f"data.clean.downstream={tmp_path / 'glue'}", "compute.workers=1"]
+    for number in (1, 2):
+        sentences = [{"sentence": text} for text in documents(number)]
+        task.write_text("".join(json.dumps(each) + "\n" for each in sentences))
+        config = config_of(text, *words)
+        out = tmp_path / f"made-{number}"
+        made = prepare(config.data, config.tokenizer, out, SILENT, config.compute)
+        assert dropped_by(made, "downstream") == number
+
+
+def dropped_by(corpus: Corpus, name: str) -> int:
+    return sum(each["dropped"] for each in corpus.manifest["steps"] if each["step"] == name)

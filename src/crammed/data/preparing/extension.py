@@ -17,9 +17,10 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.config import ComputeConfig, DataConfig, Ordering, TokenizerConfig
+from crammed.config import ComputeConfig, DataConfig, DownstreamConfig, Ordering, TokenizerConfig
 from crammed.data.corpus import Corpus, rows_file_number
 from crammed.data.heldout import heldout_rows
+from crammed.data.preparing.cleaning.downstream import downstream_settings
 from crammed.data.preparing.cleaning.own import of_function
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import PARTS, changed_files
@@ -41,6 +42,7 @@ from crammed.terminal.progress import Progress
 
 OF_NEW_TEXT = ("sources", "format", "text_field", "documents", "unreadable")
 """Settings of `DataConfig` that say how further text is read; all others are the corpus's own."""
+Suites = tuple[DownstreamConfig, ...]
 _ROWS_AT_ONCE = 1 << 16
 _ADDED = ("documents", "characters", "tokens", "rows", "tokens_left_out")
 """What the manifest of a joined corpus adds up."""
@@ -96,7 +98,7 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
     """The settings of a corpus, for further text.
 
     Raises:
-        InputError: the sources are to be mixed, or the corpus was cleaned by a folder or a function
+        InputError: the sources are to be mixed, or the corpus was cleaned by tasks or a function
             that `data` does not name.
     """
     if data.mix.temperature is not None or any(each.share is not None for each in data.sources):
@@ -106,12 +108,11 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
         )
     saved = base.settings()
     own = DataConfig.model_validate(saved["data"])
-    if own.clean.downstream is not None:
-        raise InputError(
-            f"{base.path} was prepared with data.clean.downstream, whose data it does not name: "
-            "prepare all text anew"
-        )
-    clean = own.clean.model_copy(update={"function": _same_function(base, own, data)})
+    named = {
+        "function": _same_function(base, own, data),
+        "downstream": _same_suites(base, own.clean.downstream, data.clean.downstream),
+    }
+    clean = own.clean.model_copy(update=named)
     kept: dict[str, Any] = {name: getattr(data, name) for name in OF_NEW_TEXT}
     kept |= {"clean": clean, "mix": DataConfig().mix, "orders": ()}
     tokenizer = TokenizerConfig.model_validate(saved["tokenizer"])
@@ -134,6 +135,20 @@ def _same_function(base: Corpus, own: DataConfig, data: DataConfig) -> str | Non
         raise InputError(
             f"{base.path} was cleaned with {name}, of which it holds no more than a hash: type "
             f"data.clean.function=FOLDER/{name}, with the same file"
+        )
+    return here
+
+
+def _same_suites(base: Corpus, there: Suites | None, here: Suites | None) -> Suites | None:
+    """The suites that are named again, if they are those that `base` was cleaned with."""
+    if there is None and here is not None:
+        raise InputError(f"data.clean.downstream: {base.path} was cleaned without; leave it out")
+    saved = [each.model_dump() for each in there or ()]
+    if there is not None and (here is None or downstream_settings(here) != saved):
+        names = " and ".join(each.suite for each in there)
+        raise InputError(
+            f"{base.path} was cleaned of the tasks of {names}, of which it holds no more than a "
+            "hash: name them again with data.clean.downstream, with the same data"
         )
     return here
 

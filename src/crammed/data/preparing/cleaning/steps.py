@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from crammed.config import CleanConfig, DownstreamConfig
@@ -35,6 +36,7 @@ Steps = tuple[tuple[str, Step], ...]
 """Steps with their names."""
 
 
+@lru_cache(maxsize=2)
 def steps_of(config: CleanConfig) -> Steps:
     """The active steps, in order; what they make of a document depends only on its text.
 
@@ -90,6 +92,7 @@ def for_workers(config: CleanConfig) -> CleanConfig:
     Raises:
         InputError: the code cannot be read, or is wrong; or a language is unknown.
     """
+    steps_of.cache_clear()  # the tasks may have changed
     found: dict[str, Any] = {}
     if config.downstream is not None:
         found["downstream"] = tuple(suite.absolute() for suite in config.downstream)

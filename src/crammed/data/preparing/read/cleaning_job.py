@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from crammed.config import CleanConfig
 from crammed.data.preparing.cleaning.near import Signer
-from crammed.data.preparing.cleaning.steps import Steps, clean, steps_of
+from crammed.data.preparing.cleaning.steps import clean, steps_of
 from crammed.data.samples import SAMPLE_CHARACTERS, SAMPLES_OF_A_SHARD
 from crammed.data.shards import (
     DIGEST_BYTES,
@@ -79,7 +79,7 @@ def clean_block(
     Args:
         faults: what was left out when they were read.
     """
-    steps = _steps(config)
+    steps = steps_of(config)
     numbers = {step: number for number, (step, _) in enumerate(steps, 1)}
     dropped: dict[str, list[int]] = {step: [0, 0] for step in numbers}
     samples: dict[str, list[str]] = {
@@ -183,11 +183,6 @@ def _take_sample(samples: list[str], text: str) -> None:
 def _encoded(text: str) -> bytes:
     """The text in UTF-8; "?" replaces what that cannot encode: halves of surrogate pairs."""
     return text.encode("utf-8", "replace")
-
-
-@lru_cache(maxsize=2)
-def _steps(config: CleanConfig) -> Steps:
-    return steps_of(config)
 
 
 @lru_cache(maxsize=2)
