@@ -112,7 +112,7 @@ class CleanConfig(Section):
     """C4's quality rules (Raffel et al. 2020, section 2.2)."""
     function: str | None = None
     """A filter of your own, as FILE.py:FUNCTION; the file's code is run."""
-    downstream: Annotated[tuple[DownstreamConfig, ...], Field(strict=False)] | None = None
+    downstream: Annotated[tuple[DownstreamConfig, ...] | None, Field(strict=False)] = None
     """Suites of tasks: drop documents that contain one of their texts. A bare word is the folder
     of GLUE tasks."""
     exact: bool = True

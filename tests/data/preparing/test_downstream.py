@@ -19,6 +19,7 @@ from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.cleaning.words import words_of
 from crammed.errors import InputError
 from support.tasks import PAIR
+from support.text import tiny
 
 SENTENCE = "The ship's captain saw 12 white gulls over the grey harbour wall at dawn."
 """Fifteen runs of letters and digits."""
@@ -210,6 +211,20 @@ def test_a_word_is_a_folder_of_glue_and_a_section_is_a_suite() -> None:
     assert given("a") == (glue,)
     assert given({"suite": "blimp", "data": "b"}) == (blimp,)
     assert given(["a", {"suite": "blimp", "data": "b"}]) == (glue, blimp)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("3", "data.clean.downstream: must be a list such as"),
+        ("{suite: glue}", "data.clean.downstream.0.data: is missing"),
+        ("{data: a, words: 5}", "downstream.0.words: input should be greater than or equal to 10"),
+        ("[a, {data: b, word: 13}]", "downstream.1.word: no such key; did you mean .*words"),
+    ],
+)
+def test_wrong_settings_are_refused(given: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        tiny("crammed", f"data.clean.downstream={given}")
 
 
 @pytest.mark.parametrize("suite", ["glue", "blimp"])
