@@ -137,6 +137,9 @@ class CleanConfig(Section):
         listed = [suites] if isinstance(suites, str | Mapping | DownstreamConfig) else suites
         if not isinstance(listed, list | tuple):
             return suites
+        for each in listed:
+            if isinstance(each, str) and Path(each).suffix in (".yaml", ".yml"):
+                raise ValueError(f"name its data too: {{suite: {each}, data: FOLDER}}")
         return [{"data": each} if isinstance(each, str) else each for each in listed]
 
 

@@ -211,6 +211,8 @@ def test_a_word_is_a_folder_of_glue_and_a_section_is_a_suite() -> None:
     assert given("a") == (glue,)
     assert given({"suite": "blimp", "data": "b"}) == (blimp,)
     assert given(["a", {"suite": "blimp", "data": "b"}]) == (glue, blimp)
+    with pytest.raises(ValueError, match=r"name its data too: \{suite: my\.yaml, data: FOLDER\}"):
+        CleanConfig.model_validate({"downstream": "my.yaml"})
 
 
 @pytest.mark.parametrize(
