@@ -12,21 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crammed.report import scaling as report
-from crammed.study import scaling
+from crammed.study import exchange, scaling
+from crammed.study.exchange import Cell, compare_types
 from crammed.study.laws import _doubts, laws_of
 from crammed.study.result import Run, StudyResult
-from crammed.study.scaling import (
-    Cell,
-    analyse,
-    best_parameters,
-    cells_of,
-    compare_types,
-    fit_law,
-    spread_of,
-)
+from crammed.study.scaling import analyse, best_parameters, cells_of, fit_law, spread_of
 
 FLOPS = {"x1": 1e13, "x2": 2e13, "x4": 4e13, "x8": 8e13, "x16": 1.6e14}
 SIZES = {"half": 3e5, "one": 1e6, "double": 3e6}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "SHUFFLES", 199)
+    monkeypatch.setattr(scaling, "DRAWS", 50)
 
 
 def loss_of(flops: float, parameters: float, a: float = 400.0, b: float = 0.15) -> float:
@@ -97,7 +96,6 @@ def test_the_best_size_is_the_bottom_of_a_parabola() -> None:
 def test_a_study_gives_back_its_law_its_best_sizes_and_no_difference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scaling, "SHUFFLES", 199)
     monkeypatch.setattr(scaling, "DRAWS", 200)
     found = analysed(made({"gated": 1.0, "bert": 1.0}, 0.003))
     for kind in ("gated", "bert"):
@@ -115,8 +113,6 @@ def test_a_study_gives_back_its_law_its_best_sizes_and_no_difference(
 
 
 def test_a_type_that_is_worse_is_found_and_priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "SHUFFLES", 199)
-    monkeypatch.setattr(scaling, "DRAWS", 20)
     found = analysed(made({"gated": 1.0, "bert": 1.02}, 0.003))
     assert found[1].p < 1e-6
     assert found[1].p_permutation == 1 / 200
@@ -131,12 +127,13 @@ def test_the_test_of_types_is_right_five_times_in_a_hundred(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Under no difference p is even over [0, 1], whatever the sizes and budgets do."""
-    monkeypatch.setattr(scaling, "SHUFFLES", 39)
-    values = []
+    monkeypatch.setattr(exchange, "SHUFFLES", 39)
+    values: list[tuple[float, float]] = []
     for seed in range(200):
         cells = cells_of(made({"gated": 1.0, "rotary": 1.0, "bert": 1.0}, 0.01, 2, seed))
-        test = compare_types(cells, {}, seed)
+        test = compare_types(cells, 0.15, seed)
         assert test is not None
+        assert test.p is not None
         values.append((test.p, test.p_permutation))
     for number in (0, 1):
         wrong = sum(value[number] <= 0.05 for value in values)
@@ -151,7 +148,7 @@ def test_f_agrees_with_plain_loops_and_all_permutations() -> None:
     cells = [
         Cell(kind, "", label, FLOPS[label], 10, each) for (kind, label), each in losses.items()
     ]
-    test = compare_types(cells, {})
+    test = compare_types(cells, 0.15)
     assert test is not None
 
     def f(x1: tuple[str, ...], x2: tuple[str, ...]) -> float:
@@ -169,11 +166,61 @@ def test_f_agrees_with_plain_loops_and_all_permutations() -> None:
     assert test.f == pytest.approx(f(real, real))
     every = [f(x1, x2) for x1 in set(permutations(real)) for x2 in set(permutations(real))]
     share = sum(each >= f(real, real) * (1 - 1e-9) for each in every) / len(every)
-    assert test.p_permutation == pytest.approx(share, abs=0.02)
+    assert test.p_permutation == pytest.approx(share, abs=1e-12)
+    assert test.least == 2 / len(every)  # to call each type by the other's name changes nothing
+
+
+@pytest.mark.parametrize("shuffles", [99, 999])
+def test_a_few_exchanges_are_all_tried_and_p_is_never_below_the_least(
+    monkeypatch: pytest.MonkeyPatch, shuffles: int
+) -> None:
+    """Three types, three budgets, one seed, and types that are as far apart as they can be."""
+    monkeypatch.setattr(exchange, "SHUFFLES", shuffles)
+    random = np.random.default_rng(0)
+    cells = [
+        Cell(kind, "", label, flops, 10, (factor * loss_of(flops, 1e6) * random.normal(1, 1e-4),))
+        for label, flops in list(FLOPS.items())[:3]
+        for kind, factor in (("a", 0.9), ("b", 1.0), ("c", 1.1))
+    ]
+    test = compare_types(cells, 0.15)
+    assert test is not None
+    assert test.p_permutation == test.least == 6 / 216
+    assert test.p is None  # with one seed nothing says how much seeds vary
+
+
+def test_a_type_that_pays_more_for_a_token_is_compared_at_equal_flops() -> None:
+    """Types on one curve, of which one has spent half as much again on the same tokens."""
+    study = made({"gated": 1.0, "dear": 1.0}, 0.003)
+    for name, entry in study.arms.items():
+        if name.startswith("dear"):
+            for seed, run in entry.runs.items():
+                loss = run.values()["loss@0.15"] * 1.5**-0.15
+                more = {"loss@0.15": loss, "exaflop": 1.5 * (run.exaflop or 0.0)}
+                entry.runs[seed] = run.model_copy(update=more)
+    found = analysed(study)
+    assert found[1].p_permutation > 0.05
+    assert found[1].shifts["dear"][0] == pytest.approx(0.0, abs=0.2)
+    assert found[1].shifts["dear"][1] == pytest.approx(1.0, abs=0.02)
+
+
+def test_sizes_are_only_compared_at_equal_flops() -> None:
+    study = made({"gated": 1.0}, 0.0, seeds=1)
+    for name, entry in study.arms.items():  # at equal tokens, a size costs what it has parameters
+        run, size = entry.runs["0"], SIZES[name.partition("@")[0].split(".")[1]]
+        flops = (run.exaflop or 0.0) * 1e18 * size / 1e6
+        loss = 400.0 * flops**-0.15 * (1.1 if size < 1e6 else 1.0)
+        more = {"loss@0.15": loss, "exaflop": flops / 1e18}
+        entry.runs["0"] = run.model_copy(update=more)
+    one = analysed(study)[0]["gated"]
+    assert [size.parameters for size in one.sizes] == 5 * [None]
+    assert one.exponent is None
+    spent = [cell.flops for cell in one.best]
+    assert spent == sorted(spent)
+    # Small ones are beaten as soon as another has spent as little.
+    assert {cell.size for cell in one.best[2:]} == {"one", "double"}
 
 
 def test_intervals_hold_the_true_slope(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "SHUFFLES", 1)
     monkeypatch.setattr(scaling, "DRAWS", 100)
     monkeypatch.setattr(scaling, "FOR_A_FLOOR", 99)
     held = 0
@@ -255,7 +302,7 @@ def test_a_type_that_is_late_is_left_out_of_the_test_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Off the plateau at one budget only, it has no curve to compare with those of the others."""
-    monkeypatch.setattr(scaling, "SHUFFLES", 199)
+    monkeypatch.setattr(exchange, "SHUFFLES", 199)
     two = made({"gated": 1.0, "bert": 1.02}, 0.003)
     three = made({"gated": 1.0, "bert": 1.02, "late": 1.0}, 0.003)
     for name, entry in two.arms.items():
@@ -272,8 +319,6 @@ def test_a_type_that_is_late_is_left_out_of_the_test_alone(
 
 
 def test_what_was_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "SHUFFLES", 199)
-    monkeypatch.setattr(scaling, "DRAWS", 20)
     study = made({"gated": 1.0, "bert": 1.02}, 0.003)
     found = analysed(study)
     said = laws_of(study, found)

@@ -15,7 +15,9 @@ judges      what runs are judged by besides held-out loss
 places      where runs are trained: processes, GPUs, a Ray cluster
 board       the progress line
 costs       what a study will cost; ``timing`` measures or reads how long its parts take
-statistics  compares the arms with the baseline
+statistics  compares the arms with the baseline; ``moderation`` has their variances
+power       what a study could have found
 table       the comparison as tables for a terminal
-scaling     power laws, best sizes and the test of types, on a grid of budgets; ``laws`` words them
+scaling     power laws and best sizes on a grid of budgets; ``exchange`` tests whether types differ,
+            and ``laws`` words the findings
 """

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from crammed.quantity import flops_text, quantity
+from crammed.study.exchange import Cell, Exchange
 from crammed.study.result import StudyResult
-from crammed.study.scaling import BestSize, Cell, Exchange, Law, TypeFit
+from crammed.study.scaling import BestSize, Law, TypeFit
 from crammed.study.statistics import decidable, still_on_plateau
 
 
@@ -48,7 +49,7 @@ def _law(law: Law) -> str:
     floor = f" + {law.c:.2f}" if law.c else ""
     between = law.between
     range_ = "" if between is None else f" (exponent {between[0]:.3f} to {between[1]:.3f})"
-    return f"loss {law.a:.3g} C^-{law.b:.3f}{floor}{range_}"
+    return f"loss {law.a:.3g} C^{-law.b:.3f}{floor}{range_}"
 
 
 def _best(cells: Sequence[Cell]) -> str:
@@ -72,9 +73,10 @@ def _sizes(sizes: Sequence[BestSize]) -> str:
 def _test(test: Exchange) -> list[str]:
     first, second = test.freedom
     verdict = "types differ" if test.p_permutation < 0.05 else "types cannot be told apart"
+    by_seeds = "" if test.p is None else f" F({first}, {second}) = {test.f:.2f}, p = {test.p:.3g};"
     lines = [
-        f"{verdict}: one curve for all against one for each, F({first}, {second}) = "
-        f"{test.f:.2f}, p = {test.p:.3g}, by exchanging types {test.p_permutation:.3g}"
+        f"{verdict}: one curve for all against one for each,{by_seeds} by exchanging types "
+        f"p = {test.p_permutation:.3g} (the least that can be attained is {test.least:.2g})"
     ]
     for name, (percent, worth) in test.shifts.items():
         priced = "" if worth is None else f", as all types with {worth:.2f} times the FLOPs"
