@@ -85,6 +85,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "data.clean.substring=4000",
                 "data.clean.max_characters=100000",
                 "data.clean.personal=mask",
+                "data.clean.repeated.unit=paragraph",
                 "data.clean.languages=[en]",
                 f"data.clean.function={tmp_path / 'own.py'}:keep",
                 "tokenizer.kind=bpe",

@@ -46,13 +46,15 @@ def test_a_corpus_that_is_older_than_a_setting_goes_on_with_its_default(
 ) -> None:
     planned = PlannedCorpora(read_study(write(tmp_path, OWN)), texts, BUDGET)
     manifest = settings_json(planned.base.data, planned.base.tokenizer)
-    del manifest["data"]["format"], manifest["data"]["sep"]
+    del manifest["data"]["format"], manifest["data"]["sep"], manifest["data"]["clean"]["repeated"]
     manifest["data"]["documents"] = "blank-line"
     corpus = Mock(Corpus, manifest=manifest)
     assert planned.differences(corpus) == []
     manifest["data"]["row_length"] = 7
     (different,) = planned.differences(corpus)
     assert different.startswith("data.row_length: 7 there")
+    manifest["data"]["clean"]["repeated"] = {"unit": "line"}
+    assert planned.differences(corpus)[0].startswith("data.clean.repeated: {'unit': 'line'} there")
 
 
 @pytest.fixture

@@ -95,6 +95,16 @@ class DownstreamConfig(Section):
         return Path(self.suite).suffix in (".yaml", ".yml")
 
 
+class RepeatedConfig(Section):
+    """Which lines or paragraphs to cut out, since they occur in several documents."""
+
+    unit: Literal["line", "paragraph"] = "line"
+    min_characters: PositiveInt = 30
+    """Leave shorter ones alone."""
+    documents: Annotated[int, Field(ge=2, lt=2**63)] = 2
+    """Cut what occurs in this many documents or more, except in the first of them."""
+
+
 class CleanConfig(Section):
     """Which documents stay; `crammed.data.preparing.cleaning.steps` lists the steps in order."""
 
@@ -119,6 +129,8 @@ class CleanConfig(Section):
     """Drop documents whose text has occurred before."""
     near: OpenFraction | None = None
     """Drop documents whose word 5-grams overlap an earlier document's by this Jaccard index."""
+    repeated: RepeatedConfig | None = None
+    """Cut out lines or paragraphs that have occurred in earlier documents."""
     substring: Annotated[int, Field(ge=20, lt=2**63)] | None = None
     """Cut out passages of at least this many bytes that have occurred before (Lee et al. 2022)."""
     max_tokens_per_character: PositiveFloat | None = None

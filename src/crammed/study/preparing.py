@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from crammed.budget import Budget
 from crammed.config import DataConfig, Ordering, RunConfig, Section, TokenizerConfig
-from crammed.config.kinds import flat, overlaid
+from crammed.config.kinds import overlaid
 from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare
@@ -161,9 +161,8 @@ class PlannedCorpora:
 
         A corpus that is older than a setting was made with its default.
         """
-        here = flat(settings_json(self.base.data, self.base.tokenizer))
-        usual = flat(settings_json(DataConfig(), TokenizerConfig()))
-        there = usual | flat({name: corpus.manifest[name] for name in ("data", "tokenizer")})
+        here = _by_key(settings_json(self.base.data, self.base.tokenizer))
+        there = _by_key(settings_json(DataConfig(), TokenizerConfig())) | _by_key(corpus.manifest)
         if "format" not in corpus.manifest["data"] and here["data.documents"] == "auto":
             del here["data.documents"]  # the default was another, and was written down
         return [
@@ -171,6 +170,13 @@ class PlannedCorpora:
             for key, value in here.items()
             if there[key] != value and not (self.open and key == VOCABULARY)
         ]
+
+
+def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest keeps of the settings, by dotted keys."""
+    data = dict(settings["data"])
+    sections = {"data.clean": data.pop("clean"), "data": data, "tokenizer": settings["tokenizer"]}
+    return {f"{name}.{key}": value for name, own in sections.items() for key, value in own.items()}
 
 
 def planned_corpora(study: Study, data: Sequence[str], budget: Budget, out: Path) -> PlannedCorpora:

@@ -29,6 +29,9 @@ STEPS_OF_THE_DRIVER = (
 )
 
 
+MENU = "Home, News, Sport, Weather, Contact"
+
+
 class Ended(BaseException):
     """Ends the process, as far as a test can."""
 
@@ -58,11 +61,17 @@ class Stages:
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Corpus]:
     """Prepares several shards in all stages."""
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
-    first = write_jsonl(tmp_path / "first.jsonl", documents(200))
-    second = write_jsonl(tmp_path / "second.jsonl", documents(200, seed=1))
+    texts = [[f"{MENU}\n{text}" for text in documents(200, seed=seed)] for seed in (0, 1)]
+    first = write_jsonl(tmp_path / "first.jsonl", texts[0])
+    second = write_jsonl(tmp_path / "second.jsonl", texts[1])
     near = ["data.clean.near=0.8"] if find_spec("rensa") else []
     sources = [str(first), {"path": str(second), "weight": 1.5}]
-    words = ["compute.workers=1", "data.orders=[common-first]", *near]
+    words = [
+        "compute.workers=1",
+        "data.orders=[common-first]",
+        *near,
+        "data.clean.repeated.unit=line",
+    ]
     config = tiny("crammed", *words, data={"sources": sources})
 
     def made(name: str) -> Corpus:
@@ -77,7 +86,7 @@ def test_it_ends_in_every_stage_in_turn(
     stages = Stages()
     monkeypatch.setattr(engine._ThisProcess, "map", lambda *given: stages.map(*given))
     whole = make("whole")
-    assert len(stages.done) >= 7
+    assert len(stages.done) >= 10
     assert min(stages.done[each] for each in ("read", "select_shard", "pack_shards")) > 2
     for stage, jobs in stages.done.items():
         stages = Stages()

@@ -219,17 +219,25 @@ def test_separators_are_all_the_borders_of_documents_in_a_row(
 
 
 def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, text_file: Path) -> None:
+    """Also with code of one's own, and what is cut out of several documents."""
+    (tmp_path / "own.py").write_text(
+        "def keep(text):\n    return f'Home, News, Weather, Sport\\n{text}'\n"
+    )
     made = []
-    for workers in (1, 2):
+    for workers in (1, 3):
         config = tiny(
             "crammed",
             f"compute.workers={workers}",
             "data.orders=[common-first,fragments]",
+            f"data.clean.function={tmp_path / 'own.py'}:keep",
+            "data.clean.repeated.min_characters=20",
             data={"sources": [str(text_file)]},
         )
         out = tmp_path / f"{workers}"
         made.append(prepare(config.data, config.tokenizer, out, SILENT, config.compute))
     assert made[0].sha256 == made[1].sha256
+    steps = {step["step"]: step.get("changed") for step in made[0].manifest["steps"]}
+    assert (steps["function"], steps["repeated lines"]) == (600, 599)
 
 
 SMALL_SHARDS = "from crammed.data import shards; shards.SHARD_CHARACTERS = 20_000"

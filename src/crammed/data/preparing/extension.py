@@ -77,7 +77,7 @@ def extend(
             "text that repeats them stays"
         )
     wanted, tokenizer = settings_for_more(base, data)
-    if wanted.clean.near is not None or wanted.clean.substring is not None:
+    if any((wanted.clean.near, wanted.clean.substring, wanted.clean.repeated)):
         progress.line("extend  the new text is searched for near-duplicates of itself alone")
     name = json_hash([base.sha256, wanted.model_dump(mode="json")])[:16]
     part = out.with_name(f".{out.name}.{name}")

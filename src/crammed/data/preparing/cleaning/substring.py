@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crammed.data.preparing.cleaning.spans import Span
 from crammed.errors import InputError
 from crammed.extras import import_extra
 
 MOST_BYTES = 2**31 - 1
 """The most that 32-bit positions can address."""
 
-Span = tuple[int, int]
-"""A range of bytes, [start, end)."""
 _Positions = NDArray[np.int64]
 
 
@@ -48,17 +47,6 @@ def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[Span]]:
     starts = _repeated_starts(suffixes, kasai(joined, suffixes), ends, shortest)
     del suffixes
     return _by_text(_merged(starts, ends, shortest), joined, ends)
-
-
-def without_spans(text: str, spans: Sequence[Span]) -> str:
-    """The text without these spans of its UTF-8 bytes, which are sorted and disjoint."""
-    if not spans:
-        return text
-    whole, kept, place = text.encode(), [], 0
-    for start, end in spans:
-        kept.append(whole[place:start])
-        place = end
-    return b"".join([*kept, whole[place:]]).decode()
 
 
 def suffix_sorting_library() -> tuple[Any, Any]:

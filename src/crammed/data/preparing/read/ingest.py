@@ -44,7 +44,7 @@ from crammed.terminal.progress import Progress
 
 SCHEMA = 4
 """Version of the blocks; each version has folders of its own."""
-_LATER_STEPS = ("exact", "substring", "max_tokens_per_character")
+_LATER_STEPS = ("exact", "repeated", "substring", "max_tokens_per_character")
 """Cleaning settings that do not affect the blocks."""
 _MOST_SHOWN = 10
 """Files whose damaged records are told of, each in a line."""

@@ -28,7 +28,7 @@ AT_ONCE = 2_000_000
 
 _Numbers = NDArray[np.int64]
 _Hashes = NDArray[np.uint64]
-_ALL = 1 << 64
+ALL = 1 << 64
 
 
 def write_listing(folder: Path, blocks: Sequence[Block]) -> Path:
@@ -40,7 +40,8 @@ def write_listing(folder: Path, blocks: Sequence[Block]) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _listing(file: Path) -> list[Block]:
+def read_listing(file: Path) -> list[Block]:
+    """What `write_listing` wrote: the blocks, without their sources and contents."""
     listed = read_done(file)
     assert listed is not None
     return [Block(Path(at), n, 0, first, count, "") for at, n, first, count in listed["blocks"]]
@@ -64,7 +65,7 @@ class _Range:
 
 def _ranges(listing: Path, documents: int, band: int | None = None) -> Iterator[_Range]:
     count = 1 + documents // AT_ONCE
-    bounds = [number * _ALL // count for number in range(count + 1)]
+    bounds = [number * ALL // count for number in range(count + 1)]
     for low, high in pairwise(bounds):
         yield _Range(listing, low, high, band)
 
@@ -72,15 +73,16 @@ def _ranges(listing: Path, documents: int, band: int | None = None) -> Iterator[
 def digests_between(block: Block, low: int, high: int) -> tuple[_Hashes, _Numbers]:
     """Digests [n, 2] of a block's documents in a range, ascending, and the documents' numbers."""
     every = sorted_digests(block.path)
-    begin, end = (_place(every[:, 0], bound) for bound in (low, high))
+    begin, end = (place(every[:, 0], bound) for bound in (low, high))
     found = np.array(every[begin:end])
     numbers = found[:, 2].astype(np.int64)
     used = numbers < block.documents
     return found[used, :2], numbers[used] + block.first
 
 
-def _place(ascending: _Hashes, bound: int) -> int:
-    return len(ascending) if bound >= _ALL else int(np.searchsorted(ascending, np.uint64(bound)))
+def place(ascending: _Hashes, bound: int) -> int:
+    """How many hashes are below the bound, which may be beyond 64 bits."""
+    return len(ascending) if bound >= ALL else int(np.searchsorted(ascending, np.uint64(bound)))
 
 
 def exact_duplicates(engine: Engine, listing: Path, documents: int) -> Iterator[_Numbers]:
@@ -89,7 +91,7 @@ def exact_duplicates(engine: Engine, listing: Path, documents: int) -> Iterator[
 
 
 def _repeated(job: _Range) -> _Numbers:
-    found = [digests_between(block, job.low, job.high) for block in _listing(job.listing)]
+    found = [digests_between(block, job.low, job.high) for block in read_listing(job.listing)]
     digests = np.concatenate([each for each, _ in found])
     numbers = np.concatenate([each for _, each in found])
     return numbers[repeats(digests)]
@@ -128,7 +130,7 @@ def marked_digests(
 def _marked(job: _Marked) -> _Hashes:
     marks = np.load(job.marks, mmap_mode="r")
     low, high = job.range.low, job.range.high
-    found = [digests_between(block, low, high) for block in _listing(job.range.listing)]
+    found = [digests_between(block, low, high) for block in read_listing(job.range.listing)]
     return np.concatenate([digests[marks[numbers], 0] for digests, numbers in found])
 
 
@@ -144,7 +146,7 @@ def near_duplicates(engine: Engine, listing: Path, documents: int, bands: int) -
 def _linked(job: _Range) -> _Numbers:
     assert job.band is not None
     hashes, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for block in _listing(job.listing):
+    for block in read_listing(job.listing):
         own = minhash_bands(block.path)[job.band, : block.documents]
         places = np.flatnonzero((own >= np.uint64(job.low)) & (own <= np.uint64(job.high - 1)))
         hashes.append(np.asarray(own[places]))

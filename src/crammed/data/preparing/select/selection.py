@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.cleaning.near import banding
-from crammed.data.preparing.cleaning.substring import Span, repeated_spans, without_spans
+from crammed.data.preparing.cleaning.spans import NO_CUTS, Cuts, without_spans
+from crammed.data.preparing.cleaning.substring import repeated_spans
 from crammed.data.preparing.read.cleaned import MOST_SAMPLES, CleanedText, Shard
 from crammed.data.preparing.read.source import FilePart
 from crammed.data.preparing.select.duplicates import (
@@ -35,6 +36,7 @@ from crammed.data.preparing.select.heldout_choice import (
 from crammed.data.preparing.select.known import among, known_documents
 from crammed.data.preparing.select.repeats import WeightJob, weighted
 from crammed.data.preparing.select.selection_job import ShardSelection, Split
+from crammed.data.preparing.select.units import left_of, repeated_units
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
 from crammed.data.shards import documents, lengths_of
 from crammed.machine.engine import Engine
@@ -53,7 +55,6 @@ _AT_ONCE = 1_000_000
 Item = TypeVar("Item")
 
 Mask = NDArray[np.bool_]
-Cuts = dict[int, list[Span]]
 Splits = dict[int, Split]
 
 
@@ -110,7 +111,7 @@ def select_documents(
         InputError: there are too few documents to train on some and hold out others.
     """
     every = _Documents(text, engine)
-    cuts = _drop_repeats(every, text, data, engine, folder, given, extends)
+    _drop_repeats(every, text, data, engine, folder, given, extends)
     repeats = every.repeats()
     if not repeats.all():  # before the choice, so that what is held out is a share of the packed
         every.drop(WEIGHT_STEP, [np.flatnonzero(repeats == 0)])
@@ -120,16 +121,16 @@ def select_documents(
     if given is not None:
         held, documents_held = given.characters, given.documents
         if given.end is not None:
-            splits = every.split_before(given.end, cuts)
+            splits = every.split_before(given.end)
     else:
-        heldout, splits, held = _choose(every, data, cuts, by_line=_could_be_lines(text))
+        heldout, splits, held = _choose(every, data, by_line=_could_be_lines(text))
         documents_held = int(heldout.sum())
     kept, total = int(every.kept.sum()), every.total(every.kept)
     repeats[~every.kept] = 0
     if not splits:
         repeats[heldout] = 0
     return Selection(
-        shards=list(every.by_shard(repeats, heldout, cuts, splits)),
+        shards=list(every.by_shard(repeats, heldout, splits)),
         steps=every.steps,
         samples=every.samples,
         heldout_documents=documents_held,
@@ -148,8 +149,8 @@ def _drop_repeats(
     folder: Path,
     given: GivenHeldout | None,
     extends: Corpus | None,
-) -> Cuts:
-    """Drop the documents known already and duplicates; returns the repeated passages to cut out."""
+) -> None:
+    """Drop the documents known already and duplicates, and cut out what is repeated in others."""
     listing = write_listing(folder, text.blocks)
     if given is not None:
         every.drop("held-out documents", [given.among(block) for block in text.blocks])
@@ -161,14 +162,15 @@ def _drop_repeats(
         bands, _ = banding(data.clean.near)
         near = near_duplicates(engine, listing, len(every.kept), bands)
         every.drop("near-duplicates", [near])
-    if data.clean.substring is None:
-        return {}
-    return every.cut_repeated_passages(data.clean.substring)
+    if (repeated := data.clean.repeated) is not None:
+        kept = every.kept
+        cuts = repeated_units(engine, text.blocks, listing, kept, repeated, folder)
+        every.cut(f"repeated {repeated.unit}s", cuts)
+    if data.clean.substring is not None:
+        every.cut_repeated_passages(data.clean.substring)
 
 
-def _choose(
-    every: _Documents, data: DataConfig, cuts: Cuts, *, by_line: bool
-) -> tuple[Mask, Splits, int]:
+def _choose(every: _Documents, data: DataConfig, *, by_line: bool) -> tuple[Mask, Splits, int]:
     """The documents to hold out, where to split them if at all, and the characters held out.
 
     The digest decides, so copies of a document are all held out or all trained on.
@@ -193,7 +195,7 @@ def _choose(
     heldout[numbers[choice.documents]] = True
     if choice.part is None:
         return heldout, {}, every.total(heldout)
-    splits, held = every.split(np.flatnonzero(heldout), choice.part, cuts)
+    splits, held = every.split(np.flatnonzero(heldout), choice.part)
     return heldout, splits, held
 
 
@@ -222,11 +224,13 @@ class _Documents:
     Attributes:
         characters: [n] characters of each document.
         kept: [n] false once a step has dropped the document.
+        cuts: what to cut out of documents.
     """
 
     def __init__(self, text: CleanedText, engine: Engine) -> None:
         self._blocks = text.blocks
         self._shards = text.shards
+        self._sources = text.sources
         self._engine = engine
         self._ends = np.cumsum([shard.documents for shard in text.shards])
         self.characters = np.empty(text.documents, np.int32)
@@ -234,6 +238,7 @@ class _Documents:
             own = slice(block.first, block.first + block.documents)
             self.characters[own] = lengths_of(block.path)[: block.documents]
         self.kept: Mask = np.ones(text.documents, bool)
+        self.cuts = NO_CUTS
         self.steps: list[dict[str, Any]] = []
         self.samples: list[Sample] = []
 
@@ -283,42 +288,49 @@ class _Documents:
         order = np.argsort(numbers)
         return numbers[order], ranks[order]
 
-    def cut_repeated_passages(self, shortest: int) -> Cuts:
-        """The spans to cut out of each document; drops documents left without text."""
-        numbers = np.flatnonzero(self.kept)
-        texts = [text.encode() for shard in self._shards for text in documents(shard.slices)]
-        spans = repeated_spans([texts[number] for number in numbers], shortest)
-        cuts: Cuts = {}
-        dropped = characters = 0
-        for number, own in zip(numbers.tolist(), spans, strict=True):
-            if not own:
-                continue
-            cuts[number] = own
-            text = texts[number].decode()
-            left = without_spans(text, own)
-            characters += len(text) - len(left)
-            self.characters[number] = len(left)
-            if not left.strip():
-                self.kept[number] = False
-                dropped += 1
-        self._record("repeated passages", dropped, characters, changed=len(cuts) - dropped)
-        return cuts
+    def cut(self, step: str, cuts: Cuts) -> None:
+        """Cut spans out of what earlier cuts have left, and drop documents without text left."""
+        numbers = cuts.documents
+        before = int(self.characters[numbers].sum(dtype=np.int64))
+        self.cuts = self.cuts.then(cuts)
+        dropped = left = samples = 0
+        for each in left_of(self._engine, self._blocks, self.cuts.of(numbers)):
+            self.characters[each.numbers] = each.characters
+            self.kept[each.numbers[each.blank]] = False
+            left += int(each.characters.sum())
+            dropped += int(each.blank.sum())
+            if samples < MOST_SAMPLES:
+                source = self._sources[each.source].name
+                self.samples += [sample(f"{step}, cut", source, text) for text in each.samples]
+                samples += len(each.samples)
+        self._record(step, dropped, before - left, changed=len(numbers) - dropped)
 
-    def split(self, numbers: NDArray[np.int64], part: int, cuts: Cuts) -> tuple[Splits, int]:
+    def cut_repeated_passages(self, shortest: int) -> None:
+        """Cut out what occurs twice anywhere in the documents that are kept."""
+        texts = (text for shard in self._shards for text in documents(shard.slices))
+        kept = [
+            without_spans(text, self.cuts.get(number)).encode()
+            for number, text in enumerate(texts)
+            if self.kept[number]
+        ]
+        spans = zip(np.flatnonzero(self.kept).tolist(), repeated_spans(kept, shortest), strict=True)
+        self.cut("repeated passages", Cuts.from_spans(spans))
+
+    def split(self, numbers: NDArray[np.int64], part: int) -> tuple[Splits, int]:
         """Where to split copies of one document, and the total characters held out of them."""
-        text = without_spans(self._text(int(numbers[0])), cuts.get(int(numbers[0]), ()))
+        text = without_spans(self._text(int(numbers[0])), self.cuts.get(int(numbers[0])))
         begin = heldout_beginning(text, part)
         self._record(SEAM_STEP, 0, SEAM * len(numbers), changed=len(numbers))
         splits = dict.fromkeys(numbers.tolist(), Split(begin - SEAM, begin))
         return splits, (len(text) - begin) * len(numbers)
 
-    def split_before(self, heldout: str, cuts: Cuts) -> Splits:
+    def split_before(self, heldout: str) -> Splits:
         """Where to split documents that hold this text; drops those with too little before it."""
         splits: Splits = {}
         dropped = characters = 0
         for shard, end in zip(self._shards, self._ends.tolist(), strict=True):
             for number, text in enumerate(documents(shard.slices), end - shard.documents):
-                begin = without_spans(text, cuts.get(number, ())).rfind(heldout)
+                begin = without_spans(text, self.cuts.get(number)).rfind(heldout)
                 if begin > SEAM and self.kept[number]:
                     splits[number] = Split(begin - SEAM, begin)
                     characters += SEAM
@@ -346,7 +358,7 @@ class _Documents:
         return np.concatenate(list(weighted(self._engine, jobs)))
 
     def by_shard(
-        self, repeats: NDArray[np.uint16], heldout: Mask, cuts: Cuts, splits: Splits
+        self, repeats: NDArray[np.uint16], heldout: Mask, splits: Splits
     ) -> Iterator[ShardSelection]:
         """The selection split into shards, each with its documents numbered from 0."""
         for shard, end in zip(self._shards, self._ends.tolist(), strict=True):
@@ -354,7 +366,7 @@ class _Documents:
             yield ShardSelection(
                 repeats=repeats[start:end],
                 heldout=heldout[start:end],
-                cuts=_between(cuts, start, end),
+                cuts=self.cuts.between(start, end),
                 splits=_between(splits, start, end),
             )
 

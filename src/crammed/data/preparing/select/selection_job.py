@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from crammed.columns import integers, numbers_in, one_array, strings_of
 from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Matches
-from crammed.data.preparing.cleaning.substring import Span, without_spans
+from crammed.data.preparing.cleaning.spans import NO_CUTS, Cuts, without_spans
 from crammed.data.shards import (
     Slices,
     documents,
@@ -51,13 +51,13 @@ class ShardSelection:
     Attributes:
         repeats: [n] how often a document is packed; 0 leaves it out.
         heldout: [n] whether it is held out.
-        cuts: spans of bytes to cut out of a document, by its number.
+        cuts: what to cut out of the documents.
         splits: where to split a document, by its number, into parts to pack and to hold out.
     """
 
     repeats: NDArray[np.uint16]
     heldout: NDArray[np.bool_]
-    cuts: dict[int, list[Span]] = field(default_factory=dict)
+    cuts: Cuts = NO_CUTS
     splits: dict[int, Split] = field(default_factory=dict)
 
 
@@ -145,7 +145,7 @@ def _numbered_documents(
     shard: Slices, numbers: Sequence[int], selection: ShardSelection
 ) -> list[str]:
     return [
-        without_spans(text, selection.cuts.get(number, ()))
+        without_spans(text, selection.cuts.get(number))
         for number, text in zip(numbers, documents(shard, numbers), strict=True)
     ]
 

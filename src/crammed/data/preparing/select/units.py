@@ -1,0 +1,237 @@
+"""Finds lines or paragraphs that occur in several documents, as a reduction over blocks.
+
+One job writes the hashes of a block's lines, in ascending order. Another compares those of all
+blocks that lie in one range, so that its memory does not grow with the text. What is in several
+documents is cut out of all but the first, as in CCNet (Wenzek et al. 2020) and Dolma (Soldaini et
+al. 2024). Two lines count as equal if 64 bits of their hashes are.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.config import RepeatedConfig
+from crammed.data.preparing.cleaning.spans import Cuts, without_spans
+from crammed.data.preparing.read.cleaned import Block
+from crammed.data.preparing.select.duplicates import ALL, place, read_listing
+from crammed.data.samples import SAMPLES_OF_A_SHARD
+from crammed.data.shards import (
+    Slice,
+    documents,
+    finish_stage,
+    lengths_of,
+    load,
+    save,
+    stage_result,
+)
+from crammed.files.writing import save_array
+from crammed.machine.engine import Engine
+
+AT_ONCE = 4_000_000
+"""About how many lines a job compares."""
+_UNITS = {
+    "line": re.compile(rb"[^\n]++\n?+"),
+    "paragraph": re.compile(rb"(?:[^\n]++(?:\n|\Z))++\n*+"),
+}
+
+
+def units_of(text: bytes, config: RepeatedConfig) -> Iterator[tuple[bytes, int, int]]:
+    """The lines or paragraphs of a text that are long enough.
+
+    Yields:
+        each without white space around it, and the range of bytes to cut: line ends after it, too.
+    """
+    for found in _UNITS[config.unit].finditer(text):
+        unit = found[0].strip()
+        if len(unit) >= config.min_characters <= len(unit.decode()):
+            yield unit, *found.span()
+
+
+# ---- jobs on blocks
+
+
+@dataclass(frozen=True)
+class _BlockJob:
+    """A block whose lines are to be written."""
+
+    block: Block
+    config: RepeatedConfig
+
+
+@dataclass(frozen=True)
+class _Written:
+    """How many lines a block of this content has."""
+
+    content: str
+    units: int
+
+
+def _name(config: RepeatedConfig) -> str:
+    return f"{config.unit}s-{config.min_characters}"
+
+
+def _write_units(job: _BlockJob) -> int:
+    """Write the lines of a block: their hashes, ascending, and where they are."""
+    name = _name(job.config)
+    path = job.block.path
+    done = stage_result(path, name)
+    if done is not None and done["content"] == job.block.content:
+        return int(done["units"])
+    hashed, placed = bytearray(), array("i")
+    every = Slice(job.block.folder, job.block.number, 0, len(lengths_of(path)))
+    for number, text in enumerate(documents((every,))):
+        for unit, start, end in units_of(text.encode(), job.config):
+            hashed += blake2b(unit, digest_size=8).digest()
+            placed.extend((number, start, end))
+    hashes = np.frombuffer(hashed, ">u8").astype(np.uint64)
+    order = np.argsort(hashes, kind="stable")
+    save(path, f"{name}.npy", hashes[order])
+    save(path, f"{name}-places.npy", np.array(placed, np.int32).reshape(-1, 3)[order])
+    files = (f"{name}.npy", f"{name}-places.npy")
+    return finish_stage(path, name, _Written(job.block.content, len(hashes)), files).units
+
+
+# ---- jobs on ranges of hashes
+
+
+@dataclass(frozen=True)
+class _RangeJob:
+    """The lines whose hashes are between two bounds, in the documents that are marked in a file."""
+
+    listing: Path
+    marks: Path
+    config: RepeatedConfig
+    low: int
+    high: int
+
+
+def _repeated_units(job: _RangeJob) -> Cuts:
+    """What to cut, ordered by hashes."""
+    marks, name = np.load(job.marks, mmap_mode="r"), _name(job.config)
+    hashes, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    spans = [np.empty((0, 2), np.int32)]
+    for block in read_listing(job.listing):
+        every = load(block.path, f"{name}.npy", mapped=True)
+        own = slice(place(every, job.low), place(every, job.high))
+        places = load(block.path, f"{name}-places.npy", mapped=True)[own]
+        used = places[:, 0] < block.documents
+        used[used] = marks[places[used, 0] + block.first]
+        hashes.append(every[own][used])
+        numbers.append(places[used, 0].astype(np.int64) + block.first)
+        spans.append(places[used, 1:])
+    cut = in_several(np.concatenate(hashes), np.concatenate(numbers), job.config.documents)
+    return Cuts(np.concatenate(numbers)[cut], np.concatenate(spans)[cut])
+
+
+def in_several(
+    hashes: NDArray[np.uint64], numbers: NDArray[np.int64], fewest: int
+) -> NDArray[np.int64]:
+    """Places of all but the first of those hashes that at least `fewest` documents have.
+
+    Args:
+        numbers: the document of each hash; of equal hashes, these ascend.
+    """
+    order = np.argsort(hashes, kind="stable").astype(np.int64)
+    ranked, of = hashes[order], numbers[order]
+    first = np.append(True, ranked[1:] != ranked[:-1])[: len(ranked)]
+    first_of_document = first | np.append(True, of[1:] != of[:-1])[: len(of)]
+    begins = np.flatnonzero(first)
+    if not len(begins):
+        return order
+    has = np.add.reduceat(first_of_document, begins, dtype=np.int64)
+    several = np.repeat(has >= fewest, np.diff(begins, append=len(first)))
+    found: NDArray[np.int64] = order[several & ~first]
+    return found
+
+
+def repeated_units(
+    engine: Engine,
+    blocks: Sequence[Block],
+    listing: Path,
+    kept: NDArray[np.bool_],
+    config: RepeatedConfig,
+    folder: Path,
+) -> Cuts:
+    """What to cut out of the documents that are kept.
+
+    Args:
+        listing: file that lists the blocks.
+        folder: for what jobs need to know.
+    """
+    units = sum(engine.map(_write_units, (_BlockJob(block, config) for block in blocks)))
+    marks = folder / "kept.npy"
+    save_array(marks, kept)
+    count = 1 + units // AT_ONCE
+    bounds = pairwise(number * ALL // count for number in range(count + 1))
+    jobs = (_RangeJob(listing, marks, config, low, high) for low, high in bounds)
+    found = list(engine.map(_repeated_units, jobs))
+    numbers = np.concatenate([each.numbers for each in found])
+    spans = np.concatenate([each.spans for each in found])
+    order = np.lexsort((spans[:, 0], numbers))
+    return Cuts(numbers[order], spans[order])
+
+
+# ---- what is left
+
+
+@dataclass(frozen=True)
+class _LeftJob:
+    """A block, and what to cut out of its documents."""
+
+    block: Block
+    cuts: Cuts
+
+
+@dataclass(frozen=True)
+class Left:
+    """What cuts leave of the documents of a block.
+
+    Attributes:
+        source: place of their source.
+        numbers: [k] the documents that are cut, counted over all blocks.
+        characters: [k] characters left of each.
+        blank: [k] whether it has no text left.
+        samples: some of what is cut.
+    """
+
+    source: int
+    numbers: NDArray[np.int64]
+    characters: NDArray[np.int64]
+    blank: NDArray[np.bool_]
+    samples: list[str]
+
+
+def left_of(engine: Engine, blocks: Sequence[Block], cuts: Cuts) -> Iterator[Left]:
+    """What is left of the documents of each block that has some to cut, in order."""
+    jobs = (
+        _LeftJob(block, own)
+        for block in blocks
+        if len(own := cuts.between(block.first, block.first + block.documents))
+    )
+    return engine.map(_left, jobs)
+
+
+def _left(job: _LeftJob) -> Left:
+    numbers = job.cuts.documents
+    every = Slice(job.block.folder, job.block.number, 0, job.block.documents)
+    texts = documents((every,), numbers.tolist())
+    pairs = [(text, job.cuts.get(n)) for n, text in zip(numbers.tolist(), texts, strict=True)]
+    left = [without_spans(text, spans) for text, spans in pairs]
+    return Left(
+        source=job.block.source,
+        numbers=numbers + job.block.first,
+        characters=np.fromiter(map(len, left), np.int64, len(left)),
+        blank=np.array([not text.strip() for text in left]),
+        samples=[
+            text.encode()[slice(*spans[0])].decode() for text, spans in pairs[:SAMPLES_OF_A_SHARD]
+        ],
+    )
