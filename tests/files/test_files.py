@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from crammed.errors import InputError
+from crammed.files.faults import disk_faults
 from crammed.files.folders import new_folder, publish
 from crammed.files.locks import FolderLock
 from crammed.files.writing import (
@@ -30,6 +31,15 @@ def test_a_file_in_the_way_is_reported_in_one_line(tmp_path: Path) -> None:
     for place in ("results/x.json", "results/new/x.json", "folder"):
         with pytest.raises(InputError, match=f"cannot write .*{place}: .*; choose another --out"):
             write_text(tmp_path / place, "a")
+
+
+def test_a_file_in_the_way_of_something_else_is_named(tmp_path: Path) -> None:
+    """As that of a library's cache, which it makes while a folder is written."""
+    cache = tmp_path / "cache"
+    cache.write_text("")
+    with pytest.raises(InputError, match=f"cannot write {cache}: File exists; it is in the way of"):
+        with disk_faults(tmp_path / "runs" / "mine"):
+            cache.mkdir()
 
 
 def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:

@@ -31,12 +31,23 @@ def disk_faults(path: Path) -> Iterator[None]:
                 f"the disk is full: free some space or choose another place than {path}"
             ) from error
         if number in (errno.EACCES, errno.EROFS, errno.EPERM, *_MISPLACED):
-            raise InputError(
-                f"cannot write {path}: {os.strerror(number)}; choose another --out"
-            ) from error
+            why = f"cannot write {path}: {os.strerror(number)}; choose another --out"
+            if (other := _elsewhere(error, path)) is not None:  # such as a library's cache
+                why = f"cannot write {other}: {os.strerror(number)}; it is in the way of {path}"
+            raise InputError(why) from error
         if number in _FAILING:
             raise InputError(failing(error, path, number)) from error
         raise
+
+
+def _elsewhere(error: Exception, path: Path) -> str | None:
+    """The file that an error names, if it is not in the folder of `path`."""
+    named = getattr(error, "filename", None)
+    if not isinstance(named, str | bytes):
+        return None
+    file = os.fsdecode(named)
+    within = Path(file).absolute().is_relative_to(path.absolute().parent)
+    return None if within or file in map(str, path.absolute().parents) else file
 
 
 def failing(error: Exception, path: Path | None = None, number: int | None = None) -> str:
