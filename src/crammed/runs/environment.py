@@ -21,6 +21,7 @@ def environment() -> dict[str, Any]:
     return {
         "crammed": crammed.__version__,
         "commit": _commit(),
+        "source": _source(),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
@@ -44,12 +45,26 @@ def _commit() -> str | None:
     """
     if named := os.environ.get("CRAMMED_COMMIT"):
         return named
+    return _git("describe", "--always", "--dirty", "--abbrev=12")
+
+
+def _source() -> str | None:
+    """The hash that git has for the folder ``src``, which outlives a rebase that leaves it alone.
+
+    None if it has changes that are in no commit, or is not in a source tree.
+    """
+    changes = _git("status", "--porcelain", "--", "src")
+    return _git("rev-parse", "HEAD:src") if changes == "" else None
+
+
+def _git(*words: str) -> str | None:
+    """What git says about the source tree; None if this is none."""
     root = Path(crammed.__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
+    command = ["git", "-C", str(root), *words]
     try:
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return done.stdout.strip()

@@ -106,6 +106,7 @@ class Environment(Part):
 
     cores: int | None
     commit: str | None = None
+    source: str | None = None
     started: str = ""
 
 
