@@ -7,8 +7,9 @@ pieces, tokenize, pack, store one order, hash; a second run is given the tokeniz
 Near-duplicates and quality rules are timed separately. For comparison the `tokenizers` library
 encodes part of the same text; with --identity it encodes all of it, and every id is compared.
 
-Rates are MB of UTF-8 text (before cleaning) per second. Memory is the largest sum of the processes'
-proportional set sizes, sampled five times a second; this works only on Linux.
+Rates are MB of UTF-8 text (before cleaning) per second. Each run is a process of its own. Memory is
+the largest sum of the processes' proportional set sizes, sampled five times a second; this works
+only on Linux.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +28,6 @@ import numpy as np
 import typer
 from tokenizers import Tokenizer
 
-from common import finish, run
 from crammed.config import ComputeConfig, RunConfig
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.read.reading_job import cut_by_characters
@@ -37,58 +36,21 @@ from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.machine.engine import open_engine
 from crammed.terminal.progress import Progress
+from memory import Memory, alone
 
 PLAIN_CHARACTERS = 20_000_000
+GIVEN = {
+    "all, tokenizer given": (),
+    "and near-duplicates": ("data.clean.near=0.8",),
+    "and Gopher's rules": ("data.clean.gopher=true",),
+    "and C4's rules": ("data.clean.c4=true",),
+}
+"""Runs with a given tokenizer, and their overrides."""
 MEGA = 1e6
 
 
-class Memory:
-    """The largest sum of proportional set sizes of this process and its descendants, in bytes."""
-
-    def __init__(self) -> None:
-        self.peak = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        over = False
-        while not over:  # at least once, however short the work
-            over = self._over.wait(0.2)
-            self.peak = max(self.peak, sum(map(_set_size, _family())))
-
-
-def _family() -> list[str]:
-    parents: dict[str, str] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[stat.parent.name] = stat.read_text().rpartition(")")[2].split()[1]
-        except OSError:  # the process has ended
-            continue
-    found = [Path("/proc/self").resolve().name]
-    for process in found:
-        found += [child for child, parent in parents.items() if parent == process]
-    return found
-
-
-def _set_size(process: str) -> int:
-    try:
-        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
-    except OSError:
-        return 0
-    return next(
-        (int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:")), 0
-    )
-
-
-def _config(data: Path, *overrides: str) -> RunConfig:
+def config_of(data: Path, *overrides: str) -> RunConfig:
+    """The configuration of a run on this text."""
     from crammed.rules.recipe import load_config  # imports PyTorch, which the workers do without
 
     words = ["data.orders=[sentence-length]", *overrides]
@@ -99,14 +61,15 @@ def _bytes_of(data: Path) -> int:
     """The size of all text in UTF-8, before cleaning."""
     return sum(
         len(text.encode())
-        for source in open_sources(_config(data).data)
+        for source in open_sources(config_of(data).data)
         for part in source.parts
         for text in part.documents()
     )
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def folder_of_its_own() -> Iterator[Path]:
+    """A folder that is removed in the end."""
     folder = Path(tempfile.mkdtemp(prefix="crammed-benchmark-"))
     try:
         yield folder
@@ -116,7 +79,7 @@ def _folder() -> Iterator[Path]:
 
 def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dict[str, Any]:
     """Prepare a corpus, and measure time and memory."""
-    config = _config(data, *overrides)
+    config = config_of(data, *overrides)
     with Memory() as memory, Progress() as progress:
         began = time.perf_counter()
         corpus = prepare(config.data, config.tokenizer, out, progress, config.compute)
@@ -139,7 +102,7 @@ def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dic
 
 def _plain(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
     """The rate of the library with its own threads, on the first documents of every part."""
-    parts = [part for source in open_sources(_config(data).data) for part in source.parts]
+    parts = [part for source in open_sources(config_of(data).data) for part in source.parts]
     share = PLAIN_CHARACTERS // len(parts)
     texts = [t for part in parts for t in next(cut_by_characters(part.documents(), share))]
     size = sum(len(text.encode()) for text in texts)
@@ -181,7 +144,7 @@ def _identity(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
     """Compare the token ids of every document with the library's."""
 
     def jobs() -> Iterator[tuple[str, list[str]]]:
-        for source in open_sources(_config(data).data):
+        for source in open_sources(config_of(data).data):
             for part in source.parts:
                 documents = part.documents()
                 while texts := list(islice(documents, 200)):
@@ -204,36 +167,33 @@ def main(
 ) -> None:
     """Run the benchmark and print JSON."""
     size, small_size = _bytes_of(data), _bytes_of(small)
-    with _folder() as folder:
+    with folder_of_its_own() as folder:
         runs = [
-            _timed("small, tokenizer trained", small_size, small, folder / "small"),
-            _timed("all, tokenizer trained", size, data, folder / "trained"),
+            alone(_timed, "small, tokenizer trained", small_size, small, folder / "small"),
+            alone(_timed, "all, tokenizer trained", size, data, folder / "trained"),
         ]
         given = f"tokenizer.file={folder / 'trained' / 'tokenizer.json'}"
         tokenizer = Tokenizer.from_file(str(folder / "trained" / "tokenizer.json"))
         runs += [
-            _timed("all, tokenizer given", size, data, folder / "given", given),
-            _timed(
-                "and near-duplicates", size, data, folder / "near", given, "data.clean.near=0.8"
-            ),
-            _timed(
-                "and Gopher's rules", size, data, folder / "gopher", given, "data.clean.gopher=true"
-            ),
-            _timed("and C4's rules", size, data, folder / "c4", given, "data.clean.c4=true"),
-            _plain(tokenizer, data),
+            alone(_timed, what, size, data, folder / f"given-{number}", given, *more)
+            for number, (what, more) in enumerate(GIVEN.items())
         ]
+        runs.append(_plain(tokenizer, data))
         if identity:
             runs.append(_identity(tokenizer, data))
+    from common import finish
     from crammed.runs.environment import environment
 
     result = {
         "name": "prepare",
         "environment": environment(),
-        "data": [source.name for source in open_sources(_config(data).data)],
+        "data": [source.name for source in open_sources(config_of(data).data)],
         "runs": runs,
     }
     finish(result, out)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # and not in workers
+    from common import run
+
     run(main)
