@@ -36,7 +36,7 @@ from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.machine.engine import open_engine
 from crammed.terminal.progress import Progress
-from memory import Memory, alone
+from resources import alone, disk, memory, written
 
 PLAIN_CHARACTERS = 20_000_000
 GIVEN = {
@@ -80,7 +80,8 @@ def folder_of_its_own() -> Iterator[Path]:
 def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dict[str, Any]:
     """Prepare a corpus, and measure time and memory."""
     config = config_of(data, *overrides)
-    with Memory() as memory, Progress() as progress:
+    with memory() as resident, disk(out.parent) as files, Progress() as progress:
+        before = written(out.parent)
         began = time.perf_counter()
         corpus = prepare(config.data, config.tokenizer, out, progress, config.compute)
         seconds = time.perf_counter() - began
@@ -90,7 +91,9 @@ def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dic
         "megabytes": size / MEGA,
         "seconds": seconds,
         "megabytes_per_second": size / MEGA / seconds,
-        "peak_memory_megabytes": memory.peak / MEGA,
+        "peak_memory_megabytes": resident.peak / MEGA,
+        "peak_disk_per_byte": (files.peak - before) / size,
+        "corpus_per_byte": written(out) / size,
         "tokens": corpus.manifest["tokens"],
         "rows": corpus.rows,
         "corpus": corpus.sha256,

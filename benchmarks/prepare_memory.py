@@ -22,8 +22,8 @@ import typer
 from crammed.data import shards
 from crammed.data.preparing.driver import prepare
 from crammed.terminal.progress import Progress
-from memory import Memory, alone
 from prepare import MEGA, config_of, folder_of_its_own
+from resources import alone, memory
 
 SHARD_CHARACTERS = 4_000
 _SHARDS = "CRAMMED_BENCHMARK_SHARD"
@@ -55,7 +55,7 @@ def _write_files(folder: Path, count: int) -> Path:
 
 def _measure(what: str, count: int, source: Path, out: Path) -> dict[str, Any]:
     config = config_of(source, "tokenizer.vocab_size=2000")
-    with Memory() as memory, Progress() as progress:
+    with memory() as resident, Progress() as progress:
         corpus = prepare(config.data, config.tokenizer, out, progress, config.compute)
     own = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
@@ -63,7 +63,7 @@ def _measure(what: str, count: int, source: Path, out: Path) -> dict[str, Any]:
         "count": count,
         "documents": corpus.manifest["documents"],
         "main_process_megabytes": own / MEGA,
-        "peak_memory_megabytes": memory.peak / MEGA,
+        "peak_memory_megabytes": resident.peak / MEGA,
     }
 
 

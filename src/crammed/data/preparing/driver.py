@@ -178,7 +178,7 @@ class _Preparation:
         if supplied is not None:
             chunked = CorpusTokenizer(supplied).takes_chunks
 
-        text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress)
+        text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress, out)
         with refusals_of(text):
             text.require_documents()
             selection = select_documents(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from crammed.config import DataConfig, SourceConfig
 from crammed.data.elsewhere import copy_all
+from crammed.data.preparing.read.room import check_copies, written
 from crammed.errors import InputError
 from crammed.files.addresses import last_part, without_secrets
 from crammed.files.hashes import json_hash
@@ -46,6 +47,7 @@ def _copied(
     name = "files" if remote.is_glob else last_part(source.path)
     place = own / "copies" / name if several else own / "copies"
 
+    check_copies(sum(file.size or 0 for file in files) - written([place]), folder)
     copies = set[Path]()
 
     def fetch(file: RemoteFile) -> int:

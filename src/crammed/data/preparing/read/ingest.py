@@ -31,6 +31,7 @@ from crammed.data.preparing.read.reading_job import (
     cut_by_characters,
     write_mark,
 )
+from crammed.data.preparing.read.room import check_room, text_bytes, written
 from crammed.data.preparing.read.source import FilePart, Part, Source, SourceChanged, ignored_files
 from crammed.errors import InputError
 from crammed.files.folders import make_folder
@@ -58,18 +59,28 @@ def _piece_size() -> int:
 
 
 def read_and_clean(
-    sources: Sequence[Source], data: DataConfig, folder: Path, engine: Engine, progress: Progress
+    sources: Sequence[Source],
+    data: DataConfig,
+    folder: Path,
+    engine: Engine,
+    progress: Progress,
+    out: Path | None = None,
 ) -> CleanedText:
     """Read every part that `folder` does not hold yet, and clean its documents.
 
+    Args:
+        out: the corpus, if there is to be room for it on the disk.
+
     Raises:
         InputError: a part is damaged and `data.unreadable` is stop, or a part changed while it
-            was read.
+            was read, or the disk has too little room.
     """
     reader = _Reader(data, folder, progress)
     units = list(reader.units(sources))
     with progress.task("reading and cleaning", float(sum(unit.size for unit in units))) as task:
         reader.find_known(units, engine)
+        if out is not None:
+            _check_room(units, sources, folder, out, progress)
         done, characters = sum(unit.size for unit in units if unit.known), 0
         began = progress.clock()
         rate = ""
@@ -114,6 +125,26 @@ class _Unit:
     @property
     def first(self) -> int:
         return self.parts[0]
+
+
+def _check_room(
+    units: Sequence[_Unit],
+    sources: Sequence[Source],
+    folder: Path,
+    out: Path,
+    progress: Progress,
+) -> None:
+    """Say how much of the disk will be used, if it is much.
+
+    Raises:
+        InputError: it is more than there is.
+    """
+    sizes, unknown = text_bytes(sources)
+    unread = [unit for unit in units if not unit.known]
+    to_read = sum(sizes[unit.blocks.source][part] for unit in unread for part in unit.parts)
+    done = written([*(unit.blocks.folder for unit in unread), *folder.glob("made-*")])
+    if told := check_room(to_read, sum(map(sum, sizes)), done, unknown, folder, out):
+        progress.line(f"disk  {told}")
 
 
 class _Reader:

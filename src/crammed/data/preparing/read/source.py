@@ -124,14 +124,17 @@ class FilePart:
         """Whether the file is a table of a binary format."""
         return self.format in BINARY
 
-    def text_bytes(self) -> int:
-        """About how many bytes of text the file holds, by its size; 0 if there is no file."""
+    def size(self) -> int:
+        """Its bytes; 0 if there is no file."""
         try:
-            size = os.stat(self.path).st_size
+            return os.stat(self.path).st_size
         except OSError:  # reading it will report what is wrong
             return 0
+
+    def text_bytes(self) -> int:
+        """About how many bytes of text the file holds, by its size."""
         packed = self.is_binary or os.path.splitext(self.path)[1].lower() in COMPRESSIONS
-        return size * (_COMPRESSED if packed else 1)
+        return self.size() * (_COMPRESSED if packed else 1)
 
     def blocks(self, size: int, taps: list[Tap]) -> Iterator[LineBlock] | None:
         """As `cut_into_blocks`."""

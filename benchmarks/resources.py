@@ -1,4 +1,4 @@
-"""Memory of processes, and processes of their own to measure it in; Linux only.
+"""The memory and the disk that work takes, and processes of their own to measure it in; Linux only.
 
 Nothing here or above it may import PyTorch: worker processes import what their main module does.
 """
@@ -6,6 +6,7 @@ Nothing here or above it may import PyTorch: worker processes import what their 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -15,15 +16,16 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-class Memory:
-    """The largest sum of proportional set sizes of this process and its descendants, in bytes."""
+class Peak:
+    """The largest of some bytes, looked at five times a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, measure: Callable[[], int]) -> None:
         self.peak = 0
+        self._measure = measure
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> Peak:
         self._thread.start()
         return self
 
@@ -35,7 +37,29 @@ class Memory:
         over = False
         while not over:  # at least once, however short the work
             over = self._over.wait(0.2)
-            self.peak = max(self.peak, sum(map(_set_size, _family())))
+            self.peak = max(self.peak, self._measure())
+
+
+def memory() -> Peak:
+    """The sum of proportional set sizes of this process and its descendants."""
+    return Peak(lambda: sum(map(_set_size, _family())))
+
+
+def disk(folder: Path) -> Peak:
+    """The sum of the sizes of all files below a folder."""
+    return Peak(lambda: written(folder))
+
+
+def written(folder: Path) -> int:
+    """Bytes of all files below a folder that may be changing."""
+    return sum(_size(Path(at) / name) for at, _, names in os.walk(folder) for name in names)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # it is gone
+        return 0
 
 
 def _family() -> list[str]:

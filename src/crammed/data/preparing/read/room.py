@@ -1,0 +1,149 @@
+"""Whether what a preparation writes will fit on the disk, told before it begins."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from crammed.data.preparing.read.source import FilePart, Part, Source
+from crammed.errors import InputError
+from crammed.files.folders import missing_folders
+from crammed.formats.lines import Faults
+from crammed.formats.streams import COMPRESSIONS, Tap
+from crammed.quantity import quantity
+
+READ = 0.6
+"""Bytes of cleaned text, as it is kept, per byte of text."""
+MADE = 1.4
+"""Bytes of everything else until the corpus is complete, itself included, per byte of text."""
+CORPUS = 0.5
+"""Bytes of the corpus per byte of text. All three: `benchmarks/results/prepare.json`."""
+_TOLD = 0.5
+"""Share of the free space that is told of if it will be used."""
+_SAMPLE = 8_000_000
+"""Bytes of a file that are read to see how much text it holds."""
+_ALL_TEXT = (".txt", ".md", ".rst")
+
+
+def text_bytes(sources: Sequence[Source]) -> tuple[list[list[float]], list[str]]:
+    """About how many bytes of text each part of each source holds, by its size.
+
+    Returns:
+        These numbers, and the names of the sources with parts whose text is not known; for these
+        parts the number is 0.
+    """
+    ratios: dict[tuple[int, str, str], float | None] = {}
+    sizes, unknown = [], []
+    for place, source in enumerate(sources):
+        own = [_text_bytes(part, place, ratios) for part in source.parts]
+        if None in own:
+            unknown.append(source.name)
+        most = float("inf") if source.max_characters is None else source.max_characters
+        known = [size or 0.0 for size in own]
+        within = min(1.0, most / max(1.0, sum(known)))
+        sizes.append([size * within for size in known])
+    return sizes, unknown
+
+
+def _text_bytes(
+    part: Part, source: int, ratios: dict[tuple[int, str, str], float | None]
+) -> float | None:
+    if not isinstance(part, FilePart):
+        return None
+    suffix = os.path.splitext(part.path)[1].lower()
+    kind = (source, part.format, suffix if suffix in COMPRESSIONS else "")
+    if kind not in ratios:
+        ratios[kind] = _ratio(part)
+    ratio = ratios[kind]
+    return None if ratio is None else ratio * part.size()
+
+
+def _ratio(part: FilePart) -> float | None:
+    """Bytes of text per byte of the file; None if unknown."""
+    if part.format in _ALL_TEXT and Path(part.path).suffix.lower() not in COMPRESSIONS:
+        return 1.0
+    taps: list[Tap] = []
+    with suppress(InputError, OSError):  # reading it will report what is wrong
+        blocks = part.blocks(_SAMPLE, taps)
+        if blocks is not None and (block := next(blocks, None)) is not None:
+            texts = part.documents_of(block, Faults(True))
+            return sum(len(text.encode("utf-8", "replace")) for text in texts) / taps[0].bytes
+    return None
+
+
+def check_room(
+    unread: float, text: float, done: int, unknown: Sequence[str], folder: Path, out: Path
+) -> str | None:
+    """Check that a preparation will fit on the disks that it writes to.
+
+    Args:
+        unread: bytes of text that are still to be read.
+        text: bytes of all text.
+        done: bytes that unfinished work has written already.
+        unknown: names of the sources that are not among these.
+        folder: for intermediate results.
+        out: the corpus.
+
+    Returns:
+        What to tell; None if there is plenty of room.
+
+    Raises:
+        InputError: it will not fit.
+    """
+    kept = CORPUS * text
+    needed = max(READ * unread + MADE * text - done, 0.0)
+    told = None
+    for place, size in ((folder, needed), (out, 0.0 if _same_disk(folder, out) else kept)):
+        free = _free(place)
+        if free is None or size <= _TOLD * free:
+            continue
+        words = f"{quantity(size, 'B')} of disk at {place}"
+        have = f"{quantity(free, 'B')} are free"
+        if size > free:
+            raise InputError(
+                f"preparing this text takes about {words}, and {have}: free some space, choose "
+                "another --out or --work, or read less with max_characters of a source"
+            )
+        more = f"; {', '.join(unknown)} not counted" if unknown else ""
+        told = f"about {words} until the corpus is complete, and {have}{more}"
+    return told
+
+
+def check_copies(size: int, folder: Path) -> None:
+    """Check that copies of this size fit on the disk of a folder.
+
+    Raises:
+        InputError: they do not.
+    """
+    free = _free(folder)
+    if free is not None and size > free:
+        raise InputError(
+            f"copying takes {quantity(size, 'B')} of disk at {folder}, and {quantity(free, 'B')} "
+            "are free: free some space, or choose another --out or --work"
+        )
+
+
+def written(folders: Iterable[Path]) -> int:
+    """Bytes of all files below some folders."""
+    files = (file for folder in folders for file in folder.rglob("*"))
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _there(path: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    missing = missing_folders(path.absolute())
+    return missing[-1].parent if missing else path
+
+
+def _free(path: Path) -> int | None:
+    with suppress(OSError):
+        usage = shutil.disk_usage(_there(path))
+        return usage.free if usage.total else None  # some network drives do not say
+    return None
+
+
+def _same_disk(one: Path, other: Path) -> bool:
+    return _there(one).stat().st_dev == _there(other).stat().st_dev

@@ -1,0 +1,98 @@
+"""What a preparation needs of the disk is told, and refused if there is too little."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from crammed.config import DataConfig
+from crammed.data.preparing import driver
+from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.read.room import check_copies, text_bytes
+from crammed.data.preparing.read.source import open_sources
+from crammed.errors import InputError
+from crammed.terminal.progress import Progress
+from support.text import documents, tiny, write_jsonl
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "text.jsonl", documents(300))
+
+
+def _leave(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
+    usage = SimpleNamespace(total=10**12, free=int(free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
+
+def _prepare(file: Path, **more: Any) -> str:
+    """Prepare `out`, and return what is shown."""
+    config = tiny("crammed", "compute.workers=1", data={"sources": [{"path": str(file), **more}]})
+    shown = io.StringIO()
+    with Progress(shown) as progress:
+        out = file.with_name("out")
+        prepare(config.data, config.tokenizer, out, progress, config.compute)
+    return shown.getvalue()
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _leave(monkeypatch, 1.5 * file.stat().st_size)
+    with pytest.raises(InputError) as caught:
+        _prepare(file)
+    words = r"takes about [\d.]+ kB of disk at \S+, and [\d.]+ kB are free: .* --out or --work, or"
+    assert re.search(words, str(caught.value))
+    assert list(file.parent.iterdir()) == [file]
+    _leave(monkeypatch, 3 * file.stat().st_size)
+    shown = _prepare(file, max_characters=20_000)
+    assert "disk" not in shown, "of what is read there is plenty of room for"
+
+
+def test_what_is_done_is_not_counted_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _leave(monkeypatch, 2.5 * file.stat().st_size)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "write_manifest", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            _prepare(file)
+    _leave(monkeypatch, file.stat().st_size / 4)
+    _prepare(file)
+
+
+def test_half_of_what_is_free_is_worth_a_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _leave(monkeypatch, 3 * file.stat().st_size)
+    shown = _prepare(file)
+    assert re.search(r"disk  about [\d.]+ kB of disk at .* until the corpus is complete", shown)
+
+
+def test_text_is_told_from_what_surrounds_it(file: Path) -> None:
+    texts = documents(300)
+    size = sum(map(len, texts))
+    packed = file.with_name("packed.jsonl.gz")
+    lines = "".join(json.dumps({"text": text, "id": "x" * 300}) + "\n" for text in texts)
+    packed.write_bytes(gzip.compress(lines.encode()))
+    table = file.with_name("table.csv")
+    table.write_text("text\nOne.\n")
+    data = DataConfig.model_validate({"sources": [{"path": str(f)} for f in (file, packed, table)]})
+    sizes, unknown = text_bytes(open_sources(data))
+    assert sizes == [[pytest.approx(size)], [pytest.approx(size)], [0.0]]
+    assert unknown == ["table.csv"]
+
+
+def test_copies_are_counted_before_they_are_made(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _leave(monkeypatch, 1_000)
+    with pytest.raises(
+        InputError, match=r"copying takes [\d.]+ kB of disk at .* and 1 kB are free"
+    ):
+        check_copies(50_000, file.parent)
