@@ -18,8 +18,8 @@ from crammed.evaluation.folder import read_outputs
 from crammed.evaluation.suite import median_seed
 from crammed.export.huggingface import export
 from crammed.files.writing import write_json
-from crammed.finetuned.card import verdict
-from crammed.finetuned.folder import DESCRIPTION, read_description
+from crammed.finetuned.card import notes
+from crammed.finetuned.folder import DESCRIPTION, Description, read_description
 from crammed.finetuned.keeping import Request, keep
 from crammed.finetuned.prediction import Predictor, probabilities
 from crammed.tasks.read import read_task
@@ -171,20 +171,25 @@ def test_the_median_of_an_even_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("median", "low", "floor", "said"),
+    ("floor", "linear", "said"),
     [
-        (60.0, 55.0, 60.0, "did not help"),
-        (60.0, 55.0, 57.0, "too few rows to tell"),
-        (60.0, 55.0, 50.0, None),
-        (60.0, 55.0, None, None),
+        (60.0, 50.0, ["mine: pretraining did not help; the untrained model does as well"]),
+        (57.0, 50.0, ["mine: too few rows to tell whether pretraining helped"]),
+        (50.0, 60.0, ["mine: TF-IDF with a linear model does as well; it may be all you need"]),
+        (50.0, 50.0, []),
+        (None, None, []),
     ],
 )
-def test_pretraining_that_shows_nothing_is_said_so(
-    median: float, low: float, floor: float | None, said: str | None
+def test_what_simpler_models_say(
+    floor: float | None, linear: float | None, said: list[str]
 ) -> None:
-    score: dict[str, Any] = {"median": median, "interval": [low, 70.0]}
-    found = verdict(score if floor is None else {**score, "untrained": {"median": floor}})
-    assert found is None if said is None else said in str(found)
+    score: dict[str, Any] = {"median": 60.0, "interval": [55.0, 70.0], "seeds": [60.0]}
+    if floor is not None:
+        score["untrained"] = {"median": floor}
+    values = {"task": {"name": "mine", "text": "text", "metric": "accuracy"}, "max_length": 8}
+    values |= {"encoder": "x", "seed": 0, "scores": {"mine": score, "other": {"failed": "so"}}}
+    values |= {"linear": {} if linear is None else {"mine": linear}}
+    assert notes(Description.model_validate(values)) == said
 
 
 def test_the_page_counts_what_the_model_says(data: Path, encoders: dict[str, Path]) -> None:

@@ -200,7 +200,6 @@ def finetune(
 
     from crammed.evaluation.scores.table import show
     from crammed.files.folders import behind_links
-    from crammed.finetuned.card import verdict
     from crammed.finetuned.keeping import Request, keep
 
     request = Request(
@@ -222,7 +221,8 @@ def finetune(
     if not as_json:
         show(_score_parts(values))
     following = shlex.join(["crammed", "predict", str(out), "--data"])
-    lines = [("note", said) for score in values["scores"].values() if (said := verdict(score))]
+    lines = [("TF-IDF", f"{name} {score:.1f}") for name, score in values["linear"].items()]
+    lines += [("note", said) for said in values["notes"]]
     lines += [("model", f"{out}; {out / 'README.md'} describes it"), ("next", f"{following} FILE")]
     print_result(values, as_json, lines)
 

@@ -7,6 +7,7 @@ folder       stores scores and predictions, and finds finished work again
 suite        a suite of tasks: tokenize, list the jobs, score
 finetuning/  runs the jobs
 scores/      metrics, intervals, means, and their tables
+linear       what TF-IDF with a linear model scores
 submission   predictions for a leaderboard
 comparison   compares two models from their evaluation folders
 blimp, heldout_score   suites without fine-tuning

@@ -17,12 +17,13 @@ from crammed.errors import CrammedError, InputError
 from crammed.evaluation import evaluation
 from crammed.evaluation.backbones.huggingface_files import find
 from crammed.evaluation.folder import default_folder, read_outputs
+from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.protocol import protocol_for
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import write_text
-from crammed.finetuned.card import Judged, describe
+from crammed.finetuned.card import Judged, describe, notes
 from crammed.finetuned.folder import Description, Written, labels_of, write_model
 from crammed.finetuned.prediction import Predictor
 from crammed.model.trained import has_trained_model
@@ -62,8 +63,9 @@ def keep(request: Request, progress: Progress) -> dict[str, Any]:
     """Fine-tune, and make a folder with the model of the median seed.
 
     Returns:
-        what `evaluation.evaluate` returns, with ``"out"``: the folder, ``"scores"``: those of the
-        task by name, and ``"classes"``: how each class is told, see `Judged.classes`.
+        what `evaluation.evaluate` returns, with ``"out"``: the folder, ``"scores"`` and
+        ``"linear"``: those of the task by name, ``"notes"``: what follows from them in words, and
+        ``"classes"``: how each class is told, see `Judged.classes`.
 
     Raises:
         InputError: the folder exists, the model or the task cannot be read, or fine-tuning fails.
@@ -92,14 +94,14 @@ def keep(request: Request, progress: Progress) -> dict[str, Any]:
         )
         result = evaluation.evaluate(asked, progress)
         read = read_task(task, data, suite, test=False)
-        described = _description(request.model, task, read, result)
+        described = _description(request.model, task, read, result, _linear(task, read, progress))
         source = find(model)[1]
         with new_folder(request.out) as folder:
             written = write_model(folder, source, weights, described)
             judged = _judged(written, request, read, suite, result)
             write_text(folder / "README.md", describe(described, judged))
-    about = {"scores": described.scores, "classes": judged.classes()}
-    return {**result, "out": str(request.out), **about}
+    about = {"scores": described.scores, "linear": described.linear, "notes": notes(described)}
+    return {**result, "out": str(request.out), **about, "classes": judged.classes()}
 
 
 def _task_of(request: Request) -> tuple[Suite, Task]:
@@ -124,7 +126,19 @@ def _exported(model: str) -> str:
     return str(folder)
 
 
-def _description(model: str, task: Task, data: TaskData, result: dict[str, Any]) -> Description:
+def _linear(task: Task, data: TaskData, progress: Progress) -> dict[str, float]:
+    """What TF-IDF with a linear model scores, where scikit-learn is installed."""
+    try:
+        with progress.task("TF-IDF with a linear model"):
+            return linear_scores(task, data)
+    except InputError as error:
+        progress.line(f"note  {error}")
+        return {}
+
+
+def _description(
+    model: str, task: Task, data: TaskData, result: dict[str, Any], linear: dict[str, float]
+) -> Description:
     labels = data.train.labels[data.train.labels >= 0].astype(np.int64)
     (scores,) = (each["tasks"] for each in result["suites"].values())
     return Description(
@@ -135,6 +149,7 @@ def _description(model: str, task: Task, data: TaskData, result: dict[str, Any])
         encoder=Path(model).resolve().name if has_trained_model(Path(model)) else result["model"],
         seed=result["seed"],
         scores={name: scores[name] for name in task.numbers if name in scores},
+        linear=linear,
     )
 
 

@@ -1,0 +1,125 @@
+"""What anybody would try first: a linear model on the words of the texts, in seconds.
+
+A text is its TF-IDF: weights of its words and pairs of neighbouring words, or of up to three
+characters where words are not apart. Two texts are both, what they share, and how they differ. The
+strength of the regularisation is that which does best on a fifth of the training rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.evaluation.scores.bootstrap import mean_measure
+from crammed.evaluation.scores.predictions import Outputs
+from crammed.evaluation.scores.score import metrics_of
+from crammed.extras import import_extra
+from crammed.sentences import is_unspaced
+from crammed.tasks.rows import Rows, TaskData
+from crammed.tasks.task import Task
+
+MOST_ROWS, MOST_FEATURES = 50_000, 100_000
+_STRENGTHS = (1.0, 10.0, 100.0)
+_LOOKED_AT = 200
+"""Texts that decide whether words are apart."""
+
+
+def linear_scores(task: Task, data: TaskData) -> dict[str, float]:
+    """The linear model's score on each labelled split, in percent; none for kind tokens.
+
+    It is trained on the first `MOST_ROWS` training rows. A score that is undefined is left out.
+
+    Raises:
+        InputError: scikit-learn is not installed.
+    """
+    if task.kind == "tokens":
+        return {}
+    import_extra("sklearn", "linear", "TF-IDF with a linear model")
+    train = _part(data.train, 0, min(len(data.train), MOST_ROWS))
+    vectorizer = _vectorizer(train).fit([text for texts in train.texts for text in texts])
+    first = next(iter(data.scored))
+    cut = len(train) - max(1, len(train) // 5)
+    beginning, end = _part(train, 0, cut), _part(train, cut, len(train))
+    judged = {
+        strength: _score(
+            task, first, data, _outputs(vectorizer, task, data, beginning, end, strength), end
+        )
+        for strength in _STRENGTHS
+    }
+    best = max(_STRENGTHS, key=lambda strength: judged[strength])
+    found = {}
+    for name, rows in data.scored.items():
+        outputs = _outputs(vectorizer, task, data, train, rows, best)
+        if np.isfinite(score := _score(task, name, data, outputs, rows)):
+            found[name] = score
+    return found
+
+
+def _score(task: Task, name: str, data: TaskData, outputs: Outputs, rows: Rows) -> float:
+    try:
+        return mean_measure(metrics_of(task, name), outputs, rows, data.labels)
+    except ValueError:  # undefined
+        return -np.inf
+
+
+def _part(rows: Rows, begin: int, end: int) -> Rows:
+    texts = rows.texts[begin * rows.choices : end * rows.choices]
+    return Rows(texts, rows.labels[begin:end], rows.choices, rows.groups[begin:end])
+
+
+def _vectorizer(rows: Rows) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    sample = (c for texts in rows.texts[:_LOOKED_AT] for text in texts for c in text)
+    unspaced = [is_unspaced(character) for character in sample if character.isalpha()]
+    kind: dict[str, Any] = {"token_pattern": r"(?u)\b\w+\b", "ngram_range": (1, 2)}
+    if sum(unspaced) > len(unspaced) / 2:
+        kind = {"analyzer": "char", "ngram_range": (1, 3)}
+    return TfidfVectorizer(sublinear_tf=True, max_features=MOST_FEATURES, dtype=np.float32, **kind)
+
+
+def _features(vectorizer: Any, rows: Rows) -> Any:
+    """Features of each sequence, sparse [R * C, F]."""
+    from scipy.sparse import hstack
+
+    columns = [vectorizer.transform(column) for column in zip(*rows.texts, strict=True)]
+    if len(columns) == 1:
+        return columns[0]
+    one, other = columns
+    shared = one.multiply(other)
+    return hstack([one, other, shared, abs(one - other), shared.sum(1)], format="csr")
+
+
+def _outputs(
+    vectorizer: Any, task: Task, data: TaskData, train: Rows, rows: Rows, strength: float
+) -> Outputs:
+    """Outputs for `rows`, shaped like those of a fine-tuned model."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.multiclass import OneVsRestClassifier
+
+    given, wanted = _features(vectorizer, train), _features(vectorizer, rows)
+    if task.kind == "regression":
+        model = Ridge(alpha=10.0 / strength, solver="lsqr").fit(given, train.labels)
+        return np.asarray(model.predict(wanted), np.float64)[:, None]
+    model = LogisticRegression(C=strength, max_iter=1000)
+    if task.kind == "choice":  # each answer by itself: is it the right one?
+        right = np.arange(len(train) * train.choices) % train.choices
+        model.fit(given, right == np.repeat(train.labels, train.choices))
+        return np.asarray(model.decision_function(wanted)).reshape(len(rows), rows.choices)
+    if task.kind == "multi-label":
+        several = OneVsRestClassifier(model).fit(given, train.labels)
+        return 2.0 * np.asarray(several.predict_proba(wanted)) - 1.0  # above 0 for yes
+    model.fit(given, train.labels)
+    return _of_all_classes(model.decision_function(wanted), model.classes_, data.outputs)
+
+
+def _of_all_classes(
+    values: NDArray[np.float64], classes: NDArray[np.float32], count: int
+) -> Outputs:
+    """Outputs of all classes, of which some may not be among the training rows."""
+    outputs = np.full((len(values), count), -1e9)
+    columns = np.stack([-values, values], 1) if values.ndim == 1 else values
+    outputs[:, classes.astype(int)] = columns
+    return outputs

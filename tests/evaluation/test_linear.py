@@ -1,0 +1,116 @@
+"""TF-IDF with a linear model: what anybody would try first."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crammed.errors import InputError
+from crammed.evaluation import linear
+from crammed.evaluation.linear import linear_scores
+from crammed.tasks.rows import Rows, TaskData, Texts
+from crammed.tasks.task import Task, TaskKind
+
+WORDS = ["a", "red", "quiet", "old", "boat", "house", "garden", "river", "stone", "bread", "lamp"]
+SIGNS = ("good", "bad", "odd")
+METRICS: dict[TaskKind, str] = {
+    "classification": "accuracy",
+    "multi-label": "micro-f1",
+    "regression": "pearson",
+    "choice": "accuracy",
+    "tokens": "accuracy",
+}
+
+
+def rows(kind: TaskKind, count: int, seed: int, words: list[str] = WORDS) -> Rows:
+    """Rows whose label a word gives away."""
+    draw = random.Random(seed)
+
+    def text(sign: str) -> str:
+        return " ".join([*draw.choices(words, k=6), sign, *draw.choices(words, k=3)])
+
+    labels = [number % 3 for number in range(count)]
+    if kind == "choice":
+        texts: list[Texts] = [
+            ("a question", text("right" if answer == label else "wrong"))
+            for label in labels
+            for answer in range(3)
+        ]
+        return Rows(texts, np.array(labels, np.float32), 3)
+    values: Any = np.array(labels, np.float32)
+    if kind == "multi-label":
+        values = np.eye(3, dtype=np.float32)[labels]
+    return Rows([(text(SIGNS[label]),) for label in labels], values)
+
+
+def scores(kind: TaskKind, train: Rows, scored: Rows) -> dict[str, float]:
+    task = Task.model_validate(
+        {"name": "mine", "kind": kind, "text": "text", "metric": METRICS[kind]}
+        | ({"choices": "ends"} if kind == "choice" else {})
+    )
+    labels = () if kind == "regression" else SIGNS
+    return linear_scores(task, TaskData(train, {"mine": scored}, {}, labels, ""))
+
+
+@pytest.mark.parametrize("kind", METRICS)
+def test_it_learns_what_words_give_away(kind: TaskKind) -> None:
+    found = scores(kind, rows(kind, 120, 1), rows(kind, 60, 2))
+    assert found == {} if kind == "tokens" else found["mine"] > 95.0
+
+
+def test_it_learns_nothing_from_words_that_say_nothing() -> None:
+    blind = [
+        Rows(each.texts, np.roll(each.labels, 1)) for each in (rows("classification", 120, 1),)
+    ]
+    for each in blind:
+        random.Random(3).shuffle(each.texts)
+    assert scores("classification", blind[0], rows("classification", 60, 2))["mine"] < 60.0
+
+
+def test_text_without_spaces() -> None:
+    def chinese(seed: int, count: int) -> Rows:
+        draw = random.Random(seed)
+        texts: list[Texts] = [
+            ("".join([*draw.choices("的一是在人有我他这中", k=8), "好坏怪"[n % 3], "了"]),)
+            for n in range(count)
+        ]
+        return Rows(texts, np.array([n % 3 for n in range(count)], np.float32))
+
+    assert scores("classification", chinese(1, 120), chinese(2, 60))["mine"] > 95.0
+
+
+def test_a_class_that_training_lacks_is_never_predicted() -> None:
+    train, scored = rows("classification", 120, 1), rows("classification", 60, 2)
+    two = [n for n in range(120) if n % 3 < 2]
+    train = Rows([train.texts[n] for n in two], train.labels[two])
+    assert 60.0 < scores("classification", train, scored)["mine"] < 70.0
+
+
+def test_two_texts_are_compared() -> None:
+    """Whether a pair shares its middle word: no single word tells."""
+    draw = random.Random(5)
+
+    def pairs(count: int) -> Rows:
+        texts: list[Texts] = []
+        for number in range(count):
+            one, other = draw.sample(WORDS, 2)
+            texts.append((f"see the {one}", f"see the {one if number % 2 else other}"))
+        return Rows(texts, np.arange(count, dtype=np.float32) % 2)
+
+    assert scores("classification", pairs(200), pairs(100))["mine"] > 95.0
+
+
+def test_only_the_first_rows_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, scored = rows("classification", 120, 1), rows("classification", 60, 2)
+    monkeypatch.setattr(linear, "MOST_ROWS", 60)
+    kept = Rows(train.texts[:60], train.labels[:60])
+    assert scores("classification", train, scored) == scores("classification", kept, scored)
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
+    with pytest.raises(InputError, match=r"needs sklearn: pip install 'crammed\[linear\]'"):
+        scores("classification", rows("classification", 12, 1), rows("classification", 12, 2))
