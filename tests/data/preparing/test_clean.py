@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from crammed.config import CleanConfig, DownstreamConfig
 from crammed.data.preparing.cleaning import unicode
-from crammed.data.preparing.cleaning.steps import clean, steps_of
+from crammed.data.preparing.cleaning.steps import Change, clean, steps_of
 from crammed.data.preparing.cleaning.unicode import normalise
 from support.text import sentences
 
@@ -73,6 +73,12 @@ def test_length_counts_characters_after_normalisation() -> None:
 def test_a_verdict_keeps_the_text_of_the_last_step_passed() -> None:
     verdict = clean("a\r\nb", steps_of(CleanConfig(min_characters=99)))
     assert (verdict.text, verdict.dropped_by) == ("a\nb", "length")
+
+
+def test_a_sample_of_a_change_begins_a_little_before_it() -> None:
+    assert Change("c4", f"{'a' * 99}bc", f"{'a' * 99}xc").excerpt() == f"{'a' * 60}xc"
+    assert Change("c4", "abc", "abcd").excerpt() == "abcd"
+    assert Change("c4", f"{'a' * 99}b", "a" * 99).excerpt() == "a" * 60
 
 
 # ---- unicode

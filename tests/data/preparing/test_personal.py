@@ -141,7 +141,7 @@ def test_time_is_linear(piece: str) -> None:
 
 
 def test_masks_are_counted_and_shown(make_corpus: Callable[..., Corpus]) -> None:
-    texts = [f"Write to jane{n}@example.com. {text}" for n, text in enumerate(documents(20))]
+    texts = [f"{text} {text} Write to jane{n}@example.com." for n, text in enumerate(documents(20))]
     others = documents(200, seed=1)
     corpus = make_corpus([*texts, *others, "jane@example.com"], "data.clean.personal=mask")
     (step,) = (each for each in corpus.manifest["steps"] if each["step"] == "personal")

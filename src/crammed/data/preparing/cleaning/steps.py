@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from crammed.config import CleanConfig, DownstreamConfig
 from crammed.data.preparing.cleaning.c4 import by_c4_rules
@@ -34,6 +34,8 @@ Step = Callable[[str], str | None]
 """Returns the document for the next step, or None to drop it."""
 Steps = tuple[tuple[str, Step], ...]
 """Steps with their names."""
+_SHOWN_BEFORE = 60
+"""Characters before a change that a sample of it begins with."""
 
 
 @lru_cache(maxsize=2)
@@ -58,6 +60,20 @@ def steps_of(config: CleanConfig) -> Steps:
     return tuple((name, step) for name, step in every if step is not None)
 
 
+class Change(NamedTuple):
+    """A document before and after a step."""
+
+    step: str
+    before: str
+    after: str
+
+    def excerpt(self) -> str:
+        """The text after the step, from a little before the first difference."""
+        pairs = enumerate(zip(self.before, self.after, strict=False))
+        place = next((n for n, (one, other) in pairs if one != other), len(self.after))
+        return self.after[max(0, place - _SHOWN_BEFORE) :]
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The outcome of cleaning one document.
@@ -65,25 +81,25 @@ class Verdict:
     Attributes:
         text: the document after the last step it passed.
         dropped_by: name of the step that dropped it; None if it was kept.
-        changed_by: names of the steps that changed more than its spelling.
+        changes: what steps changed that change more than its spelling.
     """
 
     text: str
     dropped_by: str | None
-    changed_by: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
 def clean(text: str, steps: Steps) -> Verdict:
     """Apply steps to a document until one drops it."""
-    changed_by: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
     for name, step in steps:
         left = step(text)
         if left is None:
             return Verdict(text, name)
         if left != text and step is not normalise:
-            changed_by = (*changed_by, name)
+            changes = (*changes, Change(name, text, left))
         text = left
-    return Verdict(text, None, changed_by)
+    return Verdict(text, None, changes)
 
 
 def for_workers(config: CleanConfig) -> CleanConfig:

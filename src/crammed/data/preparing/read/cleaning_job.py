@@ -38,8 +38,8 @@ class Cleaned:
         characters: their characters.
         dropped: for each step, the numbers of documents and characters that it dropped.
         changed: for each step, the number of documents kept that it changed.
-        samples: for each step, the beginnings of some documents that it dropped; and of some that
-            it changed, as they are after cleaning.
+        samples: for each step, the beginnings of some documents that it dropped; and parts of some
+            that it changed, as they are after it.
         content: hash of the documents kept.
         origin: hash of what the block was made from, if it could be something else.
         lost: damaged records of what it was made from, which are left out.
@@ -82,9 +82,7 @@ def clean_block(
     steps = steps_of(config)
     numbers = {step: number for number, (step, _) in enumerate(steps, 1)}
     dropped: dict[str, list[int]] = {step: [0, 0] for step in numbers}
-    samples: dict[str, list[str]] = {
-        each: [] for step in numbers for each in (step, changed_of(step))
-    }
+    samples: dict[str, list[str]] = {n: [] for s in numbers for n in (s, changed_of(s))}
     dropped_by = np.zeros(len(texts), np.int32)
     changed_by = np.zeros(len(texts), np.int32)
     kept: list[str] = []  # needed as strings only where near-duplicates are looked for
@@ -97,14 +95,16 @@ def clean_block(
             lengths.append(len(verdict.text))
             if config.near is not None:
                 kept.append(encoded[-1].decode())
-            for step in verdict.changed_by:
-                changed_by[number] |= 1 << numbers[step]
-                _take_sample(samples[changed_of(step)], verdict.text)
+            for change in verdict.changes:
+                changed_by[number] |= 1 << numbers[change.step]
+                if len(own := samples[changed_of(change.step)]) < SAMPLES_OF_A_SHARD:
+                    own.append(_beginning(change.excerpt()))
             continue
         dropped_by[number] = numbers[step]
         dropped[step][0] += 1
         dropped[step][1] += len(text)
-        _take_sample(samples[step], verdict.text)
+        if len(samples[step]) < SAMPLES_OF_A_SHARD:
+            samples[step].append(_beginning(verdict.text))
     characters = np.fromiter(map(len, texts), np.int32, len(texts))
     save(block, "raw.npy", np.stack((characters, dropped_by, changed_by)))
     digests = write_documents(block, encoded, lengths)
@@ -175,9 +175,8 @@ def _changed(changed_by: NDArray[np.int32], numbers: Mapping[str, int]) -> dict[
     return {step: int((changed_by >> number & 1).sum()) for step, number in numbers.items()}
 
 
-def _take_sample(samples: list[str], text: str) -> None:
-    if len(samples) < SAMPLES_OF_A_SHARD:
-        samples.append(_encoded(text[:SAMPLE_CHARACTERS]).decode())
+def _beginning(text: str) -> str:
+    return _encoded(text[:SAMPLE_CHARACTERS]).decode()
 
 
 def _encoded(text: str) -> bytes:
