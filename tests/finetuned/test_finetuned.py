@@ -21,6 +21,7 @@ from crammed.files.writing import write_json
 from crammed.finetuned.card import notes
 from crammed.finetuned.folder import DESCRIPTION, Description, read_description
 from crammed.finetuned.keeping import Request, keep
+from crammed.finetuned.output import print_rows, write_rows
 from crammed.finetuned.prediction import Predictor, probabilities
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import Rows
@@ -275,3 +276,15 @@ def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
         "predict", here / "kept", "--data", here / "new.csv", "--out", "out.txt"
     )
     assert "out.txt must end in .jsonl or .csv" in refused.stderr
+
+
+def test_rows_cannot_act_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"text": "a\x1b[31m\x9b31m\u202e\ud800 ü"}
+    print_rows([(row, {"predicted": "x"})])
+    printed = capsys.readouterr().out
+    assert printed[:-1].isprintable()
+    assert json.loads(printed) == {**row, "predicted": "x"}
+    assert "ü" in printed
+    for name in ("out.jsonl", "out.csv"):
+        write_rows(tmp_path / name, [(row, {"predicted": "x"})], SILENT)
+        assert (tmp_path / name).read_text("utf-8")

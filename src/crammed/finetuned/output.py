@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from crammed.terminal.progress import Progress
 Predicted = Iterable[tuple[Record, dict[str, Any]]]
 """Rows, and what `Predictor.answers` says of each."""
 _FORMATS = (".jsonl", ".csv")
+_ACTING = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What would act on a terminal, or cannot be encoded; JSON itself escapes the rest of it."""
 
 
 def print_rows(predicted: Predicted) -> None:
@@ -40,7 +43,7 @@ def write_rows(file: Path, predicted: Predicted, progress: Progress) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open_new(aside) as stream:
-                stream.writelines(line.encode() for line in lines)
+                stream.writelines(line.encode(errors="replace") for line in lines)
             aside.replace(file)
         finally:
             aside.unlink(missing_ok=True)
@@ -54,7 +57,8 @@ def check_format(file: Path) -> None:
 
 def _json_lines(predicted: Predicted) -> Iterator[str]:
     for record, answer in predicted:
-        yield json.dumps({**record, **answer}, ensure_ascii=False, default=str) + "\n"
+        line = json.dumps({**record, **answer}, ensure_ascii=False, default=str)
+        yield _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", line) + "\n"
 
 
 class _Lines:
