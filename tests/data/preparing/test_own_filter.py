@@ -191,6 +191,10 @@ def test_a_strangers_corpus_runs_no_code(
         more = [str(tmp_path / "text.jsonl")]
         with pytest.raises(InputError, match=r"was cleaned with .*mine\.py:keep"):
             corpora.prepare([], more, out=tmp_path / "out", extend=base.path)
+    manifest["data"]["clean"]["function"] = "../../x"
+    (base.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"base, data: clean\.function: name it as FILE\.py"):
+        corpora.prepare([], more, out=tmp_path / "out", extend=base.path)
     assert not trace.exists()
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.config import ComputeConfig, DataConfig, DownstreamConfig, Ordering, TokenizerConfig
+from crammed.config.yamlfile import validated
 from crammed.data.corpus import Corpus, rows_file_number
 from crammed.data.heldout import heldout_rows
 from crammed.data.preparing.cleaning.downstream import downstream_settings
@@ -107,7 +108,7 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
             "temperature: give the new sources a weight"
         )
     saved = base.settings()
-    own = DataConfig.model_validate(saved["data"])
+    own = validated(DataConfig, saved["data"], f"{base.path}, data")
     named = {
         "function": _same_function(base, own, data),
         "downstream": _same_suites(base, own.clean.downstream, data.clean.downstream),
@@ -115,7 +116,7 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
     clean = own.clean.model_copy(update=named)
     kept: dict[str, Any] = {name: getattr(data, name) for name in OF_NEW_TEXT}
     kept |= {"clean": clean, "mix": DataConfig().mix, "orders": ()}
-    tokenizer = TokenizerConfig.model_validate(saved["tokenizer"])
+    tokenizer = validated(TokenizerConfig, saved["tokenizer"], f"{base.path}, tokenizer")
     file = str(base.path / "tokenizer.json")
     return own.model_copy(update=kept), tokenizer.model_copy(update={"file": file})
 
