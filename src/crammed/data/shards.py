@@ -6,13 +6,15 @@ files of a block or shard begin with its NAME:
 
 clean   documents -> NAME.documents.arrow (text), NAME.digests.npy, NAME.lengths.npy, NAME.raw.npy,
         NAME.near.npy
+lines   documents -> NAME.lines-30.npy, NAME.lines-30-places.npy (`units`; also of paragraphs)
 select  documents to keep -> NAME.heldout.jsonl, NAME.chunks.arrow, NAME.codes.npy, NAME.ends.npy,
         NAME.characters.npy; what they share with held-out text -> NAME.match*.npy
 pack    chunks, or texts -> rows-NNNNN.bin, NAME.tail.npy, NAME.counts.npy
 
-The stages are in `cleaning_job`, `selection_job` and `packing_job`. Each writes NAME.STAGE.json
-last: its result, and the hashes of the files that it wrote. A stage is done if these files still
-have these hashes, so nothing need be forced onto the disk: what a power cut took is made again.
+The stages are in `cleaning_job`, `units`, `selection_job` and `packing_job`. Each writes
+NAME.STAGE.json last: its result, and the hashes of the files that it wrote. A stage is done if
+these files still have these hashes, so nothing need be forced onto the disk: what a power cut took
+is made again.
 """
 
 from __future__ import annotations

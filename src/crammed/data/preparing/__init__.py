@@ -7,6 +7,7 @@ cleaning/   what is fit to train on: one document by itself, and copies among al
 
 driver      takes text through all of these
 extension   adds further text to a corpus
+extras      the optional libraries that it needs
 workfolder  the folder in which it works
 manifest    what the corpus is made of
 demo_tasks  the data of the suite ``docs``, from text that ``python-docs`` leaves out

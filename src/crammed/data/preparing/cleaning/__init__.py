@@ -12,5 +12,6 @@ near        near-duplicates among all documents, by MinHash
 copies      documents that repeat held-out text, by the runs of words they share
 words       the words of a text in any script, for comparing texts
 hashing     hashes of words and passages
+spans       spans of bytes to cut out of documents
 substring   repeated passages within all documents, by a suffix array
 """

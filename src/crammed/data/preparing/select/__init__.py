@@ -2,6 +2,7 @@
 
 selection       the choice, over all shards together
 duplicates      documents that occurred before, by jobs on ranges of digests
+units           lines or paragraphs that several documents have, by jobs on blocks and on ranges
 repeats         how often to pack each document, by the weight of its source
 heldout_choice  which documents to hold out
 heldout_copies  drops the others that repeat them
