@@ -3,12 +3,12 @@
     make test-all
     python tools/test_all.py "long tests"     # repeats these steps; the others' results stay
 
-The steps are `make test`, the tests marked `long`, the properties with examples drawn anew
-(`make test` tries the same ones each time), ten minutes of faults of all kinds (`chaos.py`), the
-tests of commands with a fresh interpreter for each command, and the tests of the code that
-depends most on libraries, with the oldest and the newest libraries that pyproject.toml allows;
-there, exported models also go through the Trainer, sentence-transformers and ONNX. All steps run,
-even if one fails.
+The steps are `make test`, the tests marked `long`, the properties with examples drawn anew (`make
+test` tries the same ones each time), a recomputation of what is published about studies
+(`recompute.py`), ten minutes of faults of all kinds (`chaos.py`), the tests of commands with a
+fresh interpreter for each command, and the tests of the code that depends most on libraries, with
+the oldest and the newest libraries that pyproject.toml allows; there, exported models also go
+through the Trainer, sentence-transformers and ONNX. All steps run, even if one fails.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def steps() -> Iterator[Step]:
     yield Step("make test", ["make", "test"])
     yield Step("long tests", [test, *PYTEST, "-m", "long", *EXPLORE])
     yield Step("new examples of properties", [test, *PYTEST, "-m", "hypothesis", *EXPLORE])
+    yield Step("studies recomputed without our code", [test, "tools/recompute.py"])
     yield Step("the campaign of faults", [test, *CAMPAIGN])
     yield Step("a fresh interpreter for every command", [test, *PYTEST, *COMMANDS], fresh)
     yield Step("the oldest libraries", [oldest, *PYTEST, *LIBRARIES, *PYTORCH])
@@ -88,7 +89,7 @@ def run(step: Step) -> str:
         for line in process.stdout:
             sys.stdout.write(line)
             sys.stdout.flush()
-            if re.search(r"\d+ (passed|failed|error|tries: )", line):
+            if re.search(r"\d+ (passed|failed|error|tries: |published)", line):
                 last = re.sub(r" in [\d.]+s.*", "", line).strip("= \n")
     minutes = (time.monotonic() - began) / 60
     verdict = "passed" if process.returncode == 0 else f"FAILED with {process.returncode}"

@@ -55,7 +55,7 @@ def test_the_code_behind_every_result_is_in_the_history() -> None:
     asked = "".join(f"{commit}:src\n" for commit in commits)
     sources = {line.split()[0] for line in git("cat-file", "--batch-check", given=asked).split("\n")
                if line.endswith(tuple("0123456789"))}  # fmt: skip
-    results = [*ROOT.glob("records/*/*.json"), *ROOT.glob("benchmarks/results/*.json")]
+    results = [*ROOT.glob("records/**/*.json"), *ROOT.glob("benchmarks/results/*.json")]
     faults = {
         (str(file.relative_to(ROOT)), found.get("commit"), found.get("source"))
         for file in results

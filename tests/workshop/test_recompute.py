@@ -1,0 +1,77 @@
+"""What is published about studies agrees with a recomputation that shares no code with ours."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import recompute  # noqa: E402
+import recomputed  # noqa: E402
+
+THREE_SEEDS, SEVERAL_BUDGETS = "2026-11-22-study-objective", "2026-11-23-study-main"
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder like that of the project with two records."""
+    monkeypatch.setattr(recomputed, "DRAWS", 150)
+    monkeypatch.setattr(recompute, "POINTS", 15.0)
+    for name in (THREE_SEEDS, SEVERAL_BUDGETS):
+        shutil.copytree(ROOT / "records" / name, tmp_path / "records" / name)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").touch()
+    lines = (ROOT / "docs" / "experiments.md").read_text("utf-8").split("\n")
+    own = [line for line in lines if THREE_SEEDS in line or SEVERAL_BUDGETS in line]
+    (tmp_path / "docs" / "experiments.md").write_text("\n".join(own), "utf-8")
+    return tmp_path
+
+
+def test_a_planted_wrong_number_is_found(copy: Path) -> None:
+    clean = recompute.check_all(copy)
+    assert clean.faults == []
+    assert clean.count > 300
+    wrong: list[tuple[str, str, str, str]] = [
+        (THREE_SEEDS, "5.181 ± 0.049", "5.182 ± 0.049", "all-mask: held-out loss at 15 %"),
+        (THREE_SEEDS, "± 0.049", "± 0.048", "all-mask: held-out loss at 15 %"),
+        (THREE_SEEDS, "(-0.068 to", "(-0.067 to", "all-mask: difference"),
+        (THREE_SEEDS, "| 0.259 |", "| 0.257 |", "all-mask: /p"),
+        (SEVERAL_BUDGETS, "6.4 (7.5)", "6.4 (7.6)", "crammed-2022: CoLA by once"),
+        (SEVERAL_BUDGETS, "C^-0.074", "C^-0.075", "crammed-2022: exponent"),
+        (SEVERAL_BUDGETS, "with 1.81 times", "with 2.36 times", "crammed: worth"),
+        (SEVERAL_BUDGETS, "p = 0.0278", "p = 0.0267", "p of types"),
+    ]
+    for name, old, new, fault in wrong:
+        page = copy / "records" / name / "README.md"
+        text = page.read_text("utf-8")
+        before, mark, after = text.rpartition(old) if "C^" in old else text.partition(old)
+        assert mark
+        page.write_text(before + new + after, "utf-8")
+        found = recompute.check_all(copy).faults
+        assert len(found) == 1
+        assert fault in found[0]
+        page.write_text(text, "utf-8")
+
+
+@pytest.mark.parametrize("change", [lambda text: text.replace("2 no difference", "1 worse, 1 no")])
+def test_a_planted_wrong_verdict_is_found(copy: Path, change: Callable[[str], str]) -> None:
+    page = copy / "docs" / "experiments.md"
+    page.write_text(change(page.read_text("utf-8")), "utf-8")
+    (fault,) = recompute.check_all(copy).faults
+    assert "verdict" in fault
+
+
+def test_it_shares_no_code_with_ours() -> None:
+    for file in ("recompute.py", "recomputed.py"):
+        tree = ast.parse((ROOT / "tools" / file).read_text("utf-8"))
+        names = [each.module or "" for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
+        names += [n.name for e in ast.walk(tree) if isinstance(e, ast.Import) for n in e.names]
+        known = {"numpy", "scipy", "recomputed", *sys.stdlib_module_names}
+        assert {name.partition(".")[0] for name in names} <= known

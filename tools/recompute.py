@@ -1,0 +1,262 @@
+"""Recompute what is published about studies from their raw numbers, without our own code.
+
+    python tools/recompute.py [--root FOLDER]
+
+Every table of a study in README.md, docs/ and records/ is read cell by cell: means, deviations,
+differences, intervals, corrected p-values, scores and tokens; the sentences on which arms are
+better and worse; the power; power laws, and the test of types; and the verdicts in
+docs/experiments.md. Each number is computed again from the losses in ``study.json``, with numpy and
+scipy alone: this shares no code with `crammed` (`recomputed` has the statistics, in plain loops). A
+number agrees if it rounds to what is published. Ends with 1 if any does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import recomputed as again
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"<!-- (study|experiment|documents): (\S+) -->\n(.*?)<!-- end of", re.DOTALL)
+NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
+SCORES = {"BLiMP": "blimp", "CoLA": "glue.cola", "STS-B": "glue.stsb", "mean of tasks": "glue"}
+POINTS = 9.0
+"""How far two simulations of power may be apart; about four standard errors."""
+UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+class Check:
+    """Counts what was compared, and keeps what does not agree."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.faults: list[str] = []
+
+    def same(self, where: str, shown: str, value: object) -> None:
+        """Compare words, or a number that was rounded to its last digit."""
+        self.count += 1
+        if not (agrees(shown, value) if isinstance(value, float) else shown == value):
+            self.faults.append(f"{where}: {shown!r} is published, and {value!r} is found")
+
+    def near(self, where: str, shown: float, value: float, by: float) -> None:
+        """Compare numbers that were drawn at random."""
+        self.count += 1
+        if abs(shown - value) > by:
+            self.faults.append(f"{where}: {shown:g} is published, and {value:g} is found")
+
+
+def agrees(shown: str, value: float) -> bool:
+    """Whether a number rounds to what is shown, of which the last digit may be off by rounding."""
+    digits = shown.replace(",", "").partition("e")
+    decimals = len(digits[0].partition(".")[2]) - int(digits[2] or 0)
+    return abs(float(shown.replace(",", "")) - value) <= 0.5000001 * 10.0**-decimals
+
+
+def check_all(root: Path = ROOT) -> Check:
+    """Everything that the pages of a folder like that of the project publish about studies."""
+    check = Check()
+    pages = [root / "README.md", *(root / "docs").glob("*.md"), *root.glob("records/*/README.md")]
+    for page in sorted(filter(Path.exists, pages)):
+        for kind, name, text in BLOCK.findall(page.read_text("utf-8")):
+            study = json.loads((root / "records" / name / "study.json").read_text("utf-8"))
+            check_block(check, kind, f"{page.relative_to(root)}, {name}", study, text)
+    check_experiments(check, root)
+    return check
+
+
+def check_block(check: Check, kind: str, name: str, study: dict[str, Any], text: str) -> None:
+    """A table for each budget of a study, with the sentences around it, and the laws below."""
+    parts = again.parts(study)
+    pieces = re.split(r"^(?=With [^,\n]+, [^:\n]+:\n)", text, flags=re.MULTILINE)
+    pieces = pieces[1:] if len(parts) > 1 else pieces
+    check.same(f"{name}: tables", str(len(pieces)), str(len(parts)))
+    for (label, part), piece in zip(parts.items(), pieces, strict=False):
+        where = f"{name} {label}".strip()
+        lines = [line for line in piece.split("\n") if line.startswith("| ")]
+        main = "document_loss@0.15" if kind == "documents" else again.main_measure(study)
+        head = cells(lines[0])
+        for line in lines[1:]:
+            row = dict(zip(positions(head), cells(line), strict=True))
+            check_row(check, where, part, main, row)
+        check.same(f"{where}: arms", str(len(lines) - 1), str(len(part["arms"])))
+        check_power(check, where, part, main, " ".join(piece.split()))
+        if kind == "experiment":
+            check_verdicts(check, where, part, main, " ".join(piece.split()))
+    if len(parts) > 1:
+        check_laws(check, name, study, " ".join(text.replace("\n- ", "\n* - ").split()))
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def positions(head: list[str]) -> list[str]:
+    """Titles of columns; those that belong to the measure before them name it."""
+    last, found = "", []
+    for title in head:
+        if title.startswith("difference from"):
+            last = ""  # the measure that the whole table is about
+        elif title != "p" and not title.startswith("difference,"):
+            last = title
+        found.append(
+            f"{last}/{title}" if title.startswith("difference,") or title == "p" else title
+        )
+    return found
+
+
+def check_row(
+    check: Check, where: str, part: dict[str, Any], main: str, row: dict[str, str]
+) -> None:
+    """The line of an arm."""
+    arm, where = row["arm"], f"{where}, {row['arm']}"
+    if arm not in part["arms"]:
+        check.same(where, arm, None)
+        return
+    own = again.values(part, arm, main)
+    check.same(f"{where}: seeds", row["seeds"], str(len(own)))
+    for title, shown in row.items():
+        at, measure = f"{where}: {title}", measure_of(title, main)
+        if title == "tokens":
+            number, _, unit = shown.partition(" ")
+            check.same(at, number, mean(again.values(part, arm, "tokens")) / UNITS[unit])
+        elif title.startswith("difference from") or "/difference" in title:
+            check_difference(check, at, part, measure, arm, shown)
+        elif title == "p" or title.endswith("/p"):
+            found = again.tested(part, measure).get(arm)
+            p = found["p"] if found and again.decidable(part) is not False else None
+            words = None if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+            check.same(at, shown, words or "")
+        elif measure and title not in ("arm", "seeds"):
+            check_mean(check, at, part, arm, measure, shown)
+
+
+def measure_of(title: str, main: str) -> str:
+    """The measure behind the title of a column."""
+    title = title.partition("/")[0].partition(" (untrained)")[0].removesuffix(", partial")
+    name, _, by = title.partition(" by ")
+    if title.startswith("packed rows"):
+        return "loss@0.15"
+    if title.startswith("at 25"):
+        return f"{main.partition('@')[0]}@0.25"
+    key = SCORES.get(name) or (f"glue.{name.lower()}" if name in ("MRPC", "RTE") else None)
+    if key is None:
+        return main
+    return f"{key}@{by}" if by and by != "themselves" else key
+
+
+def check_mean(
+    check: Check, at: str, part: dict[str, Any], arm: str, measure: str, shown: str
+) -> None:
+    """``4.138 ± 0.012 (3.9)``: mean, deviation over seeds, and the mean of untrained models."""
+    own = again.values(part, arm, measure)
+    wanted = [mean(own)] + ([again.deviation(own)] if len(own) > 1 else [])
+    wanted += [mean(t) for t in [again.values(part, arm, f"untrained.{measure}")] if t]
+    numbers = NUMBER.findall(shown)
+    check.same(f"{at}: numbers", str(len(numbers)), str(len(wanted)))
+    for number, value in zip(numbers, wanted, strict=False):
+        check.same(at, number, value)
+
+
+def check_difference(
+    check: Check, at: str, part: dict[str, Any], measure: str, arm: str, shown: str
+) -> None:
+    """``+0.123 (+0.102 to +0.144)``: difference from the baseline, and its interval."""
+    if arm == part["baseline"]:
+        check.same(at, shown, "")
+        return
+    own, base = (again.values(part, each, measure) for each in (arm, part["baseline"]))
+    found = again.tested(part, measure).get(arm)
+    wanted = [mean(own) - mean(base)]
+    if found is not None and again.decidable(part) is not False:
+        wanted += found["interval"]
+    numbers = NUMBER.findall(shown)
+    check.same(f"{at}: numbers", str(len(numbers)), str(len(wanted)))
+    for number, value in zip(numbers, wanted, strict=False):
+        check.same(at, number, float(value))
+
+
+def check_power(check: Check, where: str, part: dict[str, Any], main: str, text: str) -> None:
+    """The sentence on power, which is drawn anew here with other random numbers."""
+    said = re.search(r"With (\d+) seeds, as arms vary here, a difference of (.*?) would", text)
+    found = again.power(
+        part, main, [float(each) for each in NUMBER.findall(said[2])] if said else []
+    )
+    check.same(f"{where}: power is said", str(bool(said)), str(bool(found) or bool(said)))
+    if said:
+        shown = NUMBER.findall(text[said.end() :].partition("of such studies")[0])
+        for number, share in zip(shown, found, strict=True):
+            check.near(f"{where}: power", float(number), 100 * share, POINTS)
+
+
+def check_verdicts(check: Check, where: str, part: dict[str, Any], main: str, text: str) -> None:
+    """Which arms are said to be better and worse."""
+    wanted = again.verdicts(part, main)
+    for verdict in ("better", "worse"):
+        said = re.search(rf"{verdict} than `[^`]+`: (.*?)\.(?: [A-Z!]|$)", text, re.IGNORECASE)
+        names = re.findall(r"`([^`]+)` \(", said[1]) if said else []
+        own = sorted(arm for arm, found in wanted.items() if found == verdict)
+        check.same(f"{where}: {verdict}", ", ".join(sorted(names)), ", ".join(own))
+
+
+def check_laws(check: Check, name: str, study: dict[str, Any], text: str) -> None:
+    """Exponents of power laws, and the test of types."""
+    found = again.laws(study)
+    for kind, (height, exponent, losses) in found["types"].items():
+        said = re.search(
+            rf"- {re.escape(kind)}: loss (\S+) C\^(\S+);? .*?best (.*?)(?: \*|$)", text
+        )
+        check.same(f"{name}, {kind}: a law", str(bool(said)), "True")
+        if said:
+            check.near(f"{name}, {kind}: a", float(said[1]) / height, 1.0, 0.01)
+            check.same(f"{name}, {kind}: exponent", said[2].strip(";"), exponent)
+            best = re.findall(r"(\d\.\d{3}) at", said[3])
+            check.same(f"{name}, {kind}: best", ", ".join(best), ", ".join(losses))
+    p, least = (re.search(rf"{words} (\S+?)\)? ", text + " ") for words in ("p =", "attained is"))
+    check.near(f"{name}: p of types", float(p[1]) if p else -1.0, found["p"], found["by"])
+    check.near(f"{name}: least p", float(least[1]) if least else -1.0, found["least"], 5e-4)
+    for kind, (percent, worth) in found["shifts"].items():
+        words = (
+            rf"- {re.escape(kind)}: (\S+) % loss at equal size and FLOPs, as all types with (\S+) t"
+        )
+        said = re.search(words, text)
+        check.same(f"{name}, {kind}: shift", said[1] if said else "nan", percent)
+        check.same(f"{name}, {kind}: worth", said[2] if said else "nan", worth)
+
+
+def check_experiments(check: Check, root: Path) -> None:
+    """The last two columns of the table of studies: what arms have equal amounts of, and counts."""
+    page = root / "docs" / "experiments.md"
+    lines = page.read_text("utf-8").split("\n") if page.exists() else []
+    for line in lines:
+        if link := re.match(r"\| \[\w+\]\(\.\./records/([^/]+)/", line):
+            study = json.loads((root / "records" / link[1] / "study.json").read_text("utf-8"))
+            *_, equal, verdict = cells(line)
+            main = again.main_measure(study)
+            counted = {again.counts(part, main) for part in again.parts(study).values()}
+            check.same(f"{page.name}, {link[1]}: verdict", verdict, "; ".join(sorted(counted)))
+            spans = [again.flops_span(part) for part in again.parts(study).values()]
+            numbers = re.findall(r"\d\.\d\d", equal)
+            for number, value in zip(numbers, spans[0], strict=False):
+                check.same(f"{page.name}, {link[1]}: FLOPs", number, value)
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def report(check: Check) -> list[str]:
+    last = f"{check.count:,} published numbers and words; {len(check.faults)} do not agree"
+    return [*check.faults, last]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--root", type=Path, default=ROOT)
+    done = check_all(parser.parse_args().root)
+    print("\n".join(report(done)))
+    sys.exit(1 if done.faults else 0)

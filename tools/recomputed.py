@@ -1,0 +1,276 @@
+"""The statistics of studies in plain loops, for `recompute`: they share no code with `crammed`.
+
+Studies are what ``study.json`` holds. `tested` follows docs/studies.md: variances moderated by the
+moments of log variances (Smyth 2004), t-tests against the baseline, Holm's correction, and
+intervals by Bonferroni.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import digamma, polygamma
+from scipy.stats import t
+
+Json = dict[str, Any]
+DRAWS = 400
+
+
+def parts(study: Json) -> dict[str, Json]:
+    """The study at each of its budgets at which a run has finished, by label."""
+    base = study["baseline"]
+    if not study.get("budgets"):
+        return {"": {**study, "arms": study["arms"]}}
+    found = {}
+    for label in study["budgets"]:
+        arms = {a.rsplit("@", 1)[0]: e for a, e in study["arms"].items() if a.endswith(f"@{label}")}
+        if any("tokens" in run for entry in arms.values() for run in entry["runs"].values()):
+            found[label] = {**study, "arms": arms, "baseline": base.rsplit("@", 1)[0]}
+    return found
+
+
+def values(part: Json, arm: str, measure: str) -> list[float]:
+    """The values of a measure over the seeds of an arm."""
+    runs = [run for run in part["arms"][arm]["runs"].values() if not run.get("failed")]
+    every = ({**run, **run.get("scores", {})}.get(measure) for run in runs)
+    return [float(each) for each in every if each is not None]
+
+
+def deviation(own: list[float]) -> float:
+    middle = sum(own) / len(own)
+    return math.sqrt(sum((each - middle) ** 2 for each in own) / (len(own) - 1))
+
+
+def main_measure(study: Json) -> str:
+    corpora = {entry["corpus"] for entry in study["arms"].values() if entry.get("corpus")}
+    return "bits_per_character@0.15" if len(corpora) > 1 else "loss@0.15"
+
+
+def decidable(part: Json) -> bool | None:
+    own = values(part, part["baseline"], "loss@0.15")
+    if part.get("unigram") is None or not own:
+        return None
+    return sum(own) / len(own) <= float(part["unigram"]) - 1.0
+
+
+def plateau(part: Json) -> set[str]:
+    """The arms that are less than a nat below the unigram cross-entropy."""
+    if part.get("unigram") is None or main_measure(part) != "loss@0.15":
+        return set()
+    losses = {arm: values(part, arm, "loss@0.15") for arm in part["arms"]}
+    means = {arm: sum(own) / len(own) for arm, own in losses.items() if own}
+    return {arm for arm, middle in means.items() if middle > part["unigram"] - 1.0}
+
+
+def moderated(groups: dict[str, list[float]]) -> dict[str, tuple[float, float]]:
+    """Variance and degrees of freedom of each arm with two seeds, if there are two such arms."""
+    variances = {arm: deviation(own) ** 2 for arm, own in groups.items() if len(own) > 1}
+    if len(variances) < 2 or not any(variances.values()):
+        return {}
+    free = {arm: len(groups[arm]) - 1 for arm in variances}
+    floor = 1e-5 * sum(variances.values()) / len(variances)
+    logs, noise, fourth = [], [], []
+    for arm, variance in variances.items():
+        half = free[arm] / 2
+        logs.append(math.log(max(variance, floor)) - float(digamma(half)) + math.log(half))
+        noise.append(float(polygamma(1, half)))
+        fourth.append(float(polygamma(3, half)) + 2 * float(polygamma(1, half)) ** 2)
+    count, middle = len(logs), sum(logs) / len(logs)
+    spread = sum((each - middle) ** 2 for each in logs) / (count - 1) - sum(noise) / count
+    wanted = max(spread, 0.0) + 0.25 * math.sqrt(sum(fourth) / count / count)
+    half = math.exp(
+        brentq(lambda x: float(polygamma(1, math.exp(x))) - wanted, -12, 25, xtol=1e-13)
+    )
+    scale = math.exp(middle + float(digamma(half)) - math.log(half))
+    return {
+        arm: (
+            (2 * half * scale + free[arm] * variance) / (2 * half + free[arm]),
+            min(2 * half + free[arm], sum(free.values())),
+        )
+        for arm, variance in variances.items()
+    }
+
+
+def tested(part: Json, measure: str) -> dict[str, Json]:
+    """Interval and corrected p-value of each arm that has them."""
+    groups = {arm: values(part, arm, measure) for arm in part["arms"]}
+    base, slow = part["baseline"], plateau(part)
+    every = moderated(groups)
+    learned = moderated({a: own for a, own in groups.items() if a not in slow})
+    learned = learned if decidable(part) else every
+    found: dict[str, Json] = {}
+    for arm, own in groups.items():
+        pool = every if arm in slow else learned
+        if (
+            arm == base
+            or arm not in pool
+            or base not in pool
+            or min(len(own), len(groups[base])) < 3
+        ):
+            continue
+        (variance, free), (of_base, free_base) = pool[arm], pool[base]
+        error = math.sqrt(variance / len(own) + of_base / len(groups[base]))
+        apart = sum(own) / len(own) - sum(groups[base]) / len(groups[base])
+        freedom = min(free, free_base)
+        alone = 2 * float(t.sf(abs(apart) / error, freedom))
+        found[arm] = {"apart": apart, "error": error, "free": freedom, "alone": alone}
+    least = 0.0
+    for rank, arm in enumerate(sorted(found, key=lambda each: found[each]["alone"])):
+        one = found[arm]
+        least = max(least, min(1.0, (len(found) - rank) * one["alone"]))
+        reach = one["error"] * float(t.isf(0.025 / len(found), one["free"]))
+        low, high = one["apart"] - reach, one["apart"] + reach
+        if least < 0.05:
+            low, high = (max(0.0, low), high) if one["apart"] > 0 else (low, min(0.0, high))
+        one |= {"p": least, "interval": [low, high]}
+    return found
+
+
+def verdicts(part: Json, measure: str) -> dict[str, str | None]:
+    """``better`` or ``worse`` for each tested arm, else None."""
+    sign = -1 if measure.startswith(("loss", "bits", "document")) else 1
+    if decidable(part) is False:
+        return {}
+    return {
+        arm: None if one["p"] >= 0.05 else "better" if sign * one["apart"] > 0 else "worse"
+        for arm, one in tested(part, measure).items()
+    }
+
+
+def counts(part: Json, measure: str) -> str:
+    """The verdict of a study in words."""
+    if decidable(part) is False:
+        return "not decidable at this budget"
+    found, slow = verdicts(part, measure), plateau(part)
+    if not found:
+        return "leads only, because a verdict takes 3 seeds"
+    past = [verdict for arm, verdict in found.items() if arm not in slow]
+    said = [(past.count("better"), "better"), (past.count("worse"), "worse")]
+    said += [(past.count(None), "no difference shown")]
+    said += [(len(slow), "still on the plateau, so not comparable")]
+    return ", ".join(f"{number} {words}" for number, words in said if number)
+
+
+def flops_span(part: Json) -> tuple[float, float]:
+    """The least and the most FLOPs of an arm, as multiples of the baseline's."""
+    every = {arm: values(part, arm, "exaflop") for arm in part["arms"]}
+    means = {arm: sum(own) / len(own) for arm, own in every.items() if own}
+    return min(means.values()) / means[part["baseline"]], max(means.values()) / means[
+        part["baseline"]
+    ]
+
+
+def power(part: Json, measure: str, stated: list[float]) -> list[float]:
+    """How often each difference is found, in studies drawn and judged one by one."""
+    slow = plateau(part) if decidable(part) else set()
+    groups = {arm: values(part, arm, measure) for arm in part["arms"] if arm not in slow}
+    found, base = moderated(groups), part["baseline"]
+    if base not in found or not stated:
+        return []
+    seeds = {arm: max(3, len(groups[arm])) for arm in found}
+    others = [arm for arm in found if arm != base]
+    random, hits = np.random.default_rng(987), np.zeros(len(stated))
+    for number in range(DRAWS):
+        drawn = {
+            arm: list(random.normal(0.0, math.sqrt(found[arm][0]), seeds[arm])) for arm in found
+        }
+        differs = others[number % len(others)]
+        for place, size in enumerate(stated):
+            arms = {**drawn, differs: [each + size for each in drawn[differs]]}
+            made = {a: {"runs": {str(i): {measure: v} for i, v in enumerate(own)}}
+                    for a, own in arms.items()}  # fmt: skip
+            hits[place] += tested({"baseline": base, "arms": made}, measure)[differs]["p"] < 0.05
+    return [float(hit) / DRAWS for hit in hits]
+
+
+def laws(study: Json) -> Json:
+    """Power laws by type, and the test whether types differ at equal size and FLOPs."""
+    measure = main_measure(study)
+    cells: list[tuple[str, str, str, float, list[float]]] = []
+    for label, part in parts(study).items():
+        slow = plateau(part) if decidable(part) else set()
+        for arm in part["arms"]:
+            own, flops = values(part, arm, measure), values(part, arm, "exaflop")
+            if own and flops and arm not in slow:
+                kind, _, size = arm.partition(".")
+                kind = kind if size else arm
+                cells.append((kind, size, label, 1e18 * sum(flops) / len(flops), own))
+    types: dict[str, tuple[float, float, list[str]]] = {}
+    slopes: list[float] = []
+    for kind in dict.fromkeys(cell[0] for cell in cells):
+        points = [(flops, sum(v) / len(v)) for k, _, _, flops, v in cells if k == kind]
+        if len({cell[2] for cell in cells if cell[0] == kind}) > 1:
+            best = sorted(
+                (flops, loss)
+                for flops, loss in points
+                if not any(other <= 1.05 * flops and lower < loss for other, lower in points)
+            )
+            x, y = np.log(np.array(best)).T
+            slope, height = np.polyfit(x, y, 1)
+            slopes.append(-float(slope))
+            types[kind] = math.exp(height), float(slope), [f"{loss:.3f}" for _, loss in best]
+    found = exchanged(
+        [cell for cell in cells if cell[0] in types], list(types), float(np.mean(slopes))
+    )
+    return {"types": types, **found}
+
+
+def exchanged(cells: list[Any], kinds: list[str], slope: float) -> Json:
+    """The test of types by exchanging them within sizes and budgets."""
+    blocks: dict[tuple[str, str], list[Any]] = {}
+    for cell in cells:
+        blocks.setdefault((cell[1], cell[2]), []).append(cell)
+    y, kind, place, x = [], [], [], []
+    for number, block in enumerate(b for b in blocks.values() if len(b) == len(kinds)):
+        middle = sum(math.log(cell[3]) for cell in block) / len(block)
+        moved = [
+            (math.log(loss) + slope * (math.log(cell[3]) - middle), kinds.index(cell[0]))
+            for cell in block
+            for loss in cell[4]
+        ]
+        centre = sum(each for each, _ in moved) / len(moved)
+        y += [each - centre for each, _ in moved]
+        kind += [each for _, each in moved]
+        place += [number] * len(moved)
+        x += [middle] * len(moved)
+    apart = np.array(x) - np.mean(x)
+    real = rest(np.array(y), np.array(kind), np.array(place), apart, len(kinds))
+    members = [np.flatnonzero(np.array(place) == number) for number in range(max(place) + 1)]
+    ways = [sorted(set(itertools.permutations([kind[i] for i in own]))) for own in members]
+    total = math.prod(map(len, ways))
+    exact = total <= 9999
+    random = np.random.default_rng(5)
+    chosen: Any = itertools.product(*ways)
+    if not exact:
+        chosen = ([each[random.integers(len(each))] for each in ways] for _ in range(4000))
+    found = []
+    for way in chosen:
+        tried = np.empty(len(y), int)
+        for own, order in zip(members, way, strict=True):
+            tried[own] = order
+        found.append(
+            rest(np.array(y), tried, np.array(place), apart, len(kinds)) <= real * (1 + 1e-9)
+        )
+    p = sum(found) / len(found)
+    least = max(math.factorial(len(kinds)) / total, 0.0 if exact else 1e-4)
+    shifts = {}
+    for number, name in enumerate(kinds):
+        shift = float(np.mean([each for each, k in zip(y, kind, strict=True) if k == number]))
+        shifts[name] = 100 * math.expm1(shift), math.exp(-shift / slope)
+    by = 5e-5 if exact else 4 * math.sqrt(max(p, 0.002) / 4000)
+    return {"p": max(p, least), "least": least, "by": by, "shifts": shifts}
+
+
+def rest(y: Any, kind: Any, place: Any, x: Any, kinds: int) -> float:
+    """The squared errors of a curve for each type, whose F falls as they rise."""
+    columns = []
+    for each in range(1, kinds):
+        for column in (1.0 * (kind == each), (kind == each) * x):
+            means = np.array([column[place == number].mean() for number in place])
+            columns.append(column - means)
+    design = np.stack(columns, 1)
+    return float(np.sum((y - design @ np.linalg.lstsq(design, y, rcond=None)[0]) ** 2))
