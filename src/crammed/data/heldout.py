@@ -112,7 +112,8 @@ def heldout_rows(
     """
 
     def ids_of(text: str) -> Sequence[int]:
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
     return cut_rows(ids_of, Specials.of(tokenizer).sep if framed else None, file, most_rows, length)

@@ -78,7 +78,9 @@ def near(one: list[str], other: list[str]) -> bool:
 def copied(train: list[list[str]], held: list[list[str]]) -> list[int]:
     """The numbers of the training documents that repeat the held-out ones."""
     text = cut_into_chunks([" ".join(words) for words in train])
-    runs = HeldoutRuns(heldout_runs([cut_into_chunks([" ".join(words) for words in held])]))
+    runs = HeldoutRuns(
+        heldout_runs([Runs.of(cut_into_chunks([" ".join(words) for words in held]))])
+    )
     return list(map(int, runs.matches(text).copies(runs)))
 
 
@@ -345,7 +347,7 @@ def test_copies_are_those_of_the_plain_rule(one: list[list[int]], other: list[li
 def test_matches_count_documents_and_not_occurrences() -> None:
     held = prose(RUN, 0)
     train = [held + prose(20, n) + held for n in range(1, MOST_DOCUMENTS + 1)]
-    runs = HeldoutRuns(heldout_runs([cut_into_chunks([" ".join(held)])]))
+    runs = HeldoutRuns(heldout_runs([Runs.of(cut_into_chunks([" ".join(held)]))]))
     matches = runs.matches(cut_into_chunks([" ".join(words) for words in train]))
     numbers, documents = matches.spread()
     assert (len(numbers), documents.tolist()) == (1, [MOST_DOCUMENTS])

@@ -216,7 +216,7 @@ class _Preparation:
             if self.given is not None:
                 self.given.write_runs(runs)
             else:
-                write_heldout_runs(runs, text.shards, selection)
+                write_heldout_runs(runs, text.shards, selection, self.engine)
             before = self._select(shards, chunked, runs)
             selection = without_copies(selection, text.shards, [each.out for each in shards], runs)
             shards = _SelectedShards(text, selection, made)

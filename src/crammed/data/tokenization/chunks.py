@@ -43,7 +43,7 @@ def _byte_tables() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return kind, cut_after
 
 
-_KIND, _CUT_AFTER = _byte_tables()
+_TABLES = tuple(table.tobytes() for table in _byte_tables())
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,9 @@ def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:
     data = np.frombuffer(characters or b"", np.uint8, borders[-1])
     cut = np.zeros(len(data) + 1, np.bool_)
     if len(data):
-        cut[1:-1] = (_KIND[data[:-1]] & _CUT_AFTER[data[1:]]) != 0
+        text = data.tobytes()
+        kinds, cut_after = (np.frombuffer(text.translate(each), np.uint8) for each in _TABLES)
+        np.not_equal(kinds[:-1] & cut_after[1:], 0, out=cut[1:-1])
     cut[borders] = True
     starts = np.flatnonzero(cut).astype(np.int32)  # starts of all chunks, then the end of the last
     chunks = pa.Array.from_buffers(

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from crammed.columns import numbers_in
 from crammed.data.preparing.cleaning.hashing import FACTOR, Hashes, Screen, hashes_of, mixed
-from crammed.data.preparing.cleaning.words import words_of
+from crammed.data.preparing.cleaning.words import LONGEST, words_of
 from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known
 
 RUN = 8
@@ -116,7 +117,12 @@ class _KnownWords:
         if len(self._known) > MOST_KNOWN:
             self._forget()
         numbers, new = self._known.numbers(pc.ascii_lower(pc.utf8_ltrim(chunks, WHITE_SPACE)))
-        by_chunk = [words_of(chunk, cut_ascii=True) for chunk in new.to_pylist()]
+        short = numbers_in(pc.binary_length(new)) <= LONGEST
+        is_word = short & numbers_in(pc.ascii_is_alnum(new))  # as are nearly all
+        by_chunk = [
+            [chunk] if known else words_of(chunk, cut_ascii=True)
+            for chunk, known in zip(new.to_pylist(), is_word.tolist(), strict=True)
+        ]
         counts = np.fromiter(map(len, by_chunk), np.int32, len(by_chunk))
         starts = (len(self._hashes) + np.cumsum(counts) - counts).astype(np.int32)
         self._hashes = np.append(self._hashes, hashes_of(chain.from_iterable(by_chunk)))
@@ -272,14 +278,16 @@ def _covered(groups: _Integers, places: _Integers, count: int) -> _Integers:
     return np.bincount(groups, covered, count).astype(np.int64)
 
 
-def heldout_runs(texts: Iterable[ChunkedText]) -> Hashes:
+def heldout_runs(found: Iterable[Runs]) -> Hashes:
     """A table of the runs of held-out documents, [2, N]: hashes, sorted, and where they occur.
 
     Takes 16 bytes for each run, and twice as many while it is sorted.
+
+    Args:
+        found: those of some documents after the other.
     """
     hashes, postings, documents = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], 0
-    for text in texts:
-        runs = Runs.of(text)
+    for runs in found:
         numbers = (runs.documents + documents).astype(np.uint64) << np.uint64(32)
         hashes.append(runs.hashes)
         postings.append(numbers | (runs.places - _WHOLE).astype(np.uint64))

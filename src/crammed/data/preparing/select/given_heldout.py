@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from crammed.config import CleanConfig, DataConfig, SourceConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
-from crammed.data.preparing.cleaning.copies import heldout_runs
+from crammed.data.preparing.cleaning.copies import Runs, heldout_runs
 from crammed.data.preparing.cleaning.steps import clean, steps_of
 from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.fetching import fetched
@@ -126,7 +126,7 @@ class GivenHeldout:
 
     def write_runs(self, file: Path) -> None:
         """Write the hashes of the documents' runs, as `write_heldout_runs` does."""
-        save_array(file, heldout_runs(map(cut_into_chunks, self._lists())))
+        save_array(file, heldout_runs(Runs.of(cut_into_chunks(some)) for some in self._lists()))
 
     def _lists(self) -> Iterator[list[str]]:
         texts = heldout_texts(self.file)

@@ -1,7 +1,7 @@
 """Keeps documents that repeat held-out text out of training.
 
-Held-out loss would otherwise measure what a model has memorised. The driver hashes the held-out
-text, the stage ``select`` compares each shard with it, and the driver drops the copies, which only
+Held-out loss would otherwise measure what a model has memorised. Jobs hash the held-out text, the
+stage ``select`` compares each shard with it, and the driver drops the copies, which only
 all shards together reveal.
 """
 
@@ -13,23 +13,35 @@ from pathlib import Path
 
 import numpy as np
 
-from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, heldout_runs
+from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Runs, heldout_runs
 from crammed.data.preparing.read.cleaned import Shard
 from crammed.data.preparing.select.selection import Selection
-from crammed.data.preparing.select.selection_job import heldout_documents, read_matches
+from crammed.data.preparing.select.selection_job import (
+    ShardSelection,
+    heldout_documents,
+    read_matches,
+)
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
-from crammed.data.shards import documents
+from crammed.data.shards import Slices, documents
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.files.writing import save_array
+from crammed.machine.engine import Engine
 
 STEP = "copies of held-out text"
 
 
-def write_heldout_runs(file: Path, shards: Sequence[Shard], selection: Selection) -> None:
+def write_heldout_runs(
+    file: Path, shards: Sequence[Shard], selection: Selection, engine: Engine
+) -> None:
     """Write the table of the held-out documents' runs, 16 bytes for each word."""
     pairs = zip(shards, selection.shards, strict=True)
-    held = (heldout_documents(shard.slices, chosen) for shard, chosen in pairs)
-    save_array(file, heldout_runs(cut_into_chunks(texts) for texts in held if texts))
+    jobs = ((shard.slices, chosen) for shard, chosen in pairs if chosen.heldout.any())
+    save_array(file, heldout_runs(engine.map(_runs, jobs)))
+
+
+def _runs(job: tuple[Slices, ShardSelection]) -> Runs:
+    """The runs of a shard's held-out documents."""
+    return Runs.of(cut_into_chunks(heldout_documents(*job)))
 
 
 def without_copies(
