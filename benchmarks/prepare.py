@@ -57,7 +57,7 @@ def config_of(data: Path, *overrides: str) -> RunConfig:
     return load_config("crammed", words, {"data": {"sources": [str(data)]}})
 
 
-def _bytes_of(data: Path) -> int:
+def bytes_of(data: Path) -> int:
     """The size of all text in UTF-8, before cleaning."""
     return sum(
         len(text.encode())
@@ -169,7 +169,7 @@ def main(
     out: Path | None = None,
 ) -> None:
     """Run the benchmark and print JSON."""
-    size, small_size = _bytes_of(data), _bytes_of(small)
+    size, small_size = bytes_of(data), bytes_of(small)
     with folder_of_its_own() as folder:
         runs = [
             alone(_timed, "small, tokenizer trained", small_size, small, folder / "small"),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from crammed.data import shards
 from crammed.data.preparing.driver import prepare
 from crammed.terminal.progress import Progress
 from prepare import MEGA, config_of, folder_of_its_own
-from resources import alone, memory
+from resources import alone, largest, memory
 
 SHARD_CHARACTERS = 4_000
 _SHARDS = "CRAMMED_BENCHMARK_SHARD"
@@ -57,12 +56,11 @@ def _measure(what: str, count: int, source: Path, out: Path) -> dict[str, Any]:
     config = config_of(source, "tokenizer.vocab_size=2000")
     with memory() as resident, Progress() as progress:
         corpus = prepare(config.data, config.tokenizer, out, progress, config.compute)
-    own = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "what": what,
         "count": count,
         "documents": corpus.manifest["documents"],
-        "main_process_megabytes": own / MEGA,
+        "main_process_megabytes": largest() / MEGA,
         "peak_memory_megabytes": resident.peak / MEGA,
     }
 
