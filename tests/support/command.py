@@ -260,6 +260,8 @@ def start_server() -> None:
             pass_fds=[listener.fileno()],
             stdin=PIPE,  # the server ends when our end of the pipe is closed, at the latest with us
             cwd=Path(__file__).resolve().parents[1],
+            # a command of ours, which may be the one to start it, looks for no modules there
+            env={name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},
         )
     atexit.register(folder.cleanup)
     atexit.register(server.communicate)
