@@ -5,7 +5,7 @@ ranges of blocks: where they are cut depends on the text alone, and not on how i
 files of a block or shard begin with its NAME:
 
 clean   documents -> NAME.documents.arrow (text), NAME.digests.npy, NAME.lengths.npy, NAME.raw.npy,
-        NAME.near.npy
+        NAME.samples.json, NAME.near.npy
 lines   documents -> NAME.lines-30.npy, NAME.lines-30-places.npy (`units`; also of paragraphs)
 select  documents to keep -> NAME.heldout.jsonl, NAME.chunks.arrow, NAME.codes.npy, NAME.ends.npy,
         NAME.characters.npy; what they share with held-out text -> NAME.match*.npy

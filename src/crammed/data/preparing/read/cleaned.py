@@ -16,6 +16,7 @@ from crammed.data.preparing.read.cleaning_job import (
     beginning_of,
     changed_of,
     raw_documents,
+    samples_of,
 )
 from crammed.data.preparing.read.reading_job import Lost, Reading
 from crammed.data.preparing.read.source import Source
@@ -159,10 +160,10 @@ class CleanedText:
                     if block.read_characters >= left:
                         block = _up_to(block_path(each.folder, number), block, left)
                     left -= block.read_characters
-                self._count(source, block)
+                self._count(source, block, block_path(each.folder, number))
                 yield each, number, block
 
-    def _count(self, source: Source, block: Cleaned) -> None:
+    def _count(self, source: Source, block: Cleaned, path: Path) -> None:
         self.documents += block.documents
         self.characters += block.characters
         for step, counts in block.dropped.items():
@@ -170,15 +171,17 @@ class CleanedText:
             totals[0] += counts[0]
             totals[1] += counts[1]
             if totals[0] - counts[0] < MOST_SAMPLES:
-                self._sample(source, block, step)
+                self._sample(source, path, step, counts[0])
         for step, documents in block.changed.items():
             before = self.changed.get(step, 0)
             self.changed[step] = before + documents
             if before < MOST_SAMPLES:
-                self._sample(source, block, changed_of(step))
+                self._sample(source, path, changed_of(step), documents)
 
-    def _sample(self, source: Source, block: Cleaned, what: str) -> None:
-        self.samples += [sample(what, source.name, text) for text in block.samples[what]]
+    def _sample(self, source: Source, block: Path, what: str, most: int) -> None:
+        if most:
+            texts = samples_of(block)[what][:most]
+            self.samples += [sample(what, source.name, text) for text in texts]
 
     def _cut(
         self, place: int, blocks: Iterable[tuple[ReadBlocks, int, Cleaned]]

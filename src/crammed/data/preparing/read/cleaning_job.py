@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,14 +21,18 @@ from crammed.data.shards import (
     DOCUMENT_FILES,
     finish_stage,
     load,
+    own_file,
     save,
+    shard_file,
     stage_result,
     write_documents,
 )
 from crammed.formats.lines import STOP, Faults
 
+SAMPLES = "samples.json"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Cleaned:
     """A block: what cleaning kept and dropped.
 
@@ -38,8 +43,6 @@ class Cleaned:
         characters: their characters.
         dropped: for each step, the numbers of documents and characters that it dropped.
         changed: for each step, the number of documents kept that it changed.
-        samples: for each step, the beginnings of some documents that it dropped; and parts of some
-            that it changed, as they are after it.
         content: hash of the documents kept.
         origin: hash of what the block was made from, if it could be something else.
         lost: damaged records of what it was made from, which are left out.
@@ -52,7 +55,6 @@ class Cleaned:
     characters: int
     dropped: dict[str, list[int]]
     changed: dict[str, int]
-    samples: dict[str, list[str]]
     content: str
     origin: str
     lost: int = 0
@@ -108,7 +110,8 @@ def clean_block(
     characters = np.fromiter(map(len, texts), np.int32, len(texts))
     save(block, "raw.npy", np.stack((characters, dropped_by, changed_by)))
     digests = write_documents(block, encoded, lengths)
-    files = ["raw.npy", *DOCUMENT_FILES]
+    _samples_file(block).write_text(json.dumps(samples), "utf-8")
+    files = ["raw.npy", SAMPLES, *DOCUMENT_FILES]
     if config.near is not None:
         save(block, "near.npy", _signer(config.near)(kept).T)
         files.append("near.npy")
@@ -119,7 +122,6 @@ def clean_block(
         characters=sum(lengths),
         dropped=dropped,
         changed=_changed(changed_by, numbers),
-        samples=samples,
         content=hashlib.blake2b(digests.data, digest_size=DIGEST_BYTES).hexdigest(),
         origin=origin,
         lost=faults.records,
@@ -129,8 +131,22 @@ def clean_block(
 
 
 def changed_of(step: str) -> str:
-    """The name in `Cleaned.samples` of what a step changed."""
+    """The name among the samples of what a step changed."""
     return f"{step}, changed"
+
+
+def samples_of(block: Path) -> dict[str, list[str]]:
+    """For each step, the beginnings of some documents that it dropped; parts of some it changed.
+
+    The latter are as they are after it.
+    """
+    with own_file(_samples_file(block)):
+        samples: dict[str, list[str]] = json.loads(_samples_file(block).read_text("utf-8"))
+        return samples
+
+
+def _samples_file(block: Path) -> Path:
+    return shard_file(block, SAMPLES)
 
 
 def raw_documents(block: Path) -> NDArray[np.int32]:
@@ -150,9 +166,6 @@ def beginning_of(block: Path, whole: Cleaned, read: int) -> Cleaned:
         step: [int((dropped_by == number).sum()), int(characters[dropped_by == number].sum())]
         for number, step in enumerate(whole.dropped, 1)
     }
-    changed = _changed(changed_by, {step: number for number, step in enumerate(whole.dropped, 1)})
-    counts = {step: documents for step, (documents, _) in dropped.items()}
-    counts |= {changed_of(step): documents for step, documents in changed.items()}
     kept = int((dropped_by == 0).sum())
     return replace(
         whole,
@@ -161,8 +174,7 @@ def beginning_of(block: Path, whole: Cleaned, read: int) -> Cleaned:
         documents=kept,
         characters=int(load(block, "lengths.npy")[:kept].sum(dtype=np.int64)),
         dropped=dropped,
-        changed=changed,
-        samples={step: some[: counts[step]] for step, some in whole.samples.items()},
+        changed=_changed(changed_by, {step: n for n, step in enumerate(whole.dropped, 1)}),
     )
 
 
