@@ -25,6 +25,8 @@ from prepare import MEGA, config_of, folder_of_its_own
 from resources import alone, largest, memory
 
 SHARD_CHARACTERS = 4_000
+HELDOUT_ROWS = 64
+"""Few, since it takes memory to look for copies of held-out text, whatever the shards are."""
 _SHARDS = "CRAMMED_BENCHMARK_SHARD"
 """Environment variable that tells this process and its workers how large a shard is."""
 shards.SHARD_CHARACTERS = int(os.environ.get(_SHARDS, shards.SHARD_CHARACTERS))
@@ -53,7 +55,7 @@ def _write_files(folder: Path, count: int) -> Path:
 
 
 def _measure(what: str, count: int, source: Path, out: Path) -> dict[str, Any]:
-    config = config_of(source, "tokenizer.vocab_size=2000")
+    config = config_of(source, "tokenizer.vocab_size=2000", f"data.heldout_rows={HELDOUT_ROWS}")
     with memory() as resident, Progress() as progress:
         corpus = prepare(config.data, config.tokenizer, out, progress, config.compute)
     return {
@@ -79,16 +81,17 @@ def _measured(what: str, count: int) -> dict[str, Any]:
 
 
 def main(
-    shards: Annotated[str, typer.Option(help="Numbers of shards.")] = "100,1000,10000",
-    files: Annotated[str, typer.Option(help="Numbers of files.")] = "100,10000,100000",
+    shards: Annotated[str, typer.Option(help="Numbers of shards, such as 100,10000.")] = "",
+    files: Annotated[str, typer.Option(help="Numbers of files.")] = "",
     out: Path | None = None,
 ) -> None:
     """Run the benchmark and print JSON."""
     from common import finish, numbers_of
     from crammed.runs.environment import environment
 
-    asked = {"shards": numbers_of("--shards", shards), "files": numbers_of("--files", files)}
-    runs = [_measured(what, count) for what, counts in asked.items() for count in counts]
+    asked = [("shards", shards), ("files", files)]
+    counts = [(what, n) for what, text in asked if text for n in numbers_of(f"--{what}", text)]
+    runs = [_measured(what, count) for what, count in counts]
     finish({"name": "prepare_memory", "environment": environment(), "runs": runs}, out)
 
 
