@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.read.source import open_sources
 from crammed.machine import engine
 from crammed.terminal.progress import Progress
 from prepare import MEGA, bytes_of, config_of, folder_of_its_own
@@ -57,7 +58,7 @@ def main(
 
     words = [] if tokenizer is None else [f"tokenizer.file={tokenizer}"]
     config = config_of(data, "compute.workers=1", *words)
-    size = bytes_of(data)
+    sources, size = open_sources(config.data), bytes_of(data)
     engine._run = timed
     with folder_of_its_own() as folder, Progress() as progress:
         began = time.process_time()
@@ -68,6 +69,7 @@ def main(
     result: dict[str, Any] = {
         "name": "prepare_profile",
         "environment": environment(),
+        "data": [part.fingerprint() for source in sources for part in source.parts],
         "megabytes": size / MEGA,
         "tokenizer": "given" if tokenizer else "trained",
         "cpu_seconds": dict(sorted(spent.items(), key=lambda each: -each[1])),

@@ -260,6 +260,8 @@ MAKERS = {
     "records": table,
     "prepare": benchmark_tables.prepare_table,
     "copies": benchmark_tables.copies_table,
+    "memory": benchmark_tables.memory_table,
+    "stages": benchmark_tables.stages_table,
     "finetune": benchmark_tables.finetune_table,
     "coverage": benchmark_tables.coverage_table,
     "power": study_tables.power_table,
