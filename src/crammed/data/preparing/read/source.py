@@ -103,15 +103,12 @@ class FilePart:
         return File(Path(self.path), self.shown)
 
     def fingerprint(self) -> dict[str, Any]:
-        self.check()
-        with read_faults(self.file):
-            size = os.stat(self.path).st_size
-            return {"name": self.name, "bytes": size, "sha256": sha256(Path(self.path))}
+        size, file = self.check().st_size, self.file
+        with read_faults(file):
+            return {"name": self.name, "bytes": size, "sha256": sha256(file.path)}
 
     def state(self) -> dict[str, Any]:
-        self.check()
-        with read_faults(self.file):
-            now = os.stat(self.path)
+        now = self.check()
         times = {"modified": now.st_mtime_ns, "changed": now.st_ctime_ns}
         return {"device": now.st_dev, "inode": now.st_ino, "bytes": now.st_size, **times}
 
@@ -145,8 +142,8 @@ class FilePart:
         """The documents of one of its blocks."""
         return read_block(block, self.file, self.format, self.options, faults)
 
-    def check(self) -> None:
-        """Check what can be checked without reading the file.
+    def check(self) -> os.stat_result:
+        """Check what can be checked without reading the file, and return what the system knows.
 
         Raises:
             InputError: the file is gone, empty or not a regular file, or `where` is used with plain
@@ -165,6 +162,7 @@ class FilePart:
                 f"{self.shown} is plain text, whose documents have no fields: leave `where` "
                 "out for it"
             )
+        return found
 
 
 @dataclass(frozen=True)
@@ -337,8 +335,7 @@ def _with_documents(
         return part
     documents: TextDocuments = "blank-line"
     with suppress(InputError, OSError):  # reading it will report what is wrong
-        part.check()
-        small = os.stat(part.path).st_size < SMALL
+        small = part.check().st_size < SMALL
         documents = "file" if several and small else choose_documents(part.file)
     return replace(part, options=chosen[documents])
 
