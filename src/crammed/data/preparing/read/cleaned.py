@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -52,7 +52,11 @@ class ReadBlocks:
 
     def add(self, reading: Reading) -> None:
         """Add what a job has read."""
-        self.cleaned += reading.blocks
+        for block in reading.blocks:
+            last = self.cleaned[-1] if self.cleaned else block
+            if block.dropped == last.dropped:  # as often; one object then serves both
+                block = replace(block, dropped=last.dropped)
+            self.cleaned.append(block)
         self.skipped += reading.skipped
         self.ignored.update(reading.ignored)
         for lost in reading.lost:

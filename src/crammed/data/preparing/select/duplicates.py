@@ -33,9 +33,11 @@ ALL = 1 << 64
 
 def write_listing(folder: Path, blocks: Sequence[Block]) -> Path:
     """Write which blocks there are, for jobs that look at all of them; returns the file."""
-    listed = [[str(each.folder), each.number, each.first, each.documents] for each in blocks]
-    file = folder / f"blocks-{json_hash(listed)}.json"
-    write_done(file, {"blocks": listed})
+    folders = {path: n for n, path in enumerate(dict.fromkeys(each.folder for each in blocks))}
+    listed = [[folders[each.folder], each.number, each.first, each.documents] for each in blocks]
+    values = {"folders": list(map(str, folders)), "blocks": listed}
+    file = folder / f"blocks-{json_hash(values)}.json"
+    write_done(file, values)
     return file
 
 
@@ -44,7 +46,8 @@ def read_listing(file: Path) -> list[Block]:
     """What `write_listing` wrote: the blocks, without their sources and contents."""
     listed = read_done(file)
     assert listed is not None
-    return [Block(Path(at), n, 0, first, count, "") for at, n, first, count in listed["blocks"]]
+    folders = list(map(Path, listed["folders"]))
+    return [Block(folders[at], n, 0, first, count, "") for at, n, first, count in listed["blocks"]]
 
 
 @dataclass(frozen=True)
