@@ -30,6 +30,7 @@ from crammed.terminal.progress import SILENT
 from support import command
 from support.backbones import RECIPES
 from support.models import untrained
+from support.pages import python_blocks
 from support.text import documents, tiny
 
 PROTOCOL = "{epochs: 1, batch: 8, lr: 2e-3, max_length: 24}"
@@ -269,6 +270,11 @@ def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
         refused = command.crammed("predict", here / "kept", "--data", here / name)
         assert message in refused.stderr
         assert refused.returncode == 2
+    (here / "classifier").symlink_to(here / "kept")
+    (block,) = (each for each in python_blocks("python.md") if "classifier" in each)
+    shown = command.python("-c", f"import crammed\n{block}", cwd=here).stdout.split()
+    assert shown[0] in ("wet", "dry")
+    assert 0.5 <= float(shown[1]) <= 1.0
     (here / "bad.jsonl").write_text('{"txt": "a"}\n')
     refused = command.crammed("predict", here / "kept", "--data", here / "bad.jsonl")
     assert "bad.jsonl, line 1: no column 'text'" in refused.stderr

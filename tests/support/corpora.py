@@ -73,3 +73,9 @@ def numbered_files(sizes: Sequence[int], row_length: int = 4) -> list[NDArray[np
     """Files of rows whose first token is the row's number."""
     rows = np.repeat(np.arange(sum(sizes))[:, None], row_length, axis=1)
     return np.split(rows, np.cumsum(sizes)[:-1])
+
+
+def tokens_of(corpus: Corpus) -> list[int]:
+    """All tokens of a corpus, one row after the other."""
+    tokens: list[int] = corpus.read(np.arange(corpus.rows)).flatten().tolist()
+    return tokens

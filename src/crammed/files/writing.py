@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -34,16 +35,21 @@ def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     Raises:
         InputError: it cannot be written, or is a device or a pipe.
     """
+    write_chunks(path, [text.encode()], sync_folder=sync_folder)
+
+
+def write_chunks(path: Path, chunks: Iterable[bytes], *, sync_folder: bool = True) -> None:
+    """Do as `write_text` with content that need not be in memory all at once."""
     check_file(path)
     aside = path.with_name(f".{path.name}.tmp")
     with disk_faults(path):
         make_folder(path.parent)
         try:
             with open_new(aside) as file:  # one may be left by a crash, or be a planted link
-                file.write(text.encode())
+                file.writelines(chunks)
                 file.flush()
                 os.fsync(file.fileno())
-            _replace(aside, path, text)
+            _replace(aside, path)
             if sync_folder:
                 sync(path.parent)
         finally:
@@ -66,16 +72,17 @@ def check_file(path: Path) -> None:
         raise InputError(f"cannot write {path}: {fault}; choose another --out")
 
 
-def _replace(aside: Path, path: Path, text: str) -> None:
+def _replace(aside: Path, path: Path) -> None:
     """Put a file in the place of another; one that is mounted by itself is rewritten instead."""
     try:
         aside.replace(path)
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOFOLLOW), "w", encoding="utf-8") as file:
+        to = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        with open_to_read(aside) as source, os.fdopen(to, "wb") as file:
             file.truncate()
-            file.write(text)
+            shutil.copyfileobj(source, file)
             file.flush()
             os.fsync(file.fileno())
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.errors import InputError
-from crammed.files.faults import disk_faults
-from crammed.files.regular import open_new
+from crammed.files.writing import write_chunks
 from crammed.formats.records import Record
 from crammed.terminal.progress import Progress
 
@@ -38,15 +37,7 @@ def write_rows(file: Path, predicted: Predicted, progress: Progress) -> None:
     check_format(file)
     counted = progress.track("predicting", predicted, unit="row")
     lines = _csv_lines(counted) if file.suffix == ".csv" else _json_lines(counted)
-    aside = file.with_name(f".{file.name}.tmp")
-    with disk_faults(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open_new(aside) as stream:
-                stream.writelines(line.encode(errors="replace") for line in lines)
-            aside.replace(file)
-        finally:
-            aside.unlink(missing_ok=True)
+    write_chunks(file, (line.encode(errors="replace") for line in lines))
 
 
 def check_format(file: Path) -> None:

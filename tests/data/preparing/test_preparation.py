@@ -27,6 +27,7 @@ from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.terminal.progress import SILENT, Progress
 from support.command import dying, python
+from support.corpora import tokens_of
 from support.samples import tarred, zipped
 from support.text import documents, sentences, tiny, write_jsonl
 
@@ -61,27 +62,6 @@ def test_heldout_never_shares_a_document_with_training(make_corpus: Callable[...
     ]
     assert len(held) == 2 * len(set(held))  # both copies on the same side
     assert corpus.manifest["documents"] + len(held) == 200
-
-
-def test_duplicates_and_empty_documents_are_dropped_and_counted(
-    make_corpus: Callable[..., Corpus],
-) -> None:
-    texts = documents(100)
-    steps = make_corpus([*texts, *texts[:7], "", "  \n"]).manifest["steps"]
-    dropped = {step["step"]: (step["kept"], step["dropped"]) for step in steps}
-    assert dropped["empty"] == (107, 2)
-    assert dropped["exact duplicates"] == (100, 7)
-
-
-def test_the_compressibility_filter_drops_dense_documents(
-    make_corpus: Callable[..., Corpus],
-) -> None:
-    junk = "!?;,.:" * 300
-    corpus = make_corpus([*documents(200), junk], "data.clean.max_tokens_per_character=0.5")
-    step = corpus.manifest["steps"][-1]
-    assert step["step"] == "tokens per character"
-    assert step["dropped"] == 1
-    assert step["characters"] == len(junk)
 
 
 def test_same_bytes_every_time(tmp_path: Path, text_file: Path) -> None:
@@ -177,13 +157,9 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
 
 
-def _everything(corpus: Corpus) -> list[int]:
-    return corpus.read(np.arange(corpus.rows)).flatten().tolist()
-
-
 def _packed_texts(corpus: Corpus) -> list[str]:
     """The documents in the rows, decoded and split at their separators."""
-    text = corpus.tokenizer.decode(_everything(corpus), skip_special_tokens=False)
+    text = corpus.tokenizer.decode(tokens_of(corpus), skip_special_tokens=False)
     return [each.strip() for each in text.split("[SEP]")]
 
 
@@ -367,7 +343,7 @@ def test_weights_repeat_documents_and_caps_end_sources(tmp_path: Path) -> None:
 
 def test_documents_may_begin_with_cls(make_corpus: Callable[..., Corpus]) -> None:
     corpus = make_corpus(documents(100), "data.cls=true")
-    tokens = _everything(corpus)
+    tokens = tokens_of(corpus)
     assert tokens[0] == CLS
     assert all(tokens[p + 1] == CLS for p, t in enumerate(tokens[:-1]) if t == SEP)
 
@@ -375,7 +351,7 @@ def test_documents_may_begin_with_cls(make_corpus: Callable[..., Corpus]) -> Non
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 def test_every_kind_of_tokenizer(make_corpus: Callable[..., Corpus], kind: str) -> None:
     corpus = make_corpus(documents(300), f"tokenizer.kind={kind}", "tokenizer.vocab_size=600")
-    found = corpus.tokenizer.decode(_everything(corpus)).lower()
+    found = corpus.tokenizer.decode(tokens_of(corpus)).lower()
     assert "the quiet girl" in found or "a quiet girl" in found
     assert corpus.manifest["statistics"]["unknown_share"] == 0
 
@@ -405,41 +381,6 @@ def test_a_missing_extra_is_named_before_anything_is_read(
     with pytest.raises(InputError, match=rf"crammed\[{extra}\]"):
         prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
     assert not list(tmp_path.iterdir())
-
-
-def test_near_duplicates_are_dropped(make_corpus: Callable[..., Corpus]) -> None:
-    pytest.importorskip("rensa")
-    long = " ".join(sentences(60, seed=5))
-    texts = [*documents(200), long, long.replace("day 7.", "day seven.")]
-    steps = make_corpus(texts, "data.clean.near=0.8").manifest["steps"]
-    assert {step["step"]: step["dropped"] for step in steps}["near-duplicates"] == 1
-
-
-def test_repeated_passages_are_cut_out(make_corpus: Callable[..., Corpus]) -> None:
-    pytest.importorskip("pydivsufsort")
-    passage = " ".join(sentences(8, seed=5))
-    texts = documents(200)
-    texts[10] += f" Before. {passage} After."
-    texts[150] += f" Other. {passage} End."
-    corpus = make_corpus(texts, "data.clean.substring=200")
-    step = next(s for s in corpus.manifest["steps"] if s["step"] == "repeated passages")
-    assert (step["dropped"], step["changed"]) == (0, 1)
-    assert abs(step["characters"] - len(passage)) < 5
-    found = corpus.tokenizer.decode(_everything(corpus)) + _heldout(corpus).lower()
-    assert found.count(passage.lower()[20:60]) <= 1
-
-
-def test_what_repeats_in_held_out_text_is_cut_out_of_it(make_corpus: Callable[..., Corpus]) -> None:
-    pytest.importorskip("pydivsufsort")
-    passage = " ".join(sentences(8, seed=5))
-    texts = [f"{text} {passage} Number {n}." for n, text in enumerate(documents(200))]
-    corpus = make_corpus(texts, "data.clean.substring=200", "data.heldout_copies=keep")
-    found = corpus.tokenizer.decode(_everything(corpus)) + _heldout(corpus).lower()
-    assert found.count(passage.lower()[20:60]) == 1
-
-
-def _heldout(corpus: Corpus) -> str:
-    return gzip.decompress(corpus.heldout.read_bytes()).decode()
 
 
 def test_characters_that_the_tokenizer_drops_are_reported(tmp_path: Path) -> None:
@@ -489,25 +430,6 @@ def test_files_that_are_ignored_in_archives_are_reported_with_the_others(
             "1 .pdf",
             "3 .pdf, 1 program",
         ]
-
-
-def test_documents_with_downstream_sentences_are_dropped(
-    tmp_path: Path, make_corpus: Callable[..., Corpus]
-) -> None:
-    planted = "the committee will meet again on friday to talk about the new bridge over the river"
-    task = tmp_path / "glue" / "rte"
-    task.mkdir(parents=True)
-    row = {"sentence1": planted, "sentence2": "The bridge is new.", "label": 0}
-    for split in ("train", "validation"):
-        (task / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
-    texts = documents(200)
-    texts[7] += f" {planted.capitalize()}, he said."
-    corpus = make_corpus(texts, f"data.clean.downstream={tmp_path / 'glue'}")
-    step = next(s for s in corpus.manifest["steps"] if s["step"] == "downstream")
-    assert step["dropped"] == 1
-    assert str(tmp_path) not in (corpus.path / "manifest.json").read_text()
-    (sample,) = gzip.decompress((corpus.path / "dropped.jsonl.gz").read_bytes()).splitlines()
-    assert json.loads(sample)["step"] == "downstream"
 
 
 def test_a_ray_cluster_makes_the_same_bytes(tmp_path: Path, text_file: Path) -> None:

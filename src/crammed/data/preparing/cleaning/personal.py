@@ -1,8 +1,7 @@
 """Masks personal data: addresses of e-mail and the internet, account, card and telephone numbers.
 
-Each becomes ordinary words, such as "email address". Tokenizers have these as whole words, so
-nothing rare or new enters the vocabulary, the text still reads as a sentence, and there are no
-marks that other steps would count.
+Each becomes ordinary words, such as "email address": nothing rare enters the vocabulary, the text
+still reads as a sentence, and there are no marks that other steps would count.
 
 Numbers are masked only where their form says what they are: the checksum of an account or a card
 must be right, an internet address be public, and a telephone number be written like one.

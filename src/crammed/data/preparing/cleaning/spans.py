@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,17 +30,17 @@ def both_cut(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
     Args:
         second: spans of what `first` leaves.
     """
-    left, cut = list(first), list[Span]()
+    left, cut = deque(first), list[Span]()
     shift = 0
     for start, end in second:
         while left and left[0][0] <= start + shift:
-            cut.append(left.pop(0))
+            cut.append(left.popleft())
             shift += cut[-1][1] - cut[-1][0]
         start += shift
         while left and left[0][0] < end + shift:
             cut.append((start, left[0][0]))
             start = left[0][0]
-            cut.append(left.pop(0))
+            cut.append(left.popleft())
             shift += cut[-1][1] - cut[-1][0]
             start = cut[-1][1]
         cut.append((start, end + shift))

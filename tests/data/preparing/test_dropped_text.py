@@ -1,0 +1,89 @@
+"""What steps drop and cut out, seen in the corpus."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crammed.data.corpus import Corpus
+from support.corpora import tokens_of
+from support.text import documents, sentences
+
+
+def test_duplicates_and_empty_documents_are_dropped_and_counted(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    texts = documents(100)
+    steps = make_corpus([*texts, *texts[:7], "", "  \n"]).manifest["steps"]
+    dropped = {step["step"]: (step["kept"], step["dropped"]) for step in steps}
+    assert dropped["empty"] == (107, 2)
+    assert dropped["exact duplicates"] == (100, 7)
+
+
+def test_the_compressibility_filter_drops_dense_documents(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    junk = "!?;,.:" * 300
+    corpus = make_corpus([*documents(200), junk], "data.clean.max_tokens_per_character=0.5")
+    step = corpus.manifest["steps"][-1]
+    assert step["step"] == "tokens per character"
+    assert step["dropped"] == 1
+    assert step["characters"] == len(junk)
+
+
+def test_near_duplicates_are_dropped(make_corpus: Callable[..., Corpus]) -> None:
+    pytest.importorskip("rensa")
+    long = " ".join(sentences(60, seed=5))
+    texts = [*documents(200), long, long.replace("day 7.", "day seven.")]
+    steps = make_corpus(texts, "data.clean.near=0.8").manifest["steps"]
+    assert {step["step"]: step["dropped"] for step in steps}["near-duplicates"] == 1
+
+
+def test_repeated_passages_are_cut_out(make_corpus: Callable[..., Corpus]) -> None:
+    pytest.importorskip("pydivsufsort")
+    passage = " ".join(sentences(8, seed=5))
+    texts = documents(200)
+    texts[10] += f" Before. {passage} After."
+    texts[150] += f" Other. {passage} End."
+    corpus = make_corpus(texts, "data.clean.substring=200")
+    step = next(s for s in corpus.manifest["steps"] if s["step"] == "repeated passages")
+    assert (step["dropped"], step["changed"]) == (0, 1)
+    assert abs(step["characters"] - len(passage)) < 5
+    found = corpus.tokenizer.decode(tokens_of(corpus)) + _heldout(corpus).lower()
+    assert found.count(passage.lower()[20:60]) <= 1
+
+
+def test_what_repeats_in_held_out_text_is_cut_out_of_it(make_corpus: Callable[..., Corpus]) -> None:
+    pytest.importorskip("pydivsufsort")
+    passage = " ".join(sentences(8, seed=5))
+    texts = [f"{text} {passage} Number {n}." for n, text in enumerate(documents(200))]
+    corpus = make_corpus(texts, "data.clean.substring=200", "data.heldout_copies=keep")
+    found = corpus.tokenizer.decode(tokens_of(corpus)) + _heldout(corpus).lower()
+    assert found.count(passage.lower()[20:60]) == 1
+
+
+def test_documents_with_downstream_sentences_are_dropped(
+    tmp_path: Path, make_corpus: Callable[..., Corpus]
+) -> None:
+    planted = "the committee will meet again on friday to talk about the new bridge over the river"
+    task = tmp_path / "glue" / "rte"
+    task.mkdir(parents=True)
+    row = {"sentence1": planted, "sentence2": "The bridge is new.", "label": 0}
+    for split in ("train", "validation"):
+        (task / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
+    texts = documents(200)
+    texts[7] += f" {planted.capitalize()}, he said."
+    corpus = make_corpus(texts, f"data.clean.downstream={tmp_path / 'glue'}")
+    step = next(s for s in corpus.manifest["steps"] if s["step"] == "downstream")
+    assert step["dropped"] == 1
+    assert str(tmp_path) not in (corpus.path / "manifest.json").read_text()
+    (sample,) = gzip.decompress((corpus.path / "dropped.jsonl.gz").read_bytes()).splitlines()
+    assert json.loads(sample)["step"] == "downstream"
+
+
+def _heldout(corpus: Corpus) -> str:
+    return gzip.decompress(corpus.heldout.read_bytes()).decode()

@@ -1,0 +1,14 @@
+"""The pages of docs/."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def python_blocks(page: str) -> list[str]:
+    """The blocks of Python in a page."""
+    text = (DOCS / page).read_text("utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
