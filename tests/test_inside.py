@@ -16,8 +16,8 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface_files import model_files
 from crammed.evaluation.folder import outputs_file, read_gold
 from crammed.files.folders import inside
-from crammed.study.arms import read_study
 from crammed.study.result import run_folder
+from crammed.study.spec.arms import read_study
 from crammed.tasks.task import load_suite
 from support.corpora import numbered_files, write_corpus
 

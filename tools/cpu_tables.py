@@ -10,9 +10,9 @@ from typing import Any
 
 import layout
 from crammed.quantity import quantity
+from crammed.study.findings.statistics import compare_arms
+from crammed.study.findings.table import difference_text, interval_text, mean_text
 from crammed.study.result import RATES, StudyResult
-from crammed.study.statistics import compare_arms
-from crammed.study.table import difference_text, interval_text, mean_text
 from layout import found, row_of, rule, tabled
 
 FIFTH = "ours, a fifth of the time"

@@ -10,9 +10,9 @@ import statistics
 from typing import Any
 
 import layout
+from crammed.study.findings.statistics import compare_arms
+from crammed.study.findings.table import difference_text, interval_text, mean_text
 from crammed.study.result import StudyResult
-from crammed.study.statistics import compare_arms
-from crammed.study.table import difference_text, interval_text, mean_text
 from layout import row_of, rule, wrapped
 
 NAMES = {

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
+from crammed.study.findings.statistics import compare_arms, decidable
+from crammed.study.findings.table import axis_limit, difference_text, measure_text
 from crammed.study.result import StudyResult
-from crammed.study.statistics import compare_arms, decidable
-from crammed.study.table import axis_limit, difference_text, measure_text
 
 Row = Mapping[str, Any]
 

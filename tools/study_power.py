@@ -26,8 +26,8 @@ from scipy.stats import t
 
 from crammed.files.writing import write_json
 from crammed.runs.environment import environment
-from crammed.study.moderation import differences, holm
-from crammed.study.statistics import LEVEL
+from crammed.study.findings.moderation import differences, holm
+from crammed.study.findings.statistics import LEVEL
 
 RECORD = Path(__file__).resolve().parents[1] / "records" / "2026-11-24-study-power"
 ARMS = (3, 6, 12, 26, 40)

@@ -10,12 +10,16 @@ from typing import Any
 import layout
 from crammed.budget import Budget
 from crammed.quantity import counted, quantity
-from crammed.study.arms import read_study, study_names
-from crammed.study.laws import laws_of
-from crammed.study.result import RATES, StudyResult, is_loss, read_result
-from crammed.study.scaling import analyse
-from crammed.study.statistics import FEWEST, compare_arms, decidable, decidable_text, on_plateau
-from crammed.study.table import (
+from crammed.study.findings.laws import laws_of
+from crammed.study.findings.scaling import analyse
+from crammed.study.findings.statistics import (
+    FEWEST,
+    compare_arms,
+    decidable,
+    decidable_text,
+    on_plateau,
+)
+from crammed.study.findings.table import (
     difference_text,
     equal_text,
     interval_text,
@@ -27,6 +31,8 @@ from crammed.study.table import (
     title_of,
     untrained_text,
 )
+from crammed.study.result import RATES, StudyResult, is_loss, read_result
+from crammed.study.spec.arms import read_study, study_names
 from layout import NOT_YET, row_of, rule, wrapped
 from study_figures import differences_figure
 

@@ -24,9 +24,9 @@ from crammed.quantity import quantity
 from crammed.rules.choosing import choose, shape_of
 from crammed.rules.recipe import ask
 from crammed.rules.sizing import expected_tokens, flops_per_token
+from crammed.study.findings.statistics import compare_arms
+from crammed.study.findings.table import difference_text, interval_text, mean_text
 from crammed.study.result import RATES, StudyResult
-from crammed.study.statistics import compare_arms
-from crammed.study.table import difference_text, interval_text, mean_text
 from layout import row_of, rule, tabled, wrapped
 
 DEFAULT = "default"

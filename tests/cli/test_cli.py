@@ -13,7 +13,7 @@ import pytest
 
 from crammed.cli.app import _spread_data, app
 from crammed.doctor import TINY
-from crammed.study.arms import study_names
+from crammed.study.spec.arms import study_names
 from support.command import crammed, python
 from support.tasks import write_task
 from support.text import documents, write_jsonl

@@ -20,9 +20,9 @@ from support.text import MODEL, tiny
 
 WORK = (
     "crammed.pipeline.prepare",
-    "crammed.study.preparing.prepare",
+    "crammed.study.running.preparing.prepare",
     "crammed.runs.directory.RunDir.open",
-    "crammed.study.runner.FolderLock",
+    "crammed.study.running.runner.FolderLock",
     "crammed.planning.parts.measure_speed",
     "crammed.planning.settling.training_speed",
 )

@@ -402,7 +402,7 @@ def study(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Ca
         assert {word.partition("=")[0] for word in words} >= {*OPEN} - {"tokenizer.vocab_size"}
         return run_of(4.0 + run.seed)
 
-    monkeypatch.setattr("crammed.study.runner._train", train)
+    monkeypatch.setattr("crammed.study.running.runner._train", train)
 
     def study_it() -> Any:
         studies.study(str(file), None, corpus.path, BUDGET, 2, tmp_path / "out", 1, True)
@@ -426,7 +426,7 @@ def test_a_study_measures_once_for_each_recipe(study: Callable[[], Any], machine
 def test_a_study_that_was_stopped_early_keeps_its_choice(
     study: Callable[[], Any], machine: Machine
 ) -> None:
-    stopped_at("crammed.study.runner._train_all", study)
+    stopped_at("crammed.study.running.runner._train_all", study)
     measured, machine.speed = len(machine.asked), FAST
     assert {entry["flops_per_second"] for entry in study()["chosen"].values()} == {SLOW}
     assert len(machine.asked) == measured

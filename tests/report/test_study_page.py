@@ -14,8 +14,8 @@ from crammed.cli.models import report
 from crammed.errors import InputError
 from crammed.report.curves import read_curves
 from crammed.report.study import _ticks, write_study_page
+from crammed.study.findings.scaling import cells_of
 from crammed.study.result import StudyResult
-from crammed.study.scaling import cells_of
 from support.html import Balanced
 from support.scores import GLUE, evaluated
 

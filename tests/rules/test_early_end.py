@@ -41,7 +41,7 @@ from crammed.rules.sizing import (
 )
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.logs import read_metrics
-from crammed.study.arms import load_study
+from crammed.study.spec.arms import load_study
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.heldout_meter import rows_on_the_way
 from crammed.training.loop import pretrain

@@ -18,8 +18,8 @@ from crammed.rules.choosing import Asked
 from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.resuming import as_begun, asked_in, default_out
-from crammed.study.folder import Left
 from crammed.study.result import Run
+from crammed.study.running.folder import Left
 from support.settled import settled
 from support.study import run_of
 from support.text import MODEL
@@ -227,7 +227,7 @@ def test_a_study_goes_on_and_begins_no_run_with_a_recipe_that_has_changed(
         studies.study(str(file), [*words], corpus.path, BUDGET, seeds, tmp_path / "out", 1, True)
         return json.loads((tmp_path / "out" / "study.json").read_text())["arms"]
 
-    monkeypatch.setattr("crammed.study.runner._train", train)
+    monkeypatch.setattr("crammed.study.running.runner._train", train)
     begun = study(1)
     changed(recipe)
     assert study(1) == begun

@@ -7,11 +7,11 @@ from typing import Any
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
-from crammed.study.arms import Study
-from crammed.study.corpora import Corpora
-from crammed.study.folder import Left
 from crammed.study.result import Run, run_folder
-from crammed.study.runner import _command
+from crammed.study.running.folder import Left
+from crammed.study.running.runner import _command
+from crammed.study.spec.arms import Study
+from crammed.study.spec.corpora import Corpora
 
 LOSSES = {"loss@0.15": 4.0, "loss@0.25": 5.0}
 SUMMARY = {

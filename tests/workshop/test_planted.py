@@ -92,7 +92,7 @@ from types import SimpleNamespace
 
 from crammed.evaluation.finetuning.jobs import _in_processes
 from crammed.machine.workers import worker_processes
-from crammed.study.places import Processes
+from crammed.study.running.places import Processes
 
 if __name__ == "__main__":
     ended = Processes(1).run(["-m", "crammed", "recipes"])  # as a study starts its runs

@@ -20,8 +20,8 @@ from crammed.machine.device import Device
 from crammed.pretraining import train_and_export
 from crammed.rules.recipe import load_config
 from crammed.runs.directory import RunDir
-from crammed.study.arms import Study, study_names
 from crammed.study.result import read_result
+from crammed.study.spec.arms import Study, study_names
 from crammed.terminal.progress import SILENT
 from support.command import crammed, python
 from support.text import tiny

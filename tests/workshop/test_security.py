@@ -25,7 +25,7 @@ UNSAFE_IMPORTS = {
 UNSAFE_CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "torch.save"}
 RUNNING_CODE = ("data/preparing/cleaning/own.py", "exec")
 """What runs the code that `data.clean.function` names."""
-STARTING_PROGRAMS = {"runs/environment.py", "study/places.py", "study/timing.py"}
+STARTING_PROGRAMS = {"runs/environment.py", "study/running/places.py", "study/running/timing.py"}
 
 
 def trees() -> Iterator[tuple[str, ast.AST]]:

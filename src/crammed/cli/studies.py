@@ -24,9 +24,9 @@ from crammed.quantity import counted
 
 if TYPE_CHECKING:
     from crammed.budget import Budget
-    from crammed.study.judges import Judge
-    from crammed.study.request import Request
     from crammed.study.result import StudyResult
+    from crammed.study.running.judges import Judge
+    from crammed.study.running.request import Request
 
 
 EVERY = "all"
@@ -101,8 +101,8 @@ def study(
         muon: []                        # overrides of this arm
         adamw: [optim.name=adamw]
     """
-    from crammed.study.places import default_jobs
-    from crammed.study.request import Request
+    from crammed.study.running.places import default_jobs
+    from crammed.study.running.request import Request
 
     if name is None:
         _list_studies(as_json)
@@ -135,7 +135,7 @@ def study(
 
 def _budgets(name: str, budget: Budget | None) -> dict[str, Budget]:
     """The budget that was typed or that its file names, of each study; empty if there is none."""
-    from crammed.study.arms import read_study, study_names
+    from crammed.study.spec.arms import read_study, study_names
 
     every = study_names() if name == EVERY else [name]
     named = {each: budget or read_study(each).usual_budget for each in every}
@@ -146,8 +146,8 @@ def _judges(
     study: str, names: str | None, blimp: Path | None, glue: Path | None
 ) -> Sequence[Judge]:
     """The judges and the data that were typed, or those of the study's file."""
-    from crammed.study.arms import read_study
-    from crammed.study.judges import judges_of
+    from crammed.study.running.judges import judges_of
+    from crammed.study.spec.arms import read_study
 
     own = read_study(study)
     wanted = own.judges if names is None else filter(None, names.split(","))
@@ -163,8 +163,8 @@ def _run_each(requests: Sequence[Request], *, as_json: bool) -> None:
         InputError: the only study is refused.
         TaskFailed: studies were refused, runs failed, or scores are missing.
     """
-    from crammed.study.request import run, sharing
-    from crammed.study.table import findings
+    from crammed.study.findings.table import findings
+    from crammed.study.running.request import run, sharing
 
     several = len(requests) > 1
     results: dict[str, StudyResult] = {}
@@ -230,9 +230,9 @@ def _say_costs(requests: Sequence[Request], *, alone: bool, as_json: bool) -> No
 
     If one of several is refused, the others are still counted.
     """
-    from crammed.study.costs import Cost
-    from crammed.study.request import cost
-    from crammed.study.timing import Timing
+    from crammed.study.running.costs import Cost
+    from crammed.study.running.request import cost
+    from crammed.study.running.timing import Timing
 
     costs: dict[str, Cost] = {}
     refused: dict[str, str] = {}
@@ -264,7 +264,7 @@ def _print_study(result: StudyResult, page: str) -> None:
     from rich.text import Text
 
     from crammed.evaluation.scores.table import show
-    from crammed.study.table import study_tables
+    from crammed.study.findings.table import study_tables
 
     faults = {**result.failed_runs(), **result.missing_scores()}
     below = [f"{run} failed: {reason}" for run, reason in faults.items()]
@@ -273,7 +273,7 @@ def _print_study(result: StudyResult, page: str) -> None:
 
 
 def _list_studies(as_json: bool) -> None:
-    from crammed.study.arms import read_study, study_names
+    from crammed.study.spec.arms import read_study, study_names
 
     listed = {name: read_study(name) for name in study_names()}
     values = {name: each.model_dump(mode="json") for name, each in listed.items()}

@@ -14,10 +14,10 @@ from crammed.quantity import quantity
 from crammed.report.curves import Line, pattern, unit_text
 from crammed.report.drawing import COLOURS, FAINT, WIDTH, as_svg, drawn
 from crammed.report.figures import plain
-from crammed.study.exchange import Cell
-from crammed.study.laws import laws_of
+from crammed.study.findings.exchange import Cell
+from crammed.study.findings.laws import laws_of
+from crammed.study.findings.scaling import TypeFit, analyse, cells_of
 from crammed.study.result import StudyResult
-from crammed.study.scaling import TypeFit, analyse, cells_of
 
 
 def scaling(study: StudyResult, lines: Mapping[str, Line]) -> dict[str, Any] | None:

@@ -22,11 +22,11 @@ from crammed.report.curves import AXES, Line, RunCurve, curves_figure, lines_of,
 from crammed.report.drawing import OF_THE_PAGE
 from crammed.report.page import templates, write_report
 from crammed.report.scaling import scaling
-from crammed.study import table
-from crammed.study.arms import merged
-from crammed.study.budgets import at
+from crammed.study.findings import table
+from crammed.study.findings.statistics import compare_arms, decidable, decidable_text
 from crammed.study.result import RESULT, Run, StudyResult, read_result, run_folder
-from crammed.study.statistics import compare_arms, decidable, decidable_text
+from crammed.study.spec.arms import merged
+from crammed.study.spec.budgets import at
 from crammed.terminal.progress import SILENT, Progress
 from crammed.terminal.quiet import visible
 

@@ -10,7 +10,7 @@ from crammed.quantity import beside_unigram, quantity
 from crammed.rules.choosing import Choice, reasons
 from crammed.rules.sizing import in_vocabulary
 from crammed.runs.summary import Summary
-from crammed.study.statistics import GATE
+from crammed.study.findings.statistics import GATE
 
 Json = Mapping[str, Any]
 

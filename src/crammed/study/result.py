@@ -5,30 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from crammed.budget import Budget
-from crammed.errors import InputError
 from crammed.files.folders import inside
 from crammed.files.writing import read_json
 from crammed.runs.summary import Amount, Count, Part, checked
-from crammed.study.budgets import at
+from crammed.study.spec.budgets import BudgetText, at
 
 RESULT = "study.json"
 RATES = ("loss@0.15", "loss@0.25")
 LOSSES = ("loss@", "document_loss@", "bits_per_character@")
 _TOO_LARGE = 1e30
-
-
-def _is_budget(text: str) -> str:
-    try:
-        Budget.parse(text)
-    except InputError as error:
-        raise ValueError(str(error)) from error
-    return text
-
-
-BudgetText = Annotated[str, AfterValidator(_is_budget)]
 Score = Annotated[float, Field(gt=-_TOO_LARGE, lt=_TOO_LARGE)]
 
 

@@ -1,0 +1,252 @@
+"""The findings of a study as tables for a terminal, and the wording that its page shares."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from crammed.budget import Budget
+from crammed.study.findings.laws import laws_of
+from crammed.study.findings.power import power
+from crammed.study.findings.scaling import analyse
+from crammed.study.findings.statistics import FEWEST, compare_arms, decidable, decidable_text
+from crammed.study.result import RATES, StudyResult, is_loss
+
+Json = Mapping[str, Any]
+
+_NAMES = {
+    "loss": "held-out loss",
+    "document_loss": "held-out loss on documents by themselves",
+    "bits_per_character": "bits per character",
+}
+_SCORES = {
+    "blimp": "BLiMP",
+    "glue": "mean of tasks",
+    "glue.cola": "CoLA",
+    "glue.mnli-mm": "MNLI-mm",
+    "glue.sst2": "SST-2",
+    "glue.stsb": "STS-B",
+    **{f"glue.{task}": task.upper() for task in ("mrpc", "qqp", "mnli", "qnli", "rte", "wnli")},
+}
+
+
+FURTHEST = 3.0
+"""The axis of a figure ends at this many times a typical difference."""
+_ALIKE = 1.02
+"""Arms whose FLOPs differ by less have equal FLOPs, up to a last update that did not fit."""
+_TWINS = ("bits_", "untrained.")
+"""Prefixes of measures without a table: loss in other units, and scores of untrained models."""
+
+
+def judged_by(study: StudyResult) -> list[str]:
+    """The measures that get a table each."""
+    main = study.main_measure()
+    others = (each for each in study.measures() if each not in (main, RATES[0]))
+    return [main, *(o for o in others if not o.startswith(_TWINS) and not o.endswith("@0.25"))]
+
+
+def measure_text(measure: str) -> str:
+    """``loss@0.15`` -> ``held-out loss, 15 % masked``; ``glue.cola@mine`` -> ``CoLA by mine``."""
+    name, _, after = measure.partition("@")
+    if name in _NAMES and after:
+        return f"{_NAMES[name]}, {100 * float(after):.0f} % masked"
+    title = _SCORES.get(name, name.removeprefix("glue."))
+    return f"{title} by {after}" if after else title
+
+
+def title_of(study: StudyResult, measure: str) -> str:
+    """The measure in words; ``BLiMP, partial`` if it was scored on part of the official data."""
+    return measure_text(measure) + (", partial" if study.is_partial(measure) else "")
+
+
+def mean_text(one: Json, measure: str = RATES[0]) -> str:
+    """``4.138 ± 0.012``: a mean and its standard deviation over seeds."""
+    digits, deviation = _digits(measure), one["deviation"]
+    spread = f" ± {deviation:.{digits}f}" if deviation is not None else ""
+    return f"{one['mean']:.{digits}f}{spread}"
+
+
+def untrained_text(study: StudyResult, arm: str, measure: str) -> str:
+    """The mean score of an arm's untrained twins; empty if there are none."""
+    values = study.arms[arm].values_of(f"untrained.{measure}")
+    return number_text(statistics.fmean(values), measure) if values else ""
+
+
+def difference_text(one: Json, measure: str = RATES[0]) -> str:
+    """``+0.123``; empty for the baseline."""
+    return "" if one["difference"] is None else f"{one['difference']:+.{_digits(measure)}f}"
+
+
+def interval_text(one: Json, measure: str = RATES[0]) -> str:
+    """``+0.102 to +0.144``; empty without an interval."""
+    digits = _digits(measure)
+    if one["interval"] is None:
+        return ""
+    return " to ".join("0" if end == 0.0 else f"{end:+.{digits}f}" for end in one["interval"])
+
+
+def p_text(one: Json) -> str:
+    """A p-value with three digits; empty without one."""
+    if one["p"] is None:
+        return ""
+    return "< 0.001" if one["p"] < 0.001 else f"{one['p']:.3f}"
+
+
+def power_text(study: StudyResult, measure: str) -> str:
+    """Sentences about which differences the study could have found."""
+    seeds = {arm: len(each.values_of(measure)) for arm, each in study.arms.items()}
+    of_base = seeds.pop(study.baseline)
+    if not of_base:
+        return f"The baseline {study.baseline} has no result, so nothing is compared with it."
+    most = min(of_base, max(seeds.values(), default=0))
+    lead = "" if most >= FEWEST else f"Leads, not findings: a verdict takes {FEWEST} seeds. "
+    if not (found := power(study, measure)):
+        why = "nothing varies, so nothing is tested." if most > 1 else "one seed tells no variance."
+        return lead + why[:1].upper() + why[1:]
+    stated, shares = _listed(f"{each:g}" for each in found), _listed(map(_percent, found.values()))
+    usual = max(FEWEST, statistics.median_low(each for each in seeds.values() if each))
+    return (
+        f"{lead}With {usual} seeds, as arms vary here, a difference of {stated} would be found in "
+        f"{shares} of such studies."
+    )
+
+
+def _listed(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def equal_text(study: StudyResult) -> str:
+    """What all arms get the same amount of, such as ``equal FLOPs``, and what they do not.
+
+    Args:
+        study: the result at one budget.
+    """
+    if not study.budget:
+        return "equal budgets"
+    kind = Budget.parse(study.budget).kind
+    name = {"flops": "FLOPs"}.get(kind, kind)
+    if kind in ("time", "flops"):
+        busy = any(pace.busy for pace in study.paces.values())
+        return f"equal {name}" + (", measured while other work ran" if busy else "")
+    flops = {
+        name: statistics.fmean(v)
+        for name, arm in study.arms.items()
+        if (v := arm.values_of("exaflop"))
+    }
+    base = flops.get(study.baseline)
+    if base is None:
+        return f"equal {name}, whatever they cost"
+    least, most = min(flops.values()) / base, max(flops.values()) / base
+    if most <= _ALIKE * least:
+        return f"equal {name}, which are equal FLOPs here"
+    return f"equal {name}, which cost {least:.2f} to {most:.2f} times the baseline's FLOPs"
+
+
+def study_tables(study: StudyResult) -> list[Table | Text]:
+    """A table for each measure, the best arm first, and what it can and cannot show.
+
+    For a study on several budgets, these for each budget, and then the laws.
+    """
+    parts: list[Table | Text] = []
+    for label, part in study.parts().items():
+        if label:
+            parts.append(Text(f"{label}: {Budget.parse(part.budget)}", style="bold"))
+        for measure in judged_by(part):
+            parts += [_table(part, measure), Text(power_text(part, measure))]
+        parts.append(Text(f"Arms are compared at {equal_text(part)}. {decidable_text(part)}"))
+    if laws := laws_of(study, analyse(study)):
+        parts.append(Text("\n".join(laws)))
+    return parts
+
+
+def findings(study: StudyResult) -> dict[str, Any]:
+    """The findings for scripts.
+
+    Returns:
+        ``{"compared", "power", "decidable"}``: what `compare_arms`, `power` for each measure, and
+        `decidable` return; for a study on several budgets, ``{"compared_at": {label: ...}}`` with
+        these three for each.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for label, part in study.parts().items():
+        measures = part.measures() or RATES
+        found[label] = {
+            "compared": compare_arms(part, measures),
+            "power": {each: power(part, each) for each in measures},
+            "decidable": decidable(part),
+        }
+    return found.get("", {"compared_at": found})
+
+
+def _table(study: StudyResult, measure: str) -> Table:
+    judged, second = decidable(study) is not False, measure == RATES[0]
+    name = title_of(study, measure)
+    title = "Held-out loss" if second else f"{name[:1].upper()}{name[1:]}"
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        title=title,
+        title_justify="left",
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("arm", overflow="fold")
+    twins = {arm: twin for arm in study.arms if (twin := untrained_text(study, arm, measure))}
+    means = ["15 % masked", "25 % masked"] if second else ["mean", *(["untrained"] * bool(twins))]
+    found = ["95 % interval", "p"] if judged else []
+    for name in ("seeds", *means, f"from {study.baseline}", *found):
+        table.add_column(name, justify="right", no_wrap=True)
+    if judged:
+        table.add_column("")
+    rates = RATES if second else (measure,)
+    for row in compare_arms(study, rates):
+        cells = _cells(row, rates, judged=judged)
+        if twins and len(cells) > 3:
+            cells.insert(3, twins.get(row["arm"], ""))
+        table.add_row(*cells)
+    return table
+
+
+def _cells(row: Json, measures: Sequence[str], *, judged: bool) -> list[str]:
+    """The cells of one arm; without numbers if it failed or was not measured."""
+    main = measures[0]
+    if main not in row:
+        return [row["arm"], "0", "failed" if "failed" in row else ""]
+    means = [mean_text(row[each], each) if each in row else "" for each in measures]
+    cells = [row["arm"], str(row["seeds"]), *means, difference_text(row[main], main)]
+    if not judged:
+        return cells
+    return [*cells, interval_text(row[main], main), p_text(row[main]), row[main]["verdict"] or ""]
+
+
+def axis_limit(compared: Sequence[Json]) -> float:
+    """Where the axis of a figure ends, so that a few large differences do not hide the rest.
+
+    Args:
+        compared: one measure of each arm.
+    """
+    sizes = sorted(abs(float(one["difference"])) for one in compared if one["difference"])
+    ends = [one["interval"] for one in compared if one["interval"]]
+    half = statistics.median(float(high - low) / 2.0 for low, high in ends) if ends else 0.0
+    if not sizes:
+        return half or 1.0
+    middle = max(half, sizes[len(sizes) // 2])
+    return 1.15 * max(half, min(sizes[-1], FURTHEST * middle))
+
+
+def _digits(measure: str) -> int:
+    return 3 if is_loss(measure) else 1
+
+
+def number_text(value: float, measure: str) -> str:
+    """A value of a measure: three decimals for a loss, one for a score in percent."""
+    return f"{value:.{_digits(measure)}f}"

@@ -1,0 +1,113 @@
+"""Budgets of time: every arm gets the FLOPs that it trains in so many seconds of this machine.
+
+By its own clock, a run would be charged for what its neighbours do, and no two seeds would train
+equally long. So before the first run, all arms are timed side by side, in turn and several times,
+and each arm's seconds become FLOPs, the same for all its seeds. ``study.json`` keeps both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from crammed.budget import Budget
+from crammed.config import RunConfig
+from crammed.files.hashes import json_hash
+from crammed.optim.build import update_flops
+from crammed.planning.settling import device_of
+from crammed.planning.speed import training_speed
+from crammed.rules.sizing import flops_per_token, in_vocabulary
+from crammed.study.result import Pace, read_result
+from crammed.study.running.folder import config_of, runs_begun
+from crammed.study.spec.arms import Study
+from crammed.study.spec.budgets import LIMIT, split
+from crammed.study.spec.corpora import Corpora
+from crammed.terminal.progress import Progress
+
+ROUNDS = 3
+"""How often each arm is timed. The fastest counts: other work makes a machine only slower."""
+
+
+def in_seconds(
+    study: Study, corpora: Corpora, budget: Budget, out: Path, threads: int, progress: Progress
+) -> tuple[Study, dict[str, Pace]]:
+    """The study with a budget of FLOPs for each arm, and how long its updates take.
+
+    A study that was begun goes on with the budgets that it began with; an arm that it lacked is
+    timed beside the baseline, whose new time says how fast the machine is now. Studies whose
+    budget is not one of time, or that began by the clock of each run, as they once did, stay as
+    they are.
+
+    Args:
+        threads: CPU threads of each run, unless the arm sets them.
+
+    Raises:
+        InputError: the device of an arm is missing, or too small for its model.
+    """
+    before = read_result(out).paces
+    if budget.kind != "time" or (not before and any(runs_begun(out, arm) for arm in study.arms)):
+        return study, {}
+    configs = {
+        arm: _counted(config_of(study, arm, corpora, budget, threads), corpora)
+        for arm in study.arms
+    }
+    paces = {arm: before[arm] for arm in study.arms if arm in before}
+    if missing := [arm for arm in study.arms if arm not in before]:
+        timed = _side_by_side(
+            {each: configs[each] for each in (study.baseline, *missing)}, progress
+        )
+        known, now = before.get(study.baseline), timed[study.baseline].seconds_per_update
+        slower = 1.0 if known is None else known.seconds_per_update / now
+        for arm in missing:
+            seconds = timed[arm].seconds_per_update * slower
+            paces[arm] = Pace(seconds_per_update=seconds, busy=timed[arm].busy)
+    arms = dict(study.arms)
+    for arm, words in study.arms.items():
+        own, limit = split(words, budget)
+        if limit.kind == "time":  # otherwise it has begun
+            factor = study.budgets[arm.rpartition("@")[2]] if study.budgets else 1.0
+            updates = factor * budget.limit / paces[arm].seconds_per_update
+            arms[arm] = (*own, f"{LIMIT}{updates * _of_update(configs[arm]):.6g}flop")
+    return study.model_copy(update={"arms": arms}), paces
+
+
+def _counted(config: RunConfig, corpora: Corpora) -> RunConfig:
+    return in_vocabulary(config, corpora.vocabulary(config.corpus))
+
+
+def _side_by_side(configs: Mapping[str, RunConfig], progress: Progress) -> dict[str, Pace]:
+    """How long an update of each arm takes; arms that must take equally long are timed as one."""
+    kinds = {arm: _kind(config) for arm, config in configs.items()}
+    first = {kind: configs[arm] for arm, kind in reversed(kinds.items())}
+    found: dict[str, Pace] = {}
+    with progress.task("timing the arms side by side", ROUNDS * len(first)) as task:
+        for done in range(ROUNDS * len(first)):
+            kind = list(first)[done % len(first)]
+            config = first[kind]
+            measured = training_speed(config, device_of(config))
+            now = Pace(
+                seconds_per_update=_of_gradients(config) / measured.speed, busy=measured.busy
+            )
+            best = found.get(kind, now)
+            found[kind] = min(now, best, key=lambda each: each.seconds_per_update)
+            task.update(done + 1, f"{config.model.layers} x {config.model.width}")
+    if any(pace.busy for pace in found.values()):
+        progress.line("machine  is busy: equal seconds may not be equal; better begin when idle")
+    return {arm: found[kind] for arm, kind in kinds.items()}
+
+
+def _kind(config: RunConfig) -> str:
+    """A hash of all settings that may change how long an update takes."""
+    values = config.model_dump(mode="json", include={"model", "compute", "tokenizer", "batch"})
+    optim = config.optim.name, config.optim.clip is None
+    return json_hash([values, optim, config.masking.rate, config.data.row_length])
+
+
+def _of_gradients(config: RunConfig) -> float:
+    """FLOPs of the gradients of an update."""
+    return flops_per_token(config) * config.batch.rows * config.data.row_length
+
+
+def _of_update(config: RunConfig) -> float:
+    """FLOPs of an update, as budgets count them."""
+    return _of_gradients(config) + update_flops(config.model, config.optim)

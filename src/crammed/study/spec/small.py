@@ -1,0 +1,171 @@
+"""Studies at any budget: recipes scaled down in proportion, and values multiplied by factors.
+
+The paper's recipes are for a day on a GPU. A study whose file has a ``small`` form takes them as
+they are if its budget is enough for the base's own size, and otherwise scales them down: the base
+to the size and batch that `crammed.rules.sizing` gives, every other recipe so that its ratio to the
+base stays. Learning rates that follow the width are multiplied by the square root of the factor by
+which a model is narrower, as in `crammed.rules.sizing`. Initial standard deviations stay: larger
+ones were tried, and are worse.
+
+Arms may set ``key*=factor``, which multiplies the value that the arm would have without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from crammed.config import RunConfig
+from crammed.config.kinds import overlaid
+from crammed.errors import InputError
+from crammed.model.count import block_matrix_parameters
+from crammed.rules.choosing import values_of
+from crammed.rules.recipe import parse_overrides
+from crammed.rules.sizing import head_dim, rates_of_width, with_values
+from crammed.study.spec.corpora import of_training
+
+NARROWEST = 8
+"""Widths are multiples of this, so that heads can have a width that suits rotary positions."""
+CHANGED = ("model.layers", "model.width", "model.head_dim", "batch.rows")
+"""What scaling a recipe down changes, besides `rates_of_width`."""
+
+Values = dict[str, Any]
+
+
+def scaled_down(full: RunConfig, fitted: RunConfig, but: Iterable[str]) -> RunConfig:
+    """A recipe in the size that suits a budget, or as it is if it is no larger.
+
+    Args:
+        full: the recipe as it is.
+        fitted: the recipe with what follows from the budget.
+        but: keys that were typed, whose values stay.
+    """
+    if block_matrix_parameters(full.model) <= block_matrix_parameters(fitted.model):
+        return full
+    moved = _narrowed(full, fitted.model.width)
+    return with_values(fitted, {key: value for key, value in moved.items() if key not in but})
+
+
+def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunConfig:
+    """A recipe scaled down by the ratios of `small` to `full`.
+
+    Args:
+        config: the recipe as it is.
+        full: the base of the study as it is.
+        small: the base as `scaled_down` gives it.
+    """
+    if small == full:
+        return config
+    width = _whole_width(config.model.width * small.model.width / full.model.width)
+    layers = _whole(config.model.layers * small.model.layers / full.model.layers)
+    rows = _whole(config.batch.rows * small.batch.rows / full.batch.rows)
+    changed: Values = {
+        "model.layers": layers,
+        "batch.rows": rows,
+        "model.head_dim": head_dim(width),
+    }
+    return with_values(config, {**_narrowed(config, width), **changed, "model.width": width})
+
+
+def in_rows_of(config: RunConfig, length: int) -> RunConfig:
+    """The configuration with the batch that keeps its tokens per update at another row length.
+
+    Args:
+        length: tokens of a row; the number of rows is rounded.
+    """
+    if length == config.data.row_length:
+        return config
+    rows = _whole(config.batch.rows * config.data.row_length / length)
+    return with_values(config, {"batch.rows": rows})
+
+
+def scaled_words(config: RunConfig, but: Iterable[str] = ()) -> list[str]:
+    """Overrides with the values that scaling changes, except for some keys."""
+    keys = (*CHANGED, *rates_of_width(config))
+    values = values_of(config, [key for key in keys if key not in but])
+    return [f"{key}={value}" for key, value in values.items() if value is not None]
+
+
+def typed_keys(words: Iterable[str]) -> set[str]:
+    """The keys that words set."""
+    return {word.partition("=")[0] for word in words if "=" in word}
+
+
+def has_factor(word: str) -> bool:
+    """Whether a word multiplies a value instead of setting it."""
+    return word.partition("=")[0].endswith("*")
+
+
+def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple[str, ...]:
+    """An arm's own words with numbers in place of factors.
+
+    Args:
+        config: the arm's configuration without its own words. Factors multiply what it is with the
+            others of these words, such as the rate that another optimizer brings.
+        proportional: whether a factor on the width also changes the learning rates that follow the
+            width, and the width of heads, unless the arm sets them.
+
+    Raises:
+        InputError: a factor is no positive number, or its key has no number to multiply.
+    """
+    words = [word for word in own if not has_factor(word)]
+    config = _with_own(config, words)
+    values = config.model_dump(mode="json")
+    changed: Values = {}
+    for word in filter(has_factor, own):
+        key, _, factor = word.partition("=")
+        section, _, name = key[:-1].partition(".")
+        held = values.get(section)
+        value = held.get(name) if isinstance(held, dict) else None
+        if key[:-1] in typed_keys(words):
+            raise InputError(f"{word}: {key[:-1]} is set as well: leave one of the two out")
+        changed[key[:-1]] = _multiplied(word, value, factor)
+    width = changed.get("model.width")
+    if proportional and width is not None:
+        set_by_arm = typed_keys(words) | changed.keys()
+        follow = {**_narrowed(config, width), "model.head_dim": head_dim(width)}
+        changed |= {key: value for key, value in follow.items() if key not in set_by_arm}
+    return (*words, *(f"{key}={value}" for key, value in changed.items()))
+
+
+def _with_own(config: RunConfig, words: Sequence[str]) -> RunConfig:
+    """The configuration with the values of an arm, such as another optimizer with its own rates."""
+    own = parse_overrides([word for word in of_training(words) if "=" in word])
+    try:
+        return RunConfig.model_validate(overlaid(config.model_dump(mode="json"), own, RunConfig))
+    except ValidationError:  # the check of the arm refuses this
+        return config
+
+
+def _multiplied(word: str, value: Any, text: str) -> int | float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 0.0 < factor < math.inf:
+        raise InputError(f"{word}: a factor is a number above 0, such as optim.lr*=0.5")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{word}: there is no number to multiply: set the value itself")
+    if value * factor == math.inf:
+        raise InputError(f"{word}: {value:g} times that is too large a number")
+    if word.startswith("model.width*"):
+        return _whole_width(value * factor)
+    return _whole(value * factor) if isinstance(value, int) else float(f"{value * factor:.6g}")
+
+
+def _narrowed(config: RunConfig, width: int) -> Values:
+    """Learning rates of the configuration at another width."""
+    factor = math.sqrt(config.model.width / width)
+    values = values_of(config, rates_of_width(config))
+    return {k: float(f"{v * factor:.6g}") for k, v in values.items() if v is not None}
+
+
+def _whole(value: float) -> int:
+    return max(1, math.floor(value + 0.5))
+
+
+def _whole_width(value: float) -> int:
+    return NARROWEST * _whole(value / NARROWEST)

@@ -1,0 +1,85 @@
+"""Which judges a study gets, from its file and what is typed; wrong ones are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.budget import Budget
+from crammed.cli import studies
+from crammed.errors import InputError
+from crammed.study.running.judges import judges_of
+from support.text import MODEL
+
+BUDGET = Budget.parse("6updates")
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "message"),
+    [
+        (["blimb"], {}, "no judge 'blimb': did you mean blimp"),
+        (["blimp"], {}, "the judge blimp needs its data: give --blimp FILE"),
+        (["glue"], {"glue": Path("none")}, "no glue data at none"),
+        (["blimp@bert-base"], {}, "blimp@bert-base: blimp fine-tunes nothing"),
+        (["glue@bert-bass"], {}, "no protocol 'bert-bass': did you mean bert-base"),
+        (["heldout"], {"blimp": Path(__file__)}, "--blimp names data that no judge uses"),
+    ],
+)
+def test_wrong_judges_are_refused(names: list[str], given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        judges_of(names, **given)
+
+
+def test_protocols_of_the_same_name_are_refused(tmp_path: Path, glue: Path) -> None:
+    (tmp_path / "bert-base.yaml").write_text("{seeds: 1}")
+    names = ["glue.cola@bert-base", f"glue.cola@{tmp_path / 'bert-base.yaml'}"]
+    with pytest.raises(InputError, match="two protocols of judges are called bert-base"):
+        judges_of(names, glue=glue)
+
+
+def test_a_task_without_data_is_refused(glue: Path) -> None:
+    with pytest.raises(InputError, match="has no task mrpc: it has cola, rte"):
+        judges_of(["glue.mrpc"], None, glue)
+    assert [each.names for each in judges_of(["glue"], None, glue)] == [("glue.cola", "glue.rte")]
+
+
+def declared(tmp_path: Path, judges: str | None = None, **typed: Any) -> list[tuple[Any, ...]]:
+    """Suites, data and tasks that a study asks for whose file names judges and their data."""
+    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
+    file = tmp_path / "studies" / "s.yaml"
+    file.parent.mkdir(exist_ok=True)
+    (file.parent / "own.yaml").write_text("epochs: 2\n")
+    judging = ["blimp", "glue.cola@own.yaml"]
+    own = {"judges": judging, "blimp": "../blimp.jsonl", "glue": "../glue"}
+    file.write_text(json.dumps({**values, **own}))
+    found = studies._judges(str(file), judges, typed.get("blimp"), typed.get("glue"))
+    assert all(each.by in ("", "@own") for each in found)
+    return [(each.suite, each.data.resolve(), each.tasks) for each in found]
+
+
+def test_a_file_declares_judges_and_what_is_typed_wins(
+    tmp_path: Path, blimp: Path, glue: Path
+) -> None:
+    both = [("blimp", blimp, ()), ("glue", glue, ("cola",))]
+    assert declared(tmp_path) == both
+    assert declared(tmp_path, judges="glue.rte") == [("glue", glue, ("rte",))]
+    assert declared(tmp_path, judges="heldout") == []
+    other = blimp.rename(tmp_path / "other.jsonl")
+    assert declared(tmp_path, blimp=other) == [("blimp", other, ()), both[1]]
+    with pytest.raises(InputError, match=r"no blimp data at .*: name a FILE that exists"):
+        declared(tmp_path)
+
+
+def test_judges_of_a_file_are_checked_before_anything_is_prepared(
+    tmp_path: Path, text_file: Path, glue: Path
+) -> None:
+    file = tmp_path / "s.yaml"
+    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
+    file.write_text(json.dumps({**values, "judges": ["glue.mrpc"], "glue": "glue"}))
+    texts, out = [str(text_file)], tmp_path / "out"
+    with pytest.raises(InputError, match="has no task mrpc: it has cola, rte"):
+        studies.study(str(file), budget=BUDGET, data=texts, out=out)
+    assert not out.exists()

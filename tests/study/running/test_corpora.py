@@ -1,0 +1,251 @@
+"""Studies whose arms differ in the corpus: each distinct one once, and the same held-out text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from crammed.budget import Budget
+from crammed.cli import studies
+from crammed.config import TokenizerConfig
+from crammed.data.corpus import Corpus
+from crammed.data.preparing.manifest import settings_json
+from crammed.data.preparing.read import reading_job
+from crammed.doctor import TINY
+from crammed.errors import InputError
+from crammed.rules.choosing import Asked
+from crammed.study.running import preparing, runner
+from crammed.study.running.folder import config_of
+from crammed.study.running.preparing import PlannedCorpora
+from crammed.study.running.runner import run_study
+from crammed.study.spec.arms import Study, load_study, read_study, with_words
+from crammed.study.spec.corpora import Corpora
+from crammed.terminal.progress import SILENT
+from support.command import crammed
+from support.text import documents, write_jsonl
+
+BUDGET = Budget.parse("6updates")
+OWN: dict[str, list[str]] = {
+    "plain": [],
+    "faster": ["optim.lr=2e-3"],
+    "small": ["tokenizer.vocab_size=200"],
+    "small-too": ["tokenizer.vocab_size=200", "optim.lr=2e-3"],
+    "long": ["data.clean.min_characters=150"],
+    "sorted": ["order.by=sentence-length"],
+    "other": ["data.sources=[2]"],
+    "both": ["data.sources=[1, {path: 2, weight: 2.0}]"],
+}
+
+
+def test_a_corpus_that_is_older_than_a_setting_goes_on_with_its_default(
+    tmp_path: Path, texts: list[str]
+) -> None:
+    planned = PlannedCorpora(read_study(write(tmp_path, OWN)), texts, BUDGET)
+    manifest = settings_json(planned.base.data, planned.base.tokenizer)
+    del manifest["data"]["format"], manifest["data"]["sep"], manifest["data"]["clean"]["repeated"]
+    manifest["data"]["documents"] = "blank-line"
+    corpus = Mock(Corpus, manifest=manifest)
+    assert planned.differences(corpus) == []
+    manifest["data"]["row_length"] = 7
+    (different,) = planned.differences(corpus)
+    assert different.startswith("data.row_length: 7 there")
+    manifest["data"]["clean"]["repeated"] = {"unit": "line"}
+    assert planned.differences(corpus)[0].startswith("data.clean.repeated: {'unit': 'line'} there")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[str]:
+    """Two files; the second repeats some of the first."""
+    first, second = documents(300), documents(400, seed=1)
+    return [
+        str(write_jsonl(tmp_path / "first.jsonl", first)),
+        str(write_jsonl(tmp_path / "second.jsonl", [*second, *first[:200]])),
+    ]
+
+
+def write(tmp_path: Path, arms: Any, base: Any = TINY) -> str:
+    file = tmp_path / "s.yaml"
+    values = {"base": ["crammed", *base], "baseline": "plain", "arms": arms}
+    file.write_text(json.dumps(values))
+    return str(file)
+
+
+def no_choice(asked: Asked, rows: float) -> TokenizerConfig:
+    pytest.fail("nothing is open")
+
+
+def made(name: str, texts: list[str], out: Path, choose: Any = no_choice) -> tuple[Study, Corpora]:
+    """The study with the corpora of its arms, prepared as the command does it."""
+    study = with_words(read_study(name), [])
+    planned = preparing.planned_corpora(study, texts, BUDGET, out)
+    load_study(name, planned, BUDGET)
+    corpora = preparing.prepare_corpora(planned, out, choose, SILENT)
+    return load_study(name, corpora, BUDGET), corpora
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ("data.text_field=title", r"arm x: first\.jsonl, line 1: no field 'title' \(it has: text"),
+        ("data.sources=[{path: 2, text_field: body}]", r"arm x: second\.jsonl, .* no field 'body'"),
+        ("data.sources=[gone.txt]", "arm x: .*gone.txt"),
+    ],
+)
+def test_text_that_cannot_be_read_is_found_before_anything_starts(
+    tmp_path: Path, texts: list[str], own: str, message: str, dry_run: bool
+) -> None:
+    name, out = write(tmp_path, {"plain": [], "x": [own]}), tmp_path / "out"
+    with pytest.raises(InputError, match=message):
+        studies.study(name, data=texts, budget=BUDGET, out=out, jobs=1, dry_run=dry_run)
+    assert not out.exists()
+
+
+def test_longer_rows_leave_the_tokens_of_an_update(tmp_path: Path, texts: list[str]) -> None:
+    longer = ["data.row_length=64", "model.max_length=64"]
+    arms = {
+        "plain": [],
+        "long": longer,
+        "half": [*longer, "batch.rows*=0.5"],
+        "own": [*longer, "batch.rows=5"],
+    }
+    name = write(tmp_path, arms, [*TINY, "batch.rows=12", "data.row_length=32"])
+    study = load_study(name, PlannedCorpora(read_study(name), texts, BUDGET), BUDGET)
+    rows = {
+        arm: next(word for word in reversed(study.words(arm)) if word.startswith("batch.rows="))
+        for arm in arms
+    }
+    assert {arm: int(word.partition("=")[2]) for arm, word in rows.items()} == {
+        "plain": 12,
+        "long": 6,
+        "half": 3,
+        "own": 5,
+    }
+
+
+def test_arms_share_corpora_and_held_out_documents(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, out, cleaned = write(tmp_path, OWN), tmp_path / "out", list[str]()
+    real = reading_job.read
+
+    def noting(job: reading_job.ReadJob) -> reading_job.Reading:
+        cleaned.extend(part.name for part in job.parts)
+        return real(job)
+
+    monkeypatch.setattr(reading_job, "read", noting)
+    study, corpora = made(name, texts, out)
+    of = {arm: corpora.of(study.words(arm)) for arm in OWN}
+    assert of["plain"] is of["faster"] is corpora.base
+    assert of["small"] is of["small-too"]
+    assert len(corpora.all) == len({each.sha256 for each in of.values()}) == 6
+    assert len({each.heldout.read_bytes() for each in of.values()}) == 1
+    assert of["sorted"].orders == ("sentence-length",)
+    assert of["small"].vocab_size <= 200 < of["plain"].vocab_size
+    assert [each["weight"] for each in of["both"].manifest["sources"]] == [1.0, 2.0]
+    dropped = {each["step"]: each["dropped"] for each in of["other"].manifest["steps"]}
+    assert dropped["held-out documents"] > 0
+    # The text of the base, the filtered text, and nothing for the others, which have the same.
+    assert sorted(cleaned) == sorted(2 * ["first.jsonl", "second.jsonl"])
+    folders = {each.name for each in (out / "corpora").iterdir()}
+    assert folders == {each.path.name for each in corpora.all}
+    for arm in OWN:
+        config = config_of(study, arm, corpora, BUDGET)
+        assert config.corpus == of[arm].sha256
+        assert config.batch.rows == 8
+
+
+def test_corpora_that_are_there_are_not_prepared_again(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = {"plain": [], "small": OWN["small"]}
+    name, out = write(tmp_path, arms), tmp_path / "out"
+    _, first = made(name, texts, out)
+    monkeypatch.setattr(preparing, "prepare", lambda *_, **__: pytest.fail("prepared"))
+    _, again = made(name, texts, out)
+    assert [each.sha256 for each in again.all] == [each.sha256 for each in first.all]
+    with pytest.raises(InputError, match=r"another study \(data.row_length: 32 there, 16 here\)"):
+        made(write(tmp_path, arms, [*TINY, "data.row_length=16"]), texts, out)
+    with Path(texts[0]).open("a") as file:
+        file.write(json.dumps({"text": "One more."}) + "\n")
+    Path(texts[1]).unlink()  # which says nothing about the other
+    with pytest.raises(InputError, match=r"first.jsonl changed since .* was prepared"):
+        made(write(tmp_path, arms), texts, out)
+
+
+def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
+    tmp_path: Path, texts: list[str]
+) -> None:
+    asked: list[float] = []
+
+    def choose(open_: Asked, rows: float) -> TokenizerConfig:
+        asked.append(rows)
+        return open_.config.tokenizer.model_copy(update={"vocab_size": 220})
+
+    base = [word for word in TINY if not word.startswith("tokenizer.")]
+    arms = {
+        "plain": [],
+        "small": ["tokenizer.vocab_size=200"],
+        "same": ["tokenizer.vocab_size=220", "optim.weight_decay=0.5"],
+    }
+    study, corpora = made(write(tmp_path, arms, base), texts, tmp_path / "out", choose)
+    assert len(asked) == 1
+    assert corpora.base.manifest["tokenizer"]["vocab_size"] == 220
+    assert corpora.of(study.words("same")) is corpora.base
+    made(write(tmp_path, arms, base), texts, tmp_path / "out", choose)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ("data.sources=[3]", "arm x: data.sources has 3, and --data names 2: count from 1"),
+        ("data.clean.neer=0.8", "arm x: data.clean.neer: no such key; did you mean"),
+        ("tokenizer.vocab_size=-1", "arm x: tokenizer.vocab_size: "),
+        ("order.by=longest", "(?s)arm x: .*order.by"),
+        ("optim.lrr=1", "arm x: .*did you mean optim.lr"),
+    ],
+)
+def test_wrong_arms_are_refused_before_anything_is_prepared(
+    tmp_path: Path, texts: list[str], own: str, message: str
+) -> None:
+    name = write(tmp_path, {"plain": [], "x": [own]})
+    with pytest.raises(InputError, match=message):
+        made(name, texts, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_baseline_is_held_against_its_own_unigram_model(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, out = Path(write(tmp_path, {"plain": OWN["small"], "other": []})), tmp_path / "out"
+    study, corpora = made(str(file), texts, out)
+    own, base = (
+        each.manifest["heldout"]["unigram_cross_entropy"]
+        for each in (corpora.of(study.words("plain")), corpora.base)
+    )
+    assert own != base
+    monkeypatch.setattr(runner, "_train_all", lambda *_: None)
+    assert run_study(study, corpora, BUDGET, 1, out, 1, SILENT).unigram == own
+
+
+def test_a_study_of_vocabularies_from_text(tmp_path: Path, texts: list[str]) -> None:
+    """From the words that are typed to the losses in bits per character."""
+    name = write(tmp_path, {"plain": [], "small": OWN["small"]})
+    words = ["--data", *texts, "--budget", "4updates", "--seeds", "1", "--json"]
+    done = crammed("study", name, *words, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    arms = result["arms"]
+    assert arms["plain"]["corpus"] == result["corpus"] != arms["small"]["corpus"]
+    assert result["corpora"][result["corpus"]]["folder"] == "corpora/base"
+    assert result["corpora"][arms["small"]["corpus"]]["vocab_size"] <= 200
+    runs = {arm: each["runs"]["0"] for arm, each in arms.items()}
+    for run in runs.values():
+        assert run["bits_per_character@0.15"] > 0.0
+        assert run["updates"] == 4
+    assert runs["plain"]["parameters"] > runs["small"]["parameters"]

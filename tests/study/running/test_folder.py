@@ -1,0 +1,203 @@
+"""The folder of a study: other studies in it, another process, places that cannot be written to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.budget import Budget
+from crammed.cli import studies
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError, TaskFailed
+from crammed.files.locks import FolderLock
+from crammed.files.writing import write_json
+from crammed.runs.directory import RunDir
+from crammed.study.result import Run
+from crammed.study.running import folder
+from crammed.study.running.preparing import planned_corpora
+from crammed.study.running.runner import run_study
+from crammed.study.spec.arms import Study, load_study
+from crammed.study.spec.corpora import Corpora
+from crammed.terminal.progress import SILENT
+from support.study import run_of
+from support.text import MODEL, documents
+
+BUDGET = Budget.parse("6updates")
+ARMS: dict[str, list[str]] = {"plain": [], "muon": ["optim.weight_decay=0.5"]}
+MORE = {**ARMS, "small": ["model.layers=1"]}
+
+
+def write(path: Path, arms: dict[str, list[str]]) -> Path:
+    path.write_text(json.dumps({"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms}))
+    return path
+
+
+def study(tmp_path: Path, corpus: Corpus, arms: Any = ARMS, budget: Budget = BUDGET) -> Study:
+    return load_study(str(write(tmp_path / "s.yaml", arms)), corpus, budget)
+
+
+@pytest.fixture
+def out(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished study with two seeds, whose runs took no training."""
+
+    def train(run: Any, *_: Any) -> Run:
+        config = folder.config_of(all_arms, run.arm, Corpora(corpus), BUDGET)
+        with RunDir.open(run.folder, config.model_copy(update={"seed": run.seed})):
+            write_json(run.folder / "summary.json", {})
+        return run_of(4.0 + run.seed)
+
+    all_arms = study(tmp_path, corpus, MORE)
+    monkeypatch.setattr("crammed.study.running.runner._train", train)
+    run_study(study(tmp_path, corpus), corpus, BUDGET, 2, tmp_path / "out", 1, SILENT)
+    return tmp_path / "out"
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in path.rglob("*") if each.is_file()}
+
+
+def changed(out: Path, corpus: Corpus, budget: str = BUDGET.text, arms: Any = ARMS) -> None:
+    other = Budget.parse(budget)
+    planned = study(out.parent, corpus, arms, other)
+    run_study(planned, corpus, other, 2, out, 1, SILENT)
+
+
+@pytest.mark.parametrize("gone", ["", "study.json", "plain-0 plain-1 muon-0 muon-1"])
+def test_another_study_leaves_the_folder_as_it_is(
+    out: Path, corpus: Corpus, make_corpus: Callable[..., Corpus], gone: str
+) -> None:
+    for name in gone.split():  # as after a kill before the first result, or to save space
+        shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink()
+    before = content(out)
+    with pytest.raises(InputError, match=r"6updates there, 7updates here\): choose another --out"):
+        changed(out, corpus, budget="7updates")
+    rate = {"plain": [], "muon": ["optim.name=muon", "optim.lr=0.25"]}
+    with pytest.raises(InputError, match=r"another study \(arm muon, .*optim\.lr.*0\.25"):
+        changed(out, corpus, arms=rate)
+    with pytest.raises(InputError, match="another corpus"):
+        changed(out, make_corpus(documents(200)))
+    assert content(out) == before
+
+
+def test_arms_and_seeds_can_be_added_and_left_out(
+    tmp_path: Path, out: Path, corpus: Corpus
+) -> None:
+    both = study(tmp_path, corpus)
+    more = study(tmp_path, corpus, MORE)
+    result = run_study(more, corpus, BUDGET, 3, out, 1, SILENT)
+    assert {arm: sorted(each.runs) for arm, each in result.arms.items()} == {
+        arm: ["0", "1", "2"] for arm in ("plain", "muon", "small")
+    }
+    assert run_study(both, corpus, BUDGET, 1, out, 1, SILENT).arms == result.arms
+
+
+def test_an_arm_that_never_began_may_change(
+    tmp_path: Path, out: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, wrong = study(tmp_path, corpus), {**ARMS, "small": ["model.layers=3"]}
+    with monkeypatch.context() as patch:
+        patch.setattr("crammed.study.running.runner._train", lambda *_: Run(failed="no memory"))
+        failed = run_study(study(tmp_path, corpus, wrong), corpus, BUDGET, 2, out, 1, SILENT)
+    assert failed.arms["small"].runs["0"] == Run(failed="no memory")
+    right = study(tmp_path, corpus, MORE)
+    result = run_study(right, corpus, BUDGET, 2, out, 1, SILENT)
+    assert not result.failed_runs()
+    assert set(run_study(both, corpus, BUDGET, 2, out, 1, SILENT).arms) == {*ARMS, "small"}
+
+
+def test_a_second_study_in_the_folder_is_refused(tmp_path: Path, out: Path, corpus: Corpus) -> None:
+    both = study(tmp_path, corpus)
+    before = content(out)
+    with FolderLock(out), pytest.raises(InputError, match="out is in use by another process"):
+        run_study(both, corpus, BUDGET, 2, out, 1, SILENT)
+    assert content(out) == before
+
+
+@pytest.mark.parametrize("file", ["config.json", "evaluation.json", "manifest.json"])
+def test_a_folder_of_another_kind_stays_as_it_is(tmp_path: Path, corpus: Corpus, file: str) -> None:
+    planned, out = study(tmp_path, corpus), tmp_path / "run"
+    write_json(out / file, {})
+    (out / "report.html").write_text("kept")
+    before = content(out)
+    with pytest.raises(
+        InputError, match=f"run is not the folder of a study .*{file}.*choose another"
+    ):
+        run_study(planned, corpus, BUDGET, 1, out, 1, SILENT)
+    with pytest.raises(InputError, match="is not the folder of a study"):
+        planned_corpora(planned, ["text.jsonl"], BUDGET, out)
+    assert content(out) == before
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_file_in_the_way_is_one_line(tmp_path: Path, corpus: Corpus, place: str) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InputError, match=r"cannot write .*choose another --out"):
+        run_study(study(tmp_path, corpus), corpus, BUDGET, 1, tmp_path / place, 1, SILENT)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def entry(seed: Any = "0", words: Any = ("crammed",), **more: Any) -> dict[str, Any]:
+    run = {**run_of().values(), **more}
+    return {"arms": {"plain": {"words": words, "runs": {seed: run}}}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"arms": {"plain": {}}},
+        entry("first"),
+        entry(words="crammed"),
+        entry(seconds=None),
+        entry(scores=[60.0]),
+        entry(scores={"blimp": "good"}),
+        entry(unscored={"blimp": 3}),
+        entry("0", ["crammed"], **{"loss@0.15": "4.0"}),
+        entry("0", ["crammed"], **{"loss@0.15": float("nan")}),
+        {**entry(), "chosen": []},
+        {**entry(), "judges": 3},
+        {**entry(), "budgets": ["x1"]},
+    ],
+)
+def test_a_file_that_is_no_study_is_refused(tmp_path: Path, corpus: Corpus, values: Any) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "study.json").write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"study\.json is damaged: .*; restore it from a copy$"):
+        run_study(study(tmp_path, corpus), corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
+
+
+def test_reasons_of_failures_are_below_the_table(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    reason = "a batch of 65536 rows is more than the corpus has [x]: " + "long " * 60 + "end"
+
+    def train(run: Any, *_: Any) -> Run:
+        return Run(failed=reason) if run.arm == "muon" else run_of()
+
+    monkeypatch.setattr("crammed.study.running.runner._train", train)
+    file = write(tmp_path / "s.yaml", ARMS)
+    with pytest.raises(TaskFailed, match="runs failed: muon, seed 0; muon, seed 1; the reasons"):
+        studies.study(str(file), None, corpus.path, BUDGET, 2, tmp_path / "out", 1, False)
+    table, _, below = capsys.readouterr().out.partition("\n\nmuon, seed 0 failed: ")
+    page = f"page  {tmp_path / 'out' / 'report.html'}"
+    assert below.splitlines() == [reason, f"muon, seed 1 failed: {reason}", page]
+    rows, _, words = table.partition("\n\n")
+    assert [line.split() for line in rows.splitlines()][-1] == ["muon", "0", "failed"]
+    assert max(map(len, rows.splitlines())) < 120
+    assert "could have seen" not in words
+
+
+def test_a_study_ends_with_its_page(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("crammed.study.running.runner._train", lambda *_: run_of())
+    file = write(tmp_path / "s.yaml", ARMS)
+    studies.study(str(file), None, corpus.path, BUDGET, 1, tmp_path / "o ut", 1, False)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"page  {tmp_path}/o ut/report.html"
+    assert "<h1>o ut</h1>" in (tmp_path / "o ut" / "report.html").read_text("utf-8")

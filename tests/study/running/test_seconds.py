@@ -1,0 +1,145 @@
+"""Budgets of time: every arm gets the FLOPs of so many seconds, the same for all its seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crammed.budget import Budget
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus
+from crammed.files.writing import write_json
+from crammed.optim.build import update_flops
+from crammed.planning.speed import Measured
+from crammed.rules.sizing import flops_per_token
+from crammed.study.findings.table import equal_text
+from crammed.study.result import Run, StudyResult, read_result
+from crammed.study.running import runner, seconds
+from crammed.study.running.folder import Left, config_of
+from crammed.study.running.request import Request, run
+from crammed.study.running.seconds import in_seconds
+from crammed.study.spec.arms import Study, load_study
+from crammed.study.spec.corpora import Corpora
+from crammed.terminal.progress import SILENT
+from support.study import run_of
+from support.text import MODEL
+
+TEN = Budget.parse("10s")
+ARMS = {
+    "plain": [],
+    "muon": ["optim.name=muon"],
+    "masks": ["masking.rate=0.5"],
+    "rate": ["optim.lr=1e-4"],
+}
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A machine of 1e9 FLOP/s, or as fast as is set here; how often each kind was timed."""
+    machine: dict[str, Any] = {"speed": 1e9, "busy": False, "times": []}
+
+    def speed(config: RunConfig, *_: Any) -> Measured:
+        machine["times"].append((config.optim.name, config.masking.rate))
+        return Measured(machine["speed"], machine["busy"])
+
+    monkeypatch.setattr(seconds, "training_speed", speed)
+    return machine
+
+
+def write(path: Path, arms: dict[str, list[str]], **values: Any) -> str:
+    base = ["crammed", *MODEL, "optim.name=adamw", "batch.rows=8"]
+    made = {"base": base, "baseline": "plain", "arms": arms, **values}
+    (path / "own.yaml").write_text(yaml.safe_dump(made))
+    return str(path / "own.yaml")
+
+
+def limits(study: Study) -> dict[str, float]:
+    ends = {arm: [w for w in words if w.startswith("budget.")] for arm, words in study.arms.items()}
+    return {arm: Budget.parse(end.partition("=")[2]).limit for arm, (end,) in ends.items()}
+
+
+def test_seconds_become_flops(tmp_path: Path, corpus: Corpus, timed: dict[str, Any]) -> None:
+    arms = load_study(write(tmp_path, ARMS, budgets={"x1": 1, "x2": 2}), corpus, TEN)
+    study, paces = in_seconds(arms, Corpora(corpus), TEN, tmp_path / "out", 1, SILENT)
+    found = limits(study)
+    for arm in ("plain", "rate", "masks"):  # which update without products of their own
+        assert found[f"{arm}@x1"] == pytest.approx(1e10, rel=1e-5)
+        assert found[f"{arm}@x2"] == pytest.approx(2e10, rel=1e-5)
+    config = config_of(study, "muon@x1", Corpora(corpus), TEN)
+    gradients = flops_per_token(config) * config.batch.rows * config.data.row_length
+    updates = 1e10 / gradients
+    assert paces["muon@x1"].seconds_per_update == pytest.approx(10 / updates)
+    own = update_flops(config.model, config.optim)
+    assert found["muon@x1"] == pytest.approx(updates * (gradients + own), rel=1e-5)
+    # An arm with another rate is as fast as the baseline, by whatever its budget is called.
+    assert sorted(timed["times"]) == sorted(3 * [("adamw", 0.4), ("adamw", 0.5), ("muon", 0.4)])
+
+
+def test_a_study_goes_on_with_the_budgets_it_began_with(
+    tmp_path: Path, corpus: Corpus, timed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+
+    def train(run: Left, command: list[str], *_: Any) -> Run:
+        trained.append(command[command.index("--budget") + 1])
+        write_json(run.folder / "summary.json", {})
+        return run_of()
+
+    monkeypatch.setattr(runner, "_train", train)
+    file, out = write(tmp_path, {arm: ARMS[arm] for arm in ("plain", "masks")}), tmp_path / "out"
+    request = Request(file, [], corpus.path, [], TEN, 2, out, 1)
+    first = run(request, SILENT)
+    assert trained == 4 * ["1e+10flop"]
+    assert equal_text(first) == "equal time"
+    timed |= {"speed": 5e8, "busy": True, "times": []}
+    run(request, SILENT)
+    assert not timed["times"]
+    # A further arm is timed beside the baseline, which says that the machine is half as fast now.
+    write(tmp_path, {arm: ARMS[arm] for arm in ("plain", "masks", "muon")})
+    again = run(Request(file, [], corpus.path, [], TEN, 2, out, 1), SILENT)
+    assert {each for each, _ in timed["times"]} == {"adamw", "muon"}
+    assert Budget.parse(trained[-1]).limit > 1e10
+    config = config_of(load_study(file, corpus, TEN), "muon", Corpora(corpus), TEN)
+    gradients = flops_per_token(config) * config.batch.rows * config.data.row_length
+    assert again.paces["muon"].seconds_per_update == pytest.approx(gradients / 1e9)
+    assert again.paces["plain"] == first.paces["plain"] == read_result(out).paces["plain"]
+    assert equal_text(again) == "equal time, measured while other work ran"
+
+
+def test_other_budgets_and_studies_by_the_clock_stay_as_they_are(
+    tmp_path: Path, corpus: Corpus, timed: dict[str, Any]
+) -> None:
+    for budget, began in (("1e10flop", False), ("10s", True)):
+        parsed, out = Budget.parse(budget), tmp_path / budget
+        arms = load_study(write(tmp_path, ARMS), corpus, parsed)
+        if began:
+            write_json(out / "plain-0" / "config.json", {})
+        assert in_seconds(arms, Corpora(corpus), parsed, out, 1, SILENT) == (arms, {})
+    assert not timed["times"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "flops", "said"),
+    [
+        ("1e10flop", (1.0, 1.01), "equal FLOPs"),
+        ("1e6tok", (1.0, 1.01), "equal tokens, which are equal FLOPs here"),
+        (
+            "9updates",
+            (0.5, 1.0),
+            "equal updates, which cost 1.00 to 2.00 times the baseline's FLOPs",
+        ),
+        ("1e6tok", (None, None), "equal tokens, whatever they cost"),
+    ],
+)
+def test_a_study_says_what_its_arms_have_equal_amounts_of(
+    budget: str, flops: tuple[float | None, float | None], said: str
+) -> None:
+    arms = {
+        name: {"words": [], "runs": {"0": run_of(exaflop=each) if each else run_of()}}
+        for name, each in zip(("base", "other"), flops, strict=True)
+    }
+    study = StudyResult.model_validate({"baseline": "base", "budget": budget, "arms": arms})
+    assert equal_text(study) == said

@@ -1,0 +1,255 @@
+"""A study: arms, seeds, budgets, and how significant differences are."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crammed.budget import Budget
+from crammed.cli.studies import study as verb
+from crammed.config.yamlfile import load_yaml
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError
+from crammed.machine import workers
+from crammed.rules.recipe import load_config
+from crammed.study.result import Run, read_result
+from crammed.study.running.places import Processes
+from crammed.study.running.runner import run_study
+from crammed.study.spec.arms import Study, left_out, load_study
+from crammed.terminal.progress import SILENT, Progress
+from support.command import PATIENCE, crammed, popen, wait_for
+from support.study import commands
+from support.text import MODEL
+
+BUDGET = Budget.parse("6updates")
+
+
+def write(path: Path, **values: Any) -> Path:
+    base = {"base": ["crammed", *MODEL], "baseline": "plain"}
+    arms = {"plain": [], "muon": ["optim.name=muon", "optim.lr=2e-3"]}
+    path.write_text(json.dumps({**base, "arms": arms, **values}))  # JSON is YAML
+    return path
+
+
+def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None:
+    file = write(tmp_path / "s.yaml", base=["demo", "optim.lr=1e-3", "masking.z_loss=0.5"])
+    study = load_study(str(file), corpus, BUDGET)
+    recipe, *plain = study.words("plain")
+    assert recipe == "demo"
+    assert {"optim.lr=0.001", "masking.z_loss=0.5", "model.layers=2", "batch.rows=16"} <= set(plain)
+    muon = study.words("muon")
+    assert {"optim.lr=2e-3", "masking.z_loss=0.5", "model.layers=2", "optim.name=muon"} <= set(muon)
+    assert len({word.partition("=")[0] for word in muon}) == len(muon)
+    other = write(tmp_path / "o.yaml", base=["demo"], arms={"plain": [], "old": ["crammed-2022"]})
+    words = load_study(str(other), corpus, BUDGET).words("old")
+    most = load_config("demo").budget.most_epochs
+    assert words == ["crammed-2022", f"budget.most_epochs={most:g}"]  # so no arm trains longer
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"baseline": "none"}, "baseline none is not one of its arms"),
+        ({"arms": {"plain": []}}, "arms"),
+        ({"arms": {"plain": [], "x": ["optim.lrr=1"]}}, "arm x: .*did you mean optim.lr"),
+        ({"bass": []}, "bass: no such key; did you mean base"),
+        ({"base": "crammed"}, r"base: must be a list such as \[crammed, optim.lr=5e-4\], not 'cr"),
+        ({"arms": {"plain": [], "x": None}}, r"arms.x: must be a list such as \[.*, not None"),
+        ({"arms": {"plain": [], "a/b": []}}, r"study .*'a/b' cannot name an arm"),
+        ({"arms": {"plain": [], "..": []}}, "cannot name an arm"),
+        ({"arms": {"plain": [], " ": []}}, "cannot name an arm"),
+        ({"arms": {"plain": [], "x\x1b[2J": []}}, r"'x\\x1b\[2J' cannot name an arm"),
+        ({"arms": {"plain": [], "ä" * 51: []}}, "cannot name an arm"),
+        ({"budgets": {"b@x1": 1}}, r"budgets\.b@x1: leave out @, which separates"),
+        ({"budgets": {"x1": 0}}, r"budgets\.x1: .*greater than 0"),
+        ({"arms": {"plain": [], "x": ["seed=3"]}}, "arm x: seed: runs have the seeds 0, 1, 2"),
+        ({"base": ["demo", "budget.limit=1h"]}, "arm plain: budget.limit: all arms have that of"),
+        (
+            {"base": ["demo"], "arms": {"plain": [], "x": ["budget={limit: 1h}"]}},
+            "arm x: budget.limit: all arms",
+        ),
+        ({"arms": {"plain": [], "x": ["corpus=abc"]}}, "arm x: corpus: all arms have that of"),
+        ({"budgets": {"x1": 0.01}}, r"budgets\.x1, 0\.01 times 6updates: .* leaves nothing"),
+        ({"arms": [["x"] * 99] * 99}, r"arms: must be a section of keys, not .{80} \.\.\.$"),
+        ({"arms": ["plain", "x"]}, r"arms: must be a section of keys, not \['plain', 'x'\]"),
+    ],
+)
+def test_a_wrong_study_is_refused(
+    tmp_path: Path, corpus: Corpus, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        load_study(str(write(tmp_path / "s.yaml", **values)), corpus, BUDGET)
+    with pytest.raises(InputError, match="cannot read study"):
+        load_study(str(tmp_path / "none.yaml"), corpus, BUDGET)
+
+
+def test_the_help_shows_a_study_that_can_be_read() -> None:
+    shown = (verb.__doc__ or "").partition("\b")[2]
+    study = Study.model_validate(load_yaml(shown))
+    assert study.words("adamw") == ["crammed", "model.layers=4", "optim.name=adamw"]
+
+
+def test_a_study_runs_every_arm_and_goes_on(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
+    out = tmp_path / "study"
+    result = run_study(study, corpus, BUDGET, 2, out, 2, SILENT)
+    for name in ("plain", "muon"):
+        runs = result.arms[name].runs
+        assert sorted(runs) == ["0", "1"]
+        assert all(run.updates == 6 for run in runs.values()), runs
+        assert len(set(result.arms[name].values_of("loss@0.15"))) == 2
+    assert read_result(out) == result
+    before = {f: f.stat().st_mtime_ns for f in out.glob("*/summary.json")}
+    again = run_study(study, corpus, BUDGET, 2, out, 1, SILENT)
+    assert again.arms == result.arms
+    assert {f: f.stat().st_mtime_ns for f in out.glob("*/summary.json")} == before
+
+
+def test_values_of_the_corpus_are_no_values_of_an_arm(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {"plain": [], "long": ["data.cls=true"]}
+    with pytest.raises(InputError, match=r"arm long: data\.cls=true is a property of the corpus"):
+        load_study(str(write(tmp_path / "s.yaml", arms=arms)), corpus, BUDGET)
+
+
+def test_threads_that_are_asked_for_are_those_of_every_run(tmp_path: Path, corpus: Corpus) -> None:
+    file = write(tmp_path / "s.yaml", base=["crammed", *MODEL, "compute.threads=3"])
+    study = load_study(str(file), corpus, BUDGET)
+    for command in commands(study, corpus, BUDGET, tmp_path).values():
+        assert [word for word in command if "threads=" in word] == ["compute.threads=3"]
+
+
+def test_runs_share_the_threads_that_the_environment_allows(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(workers, "_GROUPS", tmp_path / "cgroup")  # which allows a container less
+    monkeypatch.setattr(workers, "_OWN_GROUPS", tmp_path / "self")
+    study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
+    for asked, threads in (("4", 2), ("1", 1)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        command = commands(study, corpus, BUDGET, tmp_path, 2)["plain"]
+        assert f"compute.threads={threads}" in command
+
+
+def test_a_study_that_is_stopped_begins_no_more_runs(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    cancelled = threading.Event()
+
+    def train(run: Any, *_: Any) -> Run:
+        begun.append(run.arm)
+        assert len(begun) == 1 or cancelled.wait(PATIENCE)
+        return Run(failed="stopped")
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            cancelled.set()
+            super().shutdown(wait=wait)
+
+    class Stopped(BaseException):
+        """As Ctrl-C is."""
+
+    class Impatient(Progress):
+        @contextmanager
+        def task(self, label: str, total: float | None = None) -> Iterator[Any]:
+            task = SimpleNamespace(update=lambda *_: (_ for _ in ()).throw(Stopped))
+            yield task
+
+    monkeypatch.setattr("crammed.study.running.runner._train", train)
+    monkeypatch.setattr("crammed.study.running.runner.ThreadPoolExecutor", Pool)
+    study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
+    with pytest.raises(Stopped):
+        run_study(study, corpus, BUDGET, 20, tmp_path / "out", 1, Impatient(None))
+    assert len(begun) <= 2
+    kept = json.loads((tmp_path / "out" / "study.json").read_text())["arms"]
+    assert len(kept["plain"]["runs"]) == 1
+
+
+def test_runs_end_with_their_study() -> None:
+    processes = Processes(1)
+    endless = ["-c", "import time; print(1, flush=True); time.sleep(1e6)"]
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(processes.run, endless)
+        wait_for(lambda: processes._started)
+        processes.stop()
+        assert ended.result(PATIENCE)[0] == -signal.SIGTERM
+        late = pool.submit(processes.run, endless)  # as if it was just being started
+        assert late.result(PATIENCE)[0] == -signal.SIGTERM
+
+
+def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) -> None:
+    """More masked tokens cost more, which alone would change the size of the model."""
+    small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
+    for budget in ("3e11flop", "1e13flop"):
+        study = load_study("masking", corpus, Budget.parse(budget), ["crammed", *small])
+        shapes = {
+            tuple(word for word in study.words(arm) if word.startswith(("model.layers", "batch")))
+            for arm in study.arms
+        }
+        assert len(shapes) == 1
+
+
+def test_arms_take_of_the_base_what_suits_them(corpus: Corpus, tmp_path: Path) -> None:
+    arms = {
+        "plain": [],
+        "adamw": ["optim.name=adamw"],
+        "narrow": ["model.width=128"],
+        "own": ["model.width=128", "model.head_dim=8"],
+        "sgd": ["optim.name=sgd"],
+    }
+    base = ["crammed", "model.layers=4", "model.width=192"]
+    study = load_study(str(write(tmp_path / "s.yaml", base=base, arms=arms)), corpus, BUDGET)
+    words = {arm: set(study.words(arm)) for arm in arms}
+    assert "model.head_dim=48" in words["plain"] & words["adamw"]  # which no other width allows
+    assert {"model.head_dim=32", "model.width=128"} <= words["narrow"]
+    assert "model.head_dim=8" in words["own"]
+    for arm, each in words.items():
+        rates = {word.partition("=")[0] for word in each if "lr=" in word}
+        own = {"adamw": {"optim.lr"}, "sgd": set()}  # whose rate would not suit
+        assert rates == own.get(arm, {"optim.lr", "optim.matrix_lr"})
+    for wrong in ("optim=3", "model=3", "model.width=wide", "optim.name=adamwe"):
+        file = write(tmp_path / "s.yaml", base=base, arms={"plain": [], "x": [wrong]})
+        with pytest.raises(InputError, match=f"arm x: .*{wrong.partition('=')[0]}"):
+            load_study(str(file), corpus, BUDGET)
+
+
+def test_a_failed_arm_ends_with_5_after_the_others(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {"plain": [], "bad": ["train.early_stop={after: 0.1, loss: 0.001}", "batch.rows=4"]}
+    words = ["--corpus", str(corpus.path), "--budget", "6updates", "--seeds", "1"]
+    file = write(tmp_path / "s.yaml", arms=arms)
+    done = crammed("study", file, *words, "--out", tmp_path / "out")
+    assert done.returncode == 5, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: finished, but 1 of 2 runs failed: bad, seed 0;")
+    kept = json.loads((tmp_path / "out" / "study.json").read_text())["arms"]
+    assert kept["plain"]["runs"]["0"]["updates"] == 6
+    assert f"bad, seed 0 failed: {kept['bad']['runs']['0']['failed']}" in done.stdout
+
+
+def test_arms_that_come_out_the_same_are_trained_once(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {
+        "plain": [],
+        "own": ["optim.name=muon"],  # the recipe's own optimizer
+        "decay": ["optim.weight_decay=0.5"],
+        "again": ["optim.weight_decay=5e-1"],
+        "threads": ["compute.threads=1"],  # at equal time, its speed counts
+    }
+    file = str(write(tmp_path / "s.yaml", arms=arms))
+    loaded = load_study(file, corpus, BUDGET)
+    assert list(loaded.arms) == ["plain", "decay", "threads"]
+    assert left_out(file, loaded) == ["own", "again"]
