@@ -196,24 +196,6 @@ def joules() -> float | None:
     return used.value / 1000.0
 
 
-class _Memory(ctypes.Structure):
-    """nvmlMemory_t."""
-
-    _fields_ = (
-        ("total", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    )
-
-
-def device_memory() -> int | None:
-    """Bytes in use on the first GPU by all processes; None without a GPU."""
-    gpu, memory = _first_gpu(), _Memory()
-    if gpu is None or gpu[0].nvmlDeviceGetMemoryInfo(gpu[1], ctypes.byref(memory)):
-        return None
-    return int(memory.used)
-
-
 @cache
 def _first_gpu() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
     """NVIDIA's management library, which comes with the driver, and a handle to the first GPU."""

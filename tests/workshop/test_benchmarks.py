@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -19,8 +18,7 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
-from crammed.files.writing import read_json
-from support.command import python, wait_for
+from support.command import python
 from support.models import save_model
 from support.tasks import write_task
 from support.text import MODEL, documents, write_jsonl
@@ -333,71 +331,6 @@ def test_speed_on_a_gpu_in_several_calls(tmp_path: Path) -> None:
     broken = _do("gpu/speed.py", *words, "--set", "model.width=33", "--out", str(tmp_path / "b"))
     assert broken.returncode == 1
     assert "multiple of head_dim" in (tmp_path / "b" / "step-bert-base.txt").read_text()
-
-
-def test_budget_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
-    out = tmp_path / "out"
-    words = ["crammed", *TINY, "--budget", "12updates", "--text", str(text), "--out", str(out)]
-    words += ["--heldout", str(text)]
-    _run("budget_run.py", *words)
-    first = json.loads((out / "RESULT.json").read_text())["stages"]
-    assert list(first) == ["prepare", "pretrain", "heldout"]
-    assert first["pretrain"]["result"]["updates"] == 12
-    curves = json.loads((out / "RESULT.json").read_text())["curves"]
-    assert curves["heldout"][-1]["tokens"] == curves["training"][-1]["tokens"] == 12 * 8 * 32
-    measured = first["pretrain"]["result"]["heldout"]["loss@0.15"]
-    assert curves["heldout"][-1]["loss@0.15"] == measured
-    assert len(curves["heldout"]) > 5
-    glue = write_task(tmp_path / "glue", "rte", rows=40)
-    words += ["--glue", str(glue), "--tasks", "rte", "--seeds", "1"]
-    _run("budget_run.py", *words)
-    stages = json.loads((out / "RESULT.json").read_text())["stages"]
-    assert {name: stages[name] for name in first} == first
-    scores = stages["glue"]["result"]["suites"]["glue"]
-    assert scores["tasks"]["rte"]["official"] is False
-    other = _do("budget_run.py", *words, "--seed", "1")
-    assert other.returncode == 2
-    assert "another run" in other.stderr
-
-
-def test_budget_run_outlives_the_command_that_started_it(tmp_path: Path, corpus: Corpus) -> None:
-    out, text = tmp_path / "out", tmp_path / "heldout.jsonl"
-    os.mkfifo(text)  # who reads it waits until this test writes it
-    words = ["crammed", *MODEL, "--budget", "2s", "--corpus", str(corpus.path), "--out", str(out)]
-    words += ["--heldout", str(text)]
-    began = _do("budget_run.py", *words, "--detach", "--wait", "1s")
-    assert began.returncode == 75, began.stderr
-    assert "still at " in began.stderr
-    wait_for((out / "RESULT.json").exists)
-    busy = _do("budget_run.py", *words)
-    assert busy.returncode == 2
-    assert "in use" in busy.stderr
-    write_jsonl(text, documents(100))
-    ended = _do("budget_run.py", *words, "--detach", "--wait", "15m")
-    assert ended.returncode == 0, ended.stderr
-    assert "all stages are done" in ended.stdout
-    assert "heldout  done" in (out / "log.txt").read_text()
-    result = json.loads((out / "RESULT.json").read_text())
-    assert result["begun"] == {"pretrain": 1, "heldout": 1}
-    seconds = [point["charged_s"] for point in result["curves"]["heldout"]]
-    assert seconds == sorted(seconds)
-    summary = read_json(out / "run" / "summary.json")
-    assert summary is not None
-    assert seconds[-1] == summary["charged_seconds"]
-    again = _do("budget_run.py", *words, "--detach")
-    assert again.returncode == 0
-    assert "all stages are done" in again.stdout
-    failing = _do("budget_run.py", *words, "--blimp", "nothing.jsonl", "--detach", "--wait", "15m")
-    assert failing.returncode == 1
-    assert "stopped before blimp was done" in failing.stderr
-    assert "nothing.jsonl" in failing.stdout
-
-
-def test_a_wait_for_nothing_is_refused(tmp_path: Path) -> None:
-    refused = _do("budget_run.py", "crammed", "--out", str(tmp_path / "o"), "--wait", "1m")
-    assert refused.returncode == 2
-    assert "--detach" in refused.stderr
 
 
 # ---- what an interrupted or failed benchmark of an update leaves
