@@ -34,9 +34,10 @@ def _leave(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
 
 
-def _prepare(file: Path, **more: Any) -> str:
+def _prepare(file: Path, *words: str, **more: Any) -> str:
     """Prepare `out`, and return what is shown."""
-    config = tiny("crammed", "compute.workers=1", data={"sources": [{"path": str(file), **more}]})
+    sources = {"sources": [{"path": str(file), **more}]}
+    config = tiny("crammed", "compute.workers=1", *words, data=sources)
     shown = io.StringIO()
     with Progress(shown) as progress:
         out = file.with_name("out")
@@ -55,7 +56,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
     assert list(file.parent.iterdir()) == [file]
     _leave(monkeypatch, 3 * file.stat().st_size)
     shown = _prepare(file, max_characters=20_000)
-    assert "disk" not in shown, "of what is read there is plenty of room for"
+    assert re.search(r"disk  about 4\d(\.\d)? kB at \S+ until the corpus is complete", shown)
 
 
 def test_what_is_done_is_not_counted_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,10 +69,18 @@ def test_what_is_done_is_not_counted_again(file: Path, monkeypatch: pytest.Monke
     _prepare(file)
 
 
-def test_half_of_what_is_free_is_worth_a_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _leave(monkeypatch, 3 * file.stat().st_size)
-    shown = _prepare(file)
-    assert re.search(r"disk  about [\d.]+ kB of disk at .* until the corpus is complete", shown)
+def test_the_lines_that_are_compared_take_room_of_their_own(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _leave(monkeypatch, 1e9)
+    more = "data.clean.repeated.min_characters=20"
+    sizes = []
+    for words in ((), (more,)):
+        told = re.search(r"disk  about ([\d.]+) kB at .*, 1 GB are free\n", _prepare(file, *words))
+        assert told is not None
+        sizes.append(float(told[1]))
+        shutil.rmtree(file.with_name("out"))
+    assert sizes[1] == pytest.approx(sizes[0] * 2.3 / 2, rel=0.01)
 
 
 def test_text_is_told_from_what_surrounds_it(file: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crammed.config import DataConfig
+from crammed.config import CleanConfig, DataConfig
 from crammed.data import shards
 from crammed.data.preparing.cleaning.language import identified_by
 from crammed.data.preparing.cleaning.steps import settings_of
@@ -80,7 +80,7 @@ def read_and_clean(
     with progress.task("reading and cleaning", float(sum(unit.size for unit in units))) as task:
         reader.find_known(units, engine)
         if out is not None:
-            _check_room(units, sources, folder, out, progress)
+            _check_room(units, sources, folder, out, data.clean, progress)
         done, characters = sum(unit.size for unit in units if unit.known), 0
         began = progress.clock()
         rate = ""
@@ -132,9 +132,10 @@ def _check_room(
     sources: Sequence[Source],
     folder: Path,
     out: Path,
+    clean: CleanConfig,
     progress: Progress,
 ) -> None:
-    """Say how much of the disk will be used, if it is much.
+    """Say how much of the disk will be used.
 
     Raises:
         InputError: it is more than there is.
@@ -143,7 +144,7 @@ def _check_room(
     unread = [unit for unit in units if not unit.known]
     to_read = sum(sizes[unit.blocks.source][part] for unit in unread for part in unit.parts)
     done = written([*(unit.blocks.folder for unit in unread), *folder.glob("made-*")])
-    if told := check_room(to_read, sum(map(sum, sizes)), done, unknown, folder, out):
+    for told in check_room(to_read, sum(map(sum, sizes)), done, unknown, folder, out, clean):
         progress.line(f"disk  {told}")
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from crammed.config import CleanConfig
 from crammed.data.preparing.read.source import FilePart, Part, Source
 from crammed.errors import InputError
 from crammed.files.folders import missing_folders
@@ -19,10 +20,10 @@ READ = 0.6
 """Bytes of cleaned text, as it is kept, per byte of text."""
 MADE = 1.4
 """Bytes of everything else until the corpus is complete, itself included, per byte of text."""
+REPEATED = 0.3
+"""Bytes of hashes and places of lines or paragraphs per byte of text: 20 for each 67, a short line."""
 CORPUS = 0.5
-"""Bytes of the corpus per byte of text. All three: `benchmarks/results/prepare.json`."""
-_TOLD = 0.5
-"""Share of the free space that is told of if it will be used."""
+"""Bytes of the corpus per byte of text. As `READ` and `MADE`: `benchmarks/results/prepare.json`."""
 _SAMPLE = 8_000_000
 """Bytes of a file that are read to see how much text it holds."""
 _ALL_TEXT = (".txt", ".md", ".rst")
@@ -75,8 +76,14 @@ def _ratio(part: FilePart) -> float | None:
 
 
 def check_room(
-    unread: float, text: float, done: int, unknown: Sequence[str], folder: Path, out: Path
-) -> str | None:
+    unread: float,
+    text: float,
+    done: int,
+    unknown: Sequence[str],
+    folder: Path,
+    out: Path,
+    clean: CleanConfig,
+) -> Iterator[str]:
     """Check that a preparation will fit on the disks that it writes to.
 
     Args:
@@ -86,30 +93,28 @@ def check_room(
         unknown: names of the sources that are not among these.
         folder: for intermediate results.
         out: the corpus.
+        clean: the steps, some of which take more than others.
 
-    Returns:
-        What to tell; None if there is plenty of room.
+    Yields:
+        what to tell of each disk.
 
     Raises:
         InputError: it will not fit.
     """
-    kept = CORPUS * text
-    needed = max(READ * unread + MADE * text - done, 0.0)
-    told = None
-    for place, size in ((folder, needed), (out, 0.0 if _same_disk(folder, out) else kept)):
-        free = _free(place)
-        if free is None or size <= _TOLD * free:
+    made = MADE + (REPEATED if clean.repeated is not None else 0.0)
+    needed = max(READ * unread + made * text - done, 0.0)
+    for place, size in ((folder, needed), (out, 0.0 if _same_disk(folder, out) else CORPUS * text)):
+        if (free := _free(place)) is None or not size:
             continue
-        words = f"{quantity(size, 'B')} of disk at {place}"
         have = f"{quantity(free, 'B')} are free"
         if size > free:
             raise InputError(
-                f"preparing this text takes about {words}, and {have}: free some space, choose "
-                "another --out or --work, or read less with max_characters of a source"
+                f"preparing this text takes about {quantity(size, 'B')} of disk at {place}, and "
+                f"{have}: free some space, choose another --out or --work, or read less with "
+                "max_characters of a source"
             )
         more = f"; {', '.join(unknown)} not counted" if unknown else ""
-        told = f"about {words} until the corpus is complete, and {have}{more}"
-    return told
+        yield f"about {quantity(size, 'B')} at {place} until the corpus is complete, {have}{more}"
 
 
 def check_copies(size: int, folder: Path) -> None:
