@@ -6,12 +6,14 @@ import io
 import struct
 import tarfile
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from crammed.formats import lines
-from support.samples import COMPRESS, FILES, parquet, read, refusal, tarred, zipped
+from crammed.formats.lines import Faults
+from support.samples import COMPRESS, FILES, opened, parquet, read, refusal, tarred, zipped
 
 TEXTS = ["One.\n\nStill one.", "Two.", "Three."]
 MORE = {
@@ -86,6 +88,34 @@ def test_an_archive_of_nothing_known(tmp_path: Path) -> None:
     for name, make in (("a.zip", zipped), ("a.tar", tarred)):
         (tmp_path / name).write_bytes(make({"a.png": b"x"}))
         assert f"{name} holds no file of a known format" in refusal(tmp_path / name)
+
+
+@pytest.mark.parametrize("make", [zipped, tarred])
+def test_json_without_text_beside_text_is_left_out(tmp_path: Path, make: object) -> None:
+    """As in a folder (tests/data/preparing/test_sources.py)."""
+    assert callable(make)
+    archive = tmp_path / ("a.zip" if make is zipped else "a.tar")
+    files = {
+        "in/manifest.json": b'[{"source": "a"}]',
+        "in/b.json": b'{"c": 1}\n',
+        "README.md": b"x",
+    }
+    archive.write_bytes(make(files))
+    assert "a/in/manifest.json, record 1: no field 'text' (it has: source)" in refusal(
+        archive
+    ).replace(archive.name, "a")
+    rows = {
+        "rows.json.gz": COMPRESS[".gz"](b'{"text": "Row."}\n'),
+        "null.json": b'{"text": null}\n',
+    }
+    archive.write_bytes(make({**files, **rows}))
+    for unreadable in ("stop", "skip"):
+        assert read(archive, unreadable=unreadable) == ["x", "Row.", ""]
+    faults = Faults()
+    list(opened(archive).parts[0].documents(faults))
+    assert faults == Faults(
+        ignored=Counter({".json without the field of text, such as in/manifest.json": 2})
+    )
 
 
 def test_one_damaged_file_of_an_archive(tmp_path: Path) -> None:

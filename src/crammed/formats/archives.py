@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from crammed.errors import InputError
 from crammed.formats.lines import CutShort, Faults, File, open_bytes, open_stored, read_faults
+from crammed.formats.streams import BUFFER
 
 _READ = 1 << 16  # bytes
 _LONGEST_NAME = 1 << 20
@@ -80,7 +81,8 @@ def _tarred(file: File) -> Iterator[Member]:
 
 
 def _buffered(content: object) -> io.BufferedReader:
-    return io.BufferedReader(content)  # type: ignore[arg-type]  # has what is needed of a raw one
+    # It has what is needed of a raw stream.
+    return io.BufferedReader(content, BUFFER)  # type: ignore[arg-type]
 
 
 def _is_hidden(name: str) -> bool:

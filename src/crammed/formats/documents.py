@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +17,7 @@ from typing import Protocol
 from crammed.config import TextDocuments
 from crammed.errors import InputError
 from crammed.formats import lines
-from crammed.formats.archives import Member, members
+from crammed.formats.archives import members
 from crammed.formats.blocks import LineBlock, line_blocks
 from crammed.formats.lines import (
     STOP,
@@ -24,8 +25,10 @@ from crammed.formats.lines import (
     Faults,
     File,
     lines_of,
+    open_bytes,
     open_lines,
     printable,
+    read_faults,
 )
 from crammed.formats.markdown import text_of_markdown
 from crammed.formats.plain import SMALL, choose_documents, divide
@@ -52,6 +55,10 @@ from crammed.formats.web import read_whole, text_of_page
 _MOST_SHOWN = 500  # characters of a list of names
 
 
+class NoField(InputError):
+    """A record lacks the field of text."""
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """What to read as documents."""
@@ -76,7 +83,7 @@ class ReadOptions:
             columns: names of all columns, if `record` holds only some of them; for messages.
 
         Raises:
-            InputError: the field is missing or does not hold text.
+            InputError: the field is missing (`NoField`) or does not hold text.
         """
         for key, allowed in self.where.items():
             try:
@@ -88,7 +95,7 @@ class ReadOptions:
             text = look_up(record, self.text_field)
         except KeyError:
             names = " ".join(", ".join(columns or record).split())  # without line breaks
-            raise InputError(
+            raise NoField(
                 f"{place}: no field {self.text_field!r} (it has: {names[:_MOST_SHOWN]}); choose "
                 "another with data.text_field=NAME"
             ) from None
@@ -125,6 +132,11 @@ def format_of(path: Path) -> str | None:
 def has_suffix(path: Path) -> bool:
     """Whether a file's name says what it is, or might do so."""
     return path.suffix.lower() not in ("", *COMPRESSIONS) or path.with_suffix("").suffix != ""
+
+
+def is_about_data(path: Path, format: str) -> bool:
+    """Whether a file beside records describes them, such as README.md and LICENSE."""
+    return format in (".md", ".rst", ".html") or (format == ".txt" and not has_suffix(path))
 
 
 # ---- text
@@ -178,6 +190,17 @@ def read_json_lines(file: File, options: ReadOptions, faults: Faults = STOP) -> 
     return texts_of(json_records(file, faults), options, faults)
 
 
+def lacks_field(file: File, key: str) -> NoField | None:
+    """What is wrong if the first object of a JSON file has no such field."""
+    try:
+        next(read_json_lines(file, ReadOptions(text_field=key)), None)
+    except NoField as error:
+        return error
+    except (InputError, OSError):
+        pass  # reading it will report what is wrong
+    return None
+
+
 def read_csv(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
     """Documents of a table with cells that may be quoted, separated by commas or the like."""
     return texts_of(csv_records(file, faults, options.text_field), options, faults)
@@ -228,36 +251,56 @@ def read_tar(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterato
 
 
 def _read_members(file: File, archive: str, options: ReadOptions, faults: Faults) -> Iterator[str]:
-    read = False
+    read, has_text = False, False
+    lacking: NoField | None = None  # of the first JSON file without the field of text
+    without_field = ""
     for member in members(file, archive, faults):
-        format = _format_of_member(member, options)
-        if format is None:
-            faults.ignored[printable(member.name.suffix or member.name.name)] += 1
-            continue
-        read = True
-        if format in BINARY:
-            what = f"{file.shown}/{printable(member.name)} cannot be read inside an archive"
-            faults.found(InputError(f"{what}: unpack it"))
-            continue
-        inner = File(Path(member.name), f"{file.shown}/{printable(member.name)}", member.stream)
-        own = options
-        if format == ".txt" and options.documents == "auto":
-            own = replace(options, documents="file" if member.bytes < SMALL else "blank-line")
+        path, shown = Path(member.name), printable(member.name)
+        inner = File(path, f"{file.shown}/{shown}", member.stream)
         try:
+            format, head = _format_of_member(inner)
+            if format is None:
+                faults.ignored[printable(path.suffix or path.name)] += 1
+                continue
+            read = True
+            if format in BINARY:
+                raise InputError(f"{inner.shown} cannot be read inside an archive: unpack it")
+            if format == ".json" and (error := lacks_field(head, options.text_field)) is not None:
+                lacking = lacking or error
+                without_field = without_field or f".json without the field of text, such as {shown}"
+                faults.ignored[without_field] += 1
+                continue
+            has_text |= not is_about_data(path, format)
+            own = options
+            if format == ".txt" and options.documents == "auto":
+                own = replace(options, documents="file" if member.bytes < SMALL else "blank-line")
             yield from read_documents(inner, format, own, faults)
         except InputError as error:
             faults.found(error)
+    if lacking is not None and not has_text:
+        faults.found(lacking)
     if not read:
         raise InputError(f"{file.shown} holds no file of a known format that can be read in it")
 
 
-def _format_of_member(member: Member, options: ReadOptions) -> str | None:
-    path = Path(member.name)
-    format = format_of(path)
-    if format == ".json":
-        begin = member.stream.peek(BUFFER).decode(errors="replace")
-        return format if is_json_text(begin.removeprefix("\ufeff")) else None
-    return format if format or has_suffix(path) else format_of_text(member.stream.peek(BUFFER), "")
+def _format_of_member(file: File) -> tuple[str | None, File]:
+    """The format of a file in an archive, and its first bytes if they had to be looked at."""
+    format, begin = format_of(file.path), b""
+    if format == ".json" or (format is None and not has_suffix(file.path)):
+        assert file.stream is not None
+        with read_faults(file):
+            stored = File(file.path, "", _stream_of(file.stream.peek(BUFFER)))
+        with suppress(InputError), open_bytes(stored) as content:  # reading it will report it
+            begin = content.peek(BUFFER)
+        if format is None:
+            format = format_of_text(begin, "")
+        elif not is_json_text(begin.decode(errors="replace").removeprefix("\ufeff")):
+            format = None
+    return format, File(Path("head.json"), file.shown, _stream_of(begin))
+
+
+def _stream_of(data: bytes) -> io.BufferedReader:
+    return io.BufferedReader(io.BytesIO(data))
 
 
 def read_documents(

@@ -93,19 +93,6 @@ def is_json(file: File) -> bool:
         return False
 
 
-def lacks_field(file: File, key: str) -> bool:
-    """Whether the first object of a JSON file has no such field."""
-    try:
-        for _, record in json_records(file):
-            look_up(record, key)
-            break
-    except KeyError:
-        return True
-    except (InputError, OSError):
-        pass  # reading it will report what is wrong
-    return False
-
-
 def _json_object(text: str, place: str, rule: str) -> Record:
     try:
         record = json.loads(text)

@@ -21,9 +21,9 @@ READ = 0.6
 MADE = 1.4
 """Bytes of everything else until the corpus is complete, itself included, per byte of text."""
 REPEATED = 0.3
-"""Bytes of hashes and places of lines or paragraphs per byte of text: 20 for each 67, a short line."""
+"""Bytes of hashes and places of lines or paragraphs per byte of text: 20 for a line of 67."""
 CORPUS = 0.5
-"""Bytes of the corpus per byte of text. As `READ` and `MADE`: `benchmarks/results/prepare.json`."""
+"""Bytes of the corpus per byte of text. All but `REPEATED`: `benchmarks/results/prepare.json`."""
 _SAMPLE = 8_000_000
 """Bytes of a file that are read to see how much text it holds."""
 _ALL_TEXT = (".txt", ".md", ".rst")

@@ -20,15 +20,20 @@ from crammed.config import FileFormat
 from crammed.errors import InputError
 from crammed.files.folders import inside
 from crammed.files.regular import read_text
-from crammed.formats.documents import READERS, format_of, has_suffix
+from crammed.formats.documents import (
+    READERS,
+    format_of,
+    has_suffix,
+    is_about_data,
+    lacks_field,
+)
 from crammed.formats.lines import File, printable
-from crammed.formats.records import is_json, lacks_field
+from crammed.formats.records import is_json
 from crammed.formats.sniff import format_by_content
 from crammed.formats.streams import COMPRESSIONS
 from crammed.hints import did_you_mean
 
 _OF_RECORDS = frozenset((".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow"))
-_ABOUT_DATA = frozenset((".md", ".rst", ".html"))
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class Found:
             if lacks_field(File(file, printable(file)), text_field)
         }
         others = [each for each in self.files if each[0] not in settings]
-        if any(not _is_about_data(*each) for each in others):
+        if any(not is_about_data(*each) for each in others):
             self.without_field = [printable(f.name) for f, _ in self.files if f in settings]
             self.files = others
 
@@ -130,13 +135,8 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
     if wanted.format == "auto":
         found.leave_out_settings(wanted.text_field)
         if any(format in _OF_RECORDS for _, format in found.files):
-            found.leave_out(_is_about_data)
+            found.leave_out(is_about_data)
     return found
-
-
-def _is_about_data(file: Path, format: str) -> bool:
-    """Whether a file beside records describes them, such as README.md and LICENSE."""
-    return format in _ABOUT_DATA or (format == ".txt" and not has_suffix(file))
 
 
 def _known_formats() -> str:
