@@ -2,9 +2,16 @@
 
 
 class CrammedError(Exception):
-    """Base of every deliberate stop; its message is one line that says what to do instead."""
+    """Base of every deliberate stop; its message is one line that says what to do instead.
+
+    If there is more to say, the further lines are further arguments.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        # Names in a message may hold line feeds; other characters that act matter to terminals.
+        return "\n  ".join(str(each).replace("\n", "\u240a") for each in self.args)
 
 
 class InputError(CrammedError):

@@ -23,7 +23,7 @@ from crammed.cli.options import (
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError
-from crammed.terminal.quiet import visible
+from crammed.terminal.quiet import one_line
 
 if TYPE_CHECKING:
     from crammed.config import TokenizerConfig
@@ -167,7 +167,7 @@ def data_verify(corpus_dir: CorpusArgument) -> None:
     if damaged := list(corpus.damaged()):
         raise is_damaged(corpus_dir, ", ".join(damaged))
     count = len(corpus.manifest["files"])
-    typer.echo(visible(f"{corpus_dir} is intact: {count} files match their hashes"))
+    typer.echo(one_line(f"{corpus_dir} is intact: {count} files match their hashes"))
 
 
 def data_copy(
@@ -188,4 +188,4 @@ def data_copy(
         else:
             receive(source, behind_links(Path(target)), progress)
     shown = without_secrets(target) if is_address(target) else target
-    typer.echo(visible(f"{shown} is whole: all of its files match their hashes"))
+    typer.echo(one_line(f"{shown} is whole: all of its files match their hashes"))

@@ -9,7 +9,7 @@ import typer
 
 from crammed.cli.options import JsonOption, shown_progress
 from crammed.cli.output import plain, print_result
-from crammed.terminal.quiet import visible
+from crammed.terminal.quiet import one_line
 
 if TYPE_CHECKING:
     from crammed.config import RunConfig
@@ -37,7 +37,7 @@ def recipes(
         return
     listed = {each: load_config(each) for each in recipe_names()}
     table = {each: {**_costs(c), "description": c.description} for each, c in listed.items()}
-    lines = [(n, f"{_cost_text(v)}\n{v['description']}") for n, v in table.items()]
+    lines = [(n, (_cost_text(v), v["description"])) for n, v in table.items()]
     print_result(table, as_json, lines)
 
 
@@ -88,8 +88,13 @@ def runs(
         state = each.state_text + (f": {each.problem}" if each.problem else "")
         loss = "" if each.heldout_loss is None else f"{each.heldout_loss:.3f}"
         cells = (each.path, each.recipe or "", each.budget or "", state, loss, each.scores_text)
-        table.add_row(*(Text(visible(cell)) for cell in cells))
-    show([*([table] if found else []), Text(f"{counted(len(found), 'run')} below {folder}")])
+        table.add_row(*(Text(one_line(cell)) for cell in cells))
+    show(
+        [
+            *([table] if found else []),
+            Text(f"{counted(len(found), 'run')} below {one_line(folder)}"),
+        ]
+    )
 
 
 def doctor(as_json: JsonOption = False) -> None:

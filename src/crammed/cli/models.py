@@ -10,7 +10,7 @@ import typer
 from crammed.cli.options import JsonOption, compute_config, shown_progress
 from crammed.cli.output import print_result
 from crammed.errors import InputError
-from crammed.terminal.quiet import visible
+from crammed.terminal.quiet import one_line
 
 if TYPE_CHECKING:
     from crammed.evaluation.scores.table import Printed
@@ -174,8 +174,8 @@ def _score_parts(values: dict[str, Any]) -> list[Printed]:
     if file := values.get("submission"):
         missing = ", ".join(values["missing"])
         lacks = f"; the leaderboard will miss {missing}" if missing else ""
-        parts.append(Text(f"the submission is in {file}{lacks}"))
-    parts.append(Text(f"{kept} {values['folder']}"))
+        parts.append(Text(f"the submission is in {one_line(file)}{lacks}"))
+    parts.append(Text(f"{kept} {one_line(values['folder'])}"))
     return parts
 
 
@@ -274,13 +274,13 @@ def report(
     check_file(out)
     studies = [folder for folder in folders if (folder / RESULT).exists()]
     if not studies:
-        typer.echo(visible(str(write_report(folders, out))))
+        typer.echo(one_line(write_report(folders, out)))
         return
     if len(folders) > 1:
         raise InputError(f"{studies[0]} is a study, which gets its own report: name it alone")
     with shown_progress() as progress:
         written = write_study_page(folders[0], out, progress)
-    typer.echo(visible(str(written)))
+    typer.echo(one_line(written))
 
 
 def export(
@@ -314,7 +314,7 @@ def export(
     }
     lines = [
         ("model", str(done.path)),
-        ("format", "\n".join((done.format, *done.reasons))),
+        ("format", (done.format, *done.reasons)),
         ("check", logits_text(done.difference)),
     ]
     print_result(values, as_json, lines)

@@ -20,7 +20,7 @@ from crammed.cli.options import (
     show_recipe,
     shown_progress,
 )
-from crammed.cli.output import print_result
+from crammed.cli.output import Line, print_result
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _suited(
         return None, "as set"
 
 
-def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
+def _plan_lines(values: dict[str, Any]) -> list[Line]:
     """A forecast as labelled lines."""
     from crammed.budget import format_seconds
     from crammed.quantity import flops_text, quantity, times
@@ -178,7 +178,7 @@ def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     low, high = values["tokens_between"]
     apart = f" ({quantity(low)} to {quantity(high)})" if high > 1.02 * low else ""
     card, readings = values["card"], values["readings"]
-    lines = [] if card is None else _card_lines(card)
+    lines: list[Line] = [] if card is None else [*_card_lines(card)]
     lines += [
         (
             "size",
@@ -215,7 +215,7 @@ def _plan_lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     if (best := values["best_size"]) is not None:
         if values["sizes"]:
             known = "measured" if card is None else "counted"
-            lines.append(("sizes", "\n".join(_size_lines(values["sizes"], best, known))))
+            lines.append(("sizes", [*_size_lines(values["sizes"], best, known)]))
         if shape != (best["layers"], best["width"]):
             suits = f"{best['layers']} x {best['width']}: {best['why']}"
             how = "; --fit takes it, unless model.layers or model.width are typed"

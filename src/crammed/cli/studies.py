@@ -21,6 +21,7 @@ from crammed.cli.options import (
 from crammed.cli.output import print_result
 from crammed.errors import InputError, TaskFailed
 from crammed.quantity import counted
+from crammed.terminal.quiet import one_line
 
 if TYPE_CHECKING:
     from crammed.budget import Budget
@@ -269,7 +270,7 @@ def _print_study(result: StudyResult, page: str) -> None:
     faults = {**result.failed_runs(), **result.missing_scores()}
     below = [f"{run} failed: {reason}" for run, reason in faults.items()]
     below.append(f"page  {page}")
-    show([*study_tables(result), Text("\n".join(below))])
+    show([*study_tables(result), Text("\n".join(map(one_line, below)))])
 
 
 def _list_studies(as_json: bool) -> None:
@@ -278,6 +279,6 @@ def _list_studies(as_json: bool) -> None:
     listed = {name: read_study(name) for name in study_names()}
     values = {name: each.model_dump(mode="json") for name, each in listed.items()}
     lines = [
-        (name, f"{each.description}\narms: {', '.join(each.arms)}") for name, each in listed.items()
+        (name, (each.description, f"arms: {', '.join(each.arms)}")) for name, each in listed.items()
     ]
     print_result(values, as_json, lines)

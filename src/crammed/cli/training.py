@@ -25,7 +25,7 @@ from crammed.cli.options import (
     shown_progress,
     task_names,
 )
-from crammed.cli.output import print_result
+from crammed.cli.output import Line, print_result
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _lead(
     return result(run_dir)
 
 
-def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
+def run_lines(result: dict[str, Any]) -> list[Line]:
     """The result of a run as labelled lines."""
     from crammed.evaluation.scores.table import source_lines
     from crammed.quantity import beside_unigram, counted, flops_text
@@ -161,7 +161,7 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         trust = ", trust_remote_code=True"
     early = EarlyEnd(**result["early_end"]) if result.get("early_end") else None
     spent = early.share if early is not None else result["u"]
-    lines = [
+    lines: list[Line] = [
         (
             "held-out loss",
             f"{heldout['loss@0.15']:.3f} nats with 15 % masked ({beside}), "
@@ -175,7 +175,7 @@ def run_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
         ),
     ]
     if by_source := source_lines(result.get("heldout_by_source", {})):
-        lines.insert(1, ("by source", "\n".join(by_source)))
+        lines.insert(1, ("by source", by_source))
     if heldout["loss@0.15"] >= result["unigram_cross_entropy"]:
         short = early is not None or result["epochs"] > MOST_EPOCHS
         helps = _lower_rates(result) or ("more text" if short else "a larger budget")

@@ -21,8 +21,8 @@ _MUCH = 0.5
 _LONG_ROW = 512
 
 
-def describe_corpus(corpus: Corpus) -> list[tuple[str, str]]:
-    """The content of the manifest, as pairs of a label and one or more lines.
+def describe_corpus(corpus: Corpus) -> list[tuple[str, list[str]]]:
+    """The content of the manifest, as pairs of a label and lines.
 
     Raises:
         InputError: the manifest is damaged.
@@ -39,7 +39,7 @@ def _damage(corpus: Corpus) -> Iterator[None]:
         raise is_damaged(corpus.path, "crammed data verify says where") from error
 
 
-def _described(corpus: Corpus) -> list[tuple[str, str]]:
+def _described(corpus: Corpus) -> list[tuple[str, list[str]]]:
     manifest = corpus.manifest
     heldout = manifest["heldout"]
     statistics = manifest.get("statistics")
@@ -75,7 +75,7 @@ def _described(corpus: Corpus) -> list[tuple[str, str]]:
         ("orders", [", ".join(("random", *corpus.orders))]),
         ("unigram", [f"{heldout['unigram_cross_entropy']:.3f} nats per held-out token"]),
     ]
-    return [(label, "\n".join(lines)) for label, lines in words if lines]
+    return [(label, lines) for label, lines in words if lines]
 
 
 def describe_samples(corpus: Corpus, rows: int) -> list[tuple[str, str]]:

@@ -155,7 +155,7 @@ def _read_own(
             fault = str(error).removeprefix(f"task {task.name}: ")
             faults.append(f"task {task.name}: {fault}; change the data, or {request.suite}")
     if faults:
-        raise InputError("\n  ".join((f"{len(faults)} faults:", *faults)[len(faults) < 2 :]))
+        raise InputError(*(f"{len(faults)} faults:", *faults)[len(faults) < 2 :])
     return read
 
 

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from crammed.budget import Clock, format_seconds
 from crammed.quantity import counted
-from crammed.terminal.quiet import silence, visible
+from crammed.terminal.quiet import one_line, silence
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class ProgressTask:
         self._first: tuple[float, float] | None = None
         self._bar: TaskID | None = None
         if progress.bars is not None:
-            self._bar = progress.bars.add_task(visible(label), total=total, detail="", left=None)
+            self._bar = progress.bars.add_task(one_line(label), total=total, detail="", left=None)
 
     def update(self, done: float, detail: str = "", left: float | None = None) -> None:
         """Show how much is done.
@@ -83,7 +83,7 @@ class ProgressTask:
         bars = self._progress.bars
         if bars is not None and self._bar is not None:
             with self._progress.writing():
-                bars.update(self._bar, completed=done, detail=visible(detail), left=left)
+                bars.update(self._bar, completed=done, detail=one_line(detail), left=left)
             return
         now = self._progress.clock()
         if now - self._shown >= self._pause:
@@ -159,7 +159,7 @@ class Progress:
         """Write one line that stays."""
         if self._console is not None:
             with self.writing():
-                self._console.print(visible(text), markup=False, soft_wrap=True)
+                self._console.print(one_line(text), markup=False, soft_wrap=True)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -46,5 +46,13 @@ def visible(text: str) -> str:
     return _ACTING.sub(lambda found: _picture(ord(found[0])), text)
 
 
+def one_line(text: object) -> str:
+    """As `visible`, for what is printed within a line, such as a path: line feeds are symbols."""
+    return visible(str(text)).translate(_BREAKS)
+
+
+_BREAKS = {ord("\n"): "\u240a", 0x2028: "\ufffd", 0x2029: "\ufffd"}
+
+
 def _picture(code: int) -> str:
     return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"

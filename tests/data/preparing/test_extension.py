@@ -62,7 +62,7 @@ def test_old_rows_come_first_and_new_text_alone_is_read(
     assert made.manifest["extends"] == {"sha256": base.sha256, "rows": base.rows}
     assert [each["name"] for each in made.manifest["sources"]] == ["text.jsonl", "text.jsonl (2)"]
     assert made.manifest["data"] == base.manifest["data"]
-    assert dict(describe_corpus(made))["extends"].startswith(f"the {base.rows} rows of corpus ")
+    assert dict(describe_corpus(made))["extends"][0].startswith(f"the {base.rows} rows of corpus ")
     assert sorted(each.name for each in tmp_path.iterdir()) == [
         *("base", "larger", "more", "text.jsonl")
     ]

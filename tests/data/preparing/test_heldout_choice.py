@@ -199,7 +199,7 @@ def test_the_share_is_said(tmp_path: Path, count: int) -> None:
     line = next(each for each in said.getvalue().splitlines() if "held out" in each)
     assert line.endswith(words)
     assert ("the end of a document" in line) == (count == 1)
-    assert dict(describe_corpus(corpus))["documents"].endswith(f"held out {words}")
+    assert dict(describe_corpus(corpus))["documents"][0].endswith(f"held out {words}")
 
 
 @pytest.mark.parametrize("words", [[], ["data.clean.exact=false"], ["data.clean.near=0.5"]])

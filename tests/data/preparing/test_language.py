@@ -76,7 +76,7 @@ def test_corpus_summary_report_and_card_say_that_the_rules_are_left(
     assert (step["kept"], step["dropped"]) == (220, 80)
     why = f"data.clean.languages: {identified_by()}, a trained model, chose the documents"
     assert corpus.manifest["outside_rules"] == why
-    assert dict(describe_corpus(corpus))["outside the rules"] == why
+    assert dict(describe_corpus(corpus))["outside the rules"] == [why]
     run = tmp_path / "run"
     training.pretrain(MODEL, corpus.path, Budget.parse("2updates"), None, run)
     assert re.search(rf"outside the rules +{re.escape(why)}", capsys.readouterr().out)

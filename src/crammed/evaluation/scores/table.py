@@ -16,7 +16,7 @@ from rich.text import Text
 
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.quantity import counted
-from crammed.terminal.quiet import visible
+from crammed.terminal.quiet import one_line, visible
 
 Json = Mapping[str, Any]
 Printed = Table | Text
@@ -171,7 +171,7 @@ def heldout_text(scores: Json) -> str:
 
 def source_lines(by_source: Json) -> list[str]:
     """The held-out loss of each source with its tokens, one line each."""
-    return [f"{name}: {source_text(own)}" for name, own in by_source.items()]
+    return [f"{one_line(name)}: {source_text(own)}" for name, own in by_source.items()]
 
 
 def source_text(own: Json) -> str:
@@ -245,7 +245,7 @@ def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
 
 def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
     """The entries of `compare.compare` as a table, then notes on what could not be compared."""
-    table = _table(f"A: {a}\nB: {b}")
+    table = _table(f"A: {one_line(a)}\nB: {one_line(b)}")
     _column(table, "task", widest=34)
     _column(table, "metric")
     for name in ("A", "B", "A - B", "95 % interval", "p (one-sided)"):
