@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,15 @@ def test_a_corpus_is_extended_if_the_same_tasks_are_named_again(
         extended(cleaned, tasks(documents(4)[3]))
     with pytest.raises(InputError, match="base was cleaned without; leave it out"):
         extended(base, tasks(documents(3)[2]))
-    made = extended(cleaned, tasks(documents(3)[2]))
+    manifest = json.loads((cleaned.path / "manifest.json").read_text())
+    old = deepcopy(manifest)
+    old["data"]["clean"]["downstream"] = "0123456789abcdef01234567"
+    (cleaned.path / "manifest.json").write_text(json.dumps(old))
+    for words in ((), (tasks(documents(3)[2]),)):
+        with pytest.raises(InputError, match=r"by an older version, .* prepare all text anew"):
+            extended(Corpus(cleaned.path), *words)
+    (cleaned.path / "manifest.json").write_text(json.dumps(manifest))
+    made = extended(Corpus(cleaned.path), tasks(documents(3)[2]))
     assert dropped_by(made, "downstream") == 2, "the further text holds it, too"
     assert made.manifest["data"] == cleaned.manifest["data"]
 

@@ -144,6 +144,11 @@ def _same_suites(base: Corpus, there: Suites | None, here: Suites | None) -> Sui
     """The suites that are named again, if they are those that `base` was cleaned with."""
     if there is None and here is not None:
         raise InputError(f"data.clean.downstream: {base.path} was cleaned without; leave it out")
+    if isinstance(base.manifest["data"]["clean"].get("downstream"), str):
+        raise InputError(
+            f"{base.path} was cleaned of evaluation tasks by an older version, whose rule is no "
+            "longer known: prepare all text anew, the old and the new, with data.clean.downstream"
+        )
     saved = [each.model_dump() for each in there or ()]
     if there is not None and (here is None or downstream_settings(here) != saved):
         names = " and ".join(each.suite for each in there)
