@@ -161,7 +161,16 @@ def write_arrays(path: Path, arrays: Iterable[NDArray[Any]]) -> None:
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write the array in the format that `numpy.load` reads, and report a full disk."""
-    array = np.ascontiguousarray(array)  # the header says in which order the numbers lie
+    save_pieces(path, array.shape, array.dtype, [array])
+
+
+def save_pieces(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], pieces: Iterable[NDArray[Any]]
+) -> None:
+    """As `save_array`, with the numbers of an array of this shape in pieces, in row-major order."""
+    kind = np.lib.format.dtype_to_descr(dtype)
+    header = {"shape": shape, "fortran_order": False, "descr": kind}
     with disk_faults(path), open_new(path) as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(array.data)
+        np.lib.format.write_array_header_1_0(file, header)
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece).data)

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from crammed.config import RunConfig
 from crammed.config.migration import migrate
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
+from crammed.data.preparing.cleaning import copies
 from crammed.data.preparing.cleaning.copies import (
     LONG,
     MOST_DOCUMENTS,
@@ -25,7 +27,7 @@ from crammed.data.preparing.cleaning.copies import (
     SHORT,
     HeldoutRuns,
     Runs,
-    heldout_runs,
+    write_table,
 )
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.select.selection_job import Selected, SelectJob, select_shard
@@ -75,12 +77,42 @@ def near(one: list[str], other: list[str]) -> bool:
     return len(one) == len(other) and sum(a != b for a, b in zip(one, other, strict=True)) <= 1
 
 
+def runs_of(texts: list[list[str]]) -> Runs:
+    return Runs.of(cut_into_chunks([" ".join(words) for words in texts]))
+
+
+def plain_table(found: list[Runs]) -> NDArray[np.uint64]:
+    """What `write_table` writes, in memory."""
+    pairs, documents = [], 0
+    for runs in found:
+        for hashed, document, place in zip(runs.hashes, runs.documents, runs.places, strict=True):
+            pairs.append((int(hashed), int(document + documents) << 32 | int(place + 1)))
+        documents += len(runs.words)
+    return np.array(sorted(pairs, key=lambda pair: pair[0]), np.uint64).reshape(-1, 2).T
+
+
+@pytest.mark.parametrize("at_once", [1, 20, 1000])
+def test_the_table_of_runs_is_the_same_however_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    texts = [[prose(length, seed % 3) for seed in range(4)] for length in (0, 5, 9, 30)]
+    found = [runs_of(some) for some in texts]
+    monkeypatch.setattr(copies, "AT_ONCE", at_once)
+    file = tmp_path / "runs.npy"
+    for some in ([], found):
+        write_table(file, some)
+        table = np.load(file, mmap_mode="r")
+        assert np.array_equal(table, plain_table(some))
+        assert HeldoutRuns(table).words.tolist() == (
+            [*[0] * 8, *[9] * 4, *[30] * 4] if some else []
+        )
+        assert list(tmp_path.iterdir()) == [file]
+
+
 def copied(train: list[list[str]], held: list[list[str]]) -> list[int]:
     """The numbers of the training documents that repeat the held-out ones."""
     text = cut_into_chunks([" ".join(words) for words in train])
-    runs = HeldoutRuns(
-        heldout_runs([Runs.of(cut_into_chunks([" ".join(words) for words in held]))])
-    )
+    runs = HeldoutRuns(plain_table([runs_of(held)]))
     return list(map(int, runs.matches(text).copies(runs)))
 
 
@@ -347,12 +379,12 @@ def test_copies_are_those_of_the_plain_rule(one: list[list[int]], other: list[li
 def test_matches_count_documents_and_not_occurrences() -> None:
     held = prose(RUN, 0)
     train = [held + prose(20, n) + held for n in range(1, MOST_DOCUMENTS + 1)]
-    runs = HeldoutRuns(heldout_runs([Runs.of(cut_into_chunks([" ".join(held)]))]))
+    runs = HeldoutRuns(plain_table([runs_of([held])]))
     matches = runs.matches(cut_into_chunks([" ".join(words) for words in train]))
     numbers, documents = matches.spread()
     assert (len(numbers), documents.tolist()) == (1, [MOST_DOCUMENTS])
     assert len(matches.copies(runs)) == MOST_DOCUMENTS
-    nothing = matches.of_runs(np.zeros(len(runs.hashes), np.bool_))
+    nothing = matches.without(np.arange(len(runs.hashes)))
     assert nothing.copies(runs).tolist() == nothing.spread()[0].tolist() == []
 
 

@@ -7,9 +7,11 @@ hide them (the deletion neighbourhoods of Mor and Fraenkel 1982).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,7 @@ from crammed.columns import numbers_in
 from crammed.data.preparing.cleaning.hashing import FACTOR, Hashes, Screen, hashes_of, mixed
 from crammed.data.preparing.cleaning.words import LONGEST, words_of
 from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known
+from crammed.files.writing import save_array, save_pieces
 
 RUN = 8
 """Words in a run, a power of two; the length that Chowdhery et al. (2022) compare by."""
@@ -35,6 +38,8 @@ CONTAINED_SHARE = 0.5
 """A document is a copy if it has this share of its words, or of theirs, from one document."""
 APART = 128
 """Words that changes may move the rest of a document by."""
+AT_ONCE = 1 << 20
+"""Runs of held-out documents that are in memory at a time."""
 
 _WHOLE = -1
 """The place of what is compared as a whole."""
@@ -162,10 +167,13 @@ class HeldoutRuns:
     """The runs of all held-out documents, as a table to look up others in."""
 
     def __init__(self, table: Hashes) -> None:
-        """Index the table that `heldout_runs` returned."""
+        """Index the table that `write_table` wrote, which may be mapped."""
         self.hashes = table[0]
         self._postings = table[1]
-        self._screen = Screen(self.hashes)
+
+    @cached_property
+    def _screen(self) -> Screen:
+        return Screen(self.hashes)
 
     def matches(self, text: ChunkedText) -> Matches:
         """The runs that documents share with held-out documents."""
@@ -184,13 +192,16 @@ class HeldoutRuns:
         places = (found & np.uint64(0xFFFFFFFF)).astype(np.int64) + _WHOLE
         return which, (found >> np.uint64(32)).astype(np.int64), places
 
+    @cached_property
     def words(self) -> _Integers:
         """[H] number of words of each held-out document; 0 for those of fewer than `RUN`."""
-        documents = (self._postings >> np.uint64(32)).astype(np.int64)
-        ends = (self._postings & np.uint64(0xFFFFFFFF)).astype(np.int64) + _WHOLE + RUN
-        words = np.zeros(documents.max(initial=-1) + 1, np.int64)
-        runs = ends >= RUN
-        np.maximum.at(words, documents[runs], ends[runs])
+        slices = [self._postings[at : at + AT_ONCE] for at in range(0, len(self.hashes), AT_ONCE)]
+        last = max((int(some.max()) >> 32 for some in slices), default=-1)
+        words = np.zeros(last + 1, np.int64)
+        for some in slices:
+            ends = (some & np.uint64(0xFFFFFFFF)).astype(np.int64) + _WHOLE + RUN
+            runs = ends >= RUN
+            np.maximum.at(words, (some[runs] >> np.uint64(32)).astype(np.int64), ends[runs])
         return words
 
 
@@ -215,9 +226,9 @@ class Matches:
         runs = self.runs.max(initial=0) + 1
         return np.unique(np.unique(self.documents * runs + self.runs) % runs, return_counts=True)
 
-    def of_runs(self, kept: NDArray[np.bool_]) -> Matches:
-        """The matches with those held-out runs that `kept` [runs] marks."""
-        return self._of(kept[self.runs])
+    def without(self, runs: _Integers) -> Matches:
+        """The matches with other held-out runs than these."""
+        return self._of(~np.isin(self.runs, runs))
 
     def _of(self, kept: NDArray[np.bool_]) -> Matches:
         return Matches(self.documents[kept], self.places[kept], self.runs[kept], self.words)
@@ -245,7 +256,6 @@ class Matches:
         """
         which, numbers, theirs = held.postings(self.runs)
         documents, places = self.documents[which], self.places[which]
-        heldout_words = held.words()
         copies = [documents[:0]]
         for shift in (0, APART // 2):
             apart = (theirs - places + shift) // APART
@@ -255,7 +265,7 @@ class Matches:
             pair = pair.reshape(-1)
             for at, words in (
                 (places, self.words[pairs[0]]),
-                (theirs, heldout_words[pairs[1]]),
+                (theirs, held.words[pairs[1]]),
             ):
                 order = np.lexsort((at, pair))
                 enough = np.minimum(np.maximum(CONTAINED_SHARE * words, LONG), words)
@@ -278,20 +288,59 @@ def _covered(groups: _Integers, places: _Integers, count: int) -> _Integers:
     return np.bincount(groups, covered, count).astype(np.int64)
 
 
-def heldout_runs(found: Iterable[Runs]) -> Hashes:
-    """A table of the runs of held-out documents, [2, N]: hashes, sorted, and where they occur.
+# ---- the table
 
-    Takes 16 bytes for each run, and twice as many while it is sorted.
+
+def write_table(file: Path, found: Iterable[Runs]) -> None:
+    """Write the table of the runs of held-out documents, [2, N]: hashes, sorted, and postings.
+
+    It takes 16 bytes on the disk for each run, and twice as many while it is written; memory does
+    not grow with it. A posting is the number of a document and a place in it.
 
     Args:
-        found: those of some documents after the other.
+        found: the runs of some documents after the other.
     """
-    hashes, postings, documents = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], 0
+    parts, sizes = [], []
+    for number, some in enumerate(_gathered(found)):
+        parts.append(file.with_name(f"{file.stem}-{number:05d}.npy"))
+        sizes.append(some.shape[1])
+        save_array(parts[-1], some[:, np.argsort(some[0], kind="stable")])
+    save_pieces(
+        file, (2, sum(sizes)), some.dtype, (p for row in (0, 1) for p in _merged(parts, row))
+    )
+    for part in parts:
+        part.unlink()
+
+
+def _gathered(found: Iterable[Runs]) -> Iterator[Hashes]:
+    """Hashes and postings, `AT_ONCE` or little more at a time, [2, n]; there is at least one."""
+    waiting, size, documents = [np.empty((2, 0), np.uint64)], 0, 0
     for runs in found:
         numbers = (runs.documents + documents).astype(np.uint64) << np.uint64(32)
-        hashes.append(runs.hashes)
-        postings.append(numbers | (runs.places - _WHOLE).astype(np.uint64))
+        postings = numbers | (runs.places - _WHOLE).astype(np.uint64)
+        waiting.append(np.stack((runs.hashes, postings)))
+        size += len(postings)
         documents += len(runs.words)
-    every = np.concatenate(hashes)
-    order = np.argsort(every, kind="stable")
-    return np.stack((every[order], np.concatenate(postings)[order]))
+        if size >= AT_ONCE:
+            yield np.concatenate(waiting, axis=1)
+            waiting, size = [waiting[0]], 0
+    yield np.concatenate(waiting, axis=1)
+
+
+def _merged(parts: Sequence[Path], row: int) -> Iterator[Hashes]:
+    """A row of all parts, whose hashes ascend, put together in order: a range of hashes a time."""
+    ranges = len(parts)
+    bounds = np.array([n * (1 << 64) // ranges for n in range(1, ranges)], np.uint64)
+    ends = [np.searchsorted(_mapped(part)[0], bounds) for part in parts]
+    begins = [np.insert(each, 0, 0) for each in ends]
+    for n in range(ranges):
+        pieces = [
+            _mapped(part)[:, begin[n] : (*end, None)[n]]
+            for part, begin, end in zip(parts, begins, ends, strict=True)
+        ]
+        every = np.concatenate(pieces, axis=1)
+        yield every[row, np.argsort(every[0], kind="stable")]
+
+
+def _mapped(part: Path) -> Hashes:
+    return np.asarray(np.load(part, mmap_mode="r"))

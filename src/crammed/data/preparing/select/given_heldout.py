@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from crammed.config import CleanConfig, DataConfig, SourceConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
-from crammed.data.preparing.cleaning.copies import Runs, heldout_runs
+from crammed.data.preparing.cleaning.copies import Runs, write_table
 from crammed.data.preparing.cleaning.steps import clean, steps_of
 from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.fetching import fetched
@@ -31,7 +31,7 @@ from crammed.data.shards import digests_of
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.errors import InputError
 from crammed.files.hashes import sha256
-from crammed.files.writing import save_array, write_gzip
+from crammed.files.writing import write_gzip
 from crammed.terminal.progress import Progress
 
 SEAM_STEP = "seam of the held-out text"
@@ -126,7 +126,7 @@ class GivenHeldout:
 
     def write_runs(self, file: Path) -> None:
         """Write the hashes of the documents' runs, as `write_heldout_runs` does."""
-        save_array(file, heldout_runs(Runs.of(cut_into_chunks(some)) for some in self._lists()))
+        write_table(file, (Runs.of(cut_into_chunks(some)) for some in self._lists()))
 
     def _lists(self) -> Iterator[list[str]]:
         texts = heldout_texts(self.file)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Runs, heldout_runs
+from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Runs, write_table
 from crammed.data.preparing.read.cleaned import Shard
 from crammed.data.preparing.select.selection import Selection
 from crammed.data.preparing.select.selection_job import (
@@ -24,7 +24,6 @@ from crammed.data.preparing.select.selection_job import (
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
 from crammed.data.shards import Slices, documents
 from crammed.data.tokenization.chunks import cut_into_chunks
-from crammed.files.writing import save_array
 from crammed.machine.engine import Engine
 
 STEP = "copies of held-out text"
@@ -36,7 +35,7 @@ def write_heldout_runs(
     """Write the table of the held-out documents' runs, 16 bytes for each word."""
     pairs = zip(shards, selection.shards, strict=True)
     jobs = ((shard.slices, chosen) for shard, chosen in pairs if chosen.heldout.any())
-    save_array(file, heldout_runs(engine.map(_runs, jobs)))
+    write_table(file, engine.map(_runs, jobs))
 
 
 def _runs(job: tuple[Slices, ShardSelection]) -> Runs:
@@ -54,15 +53,16 @@ def without_copies(
         runs: the file that `write_heldout_runs` wrote.
     """
     held = HeldoutRuns(np.load(runs, mmap_mode="r"))
-    spread = np.zeros(len(held.hashes), np.int64)
+    spread = np.zeros(len(held.hashes), np.uint8)  # in how many documents each run is, or `many`
+    many = MOST_DOCUMENTS + 1
     for out in outs:
         numbers, in_documents = read_matches(out).spread
-        spread[numbers] += in_documents
-    rare = spread <= MOST_DOCUMENTS
+        spread[numbers] = np.minimum(spread[numbers] + np.minimum(in_documents, many), many)
+    frequent = np.flatnonzero(spread == many)
     left, samples, dropped, characters, packed = [], list[Sample](), 0, 0, 0
     for shard, out, chosen in zip(shards, outs, selection.shards, strict=True):
         found = read_matches(out)
-        copies = found.matches.of_runs(rare).copies(held)
+        copies = found.matches.without(frequent).copies(held)
         numbers = np.flatnonzero(chosen.repeats)[copies]
         repeats = chosen.repeats.copy()
         repeats[numbers] = 0

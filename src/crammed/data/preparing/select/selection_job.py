@@ -197,9 +197,7 @@ class FoundMatches:
 
 def _write_matches(out: Path, matches: Matches, characters: NDArray[np.int64]) -> list[str]:
     runs, in_documents = matches.spread()
-    rare = np.ones(runs.max(initial=0) + 1, np.bool_)
-    rare[runs[in_documents > MOST_DOCUMENTS]] = False
-    kept = matches.of_runs(rare)
+    kept = matches.without(runs[in_documents > MOST_DOCUMENTS])
     table = np.stack((kept.documents, kept.places, kept.runs))
     save(out, "matches.npy", table)
     save(out, "matched-runs.npy", np.stack((runs, in_documents)))
