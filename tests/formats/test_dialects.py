@@ -136,6 +136,16 @@ def test_a_table_of_a_windows_program_says_how_to_convert_it(tmp_path: Path) -> 
     assert "iconv -f WINDOWS-1252 -t UTF-8" in refusal(tmp_path / "a.csv")
 
 
+@pytest.mark.parametrize("head", [b"te\xffxt,n", b'"te"xt",n'])
+def test_a_row_never_names_the_columns_in_place_of_a_damaged_header(
+    tmp_path: Path, head: bytes
+) -> None:
+    (tmp_path / "a.csv").write_bytes(head + b"\ntext,8\nTwo.,9\n")
+    for unreadable in ("stop", "skip"):
+        assert "a.csv, line 1: " in refusal(tmp_path / "a.csv", unreadable=unreadable)
+    assert read(tmp_path / "a.csv", unreadable="skip", text_field="1") == ["text", "Two."]
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 def test_a_cell_that_nothing_ends_does_not_fill_the_memory(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -130,6 +130,8 @@ def _named_cells(
             continue
         place = f"{file.shown}, line {number}"
         if not columns:
+            if faults.records and not (text_field or "").isdecimal():  # of the columns' names
+                raise InputError(faults.first)
             columns = _columns(cells, place, text_field)
             if columns is cells:
                 continue
