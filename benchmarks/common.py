@@ -1,8 +1,7 @@
-"""What the benchmarks share: parsing recipes, random rows, real updates, summaries, energy."""
+"""What the benchmarks share: parsing recipes, random rows, real updates, summaries."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import signal
 import statistics
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -185,25 +183,3 @@ def finish(result: Json, out: Path | None) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text + "\n", "utf-8")
     print(text)
-
-
-def joules() -> float | None:
-    """Joules that the first GPU has used since its driver was loaded; None if unknown."""
-    gpu = _first_gpu()
-    used = ctypes.c_ulonglong()
-    if gpu is None or gpu[0].nvmlDeviceGetTotalEnergyConsumption(gpu[1], ctypes.byref(used)):
-        return None
-    return used.value / 1000.0
-
-
-@cache
-def _first_gpu() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
-    """NVIDIA's management library, which comes with the driver, and a handle to the first GPU."""
-    try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    handle = ctypes.c_void_p()
-    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)):
-        return None
-    return library, handle

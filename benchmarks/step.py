@@ -38,7 +38,6 @@ from common import (
     config_of,
     described,
     finish,
-    joules,
     options_of,
     random_rows,
     run,
@@ -49,6 +48,7 @@ from crammed.config.optim import AdamWConfig
 from crammed.data.masking import Masker, predicted_positions
 from crammed.files.writing import write_json
 from crammed.machine.device import Device, choose_device
+from crammed.machine.energy import Meter, gpu_counters
 from crammed.model.count import train_flops_per_token
 from crammed.training.build import new_model
 
@@ -144,7 +144,7 @@ class _Timed:
         self._config = config
         self._device = device
         self._seconds: list[float] = []
-        self._joules: list[float | None] = []
+        self._joules: list[float] = []
         self._peak = 0
         if device.torch.type == "cuda":
             torch.cuda.empty_cache()  # returns what other loops held for a while
@@ -172,17 +172,18 @@ class _Timed:
     def run(self, first: int, count: int) -> None:
         """Time `count` updates in a row."""
         self._device.synchronize()
-        others = self._allocated() - self._held
-        if self._device.torch.type == "cuda":
+        on_gpu, others = self._device.torch.type == "cuda", self._allocated() - self._held
+        if on_gpu:
             torch.cuda.reset_peak_memory_stats(self._device.torch)
-        energy, began = joules(), time.perf_counter()
+        meter = Meter(gpu_counters(self._device.torch) if on_gpu else ())
+        began = time.perf_counter()
         for number in range(first, first + count):
             self._loop(number)
         self._device.synchronize()
         self._seconds.append((time.perf_counter() - began) / count)
-        after = joules()
-        self._joules.append(None if energy is None or after is None else (after - energy) / count)
-        if self._device.torch.type == "cuda":
+        if (used := meter.joules()) is not None:
+            self._joules.append(used / count)
+        if on_gpu:
             most = torch.cuda.max_memory_allocated(self._device.torch) - others
             self._peak = max(self._peak, most)
 
@@ -199,9 +200,9 @@ class _Timed:
         values["times_ours"] = statistics.median(own / its for own, its in turns)
         speed = values["tokens_per_second"] = rows * length / values["seconds"]
         values["seconds_until_first_update"] = self._until_first
-        if all(each is not None for each in self._joules):
-            total = sum(each for each in self._joules if each is not None)
-            values["joules_per_million_tokens"] = total / len(self._joules) / rows / length * 1e6
+        if self._joules:
+            mean = statistics.fmean(self._joules)
+            values["joules_per_million_tokens"] = mean / rows / length * 1e6
         if self._peak:
             values["peak_memory"] = self._peak
         if self.microbatch_rows is not None:

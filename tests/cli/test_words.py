@@ -15,12 +15,13 @@ from crammed.cli.options import DataOption
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
-from crammed.evaluation.scores.table import cut_text, longest_sequence, show
+from crammed.evaluation.scores.table import cut_text, longest_sequence
 from crammed.formats.documents import READERS
 from crammed.pipeline import run_everything
 from crammed.quantity import counted, logits_text
 from crammed.rules.choosing import Asked
 from crammed.terminal.progress import SILENT, Progress
+from crammed.terminal.table import show
 from support.models import untrained
 from support.scores import BLIMP, HELDOUT
 from support.text import documents, tiny, write_jsonl

@@ -13,10 +13,10 @@ from crammed.evaluation.finetuning.arrays import save_arrays
 from crammed.evaluation.folder import outputs_file
 from crammed.evaluation.scores.bootstrap import resampled_medians
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference
-from crammed.evaluation.scores.table import show
 from crammed.files.writing import write_json
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Suite, Task
+from crammed.terminal.table import show
 
 COUNT = 400
 TRUTH = np.random.default_rng(3).integers(2, size=COUNT)

@@ -12,12 +12,11 @@ import pytest
 
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.evaluation.scores.table import (
-    Printed,
     blimp_table,
     comparison_tables,
     score_tables,
-    show,
 )
+from crammed.terminal.table import Printed, show
 from support.scores import BLIMP, GLUE, PAPERS, score
 
 

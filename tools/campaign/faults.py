@@ -46,14 +46,14 @@ class Fault:
         return self.only is None or stage.name in self.only
 
 
-def _at(draw: random.Random, operations: Sequence[Operation]) -> Plan:
+def place(draw: random.Random, operations: Sequence[Operation]) -> Plan:
     chosen = draw.choice(operations)
     return {"process": chosen.process, "at": chosen.number}
 
 
 def _sometime(draw: random.Random, operations: Sequence[Operation]) -> Plan:
     """At an operation, or at a time between two."""
-    plan = _at(draw, operations)
+    plan = place(draw, operations)
     if draw.random() >= AT_A_TIME:
         return plan
     own = [each.seconds for each in operations if each.process == plan["process"]]
@@ -66,22 +66,22 @@ def kill(draw: random.Random, operations: Sequence[Operation]) -> Plan:
 
 
 def _lose_power(draw: random.Random, operations: Sequence[Operation]) -> Plan:
-    return {"kind": "signal", "signal": "SIGKILL", **_at(draw, operations)}
+    return {"kind": "signal", "signal": "SIGKILL", **place(draw, operations)}
 
 
 def _signal(draw: random.Random, operations: Sequence[Operation]) -> Plan:
     if draw.random() < 0.25:  # the terminal is closed, or what reads the output ends
         streams = draw.choice(([1], [1, 2]))
-        return {"kind": "closed", "streams": streams, **_at(draw, operations)}
+        return {"kind": "closed", "streams": streams, **place(draw, operations)}
     return {"kind": "signal", "signal": draw.choice(SIGNALS), **_sometime(draw, operations)}
 
 
 def _full_disk(draw: random.Random, operations: Sequence[Operation]) -> Plan:
-    return {"kind": "full", **_at(draw, operations)}
+    return {"kind": "full", **place(draw, operations)}
 
 
 def _failing(draw: random.Random, operations: Sequence[Operation]) -> Plan:
-    plan = {"kind": "failing", "reading": False, **_at(draw, operations)}
+    plan = {"kind": "failing", "reading": False, **place(draw, operations)}
     if draw.random() < 0.3:
         plan |= {"reading": True, "at": draw.randint(1, 12)}
     return plan
@@ -93,11 +93,11 @@ def _clock(draw: random.Random, operations: Sequence[Operation]) -> Plan:
     jumps = {"time": jump}
     if draw.random() < 0.5:
         jumps = dict.fromkeys(("time", "monotonic", "perf_counter"), abs(jump))
-    return {"kind": "clock", "jumps": jumps, **_at(draw, operations)}
+    return {"kind": "clock", "jumps": jumps, **place(draw, operations)}
 
 
 def _slow(draw: random.Random, operations: Sequence[Operation]) -> Plan:
-    return {"kind": "slow", "delay": draw.choice((0.002, 0.05, 0.3)), **_at(draw, operations)}
+    return {"kind": "slow", "delay": draw.choice((0.002, 0.05, 0.3)), **place(draw, operations)}
 
 
 def _poison(draw: random.Random, operations: Sequence[Operation]) -> Plan:

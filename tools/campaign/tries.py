@@ -128,7 +128,7 @@ class Campaign:
         operations = stage.operations(self.baselines[stage.name].journal)
         plan, prior = fault.draw(draw, operations), NOTHING
         if not fault.damages and "at" in plan and draw.random() < RESUMED:
-            prior = {"kind": "signal", "signal": "SIGKILL", **_place(draw, operations)}
+            prior = {"kind": "signal", "signal": "SIGKILL", **faults.place(draw, operations)}
             left = len(operations) - [_at(o) for o in operations].index(_at(prior))
             plan["at"] = draw.randint(1, max(4, left // 2))
         return Try(number, stage.name, fault.name, plan, prior)
@@ -150,11 +150,6 @@ class Campaign:
 
 def _same(one: Stage, other: Stage) -> bool:
     return replace(one, name="", where=None) == replace(other, name="", where=None)
-
-
-def _place(draw: random.Random, operations: list[Operation]) -> Plan:
-    chosen = draw.choice(operations)
-    return {"process": chosen.process, "at": chosen.number}
 
 
 def _at(place: Any) -> tuple[int, int]:

@@ -67,23 +67,19 @@ def runs(
     as_json: JsonOption = False,
 ) -> None:
     """List the runs below a folder, with their progress and results."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    from crammed.evaluation.scores.table import show
     from crammed.quantity import counted
     from crammed.runs.listing import list_runs
+    from crammed.terminal.table import add_column, new_table, show
 
     found = list_runs(folder)
     if as_json:
         print_result({"runs": [each.json() for each in found]}, as_json, [])
         return
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for name in ("run", "recipe", "budget", "state"):
-        table.add_column(name, overflow="fold")
-    table.add_column("held-out loss", justify="right", no_wrap=True)
-    table.add_column("scores", overflow="fold")
+    table = new_table()
+    for name in ("run", "recipe", "budget", "state", "held-out loss", "scores"):
+        add_column(table, name, numeric=name == "held-out loss")
     for each in found:
         state = each.state_text + (f": {each.problem}" if each.problem else "")
         loss = "" if each.heldout_loss is None else f"{each.heldout_loss:.3f}"

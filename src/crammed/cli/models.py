@@ -13,7 +13,7 @@ from crammed.errors import InputError
 from crammed.terminal.quiet import one_line
 
 if TYPE_CHECKING:
-    from crammed.evaluation.scores.table import Printed
+    from crammed.terminal.table import Printed
 
 ModelArgument = Annotated[
     str,
@@ -91,9 +91,9 @@ def evaluate(
 ) -> None:
     """Score an encoder on tasks, BLiMP or held-out text; compare two."""
     from crammed.evaluation import evaluation
-    from crammed.evaluation.scores.table import show
     from crammed.evaluation.suite import raise_for_failed_tasks
     from crammed.files.writing import check_file, write_json
+    from crammed.terminal.table import show
 
     for file in filter(None, (out, submission)):
         check_file(file)
@@ -198,9 +198,9 @@ def finetune(
     """Fine-tune an encoder on a task, and keep the median seed's model."""
     import shlex
 
-    from crammed.evaluation.scores.table import show
     from crammed.files.folders import behind_links
     from crammed.finetuned.keeping import Request, keep
+    from crammed.terminal.table import show
 
     request = Request(
         model=model,

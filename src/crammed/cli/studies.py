@@ -264,8 +264,8 @@ def _print_study(result: StudyResult, page: str) -> None:
     """Print the comparison of the arms; below it, what failed, and where the page is."""
     from rich.text import Text
 
-    from crammed.evaluation.scores.table import show
     from crammed.study.findings.table import study_tables
+    from crammed.terminal.table import show
 
     faults = {**result.failed_runs(), **result.missing_scores()}
     below = [f"{run} failed: {reason}" for run, reason in faults.items()]

@@ -14,8 +14,9 @@ from crammed.evaluation.evaluation import WITHOUT_FINETUNING
 from crammed.evaluation.folder import read_gold, read_outputs, read_scores
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference, untested
 from crammed.evaluation.scores.score import metrics_of
-from crammed.evaluation.scores.table import Printed, comparison_tables
+from crammed.evaluation.scores.table import comparison_tables
 from crammed.tasks.task import Suite, Task, load_suite, suite_names
+from crammed.terminal.table import Printed
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 
 from crammed.errors import InputError
 from crammed.evaluation.folder import EvaluationFolder, read_gold, read_outputs, submission_key
-from crammed.files.faults import disk_faults
-from crammed.files.regular import open_new
+from crammed.evaluation.suite import median_seed
+from crammed.files.writing import write_chunks
 from crammed.tasks.labels import is_number
 from crammed.tasks.task import Suite, TaskKind
 
@@ -42,11 +43,9 @@ def submit(
     labels: dict[str, Sequence[str]] = {}
     for name, task in suite.tasks.items():
         score = scores["tasks"].get(next(iter(task.numbers)), {})
-        seeds = score.get("seeds", [])
-        if not seeds:
+        if not score.get("seeds"):
             continue
-        middle = int(np.argsort(seeds, kind="stable")[(len(seeds) - 1) // 2])
-        outputs = read_outputs(folder.path, suite.name, name, middle)
+        outputs = read_outputs(folder.path, suite.name, name, median_seed(score))
         for file in task.test:
             if not any(each.startswith(f"test/{file}/") for each in outputs):
                 continue
@@ -88,19 +87,11 @@ def write_submission(
         official = task.rows.get(split.key, len(index))
         if official != len(index):
             missing.append(f"{name} ({len(index)} rows instead of {official})")
-    aside = out.with_name(f".{out.name}.tmp")
-    with disk_faults(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with (
-                open_new(aside) as raw,
-                zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive,
-            ):
-                for name, content in contents.items():
-                    archive.writestr(name, content)
-            aside.replace(out)
-        finally:
-            aside.unlink(missing_ok=True)
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    write_chunks(out, [made.getbuffer()])
     return [*missing, *suite.left_out]
 
 

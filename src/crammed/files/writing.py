@@ -38,7 +38,9 @@ def write_text(path: Path, text: str, *, sync_folder: bool = True) -> None:
     write_chunks(path, [text.encode()], sync_folder=sync_folder)
 
 
-def write_chunks(path: Path, chunks: Iterable[bytes], *, sync_folder: bool = True) -> None:
+def write_chunks(
+    path: Path, chunks: Iterable[bytes | memoryview], *, sync_folder: bool = True
+) -> None:
     """Do as `write_text` with content that need not be in memory all at once."""
     check_file(path)
     aside = path.with_name(f".{path.name}.tmp")

@@ -1,6 +1,7 @@
 """What users see while a command runs, and how they stop it.
 
 progress  progress bars, or plain lines, with the time left
+table     tables: plain in a file, and never cut off
 quiet     silences the output of libraries
 stopping  signals that end a command
 """

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from crammed.evaluation.scores.table import show
 from crammed.study.findings.power import power
 from crammed.study.findings.statistics import (
     compare_arms,
@@ -18,6 +17,7 @@ from crammed.study.findings.statistics import (
 )
 from crammed.study.findings.table import axis_limit, power_text, study_tables
 from crammed.study.result import StudyResult
+from crammed.terminal.table import show
 
 BASE, NEAR, FAR = (4.0, 4.1, 4.2), (3.82, 3.86, 3.78), (3.0, 3.1, 3.05)
 

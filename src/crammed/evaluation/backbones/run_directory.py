@@ -13,7 +13,7 @@ from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, dige
 from crammed.evaluation.backbones.tokens import Tokenized, by_library
 from crammed.model.count import parameters
 from crammed.model.encoder import Encoder, SequenceClassifier, TokenClassifier, initialise
-from crammed.model.trained import TrainedModel, load_trained
+from crammed.model.trained import load_trained
 from crammed.tasks.rows import Texts
 
 _HEADS = ("pooler.", "head.", "classifier.")
@@ -33,7 +33,8 @@ class RunBackbone:
         dropout: for fine-tuning; it may differ from the dropout in pretraining.
     """
 
-    def __init__(self, final: TrainedModel, run: Path, dropout: float) -> None:
+    def __init__(self, run: Path, dropout: float) -> None:
+        final = load_trained(run)
         specials = Specials.of(final.tokenizer)
         self.name = run.resolve().name
         self.sha256 = digest(run_files(run))
@@ -49,11 +50,6 @@ class RunBackbone:
         self.tokenizer = final.tokenizer
         self._final = final
         self._config = final.config.model_copy(update={"dropout": dropout})
-
-    @classmethod
-    def of_run(cls, run: Path, dropout: float) -> RunBackbone:
-        """The trained model of a run directory."""
-        return cls(load_trained(run), run, dropout)
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
         check_length(max_length, self)

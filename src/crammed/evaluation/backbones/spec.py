@@ -37,7 +37,7 @@ class BackboneSpec:
         """
         path = Path(self.spec).expanduser()
         if has_trained_model(path):
-            return RunBackbone.of_run(path, self.dropout)
+            return RunBackbone(path, self.dropout)
         if path.exists():
             if not (path / "config.json").is_file():
                 raise InputError(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.files.faults import disk_faults
-from crammed.files.regular import open_new, open_to_read
+from crammed.files.regular import open_to_read
+from crammed.files.writing import write_chunks
 
 Arrays = dict[str, NDArray[Any]]
 _DAMAGED = (
@@ -33,17 +33,9 @@ def save_arrays(file: Path, arrays: Arrays, about: dict[str, Any]) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    aside = file.with_name(f".{file.name}.tmp")  # replaces any that a killed process left
-    with disk_faults(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open_new(aside) as stream:
-                np.savez(stream, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
-                stream.flush()
-                os.fsync(stream.fileno())
-            aside.replace(file)
-        finally:
-            aside.unlink(missing_ok=True)
+    content = io.BytesIO()
+    np.savez(content, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
+    write_chunks(file, [content.getbuffer()], sync_folder=False)
 
 
 def load_arrays(file: Path) -> tuple[Arrays, dict[str, Any]] | None:

@@ -2,63 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
-from rich.measure import Measurement
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.quantity import counted
-from crammed.terminal.quiet import one_line, visible
+from crammed.terminal.quiet import one_line
+from crammed.terminal.table import Printed, add_column, new_table
 
 Json = Mapping[str, Any]
-Printed = Table | Text
 
 ROWS_ONLY = (
     "rows only: with one seed, an interval says how far other rows would move the result, and "
     "nothing about another fine-tuning seed; give --seeds 3 or more"
 )
-
-
-class _Console(Console):
-    """Replaces control characters, which names may contain, with visible symbols."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterator[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=visible(segment.text))
-
-
-def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
-    """Print tables and texts: plain unless the stream is a terminal, and never cut off.
-
-    Args:
-        stream: standard output if None.
-    """
-    stream = stream or sys.stdout
-    console = _Console(file=stream, highlight=False)
-    wide = console.options.update(max_width=10_000)
-    for number, part in enumerate(parts):
-        for column in part.columns if isinstance(part, Table) else ():
-            if column.no_wrap:  # rich would reserve only the width of its longest word
-                column.min_width = max(
-                    cell_len(str(cell)) for cell in (column.header, *column.cells)
-                )
-        least, most = Measurement.get(console, wide, part)
-        # At a terminal's edge words may wrap, but numbers may not; a file has no edge.
-        width = max(console.width, least) if console.is_terminal else most
-        console = _Console(file=stream, highlight=False, width=width)
-        if number:
-            console.print()
-        console.print(part)
 
 
 def interval_text(interval: Sequence[float] | None, sign: str = "") -> str:
@@ -190,11 +150,11 @@ def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -
     Args:
         length: as from `longest_sequence`.
     """
-    table = _table(f"{suite}, in percent")
-    _column(table, "task", widest=34)
-    _column(table, "metric")
+    table = new_table(f"{suite}, in percent")
+    add_column(table, "task", widest=34)
+    add_column(table, "metric")
     for name in ("score", "95 % interval", "spread", "untrained"):
-        _column(table, name, numeric=True)
+        add_column(table, name, numeric=True)
     table.add_column("rows, train + scored", no_wrap=True)
     notes: list[Text] = []
     for name, score in scores["tasks"].items():
@@ -234,10 +194,10 @@ def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
     beside = published_beside(suite, scores, protocol)
     if beside is None:
         return None
-    table = _table("Published, by the paper's protocol")
-    _column(table, "model")
+    table = new_table("Published, by the paper's protocol")
+    add_column(table, "model")
     for name in beside["columns"]:
-        _column(table, name, numeric=True)
+        add_column(table, name, numeric=True)
     for row in beside["rows"]:
         table.add_row(row["name"], *(f"{value:.1f}" for value in row["values"]))
     return table
@@ -245,11 +205,11 @@ def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
 
 def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
     """The entries of `compare.compare` as a table, then notes on what could not be compared."""
-    table = _table(f"A: {one_line(a)}\nB: {one_line(b)}")
-    _column(table, "task", widest=34)
-    _column(table, "metric")
+    table = new_table(f"A: {one_line(a)}\nB: {one_line(b)}")
+    add_column(table, "task", widest=34)
+    add_column(table, "metric")
     for name in ("A", "B", "A - B", "95 % interval", "p (one-sided)"):
-        _column(table, name, numeric=True)
+        add_column(table, name, numeric=True)
     notes: list[Text] = []
     for entry in entries:
         if "why" in entry:
@@ -274,10 +234,10 @@ def blimp_table(scores: Json) -> Table:
     """BLiMP over all paradigms, published models if all of it was scored, and each phenomenon."""
     partial = "" if scores["official"] else ": partial"
     of = f"{counted(scores['paradigms'], 'paradigm')}, {counted(scores['pairs'], 'pair')}"
-    table = _table(f"BLiMP, {of}{partial}")
-    _column(table, "")
-    _column(table, "percent", numeric=True)
-    _column(table, "95 % interval", numeric=True)
+    table = new_table(f"BLiMP, {of}{partial}")
+    add_column(table, "")
+    add_column(table, "percent", numeric=True)
+    add_column(table, "95 % interval", numeric=True)
     score, middle = f"{scores['blimp']:.1f}", interval_text(scores["interval"])
     table.add_row("this model", score, middle, style="bold")
     for name, value in published()["blimp"].items() if scores["official"] else ():
@@ -291,19 +251,3 @@ def blimp_table(scores: Json) -> Table:
 def by_size(shares: Mapping[str, float]) -> list[tuple[str, float]]:
     """Sorted by share, largest first."""
     return sorted(shares.items(), key=lambda item: -item[1])
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-
-
-def _column(table: Table, name: str, *, numeric: bool = False, widest: int | None = None) -> None:
-    justify: JustifyMethod = "right" if numeric else "left"
-    table.add_column(name, justify=justify, no_wrap=numeric, max_width=widest, overflow="fold")

@@ -6,16 +6,17 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from crammed.budget import Budget
+from crammed.evaluation.scores import table as scores
 from crammed.study.findings.laws import laws_of
 from crammed.study.findings.power import power
 from crammed.study.findings.scaling import analyse
 from crammed.study.findings.statistics import FEWEST, compare_arms, decidable, decidable_text
 from crammed.study.result import RATES, StudyResult, is_loss
+from crammed.terminal.table import Printed, add_column, new_table
 
 Json = Mapping[str, Any]
 
@@ -92,9 +93,7 @@ def interval_text(one: Json, measure: str = RATES[0]) -> str:
 
 def p_text(one: Json) -> str:
     """A p-value with three digits; empty without one."""
-    if one["p"] is None:
-        return ""
-    return "< 0.001" if one["p"] < 0.001 else f"{one['p']:.3f}"
+    return "" if one["p"] is None else scores.p_text(one["p"])
 
 
 def power_text(study: StudyResult, measure: str) -> str:
@@ -152,12 +151,12 @@ def equal_text(study: StudyResult) -> str:
     return f"equal {name}, which cost {least:.2f} to {most:.2f} times the baseline's FLOPs"
 
 
-def study_tables(study: StudyResult) -> list[Table | Text]:
+def study_tables(study: StudyResult) -> list[Printed]:
     """A table for each measure, the best arm first, and what it can and cannot show.
 
     For a study on several budgets, these for each budget, and then the laws.
     """
-    parts: list[Table | Text] = []
+    parts: list[Printed] = []
     for label, part in study.parts().items():
         if label:
             parts.append(Text(f"{label}: {Budget.parse(part.budget)}", style="bold"))
@@ -192,19 +191,13 @@ def _table(study: StudyResult, measure: str) -> Table:
     judged, second = decidable(study) is not False, measure == RATES[0]
     name = title_of(study, measure)
     title = "Held-out loss" if second else f"{name[:1].upper()}{name[1:]}"
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        title=title,
-        title_justify="left",
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("arm", overflow="fold")
+    table = new_table(title)
+    add_column(table, "arm")
     twins = {arm: twin for arm in study.arms if (twin := untrained_text(study, arm, measure))}
     means = ["15 % masked", "25 % masked"] if second else ["mean", *(["untrained"] * bool(twins))]
     found = ["95 % interval", "p"] if judged else []
     for name in ("seeds", *means, f"from {study.baseline}", *found):
-        table.add_column(name, justify="right", no_wrap=True)
+        add_column(table, name, numeric=True)
     if judged:
         table.add_column("")
     rates = RATES if second else (measure,)
