@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -150,8 +151,9 @@ def read_text(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterat
 
 
 def _read_markup(
-    clean: Callable[[str], str], file: File, options: ReadOptions, faults: Faults
+    clean: Callable[[str], str], file: File, options: ReadOptions, faults: Faults = STOP
 ) -> Iterator[str]:
+    """The text of a file of markup, as one document unless `documents` says otherwise."""
     with open_lines(file, plain=True) as stream:
         texts = list(divide(lines_of(stream, file), file, "file", faults))
     cleaned = "".join(map(clean, texts))
@@ -160,16 +162,6 @@ def _read_markup(
     else:
         numbered = lines_of(io.BytesIO(cleaned.encode()), file)
         yield from divide(numbered, file, options.documents, faults)
-
-
-def read_markdown(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """The text of a Markdown file, as one document unless `documents` says otherwise."""
-    return _read_markup(text_of_markdown, file, options, faults)
-
-
-def read_restructured(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """The text of a file in reStructuredText, likewise."""
-    return _read_markup(text_of_restructured, file, options, faults)
 
 
 def read_html(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
@@ -185,42 +177,27 @@ def read_warc(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterat
 # ---- records
 
 
-def read_json_lines(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """Documents of JSON objects, one per line or in an array."""
-    return texts_of(json_records(file, faults), options, faults)
+def _of_records(
+    records: Callable[[File, ReadOptions, Faults], Records],
+    columns: Callable[[File], Iterable[str]] = lambda _: (),
+) -> DocumentReader:
+    """A reader of the texts of records; `columns` names all columns of a table for messages."""
+
+    def read(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+        yield from texts_of(records(file, options, faults), options, faults, columns(file))
+
+    return read
 
 
 def lacks_field(file: File, key: str) -> NoField | None:
     """What is wrong if the first object of a JSON file has no such field."""
     try:
-        next(read_json_lines(file, ReadOptions(text_field=key)), None)
+        next(texts_of(json_records(file), ReadOptions(text_field=key), STOP), None)
     except NoField as error:
         return error
     except (InputError, OSError):
         pass  # reading it will report what is wrong
     return None
-
-
-def read_csv(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """Documents of a table with cells that may be quoted, separated by commas or the like."""
-    return texts_of(csv_records(file, faults, options.text_field), options, faults)
-
-
-def read_tsv(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """Documents of a tab-separated table, with quoted cells or without."""
-    return texts_of(tabbed_records(file, faults, options.text_field), options, faults)
-
-
-def read_parquet(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """Documents of a Parquet file."""
-    records = parquet_records(file, options.fields)
-    yield from texts_of(records, options, faults, parquet_columns(file))
-
-
-def read_arrow(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """Documents of an Arrow file."""
-    records = arrow_records(file, options.fields)
-    yield from texts_of(records, options, faults, arrow_columns(file))
 
 
 def texts_of(
@@ -240,17 +217,10 @@ def texts_of(
 # ---- archives
 
 
-def read_zip(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """Documents of the files of known formats in a zip archive."""
-    return _read_members(file, ".zip", options, faults)
-
-
-def read_tar(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """Documents of the files of known formats in a tar archive."""
-    return _read_members(file, ".tar", options, faults)
-
-
-def _read_members(file: File, archive: str, options: ReadOptions, faults: Faults) -> Iterator[str]:
+def _read_members(
+    archive: str, file: File, options: ReadOptions, faults: Faults = STOP
+) -> Iterator[str]:
+    """Documents of the files of known formats in an archive."""
     read, has_text = False, False
     lacking: NoField | None = None  # of the first JSON file without the field of text
     without_field = ""
@@ -349,7 +319,7 @@ def cut_into_blocks(
     if plain:
         if options.documents == "file":
             return None
-    elif READERS[format] is not read_json_lines or is_array(file):
+    elif format not in JSON or is_array(file):
         return None
     by_paragraph = plain and options.documents == "blank-line"
     return line_blocks(file, size, to_blank_line=by_paragraph, plain=plain, taps=taps)
@@ -367,21 +337,22 @@ def read_block(
 
 BINARY = (".parquet", ".arrow", ".zip", ".tar")
 WITHOUT_FIELDS = (".txt", ".md", ".rst", ".html", ".warc")
+JSON = (".jsonl", ".ndjson", ".json")
 READERS: dict[str, DocumentReader] = {
     ".txt": read_text,
-    ".md": read_markdown,
-    ".rst": read_restructured,
+    ".md": partial(_read_markup, text_of_markdown),
+    ".rst": partial(_read_markup, text_of_restructured),
     ".html": read_html,
     ".warc": read_warc,
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
-    ".json": read_json_lines,
-    ".csv": read_csv,
-    ".tsv": read_tsv,
-    ".parquet": read_parquet,
-    ".arrow": read_arrow,
-    ".zip": read_zip,
-    ".tar": read_tar,
+    **dict.fromkeys(JSON, _of_records(lambda file, _, faults: json_records(file, faults))),
+    ".csv": _of_records(lambda file, how, faults: csv_records(file, faults, how.text_field)),
+    ".tsv": _of_records(lambda file, how, faults: tabbed_records(file, faults, how.text_field)),
+    ".parquet": _of_records(
+        lambda file, how, _: parquet_records(file, how.fields), parquet_columns
+    ),
+    ".arrow": _of_records(lambda file, how, _: arrow_records(file, how.fields), arrow_columns),
+    ".zip": partial(_read_members, ".zip"),
+    ".tar": partial(_read_members, ".tar"),
 }
 _OTHER_SUFFIXES = {
     **dict.fromkeys((".text",), ".txt"),
