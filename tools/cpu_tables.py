@@ -10,10 +10,9 @@ from typing import Any
 
 import layout
 from crammed.quantity import quantity
-from crammed.study.findings.statistics import compare_arms
-from crammed.study.findings.table import difference_text, interval_text, mean_text
-from crammed.study.result import RATES, StudyResult
-from layout import found, row_of, rule, tabled
+from crammed.study.findings.table import interval_text, mean_text
+from crammed.study.result import RATES
+from layout import compared, difference_cell, found, row_of, rule, tabled
 
 FIFTH = "ours, a fifth of the time"
 JUDGES = ("heldout", "blimp", "glue")
@@ -26,13 +25,13 @@ def contest_table(names: list[str]) -> str:
     runs = _runs(names, "ten-minutes")
     peers = [run for run in runs if run["maker"] == "peer"]
     best = {rate: _best(peers, rate) for rate in RATES}
-    compared = {rate: _compared(runs, best[rate]) for rate in RATES}
+    against = {rate: _compared(runs, best[rate]) for rate in RATES}
     rows = []
-    for row in compared[RATES[0]].values():
+    for row in against[RATES[0]].values():
         of = [run for run in runs if run["name"] == row["arm"]]
-        losses = [mean_text(compared[rate][row["arm"]][rate]) for rate in RATES]
+        losses = [mean_text(against[rate][row["arm"]][rate]) for rate in RATES]
         cells = (row["arm"], _minutes(of[0]), *_size(of), str(len(of)), *losses)
-        rows.append(f"| {' | '.join(cells)} |")
+        rows.append(row_of(*cells))
     head = (
         "| contestant | minutes | layers x width | parameters | tokens | seeds "
         "| held-out loss at 15 % masking | at 25 % masking |"
@@ -51,9 +50,7 @@ def answer_table(names: list[str]) -> str:
         of = [run for run in runs if run["name"] == name]
         if (loss := _alone(runs, name, rate, best)) is None:
             continue
-        interval = interval_text(loss)
-        difference = difference_text(loss) + (f" ({interval})" if interval else "")
-        rows.append(row_of(name, _minutes(of[0]), mean_text(loss), difference))
+        rows.append(row_of(name, _minutes(of[0]), mean_text(loss), difference_cell(loss)))
     head = "| contestant | minutes | held-out loss | difference from the best peer, 95 % interval |"
     lines = [head, rule(head), *rows, ""]
     if (loss := _alone(runs, FIFTH, rate, best)) is not None:
@@ -76,7 +73,7 @@ def sweep_table(names: list[str]) -> str:
             quantity(run["train"]["tokens"]),
             *(f"{run['heldout'][rate]:.3f}" for rate in RATES),
         )
-        rows.append(f"| {' | '.join(cells)} |")
+        rows.append(row_of(*cells))
     head = (
         "| layers x width | learning rate | rows per update | updates | tokens "
         "| held-out loss at 15 % masking | at 25 % masking |"
@@ -98,7 +95,7 @@ def hour_table(names: list[str]) -> str:
         blimp = _average([r["blimp"]["suites"]["blimp"]["blimp"] for r in of if "blimp" in r])
         scores = [_average([_tasks(r)[t]["median"] for r in of if "glue" in r]) for t in tasks]
         cells = (name, _minutes(of[0]), *_size(of), str(len(of)), *losses, blimp, *scores)
-        rows.append(f"| {' | '.join(cells)} |")
+        rows.append(row_of(*cells))
     metrics = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE"}
     head = (
         "| contestant | minutes | layers x width | parameters | tokens | seeds "
@@ -130,7 +127,7 @@ def serving_table(names: list[str]) -> str:
             cells = [model, *size, str(threads)]
             cells += [f"{1000 * times[threads, length, 1]:.1f}" for length in lengths]
             cells += [f"{32 / times[threads, length, 32]:,.0f}" for length in lengths]
-            rows.append(f"| {' | '.join(cells)} |")
+            rows.append(row_of(*cells))
     one = [f"ms per sentence of {length} tokens" for length in lengths]
     many = [f"sentences/s of {length} tokens, 32 at a time" for length in lengths]
     head = f"| model | parameters | file | threads | {' | '.join([*one, *many])} |"
@@ -147,13 +144,8 @@ def _runs(names: list[str], contest: str) -> list[Run]:
 
 def _compared(runs: list[Run], base: str) -> dict[str, dict[str, Any]]:
     """A row for every contestant, best first, compared with the one named `base`."""
-    arms: dict[str, Any] = {}
-    for run in runs:
-        losses = {rate: run["heldout"][rate] for rate in RATES}
-        kept = {**losses, "tokens": run["train"]["tokens"], "seconds": run["seconds"]}
-        arms.setdefault(run["name"], {"words": [], "runs": {}})["runs"][str(run["seed"])] = kept
-    study = StudyResult.model_validate({"baseline": base, "arms": arms})
-    return {row["arm"]: row for row in compare_arms(study)}
+    kept = ((run["name"], run, run["train"]["tokens"], run["seconds"]) for run in runs)
+    return {row["arm"]: row for row in compared(kept, base)}
 
 
 def _against(runs: list[Run], rate: str, best: str) -> str:

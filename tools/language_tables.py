@@ -11,9 +11,9 @@ from typing import Any
 
 import layout
 from crammed.study.findings.statistics import compare_arms
-from crammed.study.findings.table import difference_text, interval_text, mean_text
+from crammed.study.findings.table import mean_text
 from crammed.study.result import StudyResult
-from layout import row_of, rule, wrapped
+from layout import difference_cell, row_of, rule, wrapped
 
 NAMES = {
     "ar": "Arabic",
@@ -50,11 +50,6 @@ def languages_table(words: list[str]) -> str:
         for number, arm in enumerate(compare_arms(study, (_MEASURE,))):
             kind, one = values["kinds"][arm["arm"]], arm[_MEASURE]
             seeds.add(arm["seeds"])
-            difference = ""
-            if one["difference"] is not None:
-                difference = difference_text(one, _MEASURE)
-                if interval := interval_text(one, _MEASURE):  # none with a single seed
-                    difference += f" ({interval})"
             rows.append(
                 row_of(
                     name if number == 0 else "",
@@ -64,7 +59,7 @@ def languages_table(words: list[str]) -> str:
                     f"{100 * kind['unknown']:.3f} %",
                     f"{kind['unigram_bits']:.3f}",
                     mean_text(one, _MEASURE),
-                    difference,
+                    difference_cell(one, _MEASURE),
                 )
             )
         spent += sum(run.seconds or 0.0 for arm in study.arms.values() for run in arm.runs.values())

@@ -183,7 +183,7 @@ def _row(run: dict[str, Any]) -> str:
         f"{s['heldout']['loss@0.15']:.3f} ({s['unigram_cross_entropy']:.3f})",
         "; ".join(_scores(run["scores"] or {"suites": {}})),
     )
-    return f"| {' | '.join(cells)} |"
+    return layout.row_of(*cells)
 
 
 def _scores(scores: dict[str, Any]) -> Iterator[str]:
@@ -213,27 +213,25 @@ def _score(name: str, entry: dict[str, Any]) -> str:
 def positions_table(names: list[str]) -> str:
     """Runs with rows of several lengths: held-out loss in each eighth of a row."""
     parts = [f"{number}/8" for number in range(1, 9)]
-    lines = [
-        f"| row length | tokens | held-out loss | {' | '.join(parts)} |",
-        "|---" * (3 + len(parts)) + "|",
-    ]
+    head = layout.row_of("row length", "tokens", "held-out loss", *parts)
+    lines = [head, layout.rule(head)]
     for file in sorted(file for name in names for file in (layout.RECORDS / name).glob("*.json")):
         run = read_json(file) or {}
         scores = run["scores"]["suites"]["heldout"]
         losses = [scores[RATES[0]], *scores[f"by_position@{RATES[0].partition('@')[2]}"]]
         shown = [f"{loss:.3f}" for loss in losses]
         cells = (f"{scores['length']:,}", quantity(run["summary"]["tokens"]), *shown)
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(layout.row_of(*cells))
     return "\n".join(lines) + "\n"
 
 
 def sizes_table(budgets: list[str]) -> str:
     """What the rules make of the default recipe at these budgets, on two devices."""
-    lines = [
+    head = (
         "| device | budget | layers x width | parameters | vocabulary | tokens | rows per update "
-        "| learning rate |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+        "| learning rate |"
+    )
+    lines = [head, layout.rule(head)]
     for device, speed in (
         ("two CPU cores", 2 * CORE),
         ("one H200", SHARE_OF_PEAK * (known_peak("NVIDIA H200") or 0.0)),
@@ -252,7 +250,7 @@ def sizes_table(budgets: list[str]) -> str:
                 f"{config.batch.rows:,}",
                 f"{config.optim.lr:.1e}",
             )
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(layout.row_of(*cells))
     return "\n".join(lines) + "\n"
 
 

@@ -22,7 +22,6 @@ from crammed.study.findings.statistics import (
 from crammed.study.findings.table import (
     difference_text,
     equal_text,
-    interval_text,
     judged_by,
     mean_text,
     measure_text,
@@ -33,7 +32,7 @@ from crammed.study.findings.table import (
 )
 from crammed.study.result import RATES, StudyResult, is_loss, read_result
 from crammed.study.spec.arms import read_study, study_names
-from layout import NOT_YET, row_of, rule, wrapped
+from layout import NOT_YET, difference_cell, row_of, rule, wrapped
 from study_figures import differences_figure
 
 ALONE = "document_loss@0.15"
@@ -200,16 +199,16 @@ def _alike(baseline: str, arms: int) -> str:
 def documents_table(names: list[str]) -> str:
     """The arms of a study on documents by themselves and on packed rows, at 15 % masking."""
     values = _study_of(names)
-    lines = [
+    head = (
         "| arm | seeds | documents by themselves | difference, 95 % interval | p | packed rows "
-        "| difference, 95 % interval | p |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+        "| difference, 95 % interval | p |"
+    )
+    lines = [head, rule(head)]
     for row in compare_arms(values, (ALONE, RATES[0])):
         cells = [row["arm"], str(row["seeds"])]
         for key in (ALONE, RATES[0]):
             cells += [mean_text(row[key], key), *_found(values, row[key])]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(row_of(*cells))
     return "\n".join([*lines, "", _below(values, ALONE)]) + "\n"
 
 
@@ -249,17 +248,17 @@ def _arms_table(values: StudyResult) -> str:
         *(_score_title(values, each) for each in scores),
         "tokens",
     ]
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    lines = [row_of(*titles), rule(row_of(*titles))]
     for row in compare_arms(values, [*measures, *scores]):
         if main not in row:
             cells = [row["arm"], "0", row.get("failed", "not run")]
-            lines.append(f"| {' | '.join(cells + [''] * (len(titles) - 3))} |")
+            lines.append(row_of(*cells, *[""] * (len(titles) - 3)))
             continue
         few, many = (mean_text(row[each], each) for each in measures)
         difference, p = _found(values, row[main])
         judged = [_score_text(values, row, each) for each in scores]
         cells = [row["arm"], str(row["seeds"]), few, many, difference, p, *judged]
-        lines.append(f"| {' | '.join([*cells, quantity(row['tokens'])])} |")
+        lines.append(row_of(*cells, quantity(row["tokens"])))
     return "\n".join([*lines, "", _below(values, main)]) + "\n"
 
 
@@ -280,10 +279,9 @@ def _score_text(study: StudyResult, row: dict[str, Any], measure: str) -> str:
 
 def _found(study: StudyResult, one: dict[str, Any]) -> tuple[str, str]:
     """A difference with its interval, and its p-value, if the budget can decide anything."""
-    difference, interval = difference_text(one), interval_text(one)
-    if decidable(study) is False or not interval:
-        return difference, ""
-    return f"{difference} ({interval})", p_text(one)
+    if decidable(study) is False:
+        return difference_text(one), ""
+    return difference_cell(one), p_text(one)
 
 
 def _below(study: StudyResult, measure: str) -> str:

@@ -24,10 +24,9 @@ from crammed.quantity import quantity
 from crammed.rules.choosing import choose, shape_of
 from crammed.rules.recipe import ask
 from crammed.rules.sizing import expected_tokens, flops_per_token
-from crammed.study.findings.statistics import compare_arms
-from crammed.study.findings.table import difference_text, interval_text, mean_text
-from crammed.study.result import RATES, StudyResult
-from layout import row_of, rule, tabled, wrapped
+from crammed.study.findings.table import mean_text
+from crammed.study.result import RATES
+from layout import compared, difference_cell, row_of, rule, tabled, wrapped
 
 DEFAULT = "default"
 """The variant that is the default recipe, except for its size."""
@@ -312,21 +311,15 @@ def _best_bold(means: dict[Shape, dict[str, float]], shape: Shape, epochs: str) 
 
 def _compared(runs: list[Run]) -> list[str]:
     """The variants of a cell as cells of a table, the default first."""
-    arms: dict[str, Any] = {DEFAULT: {"words": [], "runs": {}}}
-    for run in runs:
-        measured = {rate: run["heldout"][rate] for rate in RATES}
-        kept = {**measured, "tokens": run["tokens"], "seconds": run["charged_seconds"]}
-        arms.setdefault(run["variant"], {"words": [], "runs": {}})["runs"][str(run["seed"])] = kept
-    rows = compare_arms(StudyResult.model_validate({"baseline": DEFAULT, "arms": arms}))
+    kept = ((run["variant"], run, run["tokens"], run["charged_seconds"]) for run in runs)
     lines = []
-    for row in sorted(rows, key=lambda row: row["arm"] != DEFAULT):
+    for row in sorted(compared(kept, DEFAULT), key=lambda row: row["arm"] != DEFAULT):
         if RATES[0] not in row:
             lines.append(f"{row['arm']} | 0 | not run | not run | ")
             continue
         means = [mean_text(row[rate]) for rate in RATES]
-        found, interval = difference_text(row[RATES[0]]), interval_text(row[RATES[0]])
-        difference = f"{found} ({interval})" if interval else found
-        lines.append(" | ".join([row["arm"], str(row["seeds"]), *means, difference]))
+        cells = [row["arm"], str(row["seeds"]), *means, difference_cell(row[RATES[0]])]
+        lines.append(" | ".join(cells))
     return lines
 
 
