@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.rules.sizing import with_values
 from crammed.training.plan import refuse_too_little
+from support.study import write_study
 from support.text import MODEL, tiny
 
 WORK = (
@@ -34,9 +34,7 @@ Call = Callable[[Budget], None]
 def calls(tmp_path: Path, corpus: Corpus, text_file: Path) -> dict[str, Call]:
     """Commands, by what they are."""
     data, out = [str(text_file)], tmp_path / "out"
-    study = tmp_path / "study.yaml"
-    arms: dict[str, list[str]] = {"plain": [], "high": ["masking.rate=0.5"]}
-    study.write_text(json.dumps({"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms}))
+    study = write_study(tmp_path, {"plain": [], "high": ["masking.rate=0.5"]})
     return {
         "run text": lambda budget: training.run([*TINY], budget, data, out=out),
         "run corpus": lambda budget: training.run([*MODEL], budget, corpus=corpus.path, out=out),
@@ -45,10 +43,10 @@ def calls(tmp_path: Path, corpus: Corpus, text_file: Path) -> dict[str, Call]:
         "plan corpus": lambda budget: planning.plan(None, corpus.path, budget),
         "plan card": lambda budget: planning.plan([*TINY], None, budget, device="RTX 4090"),
         "study text": lambda budget: studies.study(
-            str(study), [*TINY], budget=budget, out=out, data=data
+            study, [*TINY], budget=budget, out=out, data=data
         ),
         "study corpus": lambda budget: studies.study(
-            str(study), corpus=corpus.path, budget=budget, out=out
+            study, corpus=corpus.path, budget=budget, out=out
         ),
     }
 

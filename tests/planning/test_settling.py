@@ -31,7 +31,7 @@ from crammed.runs.resuming import as_begun, default_out
 from crammed.study.result import Run
 from crammed.terminal.progress import SILENT, Progress
 from support.settled import settled
-from support.study import run_of
+from support.study import run_of, write_study
 from support.text import documents, write_jsonl
 
 SLOW, FAST = 1e7, 1e10
@@ -392,10 +392,7 @@ def study(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Ca
     """Runs a study of two recipes that follow the budget; its arms are not trained."""
     (tmp_path / "mine.yaml").write_text("extends: crammed\nmasking: {rate: 0.4}\n")
     arms = {"plain": [], "high": ["masking.rate=0.5"], "mine": [str(tmp_path / "mine.yaml")]}
-    file = tmp_path / "s.yaml"
-    file.write_text(
-        json.dumps({"base": ["crammed", *OF_CORPUS], "baseline": "plain", "arms": arms})
-    )
+    file = write_study(tmp_path, arms, ["crammed", *OF_CORPUS])
 
     def train(run: Any, command: list[str], *_: Any) -> Run:
         words = [word for word in command if "=" in word]
@@ -405,7 +402,7 @@ def study(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Ca
     monkeypatch.setattr("crammed.study.running.runner._train", train)
 
     def study_it() -> Any:
-        studies.study(str(file), None, corpus.path, BUDGET, 2, tmp_path / "out", 1, True)
+        studies.study(file, None, corpus.path, BUDGET, 2, tmp_path / "out", 1, True)
         return json.loads((tmp_path / "out" / "study.json").read_text())
 
     return study_it

@@ -21,7 +21,7 @@ from crammed.runs.resuming import as_begun, asked_in, default_out
 from crammed.study.result import Run
 from crammed.study.running.folder import Left
 from support.settled import settled
-from support.study import run_of
+from support.study import run_of, write_study
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
@@ -212,8 +212,7 @@ def test_a_study_goes_on_and_begins_no_run_with_a_recipe_that_has_changed(
     tmp_path: Path, corpus: Corpus, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arms = {"plain": [], "higher": ["masking.rate=0.5"]}
-    file, trained = tmp_path / "s.yaml", list[str]()
-    file.write_text(json.dumps({"base": [str(recipe), *MODEL], "baseline": "plain", "arms": arms}))
+    file, trained = write_study(tmp_path, arms, [str(recipe), *MODEL]), list[str]()
 
     def train(run: Left, command: list[str], place: Any, keep: Any) -> Run:
         recipe, *overrides = command[3:-8]
@@ -224,7 +223,7 @@ def test_a_study_goes_on_and_begins_no_run_with_a_recipe_that_has_changed(
         return run_of()
 
     def study(seeds: int, *words: str) -> Any:
-        studies.study(str(file), [*words], corpus.path, BUDGET, seeds, tmp_path / "out", 1, True)
+        studies.study(file, [*words], corpus.path, BUDGET, seeds, tmp_path / "out", 1, True)
         return json.loads((tmp_path / "out" / "study.json").read_text())["arms"]
 
     monkeypatch.setattr("crammed.study.running.runner._train", train)

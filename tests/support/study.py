@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from crammed.study.running.folder import Left
 from crammed.study.running.runner import _command
 from crammed.study.spec.arms import Study
 from crammed.study.spec.corpora import Corpora
+from support.text import MODEL
 
 LOSSES = {"loss@0.15": 4.0, "loss@0.25": 5.0}
 SUMMARY = {
@@ -28,6 +31,16 @@ SUMMARY = {
     "export": {"format": "custom", "reasons": [], "logit_difference": None},
 }
 """The summary of a run."""
+
+
+def write_study(
+    folder: Path, arms: Any, base: Sequence[str] = ("crammed", *MODEL), **values: Any
+) -> str:
+    """Write the file of a study whose baseline is the arm plain; returns its path."""
+    file = folder / "s.yaml"
+    made = {"base": base, "baseline": "plain", "arms": arms, **values}
+    file.write_text(json.dumps(made))  # JSON is YAML
+    return str(file)
 
 
 def run_of(loss: float = 4.0, **more: Any) -> Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.errors import InputError
 from crammed.study.running.judges import judges_of
-from support.text import MODEL
+from support.study import write_study
 
 BUDGET = Budget.parse("6updates")
 
@@ -48,14 +47,13 @@ def test_a_task_without_data_is_refused(glue: Path) -> None:
 
 def declared(tmp_path: Path, judges: str | None = None, **typed: Any) -> list[tuple[Any, ...]]:
     """Suites, data and tasks that a study asks for whose file names judges and their data."""
-    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
-    file = tmp_path / "studies" / "s.yaml"
-    file.parent.mkdir(exist_ok=True)
-    (file.parent / "own.yaml").write_text("epochs: 2\n")
+    folder = tmp_path / "studies"
+    folder.mkdir(exist_ok=True)
+    (folder / "own.yaml").write_text("epochs: 2\n")
     judging = ["blimp", "glue.cola@own.yaml"]
     own = {"judges": judging, "blimp": "../blimp.jsonl", "glue": "../glue"}
-    file.write_text(json.dumps({**values, **own}))
-    found = studies._judges(str(file), judges, typed.get("blimp"), typed.get("glue"))
+    file = write_study(folder, {"plain": [], "b": []}, **own)
+    found = studies._judges(file, judges, typed.get("blimp"), typed.get("glue"))
     assert all(each.by in ("", "@own") for each in found)
     return [(each.suite, each.data.resolve(), each.tasks) for each in found]
 
@@ -76,10 +74,8 @@ def test_a_file_declares_judges_and_what_is_typed_wins(
 def test_judges_of_a_file_are_checked_before_anything_is_prepared(
     tmp_path: Path, text_file: Path, glue: Path
 ) -> None:
-    file = tmp_path / "s.yaml"
-    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": {"plain": [], "b": []}}
-    file.write_text(json.dumps({**values, "judges": ["glue.mrpc"], "glue": "glue"}))
+    file = write_study(tmp_path, {"plain": [], "b": []}, judges=["glue.mrpc"], glue="glue")
     texts, out = [str(text_file)], tmp_path / "out"
     with pytest.raises(InputError, match="has no task mrpc: it has cola, rte"):
-        studies.study(str(file), budget=BUDGET, data=texts, out=out)
+        studies.study(file, budget=BUDGET, data=texts, out=out)
     assert not out.exists()

@@ -26,9 +26,11 @@ from crammed.study.spec.arms import Study, load_study, read_study, with_words
 from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT
 from support.command import crammed
+from support.study import write_study
 from support.text import documents, write_jsonl
 
 BUDGET = Budget.parse("6updates")
+BASE = ["crammed", *TINY]
 OWN: dict[str, list[str]] = {
     "plain": [],
     "faster": ["optim.lr=2e-3"],
@@ -44,7 +46,7 @@ OWN: dict[str, list[str]] = {
 def test_a_corpus_that_is_older_than_a_setting_goes_on_with_its_default(
     tmp_path: Path, texts: list[str]
 ) -> None:
-    planned = PlannedCorpora(read_study(write(tmp_path, OWN)), texts, BUDGET)
+    planned = PlannedCorpora(read_study(write_study(tmp_path, OWN, BASE)), texts, BUDGET)
     manifest = settings_json(planned.base.data, planned.base.tokenizer)
     del manifest["data"]["format"], manifest["data"]["sep"], manifest["data"]["clean"]["repeated"]
     manifest["data"]["documents"] = "blank-line"
@@ -65,13 +67,6 @@ def texts(tmp_path: Path) -> list[str]:
         str(write_jsonl(tmp_path / "first.jsonl", first)),
         str(write_jsonl(tmp_path / "second.jsonl", [*second, *first[:200]])),
     ]
-
-
-def write(tmp_path: Path, arms: Any, base: Any = TINY) -> str:
-    file = tmp_path / "s.yaml"
-    values = {"base": ["crammed", *base], "baseline": "plain", "arms": arms}
-    file.write_text(json.dumps(values))
-    return str(file)
 
 
 def no_choice(asked: Asked, rows: float) -> TokenizerConfig:
@@ -99,7 +94,7 @@ def made(name: str, texts: list[str], out: Path, choose: Any = no_choice) -> tup
 def test_text_that_cannot_be_read_is_found_before_anything_starts(
     tmp_path: Path, texts: list[str], own: str, message: str, dry_run: bool
 ) -> None:
-    name, out = write(tmp_path, {"plain": [], "x": [own]}), tmp_path / "out"
+    name, out = write_study(tmp_path, {"plain": [], "x": [own]}, BASE), tmp_path / "out"
     with pytest.raises(InputError, match=message):
         studies.study(name, data=texts, budget=BUDGET, out=out, jobs=1, dry_run=dry_run)
     assert not out.exists()
@@ -113,7 +108,7 @@ def test_longer_rows_leave_the_tokens_of_an_update(tmp_path: Path, texts: list[s
         "half": [*longer, "batch.rows*=0.5"],
         "own": [*longer, "batch.rows=5"],
     }
-    name = write(tmp_path, arms, [*TINY, "batch.rows=12", "data.row_length=32"])
+    name = write_study(tmp_path, arms, [*BASE, "batch.rows=12", "data.row_length=32"])
     study = load_study(name, PlannedCorpora(read_study(name), texts, BUDGET), BUDGET)
     rows = {
         arm: next(word for word in reversed(study.words(arm)) if word.startswith("batch.rows="))
@@ -130,7 +125,7 @@ def test_longer_rows_leave_the_tokens_of_an_update(tmp_path: Path, texts: list[s
 def test_arms_share_corpora_and_held_out_documents(
     tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, out, cleaned = write(tmp_path, OWN), tmp_path / "out", list[str]()
+    name, out, cleaned = write_study(tmp_path, OWN, BASE), tmp_path / "out", list[str]()
     real = reading_job.read
 
     def noting(job: reading_job.ReadJob) -> reading_job.Reading:
@@ -163,18 +158,18 @@ def test_corpora_that_are_there_are_not_prepared_again(
     tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arms = {"plain": [], "small": OWN["small"]}
-    name, out = write(tmp_path, arms), tmp_path / "out"
+    name, out = write_study(tmp_path, arms, BASE), tmp_path / "out"
     _, first = made(name, texts, out)
     monkeypatch.setattr(preparing, "prepare", lambda *_, **__: pytest.fail("prepared"))
     _, again = made(name, texts, out)
     assert [each.sha256 for each in again.all] == [each.sha256 for each in first.all]
     with pytest.raises(InputError, match=r"another study \(data.row_length: 32 there, 16 here\)"):
-        made(write(tmp_path, arms, [*TINY, "data.row_length=16"]), texts, out)
+        made(write_study(tmp_path, arms, [*BASE, "data.row_length=16"]), texts, out)
     with Path(texts[0]).open("a") as file:
         file.write(json.dumps({"text": "One more."}) + "\n")
     Path(texts[1]).unlink()  # which says nothing about the other
     with pytest.raises(InputError, match=r"first.jsonl changed since .* was prepared"):
-        made(write(tmp_path, arms), texts, out)
+        made(write_study(tmp_path, arms, BASE), texts, out)
 
 
 def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
@@ -192,11 +187,13 @@ def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
         "small": ["tokenizer.vocab_size=200"],
         "same": ["tokenizer.vocab_size=220", "optim.weight_decay=0.5"],
     }
-    study, corpora = made(write(tmp_path, arms, base), texts, tmp_path / "out", choose)
+    study, corpora = made(
+        write_study(tmp_path, arms, ["crammed", *base]), texts, tmp_path / "out", choose
+    )
     assert len(asked) == 1
     assert corpora.base.manifest["tokenizer"]["vocab_size"] == 220
     assert corpora.of(study.words("same")) is corpora.base
-    made(write(tmp_path, arms, base), texts, tmp_path / "out", choose)
+    made(write_study(tmp_path, arms, ["crammed", *base]), texts, tmp_path / "out", choose)
     assert len(asked) == 1
 
 
@@ -213,7 +210,7 @@ def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
 def test_wrong_arms_are_refused_before_anything_is_prepared(
     tmp_path: Path, texts: list[str], own: str, message: str
 ) -> None:
-    name = write(tmp_path, {"plain": [], "x": [own]})
+    name = write_study(tmp_path, {"plain": [], "x": [own]}, BASE)
     with pytest.raises(InputError, match=message):
         made(name, texts, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -222,7 +219,10 @@ def test_wrong_arms_are_refused_before_anything_is_prepared(
 def test_a_baseline_is_held_against_its_own_unigram_model(
     tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, out = Path(write(tmp_path, {"plain": OWN["small"], "other": []})), tmp_path / "out"
+    file, out = (
+        Path(write_study(tmp_path, {"plain": OWN["small"], "other": []}, BASE)),
+        tmp_path / "out",
+    )
     study, corpora = made(str(file), texts, out)
     own, base = (
         each.manifest["heldout"]["unigram_cross_entropy"]
@@ -235,7 +235,7 @@ def test_a_baseline_is_held_against_its_own_unigram_model(
 
 def test_a_study_of_vocabularies_from_text(tmp_path: Path, texts: list[str]) -> None:
     """From the words that are typed to the losses in bits per character."""
-    name = write(tmp_path, {"plain": [], "small": OWN["small"]})
+    name = write_study(tmp_path, {"plain": [], "small": OWN["small"]}, BASE)
     words = ["--data", *texts, "--budget", "4updates", "--seeds", "1", "--json"]
     done = crammed("study", name, *words, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr

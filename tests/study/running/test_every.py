@@ -24,6 +24,7 @@ from crammed.study.running.request import Request
 from crammed.study.running.timing import Timing
 from crammed.study.spec.arms import read_study, study_names, with_words
 from crammed.terminal.progress import SILENT, Progress
+from support.study import write_study
 from support.text import MODEL, write_jsonl
 
 MINUTE = Budget.parse("60s")
@@ -184,12 +185,9 @@ def test_each_size_and_optimizer_is_measured_once(
         "muon": ["optim.name=muon"],
         "more": ["batch.rows=4"],
     }
-    file = tmp_path / "sizes.yaml"
-    file.write_text(
-        json.dumps({"base": ["crammed-2022", *MODEL], "baseline": "plain", "arms": arms})
-    )
+    file = write_study(tmp_path, arms, ["crammed-2022", *MODEL])
     options = {"words": [], "corpus": corpus.path, "data": None, "dry_run": True}
-    every(tmp_path, Budget.parse("1e10flop"), str(file), **options)
+    every(tmp_path, Budget.parse("1e10flop"), file, **options)
     assert len(device) == len(set(device)) == 3
 
 

@@ -24,21 +24,16 @@ from crammed.study.running.runner import run_study
 from crammed.study.spec.arms import Study, load_study
 from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT
-from support.study import run_of
-from support.text import MODEL, documents
+from support.study import run_of, write_study
+from support.text import documents
 
 BUDGET = Budget.parse("6updates")
 ARMS: dict[str, list[str]] = {"plain": [], "muon": ["optim.weight_decay=0.5"]}
 MORE = {**ARMS, "small": ["model.layers=1"]}
 
 
-def write(path: Path, arms: dict[str, list[str]]) -> Path:
-    path.write_text(json.dumps({"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms}))
-    return path
-
-
 def study(tmp_path: Path, corpus: Corpus, arms: Any = ARMS, budget: Budget = BUDGET) -> Study:
-    return load_study(str(write(tmp_path / "s.yaml", arms)), corpus, budget)
+    return load_study(write_study(tmp_path, arms), corpus, budget)
 
 
 @pytest.fixture
@@ -180,9 +175,9 @@ def test_reasons_of_failures_are_below_the_table(
         return Run(failed=reason) if run.arm == "muon" else run_of()
 
     monkeypatch.setattr("crammed.study.running.runner._train", train)
-    file = write(tmp_path / "s.yaml", ARMS)
+    file = write_study(tmp_path, ARMS)
     with pytest.raises(TaskFailed, match="runs failed: muon, seed 0; muon, seed 1; the reasons"):
-        studies.study(str(file), None, corpus.path, BUDGET, 2, tmp_path / "out", 1, False)
+        studies.study(file, None, corpus.path, BUDGET, 2, tmp_path / "out", 1, False)
     table, _, below = capsys.readouterr().out.partition("\n\nmuon, seed 0 failed: ")
     page = f"page  {tmp_path / 'out' / 'report.html'}"
     assert below.splitlines() == [reason, f"muon, seed 1 failed: {reason}", page]
@@ -196,8 +191,8 @@ def test_a_study_ends_with_its_page(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr("crammed.study.running.runner._train", lambda *_: run_of())
-    file = write(tmp_path / "s.yaml", ARMS)
-    studies.study(str(file), None, corpus.path, BUDGET, 1, tmp_path / "o ut", 1, False)
+    file = write_study(tmp_path, ARMS)
+    studies.study(file, None, corpus.path, BUDGET, 1, tmp_path / "o ut", 1, False)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"page  {tmp_path}/o ut/report.html"
     assert "<h1>o ut</h1>" in (tmp_path / "o ut" / "report.html").read_text("utf-8")

@@ -34,17 +34,12 @@ from crammed.study.running.timing import Finished
 from crammed.study.spec.arms import load_study
 from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE
-from support.study import SUMMARY, run_of
+from support.study import SUMMARY, run_of, write_study
 from support.text import MODEL, FakeClock
 
 BUDGET = Budget.parse("6updates")
+SLOW: dict[str, list[str]] = {"plain": [], "slow": ["optim.lr=1e-4"]}
 JUDGES = (Judge("blimp", Path("pairs.jsonl")),)
-
-
-def write(tmp_path: Path, arms: Any, base: Sequence[str] = MODEL) -> str:
-    file = tmp_path / "s.yaml"
-    file.write_text(json.dumps({"base": ["crammed", *base], "baseline": "plain", "arms": arms}))
-    return str(file)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +56,7 @@ def test_an_arm_that_cannot_be_trained_is_refused_before_anything_starts(
     tmp_path: Path, corpus: Corpus, own: str, budget: str, message: str
 ) -> None:
     parsed = Budget.parse(budget)
-    study = load_study(write(tmp_path, {"plain": [], "x": [own]}), corpus, parsed)
+    study = load_study(write_study(tmp_path, {"plain": [], "x": [own]}), corpus, parsed)
     with pytest.raises(InputError, match=message):
         run_study(study, corpus, parsed, 1, tmp_path / "out", 1, SILENT)
     assert not (tmp_path / "out").exists()
@@ -110,7 +105,7 @@ def test_a_failure_is_said_while_the_others_train(
 
     use(monkeypatch, ends)
     arms = {"muon": ["optim.weight_decay=0.5"], "plain": []}
-    study = load_study(write(tmp_path, arms), corpus, BUDGET)
+    study = load_study(write_study(tmp_path, arms), corpus, BUDGET)
     result = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 2, Progress(said))
     lines = said.getvalue().splitlines()
     assert "muon, seed 0  failed: no memory  (0 of 1 run, 1 failed)" in lines
@@ -136,7 +131,7 @@ def test_a_call_with_nothing_to_do_does_nothing(
 ) -> None:
     """Not even look at the device, measure it, or read the corpus."""
     open_ = [word for word in MODEL if not word.startswith(("model.", "optim.lr"))]
-    name, out = write(tmp_path, {"plain": [], "slow": ["optim.lr=1e-4"]}, open_), tmp_path / "out"
+    name, out = write_study(tmp_path, SLOW, ["crammed", *open_]), tmp_path / "out"
     small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32", "batch.rows=8"]
     measured: list[str] = []
 
@@ -183,7 +178,7 @@ def test_a_run_that_finished_as_its_study_was_killed_counts(
         return Ended(0, "", "")
 
     use(monkeypatch, ends)
-    study = load_study(write(tmp_path, {"plain": [], "slow": ["optim.lr=1e-4"]}), corpus, BUDGET)
+    study = load_study(write_study(tmp_path, SLOW), corpus, BUDGET)
     first = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
     kept = json.loads((tmp_path / "out" / "study.json").read_text())
     del kept["arms"]["slow"]["runs"]["0"]
@@ -244,7 +239,7 @@ def test_arms_of_another_call_are_not_counted(
     use(monkeypatch, lambda _: Ended(0, "", ""))
     decay, rate = ["optim.weight_decay=0.5"], ["optim.lr=1e-4"]
     arms: dict[str, list[str]] = {"plain": [], "muon": decay, "slow": rate}
-    study = load_study(write(tmp_path, arms), corpus, BUDGET)
+    study = load_study(write_study(tmp_path, arms), corpus, BUDGET)
     run_study(study, corpus, BUDGET, 2, tmp_path / "out", 1, SILENT)
     boards: list[Board] = []
     make = Board.of
@@ -255,7 +250,7 @@ def test_arms_of_another_call_are_not_counted(
 
     monkeypatch.setattr(Board, "of", board)
     del arms["slow"]
-    fewer = load_study(write(tmp_path, arms), corpus, BUDGET)
+    fewer = load_study(write_study(tmp_path, arms), corpus, BUDGET)
     said = io.StringIO()
     run_study(fewer, corpus, BUDGET, 3, tmp_path / "out", 1, Progress(said))
     assert boards[0].finished == {"plain": 3, "muon": 3}

@@ -20,11 +20,11 @@ from crammed.study.running import runner
 from crammed.study.running.judges import Judge, judges_of, scores_of, unscored
 from crammed.study.running.places import Ended
 from crammed.study.running.runner import run_study
-from crammed.study.spec.arms import Study, load_study
+from crammed.study.spec.arms import load_study
 from crammed.terminal.progress import SILENT, Progress
 from support.command import crammed
 from support.evaluation import make_model
-from support.study import SUMMARY
+from support.study import SUMMARY, write_study
 from support.tasks import PAIR, write_task
 from support.text import MODEL
 
@@ -96,12 +96,8 @@ def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[s
     """Runs a study of two arms with these judges; returns the entry of one run."""
 
     def run(*judges: Judge, seeds: int = 1, progress: Progress = SILENT) -> dict[str, Any]:
-        file = tmp_path / "s.yaml"
         arms = {"plain": [], "muon": ["optim.weight_decay=0.5"]}
-        file.write_text(
-            json.dumps({"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms})
-        )
-        study: Study = load_study(str(file), corpus, BUDGET)
+        study = load_study(write_study(tmp_path, arms), corpus, BUDGET)
         out = tmp_path / "out"
         result = run_study(study, corpus, BUDGET, seeds, out, 1, progress, judges=judges)
         assert result == read_result(out)
@@ -220,10 +216,9 @@ def test_damaged_scores_are_those_of_their_run_alone(tmp_path: Path, text: str) 
 def test_a_study_is_judged_by_the_evaluation(
     tmp_path: Path, corpus: Corpus, blimp: Path, glue: Path
 ) -> None:
-    file = tmp_path / "s.yaml"
     base = ["crammed", *MODEL, "finetune.seeds=1", "finetune.epochs=1"]
-    values = {"base": base, "baseline": "plain", "arms": {"plain": [], "wide": ["batch.rows=4"]}}
-    file.write_text(json.dumps({**values, "judges": ["blimp", "glue.cola"]}))
+    arms = {"plain": [], "wide": ["batch.rows=4"]}
+    file = write_study(tmp_path, arms, base, judges=["blimp", "glue.cola"])
     words = ["--corpus", str(corpus.path), "--budget", "2updates", "--seeds", "1"]
     words += ["--out", "out", "--blimp", str(blimp), "--glue", str(glue), "--json"]
     done = crammed("study", file, *words, cwd=tmp_path)

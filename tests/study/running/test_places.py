@@ -23,7 +23,7 @@ from crammed.study.running.runner import run_study
 from crammed.study.spec.arms import load_study
 from crammed.terminal.progress import SILENT
 from support.command import PATIENCE, crammed, prepared, started, wait_for
-from support.text import MODEL
+from support.study import write_study
 
 ENDLESS = """
 import os, pathlib, sys, time
@@ -77,7 +77,7 @@ def test_a_missing_ray_is_said_before_anything_is_made(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    study = load_study(str(write(tmp_path)), corpus, BUDGET)
+    study = load_study(write_study(tmp_path, ARMS), corpus, BUDGET)
     message = r"--ray needs ray: pip install 'crammed\[ray\]', or leave --ray out"
     with pytest.raises(InputError, match=message):
         run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT, cluster="10.0.0.5:6379")
@@ -85,15 +85,7 @@ def test_a_missing_ray_is_said_before_anything_is_made(
 
 
 BUDGET = Budget.parse("4updates")
-
-
-def write(tmp_path: Path) -> Path:
-    """A study of two arms."""
-    base = ["crammed", *MODEL]
-    arms = {"plain": [], "wide": ["batch.rows=4"]}
-    file = tmp_path / "s.yaml"
-    file.write_text(json.dumps({"base": base, "baseline": "plain", "arms": arms}))
-    return file
+ARMS: dict[str, list[str]] = {"plain": [], "wide": ["batch.rows=4"]}
 
 
 @pytest.fixture
@@ -162,7 +154,14 @@ Processes._run = lambda self, words, env: start(self, {prepared(HANGS)!r} + word
 def test_runs_end_with_a_study_that_is_killed_and_the_same_command_goes_on(
     tmp_path: Path, corpus: Corpus
 ) -> None:
-    words = ["study", str(write(tmp_path)), "--corpus", str(corpus.path), "--budget", "4updates"]
+    words = [
+        "study",
+        write_study(tmp_path, ARMS),
+        "--corpus",
+        str(corpus.path),
+        "--budget",
+        "4updates",
+    ]
     words += ["--seeds", "1", "--out", "out", "--json"]
     run = tmp_path / "out" / "plain-0"
     with started(*prepared(STARTS_RUNS_THAT_HANG), *words, cwd=tmp_path) as study:
@@ -182,7 +181,7 @@ def test_runs_end_with_a_study_that_is_killed_and_the_same_command_goes_on(
 def test_a_study_on_a_cluster_gives_the_same_losses(
     tmp_path: Path, corpus: Corpus, cluster: Any
 ) -> None:
-    study = load_study(str(write(tmp_path)), corpus, BUDGET)
+    study = load_study(write_study(tmp_path, ARMS), corpus, BUDGET)
     address = cluster.address
     far = run_study(study, corpus, BUDGET, 2, tmp_path / "far", 4, SILENT, cluster=address)
     here = run_study(study, corpus, BUDGET, 2, tmp_path / "here", 4, SILENT)

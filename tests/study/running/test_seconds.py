@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from crammed.budget import Budget
 from crammed.config import RunConfig
@@ -24,10 +23,11 @@ from crammed.study.running.seconds import in_seconds
 from crammed.study.spec.arms import Study, load_study
 from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT
-from support.study import run_of
+from support.study import run_of, write_study
 from support.text import MODEL
 
 TEN = Budget.parse("10s")
+BASE = ["crammed", *MODEL, "optim.name=adamw", "batch.rows=8"]
 ARMS = {
     "plain": [],
     "muon": ["optim.name=muon"],
@@ -49,20 +49,13 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return machine
 
 
-def write(path: Path, arms: dict[str, list[str]], **values: Any) -> str:
-    base = ["crammed", *MODEL, "optim.name=adamw", "batch.rows=8"]
-    made = {"base": base, "baseline": "plain", "arms": arms, **values}
-    (path / "own.yaml").write_text(yaml.safe_dump(made))
-    return str(path / "own.yaml")
-
-
 def limits(study: Study) -> dict[str, float]:
     ends = {arm: [w for w in words if w.startswith("budget.")] for arm, words in study.arms.items()}
     return {arm: Budget.parse(end.partition("=")[2]).limit for arm, (end,) in ends.items()}
 
 
 def test_seconds_become_flops(tmp_path: Path, corpus: Corpus, timed: dict[str, Any]) -> None:
-    arms = load_study(write(tmp_path, ARMS, budgets={"x1": 1, "x2": 2}), corpus, TEN)
+    arms = load_study(write_study(tmp_path, ARMS, BASE, budgets={"x1": 1, "x2": 2}), corpus, TEN)
     study, paces = in_seconds(arms, Corpora(corpus), TEN, tmp_path / "out", 1, SILENT)
     found = limits(study)
     for arm in ("plain", "rate", "masks"):  # which update without products of their own
@@ -89,7 +82,10 @@ def test_a_study_goes_on_with_the_budgets_it_began_with(
         return run_of()
 
     monkeypatch.setattr(runner, "_train", train)
-    file, out = write(tmp_path, {arm: ARMS[arm] for arm in ("plain", "masks")}), tmp_path / "out"
+    file, out = (
+        write_study(tmp_path, {arm: ARMS[arm] for arm in ("plain", "masks")}, BASE),
+        tmp_path / "out",
+    )
     request = Request(file, [], corpus.path, [], TEN, 2, out, 1)
     first = run(request, SILENT)
     assert trained == 4 * ["1e+10flop"]
@@ -98,7 +94,7 @@ def test_a_study_goes_on_with_the_budgets_it_began_with(
     run(request, SILENT)
     assert not timed["times"]
     # A further arm is timed beside the baseline, which says that the machine is half as fast now.
-    write(tmp_path, {arm: ARMS[arm] for arm in ("plain", "masks", "muon")})
+    write_study(tmp_path, {arm: ARMS[arm] for arm in ("plain", "masks", "muon")}, BASE)
     again = run(Request(file, [], corpus.path, [], TEN, 2, out, 1), SILENT)
     assert {each for each, _ in timed["times"]} == {"adamw", "muon"}
     assert Budget.parse(trained[-1]).limit > 1e10
@@ -114,7 +110,7 @@ def test_other_budgets_and_studies_by_the_clock_stay_as_they_are(
 ) -> None:
     for budget, began in (("1e10flop", False), ("10s", True)):
         parsed, out = Budget.parse(budget), tmp_path / budget
-        arms = load_study(write(tmp_path, ARMS), corpus, parsed)
+        arms = load_study(write_study(tmp_path, ARMS, BASE), corpus, parsed)
         if began:
             write_json(out / "plain-0" / "config.json", {})
         assert in_seconds(arms, Corpora(corpus), parsed, out, 1, SILENT) == (arms, {})

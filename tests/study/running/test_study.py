@@ -28,30 +28,28 @@ from crammed.study.running.runner import run_study
 from crammed.study.spec.arms import Study, left_out, load_study
 from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE, crammed, popen, wait_for
-from support.study import commands
+from support.study import commands, write_study
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
 
 
-def write(path: Path, **values: Any) -> Path:
-    base = {"base": ["crammed", *MODEL], "baseline": "plain"}
+def write(folder: Path, **values: Any) -> str:
     arms = {"plain": [], "muon": ["optim.name=muon", "optim.lr=2e-3"]}
-    path.write_text(json.dumps({**base, "arms": arms, **values}))  # JSON is YAML
-    return path
+    return write_study(folder, **{"arms": arms, **values})
 
 
 def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None:
-    file = write(tmp_path / "s.yaml", base=["demo", "optim.lr=1e-3", "masking.z_loss=0.5"])
-    study = load_study(str(file), corpus, BUDGET)
+    file = write(tmp_path, base=["demo", "optim.lr=1e-3", "masking.z_loss=0.5"])
+    study = load_study(file, corpus, BUDGET)
     recipe, *plain = study.words("plain")
     assert recipe == "demo"
     assert {"optim.lr=0.001", "masking.z_loss=0.5", "model.layers=2", "batch.rows=16"} <= set(plain)
     muon = study.words("muon")
     assert {"optim.lr=2e-3", "masking.z_loss=0.5", "model.layers=2", "optim.name=muon"} <= set(muon)
     assert len({word.partition("=")[0] for word in muon}) == len(muon)
-    other = write(tmp_path / "o.yaml", base=["demo"], arms={"plain": [], "old": ["crammed-2022"]})
-    words = load_study(str(other), corpus, BUDGET).words("old")
+    other = write(tmp_path, base=["demo"], arms={"plain": [], "old": ["crammed-2022"]})
+    words = load_study(other, corpus, BUDGET).words("old")
     most = load_config("demo").budget.most_epochs
     assert words == ["crammed-2022", f"budget.most_epochs={most:g}"]  # so no arm trains longer
 
@@ -88,7 +86,7 @@ def test_a_wrong_study_is_refused(
     tmp_path: Path, corpus: Corpus, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        load_study(str(write(tmp_path / "s.yaml", **values)), corpus, BUDGET)
+        load_study(write(tmp_path, **values), corpus, BUDGET)
     with pytest.raises(InputError, match="cannot read study"):
         load_study(str(tmp_path / "none.yaml"), corpus, BUDGET)
 
@@ -103,7 +101,7 @@ def test_a_study_runs_every_arm_and_goes_on(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", popen)
-    study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
+    study = load_study(write(tmp_path), corpus, BUDGET)
     out = tmp_path / "study"
     result = run_study(study, corpus, BUDGET, 2, out, 2, SILENT)
     for name in ("plain", "muon"):
@@ -121,12 +119,12 @@ def test_a_study_runs_every_arm_and_goes_on(
 def test_values_of_the_corpus_are_no_values_of_an_arm(tmp_path: Path, corpus: Corpus) -> None:
     arms = {"plain": [], "long": ["data.cls=true"]}
     with pytest.raises(InputError, match=r"arm long: data\.cls=true is a property of the corpus"):
-        load_study(str(write(tmp_path / "s.yaml", arms=arms)), corpus, BUDGET)
+        load_study(write(tmp_path, arms=arms), corpus, BUDGET)
 
 
 def test_threads_that_are_asked_for_are_those_of_every_run(tmp_path: Path, corpus: Corpus) -> None:
-    file = write(tmp_path / "s.yaml", base=["crammed", *MODEL, "compute.threads=3"])
-    study = load_study(str(file), corpus, BUDGET)
+    file = write(tmp_path, base=["crammed", *MODEL, "compute.threads=3"])
+    study = load_study(file, corpus, BUDGET)
     for command in commands(study, corpus, BUDGET, tmp_path).values():
         assert [word for word in command if "threads=" in word] == ["compute.threads=3"]
 
@@ -137,7 +135,7 @@ def test_runs_share_the_threads_that_the_environment_allows(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(workers, "_GROUPS", tmp_path / "cgroup")  # which allows a container less
     monkeypatch.setattr(workers, "_OWN_GROUPS", tmp_path / "self")
-    study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
+    study = load_study(write(tmp_path), corpus, BUDGET)
     for asked, threads in (("4", 2), ("1", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
         command = commands(study, corpus, BUDGET, tmp_path, 2)["plain"]
@@ -172,7 +170,7 @@ def test_a_study_that_is_stopped_begins_no_more_runs(
 
     monkeypatch.setattr("crammed.study.running.runner._train", train)
     monkeypatch.setattr("crammed.study.running.runner.ThreadPoolExecutor", Pool)
-    study = load_study(str(write(tmp_path / "s.yaml")), corpus, BUDGET)
+    study = load_study(write(tmp_path), corpus, BUDGET)
     with pytest.raises(Stopped):
         run_study(study, corpus, BUDGET, 20, tmp_path / "out", 1, Impatient(None))
     assert len(begun) <= 2
@@ -213,7 +211,7 @@ def test_arms_take_of_the_base_what_suits_them(corpus: Corpus, tmp_path: Path) -
         "sgd": ["optim.name=sgd"],
     }
     base = ["crammed", "model.layers=4", "model.width=192"]
-    study = load_study(str(write(tmp_path / "s.yaml", base=base, arms=arms)), corpus, BUDGET)
+    study = load_study(write(tmp_path, base=base, arms=arms), corpus, BUDGET)
     words = {arm: set(study.words(arm)) for arm in arms}
     assert "model.head_dim=48" in words["plain"] & words["adamw"]  # which no other width allows
     assert {"model.head_dim=32", "model.width=128"} <= words["narrow"]
@@ -223,15 +221,15 @@ def test_arms_take_of_the_base_what_suits_them(corpus: Corpus, tmp_path: Path) -
         own = {"adamw": {"optim.lr"}, "sgd": set()}  # whose rate would not suit
         assert rates == own.get(arm, {"optim.lr", "optim.matrix_lr"})
     for wrong in ("optim=3", "model=3", "model.width=wide", "optim.name=adamwe"):
-        file = write(tmp_path / "s.yaml", base=base, arms={"plain": [], "x": [wrong]})
+        file = write(tmp_path, base=base, arms={"plain": [], "x": [wrong]})
         with pytest.raises(InputError, match=f"arm x: .*{wrong.partition('=')[0]}"):
-            load_study(str(file), corpus, BUDGET)
+            load_study(file, corpus, BUDGET)
 
 
 def test_a_failed_arm_ends_with_5_after_the_others(tmp_path: Path, corpus: Corpus) -> None:
     arms = {"plain": [], "bad": ["train.early_stop={after: 0.1, loss: 0.001}", "batch.rows=4"]}
     words = ["--corpus", str(corpus.path), "--budget", "6updates", "--seeds", "1"]
-    file = write(tmp_path / "s.yaml", arms=arms)
+    file = write(tmp_path, arms=arms)
     done = crammed("study", file, *words, "--out", tmp_path / "out")
     assert done.returncode == 5, done.stderr
     last = done.stderr.splitlines()[-1]
@@ -249,7 +247,7 @@ def test_arms_that_come_out_the_same_are_trained_once(tmp_path: Path, corpus: Co
         "again": ["optim.weight_decay=5e-1"],
         "threads": ["compute.threads=1"],  # at equal time, its speed counts
     }
-    file = str(write(tmp_path / "s.yaml", arms=arms))
+    file = str(write(tmp_path, arms=arms))
     loaded = load_study(file, corpus, BUDGET)
     assert list(loaded.arms) == ["plain", "decay", "threads"]
     assert left_out(file, loaded) == ["own", "again"]

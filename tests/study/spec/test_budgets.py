@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ from crammed.study.spec.arms import Study, load_study
 from crammed.study.spec.budgets import split
 from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT
-from support.study import commands, run_of
-from support.text import MODEL
+from support.study import commands, run_of, write_study
 
 BUDGET = Budget.parse("6updates")
 
@@ -28,9 +26,7 @@ BUDGET = Budget.parse("6updates")
 @pytest.fixture
 def study(tmp_path: Path, corpus: Corpus) -> Study:
     arms = {"plain": [], "small": ["model.layers=1"]}
-    values = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms}
-    (tmp_path / "s.yaml").write_text(json.dumps({**values, "budgets": {"x1": 1, "x4": 4}}))
-    return load_study(str(tmp_path / "s.yaml"), corpus, BUDGET)
+    return load_study(write_study(tmp_path, arms, budgets={"x1": 1, "x4": 4}), corpus, BUDGET)
 
 
 @pytest.mark.parametrize(
