@@ -14,13 +14,14 @@ import torch
 import crammed
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.evaluation.evaluation import Request
 from crammed.evaluation.folder import read_outputs
 from crammed.evaluation.suite import median_seed
 from crammed.export.huggingface import export
 from crammed.files.writing import write_json
 from crammed.finetuned.card import notes
 from crammed.finetuned.folder import DESCRIPTION, Description, read_description
-from crammed.finetuned.keeping import Request, keep
+from crammed.finetuned.keeping import keep
 from crammed.finetuned.output import print_rows, write_rows
 from crammed.finetuned.prediction import Predictor, probabilities
 from crammed.tasks.read import read_task
@@ -94,7 +95,6 @@ def request(data: Path, encoder: Path, kind: str = "classification", **values: A
         model=str(encoder),
         suite=str(here / f"{kind}.yaml"),
         data=str(data),
-        out=here / "kept",
         protocol=str(here / "protocol.yaml"),
         **given,
     )
@@ -109,7 +109,7 @@ def validation(data: Path, kind: str) -> Rows:
 def test_every_kind_predicts_as_it_was_judged(
     data: Path, encoders: dict[str, Path], kind: str
 ) -> None:
-    done = keep(request(data, encoders["crammed"], kind), SILENT)
+    done = keep(request(data, encoders["crammed"], kind), data.parent / "kept", SILENT)
     predictor = Predictor.load(data.parent / "kept")
     rows = validation(data, kind)
     wanted = read_outputs(data.parent / "scores", kind, "mine", done["seed"])["mine"]
@@ -142,7 +142,7 @@ def test_transformers_loads_it(data: Path, encoders: dict[str, Path], recipe: st
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     custom = recipe == "crammed-2022"
-    keep(request(data, encoders[recipe], trust_remote_code=custom), SILENT)
+    keep(request(data, encoders[recipe], trust_remote_code=custom), data.parent / "kept", SILENT)
     folder = data.parent / "kept"
     model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=custom)
     assert model.config.id2label == {0: "dry", 1: "wet"}
@@ -159,7 +159,7 @@ def test_transformers_loads_it(data: Path, encoders: dict[str, Path], recipe: st
 
 
 def test_the_weights_are_those_of_the_median_seed(data: Path, encoders: dict[str, Path]) -> None:
-    done = keep(request(data, encoders["crammed"], seeds=3), SILENT)
+    done = keep(request(data, encoders["crammed"], seeds=3), data.parent / "kept", SILENT)
     (score,) = done["suites"]["classification"]["tasks"].values()
     assert score["seeds"][done["seed"]] == score["median"]
     outputs = Predictor.load(data.parent / "kept").outputs(validation(data, "classification"))
@@ -195,7 +195,7 @@ def test_what_simpler_models_say(
 
 
 def test_the_page_counts_what_the_model_says(data: Path, encoders: dict[str, Path]) -> None:
-    done = keep(request(data, encoders["crammed"], untrained=True), SILENT)
+    done = keep(request(data, encoders["crammed"], untrained=True), data.parent / "kept", SILENT)
     rows = validation(data, "classification")
     outputs = Predictor.load(data.parent / "kept").outputs(rows)
     guess, truth = outputs.argmax(-1), rows.labels
@@ -216,22 +216,22 @@ def test_what_cannot_be_kept_is_refused_in_one_line(data: Path, encoders: dict[s
     (data.parent / "kept").mkdir()
     (data.parent / "kept" / "mine.txt").touch()
     with pytest.raises(InputError, match="kept exists already: choose another --out"):
-        keep(request(data, encoder), SILENT)
+        keep(request(data, encoder), data.parent / "kept", SILENT)
     (data.parent / "kept" / "mine.txt").unlink()
     two = {"a": COLUMNS["classification"], "b": COLUMNS["classification"]}
     two = {name: {**columns, "folder": "rows"} for name, columns in two.items()}
     (data.parent / "classification.yaml").write_text(json.dumps({"tasks": two}))
     with pytest.raises(InputError, match="choose one task with --task: a, b"):
-        keep(request(data, encoder), SILENT)
+        keep(request(data, encoder), data.parent / "kept", SILENT)
     with pytest.raises(InputError, match="no task 'c'"):
-        keep(request(data, encoder, task="c"), SILENT)
+        keep(request(data, encoder, tasks=("c",)), data.parent / "kept", SILENT)
     with pytest.raises(InputError, match="holds no fine-tuned model: make one with"):
         Predictor.load(encoder)
     assert not list((data.parent / "kept").iterdir())
 
 
 def test_a_folder_of_a_stranger(data: Path, encoders: dict[str, Path]) -> None:
-    keep(request(data, encoders["crammed"]), SILENT)
+    keep(request(data, encoders["crammed"]), data.parent / "kept", SILENT)
     described = data.parent / "kept" / DESCRIPTION
     whole = json.loads(described.read_text())
     damages: list[dict[str, Any]] = [{"labels": 7.5}, {"max_length": -1}, {"task": {}}, {"more": 1}]

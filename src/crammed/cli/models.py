@@ -198,16 +198,16 @@ def finetune(
     """Fine-tune an encoder on a task, and keep the median seed's model."""
     import shlex
 
+    from crammed.evaluation.evaluation import Request
     from crammed.files.folders import behind_links
-    from crammed.finetuned.keeping import Request, keep
+    from crammed.finetuned.keeping import keep
     from crammed.terminal.table import show
 
     request = Request(
         model=model,
         suite=suite,
         data=data,
-        out=behind_links(out),
-        task=task,
+        tasks=(task,) if task is not None else None,
         seeds=seeds,
         protocol=protocol,
         into=into,
@@ -217,7 +217,7 @@ def finetune(
         trust_remote_code=trust_remote_code,
     )
     with shown_progress() as progress:
-        values = keep(request, progress)
+        values = keep(request, behind_links(out), progress)
     if not as_json:
         show(_score_parts(values))
     following = shlex.join(["crammed", "predict", str(out), "--data"])

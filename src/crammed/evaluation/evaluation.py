@@ -86,7 +86,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     backbone = spec.load()
     protocol = protocol.at_width(backbone.width)
     device = choose_device(request.compute)
-    path = request.into or default_folder(request.model, _name_of(request.protocol))
+    path = request.into or default_folder(request.model, request.protocol)
     result: dict[str, Any] = {
         "model": backbone.name,
         "folder": str(path),
@@ -127,10 +127,6 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
             result["submission"] = str(request.submission)
             result["missing"] = submit(folder, suite, scores, request.submission)
     return {**result, "suites": {suite.name: scores}}
-
-
-def _name_of(protocol: str | Protocol | None) -> str | None:
-    return None if isinstance(protocol, Protocol) else protocol
 
 
 def _read_own(

@@ -33,17 +33,17 @@ SCHEMA = 2
 MOST_THREADS = 4096
 
 
-def default_folder(model: str, protocol: str | None) -> Path:
+def default_folder(model: str, protocol: str | Protocol | None) -> Path:
     """The folder for a model's scores if none is given.
 
     Args:
         model: a run directory, a Hugging Face folder or a name on the hub.
-        protocol: name or file of the protocol, if one was given.
+        protocol: name or file of the protocol, if one was given; others do not count.
 
     Raises:
         InputError: it is a link.
     """
-    suffix = f"-{Path(protocol).stem}" if protocol is not None else ""
+    suffix = f"-{Path(protocol).stem}" if isinstance(protocol, str) else ""
     if has_trained_model(Path(model)):
         return refuse_link(Path(model) / f"evaluation{suffix}")
     name = _path_name(Path(model)) if Path(model).exists() else str(model).strip("/.")

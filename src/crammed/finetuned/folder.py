@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,20 +75,10 @@ def read_description(folder: Path) -> Description:
         raise InputError(f"{file} is damaged: fine-tune again") from error
 
 
-@dataclass(frozen=True)
-class Written:
-    """A folder in which everything but the name of the model's class has been written."""
-
-    folder: Path
-    config: dict[str, Any]
-
-    def name_class(self, name: str) -> None:
-        """Name the class of transformers that holds the model."""
-        write_json(self.folder / "config.json", {**self.config, "architectures": [name]})
-
-
-def write_model(folder: Path, source: Path, weights: Path, description: Description) -> Written:
+def write_model(folder: Path, source: Path, weights: Path, description: Description) -> None:
     """Write a classifier: the files of its encoder in `source`, with other weights and labels.
+
+    config.json still names the class of the encoder.
 
     Raises:
         InputError: `source` is no Hugging Face folder.
@@ -108,9 +97,7 @@ def write_model(folder: Path, source: Path, weights: Path, description: Descript
         "problem_type": _PROBLEMS.get(description.task.kind),
     }
     config.pop("num_labels", None)
-    written = Written(folder, config)
     write_json(folder / "config.json", config)
-    return written
 
 
 def labels_of(task: Task, data: TaskData) -> tuple[str, ...]:

@@ -6,25 +6,24 @@ seed is fine-tuned once more, which takes as long as one of its seeds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from crammed.config import ComputeConfig
 from crammed.errors import CrammedError, InputError
-from crammed.evaluation import evaluation
 from crammed.evaluation.backbones.huggingface_files import find
+from crammed.evaluation.evaluation import WITHOUT_FINETUNING, Request, evaluate
 from crammed.evaluation.folder import default_folder, read_outputs
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.protocol import protocol_for
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.scratch import scratch_folder
-from crammed.files.writing import write_text
+from crammed.files.writing import read_json, write_json, write_text
 from crammed.finetuned.card import Judged, describe, notes
-from crammed.finetuned.folder import Description, Written, labels_of, write_model
+from crammed.finetuned.folder import Description, labels_of, write_model
 from crammed.finetuned.prediction import Predictor
 from crammed.model.trained import has_trained_model
 from crammed.tasks.read import read_task, tasks_in
@@ -36,34 +35,15 @@ TOLERANCE = 0.02
 """The largest difference between outputs before and after saving: other threads round otherwise."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to fine-tune on what; members that `evaluation.Request` has mean the same here.
-
-    Attributes:
-        task: the name of a task; None is the suite's only one.
-        out: the folder to make.
-    """
-
-    model: str
-    suite: str
-    data: str
-    out: Path
-    task: str | None = None
-    seeds: int | None = None
-    protocol: str | None = None
-    into: Path | None = None
-    untrained: bool = True
-    jobs: int | None = None
-    compute: ComputeConfig = field(default_factory=ComputeConfig)
-    trust_remote_code: bool = False
-
-
-def keep(request: Request, progress: Progress) -> dict[str, Any]:
+def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
     """Fine-tune, and make a folder with the model of the median seed.
 
+    Args:
+        request: names at most one task, which the suite may have alone.
+        out: the folder to make.
+
     Returns:
-        what `evaluation.evaluate` returns, with ``"out"``: the folder, ``"scores"`` and
+        what `evaluate` returns, with ``"out"``: the folder, ``"scores"`` and
         ``"linear"``: those of the task by name, ``"notes"``: what follows from them in words, and
         ``"classes"``: how each class is told, see `Judged.classes`.
 
@@ -71,45 +51,39 @@ def keep(request: Request, progress: Progress) -> dict[str, Any]:
         InputError: the folder exists, the model or the task cannot be read, or fine-tuning fails.
         CrammedError: transformers computes other outputs from the folder.
     """
-    check_vacant(request.out, "--out")
+    check_vacant(out, "--out")
     import_extra("transformers", "hf", "crammed finetune")
     suite, task = _task_of(request)
     model = _exported(request.model)
     data = None if request.data == "hub" else Path(request.data)
     with scratch_folder() as scratch:
         weights = scratch / "model.safetensors"
-        asked = evaluation.Request(
+        asked = replace(
+            request,
             model=model,
-            suite=request.suite,
-            data=request.data,
             tasks=(task.name,),
-            seeds=request.seeds,
             protocol=protocol_for(request.model, request.protocol, request.seeds),
             into=request.into or default_folder(model, request.protocol),
-            untrained=request.untrained,
-            jobs=request.jobs,
-            compute=request.compute,
-            trust_remote_code=request.trust_remote_code,
             keep=weights,
         )
-        result = evaluation.evaluate(asked, progress)
+        result = evaluate(asked, progress)
         read = read_task(task, data, suite, test=False)
         described = _description(request.model, task, read, result, _linear(task, read, progress))
         source = find(model)[1]
-        with new_folder(request.out) as folder:
-            written = write_model(folder, source, weights, described)
-            judged = _judged(written, request, read, suite, result)
+        with new_folder(out) as folder:
+            write_model(folder, source, weights, described)
+            judged = _judged(folder, request, read, suite, result)
             write_text(folder / "README.md", describe(described, judged))
     about = {"scores": described.scores, "linear": described.linear, "notes": notes(described)}
-    return {**result, "out": str(request.out), **about, "classes": judged.classes()}
+    return {**result, "out": str(out), **about, "classes": judged.classes()}
 
 
 def _task_of(request: Request) -> tuple[Suite, Task]:
-    if request.suite in evaluation.WITHOUT_FINETUNING:
+    if request.suite in WITHOUT_FINETUNING:
         raise InputError(f"nothing is fine-tuned on {request.suite}: name a suite of tasks")
     suite = load_suite(request.suite)
     named = tasks_in(suite, None if request.data == "hub" else Path(request.data))
-    names = [request.task] if request.task is not None else named
+    names = request.tasks or named
     if len(names) > 1:
         raise InputError(f"choose one task with --task: {', '.join(names)}")
     (task,) = suite.select(names)
@@ -154,17 +128,16 @@ def _description(
 
 
 def _judged(
-    written: Written, request: Request, data: TaskData, suite: Suite, result: dict[str, Any]
+    folder: Path, request: Request, data: TaskData, suite: Suite, result: dict[str, Any]
 ) -> Judged:
     """The folder's model on the first of the scored splits, compared with the one fine-tuned.
 
     Raises:
         CrammedError: its outputs differ.
     """
-    predictor = Predictor.load(
-        written.folder, request.compute, trust_remote_code=request.trust_remote_code
-    )
-    written.name_class(predictor.class_name)
+    predictor = Predictor.load(folder, request.compute, trust_remote_code=request.trust_remote_code)
+    file = folder / "config.json"
+    write_json(file, {**(read_json(file) or {}), "architectures": [predictor.class_name]})
     name = next(iter(data.scored))
     task = predictor.description.task
     outputs = predictor.outputs(data.scored[name])
