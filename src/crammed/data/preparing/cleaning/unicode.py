@@ -11,6 +11,8 @@ _INVISIBLE = "\u200b\u2060\ufeff"  # no width; not the joiners, which scripts su
 _DAMAGED = "\ufffd\ud800-\udfff"  # undecodable bytes, lone surrogates
 _REMOVED = re.compile(f"[{_CONTROLS}{_INVISIBLE}{_DAMAGED}]")
 _REMOVED_ASCII = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), 0x7F])
+_REMOVED_BYTES = bytes(_REMOVED_ASCII)
+_REMOVED_LATIN = re.compile(rb"\xc2[\x80-\x9f]")
 
 
 def normalise(text: str) -> str:
@@ -24,13 +26,32 @@ def normalise(text: str) -> str:
     if text.isascii():
         text = text.translate(_REMOVED_ASCII)
     else:
-        text = normalize("NFC", _marks_in_order(_REMOVED.sub("", text)))
-    if " \n" in text or "\t\n" in text:
+        if not _looks_plain(text):
+            text = _marks_in_order(_REMOVED.sub("", text))
+        text = normalize("NFC", text)
+    if " \n" in text or ("\t" in text and "\t\n" in text):  # the latter takes much longer
         text = "\n".join([line.rstrip(" \t") for line in text.split("\n")])
     return text.rstrip(" \t")
 
 
+def _looks_plain(text: str) -> bool:
+    """Whether a quick look at the bytes rules out all that is removed, and long runs of marks."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+    return not (
+        _FAR_FROM_ASCII.search(data[::_BYTE_STRIDE])
+        or len(data.translate(None, _REMOVED_BYTES)) < len(data)
+        or _REMOVED_LATIN.search(data)
+        or any(each in text for each in f"{_INVISIBLE}\ufffd")
+    )
+
+
 _MANY_MARKS, _STRIDE = 32, 8
+_BYTE_STRIDE = 16
+_FAR_FROM_ASCII = re.compile(rb"[\x80-\xff]{%d}" % (2 * _MANY_MARKS // _BYTE_STRIDE))
+"""Found in the bytes of every long run of marks, each of which has two or more."""
 _LAST_MARK = 0x1FFFF
 """No combining mark has a larger number."""
 _BEYOND = f"\U00010000-{chr(_LAST_MARK)}"
