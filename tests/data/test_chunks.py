@@ -121,6 +121,7 @@ def test_only_tokenizers_that_cut_at_words_take_the_fast_path() -> None:
         {"pre_tokenizer": pre_tokenizers.WhitespaceSplit()},
         {"pre_tokenizer": None},
         {"model": models.BPE()},
+        {"model": models.WordPiece(vocab={"[UNK]": 0, "a": 1}, continuing_subword_prefix="")},
     ):
         assert not CorpusTokenizer(bert(**change)).takes_chunks
     with_phrase = bert()

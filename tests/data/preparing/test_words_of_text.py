@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import accumulate, chain
 from unicodedata import normalize
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crammed.data.preparing.cleaning.words import LONGEST, words_of
+from crammed.data.preparing.cleaning.hashing import WordHashes, hashes_of
+from crammed.data.preparing.cleaning.words import words_of
 from crammed.data.tokenization.chunks import cut_into_chunks
 
 
@@ -65,11 +67,14 @@ def test_words_are_those_of_the_parts_between_spaces(one: str, other: str) -> No
     assert words_of(f"{one} {other}") == words_of(one) + words_of(other)
 
 
-@given(st.lists(st.text("aé\u0301\u00a0 ,_一\u0e01\u3042", max_size=30), min_size=1, max_size=4))
-def test_words_are_those_of_the_chunks(texts: list[str]) -> None:
-    """A long stretch of letters may be cut elsewhere if it is only a part of a chunk."""
-    for text in texts:
-        chunks = cut_into_chunks([text])
-        pieces = [word for code in chunks.codes for word in words_of(chunks.unique[code])]
-        if all(len(word) <= LONGEST for word in text.split()):
-            assert pieces == words_of(text)
+@given(
+    st.lists(st.text("aé\u0301\u00a0 \n,_一国\u0e01\u3042", max_size=90), max_size=4), st.booleans()
+)
+def test_hashes_of_chunked_text_are_those_of_its_words(texts: list[str], cut_ascii: bool) -> None:
+    """Each distinct chunk is hashed once."""
+    hash_words = WordHashes(hashes_of, cut_ascii=cut_ascii)
+    for some in (texts, texts[::-1]):  # then all chunks are known
+        hashes, ends = hash_words(cut_into_chunks(some))
+        words = [words_of(text, cut_ascii=cut_ascii) for text in some]
+        assert hashes.tolist() == hashes_of(chain.from_iterable(words)).tolist()
+        assert ends.tolist() == list(accumulate(map(len, words)))

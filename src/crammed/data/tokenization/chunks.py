@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from crammed.columns import numbers_in, strings_of
@@ -26,12 +26,14 @@ WHITE_SPACE = " \t\n\r"
 MOST_KNOWN = 1 << 18
 """Distinct words to remember something about, which takes about 10 MB."""
 
+Value = TypeVar("Value", bound=np.generic)
+
 _LARGEST = np.iinfo(np.int32).max
 _OTHER, _WHITE, _PUNCTUATION = 1, 2, 4
 
 
-def _byte_tables() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The kind of each byte, and the kinds of preceding byte that it is cut off from."""
+def _byte_table() -> bytes:
+    """The kind of each byte and, three bits higher, the kinds that it is cut off from."""
     kind = np.full(256, _OTHER, np.uint8)
     cut_after = np.full(256, _PUNCTUATION, np.uint8)
     for byte in WHITE_SPACE.encode():
@@ -40,10 +42,10 @@ def _byte_tables() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         if not chr(byte).isalnum():
             kind[byte], cut_after[byte] = _PUNCTUATION, _OTHER | _WHITE | _PUNCTUATION
     cut_after[0xE5:0xEA] = _OTHER | _WHITE | _PUNCTUATION  # U+5000 to U+9FFF begin with these
-    return kind, cut_after
+    return (kind | cut_after << 3).tobytes()
 
 
-_TABLES = tuple(table.tobytes() for table in _byte_tables())
+_TABLE = _byte_table()
 
 
 @dataclass(frozen=True)
@@ -80,15 +82,10 @@ class Known:
 
     def numbers(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], pa.StringArray]:
         """The number of each text, and those that are new, in order."""
-        coded = texts.dictionary_encode()
-        found = pc.index_in(coded.dictionary, value_set=self._known)
-        new = coded.dictionary.filter(found.is_null())
-        is_new = numbers_in(found.is_null())
-        numbers = np.empty(len(found), np.int32)
-        numbers[~is_new] = numbers_in(found.drop_null())
-        numbers[is_new] = np.arange(len(self), len(self) + len(new))
-        self._known = pa.concat_arrays([self._known, new])
-        return numbers[numbers_in(coded.indices)], new
+        before = len(self)
+        coded = pa.concat_arrays([self._known, texts]).dictionary_encode()
+        self._known = coded.dictionary
+        return numbers_in(coded.indices)[before:], self._known[before:]
 
 
 def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:
@@ -109,9 +106,8 @@ def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:
     data = np.frombuffer(characters or b"", np.uint8, borders[-1])
     cut = np.zeros(len(data) + 1, np.bool_)
     if len(data):
-        text = data.tobytes()
-        kinds, cut_after = (np.frombuffer(text.translate(each), np.uint8) for each in _TABLES)
-        np.not_equal(kinds[:-1] & cut_after[1:], 0, out=cut[1:-1])
+        kinds = np.frombuffer(data.tobytes().translate(_TABLE), np.uint8)
+        np.not_equal(kinds[:-1] << 3 & kinds[1:], 0, out=cut[1:-1])
     cut[borders] = True
     starts = np.flatnonzero(cut).astype(np.int32)  # starts of all chunks, then the end of the last
     chunks = pa.Array.from_buffers(
@@ -124,3 +120,26 @@ def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:
         codes=codes.view(np.uint32),
         ends=np.searchsorted(starts, borders[1:].astype(np.int32)).astype(np.int64),
     )
+
+
+def values_of(
+    codes: NDArray[np.uint32],
+    values: NDArray[Value],
+    starts: NDArray[np.int32],
+    counts: NDArray[np.int32],
+) -> tuple[NDArray[Value], NDArray[np.int32]]:
+    """The values of all chunks, joined, and where each chunk's begin, then their number, [C + 1].
+
+    Args:
+        codes: [C] the chunks.
+        values: those of all distinct chunks.
+        starts, counts: where the values of each distinct chunk start, and how many it has.
+    """
+    here = counts[codes]
+    ends = np.zeros(len(here) + 1, np.int32)
+    np.cumsum(here, out=ends[1:])
+    # The value at place p, of chunk c, is at p - ends[c] + starts[c].
+    places = np.repeat(starts[codes] - ends[:-1], here)
+    del here
+    places += np.arange(ends[-1], dtype=np.int32)
+    return values[places], ends

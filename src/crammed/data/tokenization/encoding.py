@@ -7,7 +7,7 @@ BERT-like tokenizer (`crammed.data.tokenization.chunks`); other tokenizers encod
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from crammed.columns import numbers_in
-from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known
+from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known, values_of
 from crammed.data.tokenization.tokenizer import NOT_ASCII, vocabulary_size
 
 _SEPARATOR = "[CHUNK]"
 """Put after each chunk for tokenizing; no chunk contains it, since none contains "[C"."""
-_BETWEEN_WORDS = "\0"
-"""The same between plain words, which have letters and digits alone."""
+_CONTINUES = "##"
+"""What WordPiece writes before a piece that is not the first of its word."""
 _BATCH = 1000
 _ASCII_ONLY = {"type": "Replace", "pattern": {"Regex": NOT_ASCII}, "content": ""}
 """The step that drops characters outside ASCII, as a tokenizer.json holds it."""
@@ -47,7 +47,10 @@ class CorpusTokenizer:
             self._by_chunk.add_special_tokens([_SEPARATOR])
             self._by_chunk.encode_special_tokens = False
             self._separator = int(self._by_chunk.token_to_id(_SEPARATOR) or 0)
-            self._by_word = _for_plain_words(values, self._separator)
+            self._by_word = _plain({**values, **_PLAIN_WORDS})
+            self._begins_word = np.ones(self.vocab_size, np.bool_)
+            for piece, number in values["model"]["vocab"].items():
+                self._begins_word[number] = not piece.startswith(_CONTINUES)
             self._lowercase = _bert_normalizer(values)["lowercase"]
         self._forget()
 
@@ -71,45 +74,31 @@ class CorpusTokenizer:
         numbers, new = self._known.numbers(pc.ascii_lower(words) if self._lowercase else words)
         self._learn(new)
 
-        lengths = self._lengths[numbers][text.codes]
-        ends = np.zeros(len(lengths) + 1, np.int32)
-        np.cumsum(lengths, out=ends[1:])
-        # The piece at place p, in chunk c, is at p - ends[c] + begins[c].
-        places = np.repeat(self._begins[numbers][text.codes] - ends[:-1], lengths)
-        places += np.arange(ends[-1], dtype=np.int32)
-        return self._pieces[places], ends[text.ends].astype(np.int64)
+        begins, lengths = self._begins[numbers], self._lengths[numbers]
+        ids, ends = values_of(text.codes, self._pieces, begins, lengths)
+        return ids, ends[text.ends].astype(np.int64)
 
     def _learn(self, new: pa.StringArray) -> None:
         """Tokenize words and remember their pieces.
 
-        Plain ones, as most are, need not be normalised character by character.
+        Plain ones, as most are, have letters and digits alone, and need not be normalised.
         """
-        plain = pc.ascii_is_alnum(new)
-        found = [
-            *self._batches(self._by_word, f" {_BETWEEN_WORDS} ", new.filter(plain)),
-            *self._batches(self._by_chunk, _SEPARATOR, new.filter(pc.invert(plain))),
-        ]
-        if not found:
+        if not len(new):
             return
-        pieces = np.concatenate([np.asarray(ids, np.uint32) for ids in found])
-        separators = np.flatnonzero(pieces == self._separator)
-        ends = (separators - np.arange(len(separators))).astype(np.int32)
-        is_plain = numbers_in(plain)
-        in_order = np.argsort(np.argsort(~is_plain, kind="stable"), kind="stable")
-        lengths = np.diff(ends, prepend=np.int32(0))
-        begins = (ends - lengths + len(self._pieces)).astype(np.int32)
-        self._begins = np.concatenate([self._begins, begins[in_order]])
-        self._lengths = np.concatenate([self._lengths, lengths[in_order]])
-        self._pieces = np.concatenate([self._pieces, np.delete(pieces, separators)])
-
-    @staticmethod
-    def _batches(
-        tokenizer: Tokenizer, separator: str, words: pa.StringArray
-    ) -> Iterator[list[int]]:
-        """Ids of some words at a time, with that of the separator after each word."""
-        for at in range(0, len(words), _BATCH):
-            text = separator.join((*words[at : at + _BATCH].to_pylist(), ""))
-            yield tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        is_plain = pc.ascii_is_alnum(new)
+        plain = _ids(self._by_word, " ", new.filter(is_plain))
+        starts = np.flatnonzero(self._begins_word[plain])
+        others = _ids(self._by_chunk, _SEPARATOR, new.filter(pc.invert(is_plain)))
+        separators = np.flatnonzero(others == self._separator)
+        ends = np.append(starts[1:], len(plain))[: len(starts)]
+        ends = np.append(ends, len(plain) + separators - np.arange(len(separators)))
+        order = np.argsort(~numbers_in(is_plain), kind="stable")
+        begins, lengths = np.empty((2, len(new)), np.int32)
+        lengths[order] = np.diff(ends, prepend=0)
+        begins[order] = len(self._pieces) + ends - lengths[order]
+        self._begins = np.append(self._begins, begins)
+        self._lengths = np.append(self._lengths, lengths)
+        self._pieces = np.concatenate([self._pieces, plain, np.delete(others, separators)])
 
     def encode_texts(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """The same as `encode_chunks`, from whole texts and with any tokenizer."""
@@ -129,20 +118,22 @@ def _plain(values: dict[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _for_plain_words(values: dict[str, Any], separator: int) -> Tokenizer:
-    """A tokenizer for normalised words between white space, given a tokenizer.json.
+_PLAIN_WORDS: dict[str, Any] = {
+    "normalizer": None,
+    "pre_tokenizer": {"type": "WhitespaceSplit"},
+    "added_tokens": [],
+}
+"""What differs in a tokenizer.json for words between spaces that need not be normalised."""
 
-    Args:
-        separator: id that it has for `_BETWEEN_WORDS`.
-    """
-    model = values["model"]
-    words: dict[str, Any] = {
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "added_tokens": [],
-        "model": {**model, "vocab": {**model["vocab"], _BETWEEN_WORDS: separator}},
-    }
-    return _plain({**values, **words})
+
+def _ids(tokenizer: Tokenizer, after: str, words: pa.StringArray) -> NDArray[np.uint32]:
+    """Ids of words, joined, with `after` after each of them."""
+    found = [np.empty(0, np.uint32)]
+    for at in range(0, len(words), _BATCH):
+        text = after.join((*words[at : at + _BATCH].to_pylist(), ""))
+        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        found.append(np.asarray(encoding.ids, np.uint32))
+    return np.concatenate(found)
 
 
 def _bert_normalizer(values: dict[str, Any]) -> dict[str, Any]:
@@ -188,5 +179,6 @@ def _is_like_bert(values: dict[str, Any]) -> bool:
         and steps[0]["clean_text"]
         and steps[0]["handle_chinese_chars"]
         and all(step == _ASCII_ONLY for step in steps[1:])
+        and values["model"].get("continuing_subword_prefix", _CONTINUES) == _CONTINUES
         and all(token["special"] for token in values["added_tokens"])
     )

@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from crammed.columns import numbers_in
-from crammed.data.preparing.cleaning.hashing import FACTOR, Hashes, Screen, hashes_of, mixed
-from crammed.data.preparing.cleaning.words import LONGEST, words_of
-from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known
+from crammed.data.preparing.cleaning.hashing import (
+    FACTOR,
+    Hashes,
+    Screen,
+    WordHashes,
+    hashes_of,
+    mixed,
+)
+from crammed.data.tokenization.chunks import ChunkedText
 from crammed.files.writing import save_array, save_pieces
 
 RUN = 8
@@ -43,6 +45,7 @@ AT_ONCE = 1 << 20
 
 _WHOLE = -1
 """The place of what is compared as a whole."""
+_WORD_HASHES = WordHashes(hashes_of, cut_ascii=True)
 
 _Integers = NDArray[np.int64]
 
@@ -72,7 +75,7 @@ class Runs:
         Args:
             among: says which hashes to keep, if not all.
         """
-        words, ends = _hashed_words(text)
+        words, ends = _WORD_HASHES(text)
         lengths = np.diff(ends, prepend=0)
         begins = ends - lengths
         hashes = _joined(words)
@@ -89,54 +92,6 @@ class Runs:
                 found.append((wholes[kept], numbers[kept], np.full(kept.sum(), _WHOLE)))
         every, documents, places = map(np.concatenate, zip(*found, strict=True))
         return cls(every, documents, places, lengths)
-
-
-def _hashed_words(text: ChunkedText) -> tuple[Hashes, _Integers]:
-    """Hashes of the words of all documents, joined, and the number of words up to each end."""
-    hashes, starts, counts = _KNOWN.words_of(text.distinct)
-    here = counts[text.codes]
-    ends = np.concatenate([[0], np.cumsum(here)])
-    places = np.repeat(starts[text.codes], here)
-    for nth in range(1, int(counts.max(initial=0))):  # the further words of chunks with several
-        several = np.flatnonzero(here > nth)
-        places[ends[several] + nth] += nth
-    return hashes[places], ends[text.ends]
-
-
-class _KnownWords:
-    """Hashes of the words of chunks, computed once for chunks that differ in capitals alone."""
-
-    def __init__(self) -> None:
-        self._forget()
-
-    def _forget(self) -> None:
-        self._known = Known()
-        self._hashes: Hashes = np.empty(0, np.uint64)
-        self._starts: NDArray[np.int32] = np.empty(0, np.int32)
-        self._counts: NDArray[np.int32] = np.empty(0, np.int32)
-
-    def words_of(
-        self, chunks: pa.StringArray
-    ) -> tuple[Hashes, NDArray[np.int32], NDArray[np.int32]]:
-        """Hashes, and where among them the words of each chunk start, and how many it has."""
-        if len(self._known) > MOST_KNOWN:
-            self._forget()
-        numbers, new = self._known.numbers(pc.ascii_lower(pc.utf8_ltrim(chunks, WHITE_SPACE)))
-        short = numbers_in(pc.binary_length(new)) <= LONGEST
-        is_word = short & numbers_in(pc.ascii_is_alnum(new))  # as are nearly all
-        by_chunk = [
-            [chunk] if known else words_of(chunk, cut_ascii=True)
-            for chunk, known in zip(new.to_pylist(), is_word.tolist(), strict=True)
-        ]
-        counts = np.fromiter(map(len, by_chunk), np.int32, len(by_chunk))
-        starts = (len(self._hashes) + np.cumsum(counts) - counts).astype(np.int32)
-        self._hashes = np.append(self._hashes, hashes_of(chain.from_iterable(by_chunk)))
-        self._starts = np.append(self._starts, starts)
-        self._counts = np.append(self._counts, counts)
-        return self._hashes, self._starts[numbers], self._counts[numbers]
-
-
-_KNOWN = _KnownWords()
 
 
 def _joined(words: Hashes) -> Hashes:

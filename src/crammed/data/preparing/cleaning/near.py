@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.data.preparing.cleaning.words import words_of
+from crammed.data.preparing.cleaning.hashing import WordHashes
+from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.extras import import_extra
 
 NGRAM = 5
@@ -88,24 +89,22 @@ def minhash_library() -> Any:
     return import_extra("rensa", "dedup", "data.clean.near").RMinHash
 
 
-class _WordHashes(dict[str, int]):
-    """Each word's hash, computed once; the same in every process."""
-
-    def __missing__(self, word: str) -> int:
-        value = int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
-        self[word] = value
-        return value
+def _wide_hashes(words: Iterable[str]) -> _Hashes:
+    """A hash of 64 bits of each word, the same in every process."""
+    digests = [blake2b(word.encode(), digest_size=8).digest() for word in words]
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
-def _elements(texts: Iterable[str]) -> tuple[_Hashes, NDArray[np.int64]]:
+_WORD_HASHES = WordHashes(_wide_hashes, cut_ascii=False)
+
+
+def _elements(texts: Sequence[str]) -> tuple[_Hashes, _Numbers]:
     """Hashes of the word 5-grams of all documents, joined, and where each document's end."""
-    hash_of = _WordHashes().__getitem__
-    by_document = []
-    for text in texts:
-        words = words_of(text)
-        if len(words) < NGRAM:
-            words = [text.lower(), *[""] * (NGRAM - 1)]  # one element, unlike any other
-        by_document.append(np.fromiter(map(hash_of, words), np.uint64, len(words)))
+    words, ends = _WORD_HASHES(cut_into_chunks(texts))
+    by_document = np.split(words, ends[:-1])
+    for number, own in enumerate(by_document):
+        if len(own) < NGRAM:  # one element, unlike any other
+            by_document[number] = _wide_hashes([texts[number].lower(), *[""] * (NGRAM - 1)])
     word_ends = np.cumsum([len(hashes) for hashes in by_document])
     flat = np.concatenate(by_document)
     elements = _folded([flat[n : len(flat) - NGRAM + 1 + n] for n in range(NGRAM)])
