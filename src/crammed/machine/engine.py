@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -105,9 +106,15 @@ def _in_order(
 
 
 def _run(function: Callable[[Item], Result], job: Item) -> Result:
-    result = function(job)
+    _begin_stage(function)
+    return function(job)
+
+
+@lru_cache(maxsize=1)
+def _begin_stage(_: Callable[[Item], Result]) -> None:
+    """Release the memory of the stage before; to do so after every job would take time."""
+    pa.set_memory_pool(pa.system_memory_pool())  # so that Arrow and NumPy use the same free memory
     release_memory()
-    return result
 
 
 def release_memory() -> None:

@@ -105,6 +105,7 @@ def select_shard(job: SelectJob) -> Selected:
     files = ["heldout.jsonl", "characters.npy"]
     if job.chunked or job.heldout_runs is not None:
         chunks = cut_into_chunks(texts)
+        del texts
         if job.heldout_runs is not None:
             files += _write_matches(
                 job.out, _load_runs(job.heldout_runs).matches(chunks), characters
