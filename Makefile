@@ -22,7 +22,7 @@ test-all: .venv-test/.paper .venv-oldest/.installed .venv-newest/.installed
 	.venv-test/bin/python tools/test_all.py
 
 .venv/.installed: pyproject.toml constraints.txt
-	$(call environment,.venv,.[hf],constraints.txt)
+	$(call environment,.venv,.[hf$(comma)linear],constraints.txt)
 
 .venv-test/.installed: pyproject.toml constraints.txt
 	$(call environment,.venv-test,$(EVERYTHING),constraints.txt)

@@ -34,6 +34,8 @@ from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
 
 EXA = 1e18
+_SHOWN = ("metric", "median", "spread", "official", "untrained", "linear")
+"""Of each score, in the result of a run."""
 
 
 def train_and_export(
@@ -202,7 +204,7 @@ def result(run: RunDir) -> dict[str, Any]:
         "example": shortest_example(values["fill_mask"], summary.mask_token),
         **{k: v for k, v in values.items() if k not in unshown},
         "tasks": {
-            name: {k: entry.get(k) for k in ("metric", "median", "spread", "official", "untrained")}
+            name: {k: entry.get(k) for k in _SHOWN}
             for scores in run.scores().values()
             for name, entry in scores.get("tasks", {}).items()
         },

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,9 +30,12 @@ from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
 from crammed.evaluation.finetuning.jobs import Failures, FinetuneJob, FinetuneSetup, run_jobs
 from crammed.evaluation.folder import default_folder, read_outputs, scores_folder
+from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.protocol import load_protocol
 from crammed.files.writing import read_json, write_json
-from crammed.terminal.progress import SILENT
+from crammed.tasks.read import read_task
+from crammed.tasks.task import load_suite
+from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE, started, wait_for
 from support.evaluation import Ask, make_model, tasks_of
 from support.tasks import write_task
@@ -86,6 +90,31 @@ def test_a_learnable_task_is_learned_in_this_process_and_in_others(
         ]
         np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4)
     assert tasks_of(here)["cola"] == tasks_of(there)["cola"]
+
+
+def test_a_linear_model_stands_beside_each_score(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is computed once for the same rows, and left out where models share their twins."""
+    write_task(tmp_path, "cola", rows=40)
+    scored = tasks_of(evaluate(ask(seeds=1, untrained=False), SILENT))["cola"]
+    glue = load_suite("glue")
+    read = read_task(glue.tasks["cola"], tmp_path, glue)
+    assert {"cola": scored["linear"]} == linear_scores(glue.tasks["cola"], read)
+    with monkeypatch.context() as patch:
+        patch.setattr(suite, "linear_scores", lambda *_: pytest.fail("computed again"))
+        assert tasks_of(evaluate(ask(seeds=1, untrained=False), SILENT))["cola"] == scored
+        shared = ask(seeds=1, twins=tmp_path / "twins", into=tmp_path / "other")
+        assert "linear" not in tasks_of(evaluate(shared, SILENT))["cola"]
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    for file in (tmp_path / "cola").iterdir():
+        file.unlink()
+    (tmp_path / "cola").rmdir()
+    write_task(tmp_path, "cola", rows=48)
+    said = io.StringIO()
+    found = evaluate(ask(seeds=1, untrained=False), Progress(said))
+    assert "linear" not in tasks_of(found)["cola"]
+    assert said.getvalue().count("pip install 'crammed[linear]'") == 1
 
 
 def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:

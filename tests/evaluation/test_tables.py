@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from crammed.evaluation.scores.notes import notes
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.evaluation.scores.table import (
     blimp_table,
@@ -85,6 +86,33 @@ def test_a_table_in_a_file_is_plain_and_whole() -> None:
     ):
         assert words in text, words
     assert "GPT-2" not in _printed([blimp_table({**BLIMP, "official": False})], io.StringIO())
+
+
+@pytest.mark.parametrize(
+    ("floor", "linear", "said"),
+    [
+        (60.0, 50.0, ["mine: pretraining did not help; the untrained model does as well"]),
+        (57.0, 50.0, ["mine: too few rows to tell whether pretraining helped"]),
+        (50.0, 60.0, ["mine: TF-IDF with a linear model does as well; it may be all you need"]),
+        (50.0, 50.0, []),
+        (None, None, []),
+    ],
+)
+def test_what_simpler_models_say(
+    floor: float | None, linear: float | None, said: list[str]
+) -> None:
+    entry: dict[str, Any] = {**score(60.0, seeds=[60.0]), "interval": [55.0, 70.0]}
+    entry.pop("untrained", None)
+    if floor is not None:
+        entry["untrained"] = {"median": floor, "interval": None}
+    if linear is not None:
+        entry["linear"] = linear
+    tasks = {"mine": entry, "other": {"metric": "f1", "failed": "so"}}
+    scores: dict[str, Any] = {"tasks": tasks, "means": []}
+    assert notes(tasks) == said
+    text = _printed(score_tables("mine", scores, {}, None), io.StringIO())
+    assert all(line in text for line in said)
+    assert ("TF-IDF" in text.splitlines()[1]) == (linear is not None)
 
 
 def test_a_narrow_terminal_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,7 @@ from crammed.evaluation.folder import read_outputs
 from crammed.evaluation.suite import median_seed
 from crammed.export.huggingface import export
 from crammed.files.writing import write_json
-from crammed.finetuned.card import notes
-from crammed.finetuned.folder import DESCRIPTION, Description, read_description
+from crammed.finetuned.folder import DESCRIPTION, read_description
 from crammed.finetuned.keeping import keep
 from crammed.finetuned.output import print_rows, write_rows
 from crammed.finetuned.prediction import Predictor, probabilities
@@ -170,28 +169,6 @@ def test_the_weights_are_those_of_the_median_seed(data: Path, encoders: dict[str
 
 def test_the_median_of_an_even_number() -> None:
     assert median_seed({"seeds": [70.0, 50.0, 60.0, 80.0]}) == 2
-
-
-@pytest.mark.parametrize(
-    ("floor", "linear", "said"),
-    [
-        (60.0, 50.0, ["mine: pretraining did not help; the untrained model does as well"]),
-        (57.0, 50.0, ["mine: too few rows to tell whether pretraining helped"]),
-        (50.0, 60.0, ["mine: TF-IDF with a linear model does as well; it may be all you need"]),
-        (50.0, 50.0, []),
-        (None, None, []),
-    ],
-)
-def test_what_simpler_models_say(
-    floor: float | None, linear: float | None, said: list[str]
-) -> None:
-    score: dict[str, Any] = {"median": 60.0, "interval": [55.0, 70.0], "seeds": [60.0]}
-    if floor is not None:
-        score["untrained"] = {"median": floor}
-    values = {"task": {"name": "mine", "text": "text", "metric": "accuracy"}, "max_length": 8}
-    values |= {"encoder": "x", "seed": 0, "scores": {"mine": score, "other": {"failed": "so"}}}
-    values |= {"linear": {} if linear is None else {"mine": linear}}
-    assert notes(Description.model_validate(values)) == said
 
 
 def test_the_page_counts_what_the_model_says(data: Path, encoders: dict[str, Path]) -> None:

@@ -221,9 +221,7 @@ def finetune(
     if not as_json:
         show(_score_parts(values))
     following = shlex.join(["crammed", "predict", str(out), "--data"])
-    lines = [("TF-IDF", f"{name} {score:.1f}") for name, score in values["linear"].items()]
-    lines += [("note", said) for said in values["notes"]]
-    lines += [("model", f"{out}; {out / 'README.md'} describes it"), ("next", f"{following} FILE")]
+    lines = [("model", f"{out}; {out / 'README.md'} describes it"), ("next", f"{following} FILE")]
     print_result(values, as_json, lines)
 
 

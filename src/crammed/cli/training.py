@@ -227,7 +227,7 @@ def _python() -> str:
 
 
 def _score(entry: dict[str, Any]) -> str:
-    from crammed.evaluation.scores.table import untrained_text
+    from crammed.evaluation.scores.table import linear_text, untrained_text
 
     partial = ", partial data" if entry.get("official") is False else ""
     untrained = entry["untrained"] or {}
@@ -235,4 +235,5 @@ def _score(entry: dict[str, Any]) -> str:
     return (
         f"{entry['median']:.1f} {entry['metric']} (spread {entry['spread']:.1f}{partial}); "
         f"untrained model {untrained_text(entry)}{spread}"
+        + (f"; TF-IDF {linear_text(entry)}" if entry.get("linear") is not None else "")
     )

@@ -236,7 +236,8 @@ def _are_scores(found: dict[str, Any]) -> bool:
         return False
     entries = [entry for each in tasks for entry in each.values()]
     return all(
-        isinstance(entry, dict) and isinstance(entry.get("median", 0.0), int | float)
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(name, 0.0), int | float) for name in ("median", "linear"))
         for entry in entries
     )
 

@@ -25,6 +25,7 @@ from crammed.evaluation.finetuning.jobs import (
     usual_threads,
 )
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
+from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.scores.score import failed_json, score_json, suite_means
 from crammed.evaluation.twins import SharedTwins
 from crammed.files.hashes import json_hash
@@ -42,12 +43,14 @@ class _PreparedTask:
     """A task that has been read and tokenized.
 
     Attributes:
+        key: digest of the data and of how it is read.
         jobs: one for each seed, pretrained and untrained.
         cut: how many sequences of each split were truncated.
     """
 
     task: Task
     data: TaskData
+    key: str
     jobs: list[FinetuneJob]
     cut: dict[str, int]
 
@@ -201,7 +204,7 @@ class SuiteEvaluator:
             of_test = {**about, "sha256": data.test_sha256[file]}
             self.folder.save_gold(suite.name, f"test-{file}", rows, of_test)
         key = json_hash([about, self.max_length])
-        return _PreparedTask(task, data, self._jobs(suite, shared, key), writer.cut)
+        return _PreparedTask(task, data, key, self._jobs(suite, shared, key), writer.cut)
 
     def _jobs(self, suite: Suite, task: FinetuneTask, key: str) -> list[FinetuneJob]:
         """A job for each seed, and for each seed of the untrained model.
@@ -224,8 +227,12 @@ class SuiteEvaluator:
     ) -> Scores:
         """Score the tasks whose jobs are finished, compute the means, and save both."""
         scores: Scores = self.folder.scores()["suites"].get(suite.name, {"tasks": {}})
+        # Models that share twins would each repeat the same linear model.
+        linear = self._linear(scores["tasks"], finished) if self.twins is None else {}
         for each in self.progress.track("scoring", finished, len(finished), unit="task"):
             scores["tasks"] |= self._score(suite, each)
+        for name, score in linear.items():
+            scores["tasks"][name] |= score
         for name, reason in failures.items():
             task = suite.tasks[name]
             scores["tasks"] |= {n: failed_json(task, n, reason) for n in task.numbers}
@@ -239,6 +246,29 @@ class SuiteEvaluator:
         scores["means"] = suite_means(suite, scores["tasks"], resampled)
         self.folder.save_suite(suite.name, scores)
         return scores
+
+    def _linear(
+        self, earlier: Mapping[str, Any], finished: Sequence[_PreparedTask]
+    ) -> dict[str, dict[str, Any]]:
+        """What TF-IDF with a linear model scores, and on which data, by name of the score."""
+        found: dict[str, dict[str, Any]] = {}
+        new = []
+        for each in finished:
+            known = {name: earlier.get(name, {}) for name in each.data.scored}
+            if all(score.get("linear_of") == each.key for score in known.values()):
+                found |= {n: {k: s[k] for k in ("linear", "linear_of")} for n, s in known.items()}
+            elif each.task.kind != "tokens":
+                new.append(each)
+        if not new:
+            return found
+        label = "TF-IDF with a linear model"
+        try:
+            for each in self.progress.track(label, new, len(new), unit="task"):
+                for name, score in linear_scores(each.task, each.data).items():
+                    found[name] = {"linear": score, "linear_of": each.key}
+        except InputError as error:
+            self.progress.line(f"note  {error}")
+        return found
 
     def _score(self, suite: Suite, prepared: _PreparedTask) -> dict[str, Any]:
         """The scores of a task by name."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from crammed.evaluation.scores.notes import notes
 from crammed.evaluation.scores.predictions import Outputs, predictions
 from crammed.finetuned.folder import Description
 from crammed.finetuned.prediction import probabilities
@@ -98,11 +99,8 @@ def describe(description: Description, judged: Judged) -> str:
         "",
         f"# {_cell(description.encoder)}, fine-tuned on {task.name}",
         "",
-        *[
-            _score_line(name, score, description.linear.get(name))
-            for name, score in description.scores.items()
-        ],
-        *[f"- {note}" for note in notes(description)],
+        *[_score_line(name, score) for name, score in description.scores.items()],
+        *[f"- {note}" for note in notes(description.scores)],
         "",
         f"The weights are those of seed {description.seed + 1}, whose score is the median. Inputs "
         f"are truncated at {description.max_length} tokens.",
@@ -126,30 +124,14 @@ def describe(description: Description, judged: Judged) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _score_line(name: str, score: dict[str, Any], linear: float | None) -> str:
+def _score_line(name: str, score: dict[str, Any]) -> str:
     if "failed" in score:
         return f"- {name}: no score, {score['failed']}"
     seeds = f"{len(score['seeds'])} seeds" if len(score["seeds"]) > 1 else "one seed"
     line = f"- {name}: {score['metric']} {score['median']:.1f} (median of {seeds})"
     floor = score.get("untrained", {}).get("median")
-    others = [("without pretraining", floor), ("TF-IDF with a linear model", linear)]
+    others = [("without pretraining", floor), ("TF-IDF with a linear model", score.get("linear"))]
     return line + "".join(f"; {what} {value:.1f}" for what, value in others if value is not None)
-
-
-def notes(description: Description) -> list[str]:
-    """What the scores of simpler models say, in words."""
-    found = []
-    for name, score in description.scores.items():
-        if "failed" in score:
-            continue
-        floor, linear = score.get("untrained", {}).get("median"), description.linear.get(name)
-        if floor is not None and score["median"] <= floor:
-            found.append(f"{name}: pretraining did not help; the untrained model does as well")
-        elif floor is not None and score["interval"] and score["interval"][0] <= floor:
-            found.append(f"{name}: too few rows to tell whether pretraining helped")
-        if linear is not None and score["median"] <= linear:
-            found.append(f"{name}: TF-IDF with a linear model does as well; it may be all you need")
-    return found
 
 
 def _class_table(classes: list[dict[str, Any]]) -> list[str]:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from crammed.config import PositiveInt, Section
@@ -39,7 +39,6 @@ class Description(Section):
         encoder: name of the encoder that was fine-tuned.
         seed: which of the seeds, from 0, has the median score.
         scores: the scores of its task, as `crammed evaluate` has them.
-        linear: the scores of TF-IDF with a linear model, in percent.
     """
 
     task: Task
@@ -49,7 +48,6 @@ class Description(Section):
     encoder: str
     seed: int
     scores: dict[str, Any]
-    linear: dict[str, float] = Field(default_factory=dict)
 
     @property
     def outputs(self) -> int:

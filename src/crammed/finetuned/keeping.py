@@ -16,13 +16,12 @@ from crammed.errors import CrammedError, InputError
 from crammed.evaluation.backbones.huggingface_files import find
 from crammed.evaluation.evaluation import WITHOUT_FINETUNING, Request, evaluate
 from crammed.evaluation.folder import default_folder, read_outputs
-from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.protocol import protocol_for
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import read_json, write_json, write_text
-from crammed.finetuned.card import Judged, describe, notes
+from crammed.finetuned.card import Judged, describe
 from crammed.finetuned.folder import Description, labels_of, write_model
 from crammed.finetuned.prediction import Predictor
 from crammed.model.trained import has_trained_model
@@ -43,9 +42,8 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         out: the folder to make.
 
     Returns:
-        what `evaluate` returns, with ``"out"``: the folder, ``"scores"`` and
-        ``"linear"``: those of the task by name, ``"notes"``: what follows from them in words, and
-        ``"classes"``: how each class is told, see `Judged.classes`.
+        what `evaluate` returns, with ``"out"``: the folder, ``"scores"``: those of the task by
+        name, and ``"classes"``: how each class is told, see `Judged.classes`.
 
     Raises:
         InputError: the folder exists, the model or the task cannot be read, or fine-tuning fails.
@@ -68,14 +66,14 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         )
         result = evaluate(asked, progress)
         read = read_task(task, data, suite, test=False)
-        described = _description(request.model, task, read, result, _linear(task, read, progress))
+        described = _description(request.model, task, read, result)
         source = find(model)[1]
         with new_folder(out) as folder:
             write_model(folder, source, weights, described)
             judged = _judged(folder, request, read, suite, result)
             write_text(folder / "README.md", describe(described, judged))
-    about = {"scores": described.scores, "linear": described.linear, "notes": notes(described)}
-    return {**result, "out": str(out), **about, "classes": judged.classes()}
+    about = {"out": str(out), "scores": described.scores, "classes": judged.classes()}
+    return {**result, **about}
 
 
 def _task_of(request: Request) -> tuple[Suite, Task]:
@@ -100,19 +98,7 @@ def _exported(model: str) -> str:
     return str(folder)
 
 
-def _linear(task: Task, data: TaskData, progress: Progress) -> dict[str, float]:
-    """What TF-IDF with a linear model scores, where scikit-learn is installed."""
-    try:
-        with progress.task("TF-IDF with a linear model"):
-            return linear_scores(task, data)
-    except InputError as error:
-        progress.line(f"note  {error}")
-        return {}
-
-
-def _description(
-    model: str, task: Task, data: TaskData, result: dict[str, Any], linear: dict[str, float]
-) -> Description:
+def _description(model: str, task: Task, data: TaskData, result: dict[str, Any]) -> Description:
     labels = data.train.labels[data.train.labels >= 0].astype(np.int64)
     (scores,) = (each["tasks"] for each in result["suites"].values())
     return Description(
@@ -123,7 +109,6 @@ def _description(
         encoder=Path(model).resolve().name if has_trained_model(Path(model)) else result["model"],
         seed=result["seed"],
         scores={name: scores[name] for name in task.numbers if name in scores},
-        linear=linear,
     )
 
 

@@ -145,6 +145,8 @@ def progress_figure(metrics: Sequence[Point]) -> str:
 def scores_figure(tasks: Mapping[str, Any]) -> str | None:
     """Every task's seeds as dots, with median and interval; the untrained model below it.
 
+    A diamond is TF-IDF with a linear model.
+
     Returns:
         None if every task failed.
     """
@@ -165,12 +167,16 @@ def scores_figure(tasks: Mapping[str, Any]) -> str | None:
                 axes.plot(part["interval"], [place] * 2, color=colour, alpha=0.45, lw=1.4)
             axes.plot(seeds, [place] * len(seeds), "o", color=colour, alpha=0.55, markersize=6)
             axes.plot([median] * 2, [place - 0.13, place + 0.13], color=colour, lw=3)
+        if (linear := tasks[name].get("linear")) is not None:
+            axes.plot([linear], [row], "D", color=COLOURS[1], markersize=5)
     axes.set_yticks(range(len(names)), [plain(name) for name in reversed(names)])
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.set_xlabel("percent")
     axes.plot([], [], "o", color=COLOURS[0], label="pretrained")
     axes.plot([], [], "o", color=FAINT, label="untrained")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    if any("linear" in tasks[name] for name in names):
+        axes.plot([], [], "D", color=COLOURS[1], markersize=5, label="TF-IDF")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     return as_svg(figure)
 
 

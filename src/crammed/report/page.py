@@ -81,6 +81,7 @@ def templates() -> jinja2.Environment:
         "cut",
         "heldout",
         "interval",
+        "linear",
         "mean",
         "rows",
         "score_interval",
@@ -174,6 +175,7 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
             "by": "",
             "figure": figures.scores_figure(suite["tasks"]),
             "published": published_beside(name, suite, protocol),
+            "linear": any("linear" in score for score in suite["tasks"].values()),
             "longest": table.longest_sequence(protocol, scores.get("model", {})),
         }
         for name, suite in suites.items()

@@ -23,6 +23,8 @@ def verdict(
     for name, suite in suites.items():
         if words := _helped(suite["tasks"]):
             yield f"What pretraining brought: {name}", words
+        if words := _as_good(suite["tasks"]):
+            yield f"What is as good: {name}", words
     if (early := summary.early_end) is not None:
         yield "Ended early", f"The corpus {early.words(over=True)}. Add text, or lower the budget."
     elif short := summary.ended_short:
@@ -61,6 +63,21 @@ def _helped(tasks: Mapping[str, Json]) -> str:
         f"It {'; it '.join(parts)}. In points over the same model untrained; clear where the 95 % "
         "intervals do not overlap."
         if parts
+        else ""
+    )
+
+
+def _as_good(tasks: Mapping[str, Json]) -> str:
+    """The tasks on which a linear model does as well; empty if there are none."""
+    found = [
+        f"{name} ({task['linear']:.1f})"
+        for name, task in tasks.items()
+        if "median" in task and task.get("linear", -1e9) >= task["median"]
+    ]
+    return (
+        f"TF-IDF with a linear model does as well or better on {', '.join(found)}; it may be all "
+        "you need there."
+        if found
         else ""
     )
 

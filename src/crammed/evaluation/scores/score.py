@@ -139,8 +139,8 @@ def suite_means(
 
     Returns:
         for each mean ``{"name", "of", "value", "interval", "partial"}`` and the keys of
-        `interval_over`, with ``untrained`` if every score has one, and ``failed`` (names) if
-        scores that failed are missing from it.
+        `interval_over`, with ``untrained`` and ``linear`` if every score has one, and ``failed``
+        (names) if scores that failed are missing from it.
     """
     there = {name for name, score in tasks.items() if "failed" not in score}
     return [
@@ -184,7 +184,11 @@ def _mean(
         "partial": any(tasks[each]["official"] is False for each in of),
     }
     mean |= interval_over(min(len(tasks[each]["seeds"]) for each in of))
-    floors = [tasks[each].get("untrained", {}).get("median") for each in of]
-    if None not in floors:
-        mean["untrained"] = statistics.fmean(floors)
+    floors = {
+        "untrained": [tasks[each].get("untrained", {}).get("median") for each in of],
+        "linear": [tasks[each].get("linear") for each in of],
+    }
+    for kind, values in floors.items():
+        if None not in values:
+            mean[kind] = statistics.fmean(values)
     return {**mean, "failed": list(failed)} if failed else mean

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from crammed.evaluation.scores.notes import notes as said_of
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.quantity import counted
 from crammed.terminal.quiet import one_line
@@ -66,6 +67,12 @@ def untrained_text(score: Json) -> str:
     if untrained is None:
         return "none"
     return "undefined" if "failed" in untrained else f"{untrained['median']:.1f}"
+
+
+def linear_text(score: Json) -> str:
+    """The score of TF-IDF with a linear model, if there is one."""
+    linear = score.get("linear")
+    return "none" if linear is None else f"{linear:.1f}"
 
 
 def also_text(score: Json) -> str:
@@ -153,7 +160,9 @@ def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -
     table = new_table(f"{suite}, in percent")
     add_column(table, "task", widest=34)
     add_column(table, "metric")
-    for name in ("score", "95 % interval", "spread", "untrained"):
+    shown = [score for score in scores["tasks"].values() if "failed" not in score]
+    beside = ["TF-IDF"] if any("linear" in score for score in shown) else []
+    for name in ("score", "95 % interval", "spread", "untrained", *beside):
         add_column(table, name, numeric=True)
     table.add_column("rows, train + scored", no_wrap=True)
     notes: list[Text] = []
@@ -169,25 +178,31 @@ def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -
             score_interval_text(score),
             spread_text(score),
             untrained_text(score),
+            *(linear_text(score) for _ in beside),
             rows_text(score),
         )
         if words := "; ".join(filter(None, (also_text(score), cut_text(score, length)))):
             notes.append(Text(f"{name}: {words}"))
-    if scores["means"]:
-        table.add_section()
-    for mean in scores["means"]:
-        floor = f"{mean['untrained']:.1f}" if "untrained" in mean else "none"
-        value = f"{mean['value']:.1f}"
-        table.add_row(mean_text(mean), "mean", value, score_interval_text(mean), "", floor)
-    shown = [score for score in scores["tasks"].values() if "failed" not in score]
+    _add_means(table, scores["means"], beside)
+    notes += [Text(said) for said in said_of(scores["tasks"])]
     if any(map(is_over_rows, shown)):
         notes.append(Text(ROWS_ONLY))
     parts: list[Printed] = [table]
     if notes:
         parts.append(Text("\n").join(notes))
-    if (beside := _published_table(suite, scores, protocol)) is not None:
-        parts.append(beside)
+    if (known := _published_table(suite, scores, protocol)) is not None:
+        parts.append(known)
     return parts
+
+
+def _add_means(table: Table, means: Sequence[Json], beside: Sequence[str]) -> None:
+    if means:
+        table.add_section()
+    for mean in means:
+        floor = f"{mean['untrained']:.1f}" if "untrained" in mean else "none"
+        value = f"{mean['value']:.1f}"
+        linear = [linear_text(mean)] * len(beside)
+        table.add_row(mean_text(mean), "mean", value, score_interval_text(mean), "", floor, *linear)
 
 
 def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
