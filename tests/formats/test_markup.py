@@ -191,7 +191,15 @@ def test_pages_in_any_encoding(tmp_path: Path) -> None:
         (tmp_path / "a.htm").write_bytes(page.encode(encoding))
         (text,) = read(tmp_path / "a.htm")
         assert text.split() == ["A", "title", "Some", "schön", "&", "long", "text."]
-    assert "schön" in text_of_page(PAGE.encode()), "UTF-8 although no charset is named"
+    assert "schön" in text_of_page(PAGE.encode(), "a"), "UTF-8 although no charset is named"
+
+
+def test_a_page_whose_elements_are_too_deep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(2500 * "<DIV>some</DIV>" + 490 * "<div>" + "text")
+    assert read(tmp_path / "a.html")[0].endswith("text")
+    for encoding in ("utf-8", "utf-16"):
+        (tmp_path / "a.html").write_text(2500 * "<div></p>" + "text", encoding)
+        assert "a.html: a page with elements more than 500 deep" in refusal(tmp_path / "a.html")
 
 
 HTTP = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=iso-8859-1\r\n"

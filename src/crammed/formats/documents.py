@@ -166,7 +166,7 @@ def _read_markup(
 
 def read_html(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
     """The main content of an HTML page."""
-    yield text_of_page(read_whole(file))
+    yield text_of_page(read_whole(file), file.shown)
 
 
 def read_warc(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:

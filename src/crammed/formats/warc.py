@@ -98,7 +98,7 @@ def _text(headers: Message, block: bytes, place: str) -> str:
         if kind in (*_HTML, "text/plain"):
             block = _decoded(sent, block, place)
     if kind in _HTML:
-        return text_of_page(block, charset)
+        return text_of_page(block, place, charset)
     if kind == "text/plain":
         return block.decode(encoding_of(block, charset), "replace")
     return ""

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from crammed.errors import InputError
 from crammed.extras import import_extra
 from crammed.formats import lines
 from crammed.formats.lines import File, open_bytes
+
+DEEPEST = 500
+"""Elements in one another; browsers show about as many. Finding the main content takes time in
+proportion to this depth, so that nobody would see the end of a page made to do harm."""
+_FEW = 2_000
+"""Elements that may lie in one another in any way, since that takes a tenth of a second."""
 
 
 def require_web() -> None:
@@ -22,22 +30,45 @@ def require_web() -> None:
     )
 
 
-def text_of_page(page: bytes, charset: str | None = None) -> str:
+def text_of_page(page: bytes, shown: str, charset: str | None = None) -> str:
     """The main content of an HTML page, without menus and the like.
 
     Args:
+        shown: what messages call it.
         charset: its encoding if it was sent along; otherwise the page is looked at.
 
     Raises:
-        InputError: the library is missing; names the extra that installs it.
+        InputError: elements lie more than `DEEPEST` deep in it, or the library is missing; names
+            the extra that installs it.
     """
     require_web()
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse_from_bytes(page, encoding_of(page, charset))
+    if _many_blocks(page) and _depth(tree) > DEEPEST:
+        raise InputError(f"{shown}: a page with elements more than {DEEPEST} deep in one another")
     text: str = extract_plain_text(tree, main_content=True, list_bullets=False, alt_texts=False)
     return text
+
+
+def _many_blocks(page: bytes) -> bool:
+    """Whether the page has many of the elements whose depth takes time."""
+    lower = page.replace(b"\0", b"").lower()  # without those of UTF-16
+    return lower.count(b"<div") + lower.count(b"<article") > _FEW
+
+
+def _depth(tree: Any) -> int:
+    from resiliparse.parse.html import traverse_dom
+
+    deepest = 0
+
+    def visit(context: Any) -> None:
+        nonlocal deepest
+        deepest = max(deepest, context.depth)
+
+    traverse_dom(tree.document, visit)
+    return deepest
 
 
 def encoding_of(page: bytes, charset: str | None = None) -> str:
