@@ -167,6 +167,14 @@ def test_restructured_text() -> None:
     assert text_of_restructured(RESTRUCTURED) == AS_SEEN
 
 
+@pytest.mark.parametrize("mark", ["*", "``"])
+def test_marks_too_far_apart_are_text(mark: str) -> None:
+    """Or else text that opens many and ends none would take forever."""
+    near, far = ("word " * count + "end" for count in (190, 210))
+    assert text_of_restructured(f"{mark}{near}{mark}") == near
+    assert text_of_restructured(f"{mark}{far}{mark}") == f"{mark}{far}{mark}"
+
+
 @given(st.text("*_`:.|\\[]<>=-# \n\tab1"))
 def test_any_text_is_markup(text: str) -> None:
     text_of_restructured(text)

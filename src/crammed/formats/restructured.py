@@ -33,12 +33,15 @@ _ADORNMENT = re.compile(
 )
 _BULLET = re.compile(r"\A(?:[-*+•]|#\.)\s+(?=\S)")
 
-_LITERAL = re.compile(r"``(.+?)``(?!\w)", re.DOTALL)
-_QUOTED = re.compile(r"(?::[\w.:+-]+:)?`((?:[^`\\]|\\.)+)`(?:__?(?!\w)|:[\w.:+-]+:)?", re.DOTALL)
-_TARGET = re.compile(r"\s*<[^<>]*>\Z")
-_NOTE = re.compile(r"\s*\[(?:#?[\w.-]*|\*)\]_(?!\w)")
+# Their lengths are bounded, or else long text without any end of a mark would take forever.
+_LITERAL = re.compile(r"``(.{1,1000}?)``(?!\w)", re.DOTALL)
+_QUOTED = re.compile(
+    r"(?::[\w.:+-]{1,100}:)?`((?:[^`\\]|\\.)+)`(?:__?(?!\w)|:[\w.:+-]{1,100}:)?", re.DOTALL
+)
+_TARGET = re.compile(r"(?<!\s)\s*<[^<>]*>\Z")
+_NOTE = re.compile(r"(?<!\s)\s*\[(?:#?[\w.-]*|\*)\]_(?!\w)")
 _SUBSTITUTION = re.compile(r"(?<!\w)\|(?=\S)([^|\n]*\S)\|_{0,2}(?!\w)")
-_STRONG = re.compile(r"(?<![\w*\\])(\*\*?)(?=[^\s*])(.*?[^\s*\\])\1(?![\w*])", re.DOTALL)
+_STRONG = re.compile(r"(?<![\w*\\])(\*\*?)(?=[^\s*])(.{0,1000}?[^\s*\\])\1(?![\w*])", re.DOTALL)
 _REFERENCE = re.compile(r"(?<![\w.])([A-Za-z][A-Za-z0-9]*)__?(?!\w)")
 _ESCAPE = re.compile(r"\\(?:\s|(\S))")
 _NOWHERE = 1 << 30
