@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from crammed.config import CleanConfig, DownstreamConfig
 from crammed.data.preparing.cleaning import unicode
+from crammed.data.preparing.cleaning.gopher import _has_repeated_ngrams
 from crammed.data.preparing.cleaning.steps import Change, clean, steps_of
 from crammed.data.preparing.cleaning.unicode import normalise
 from support.text import sentences
@@ -257,6 +259,41 @@ def test_gopher_drops_repeated_long_phrases(n: int, share: float) -> None:
 
     assert gopher(text(int(share * 2000 / n) - 1)) is None
     assert gopher(text(int(share * 2000 / n) + 1)) == "gopher"
+
+
+def repeats_plainly(words: list[str]) -> bool:
+    """The rule for n-grams, counted one by one: its reference implementation."""
+    total = sum(map(len, words))
+    for n in range(2, 11):
+        places = range(len(words) - n + 1)
+        counts = Counter(tuple(words[at : at + n]) for at in places)
+        most = max(counts.values(), default=0)
+        if n <= 4 and most > 1:
+            longest = max(len("".join(gram)) for gram in counts if counts[gram] == most)
+            if longest * most / total > {2: 0.20, 3: 0.18, 4: 0.16}[n]:
+                return True
+        if n >= 5:
+            grams = [words[at : at + n] for at in places]
+            again = [at for at in places if grams[at] in grams[:at]]
+            covered = {at + nth for at in again for nth in range(n)}
+            if sum(len(words[at]) for at in covered) / total > (20 - n) / 100:
+                return True
+    return False
+
+
+@given(
+    st.lists(
+        st.one_of(st.sampled_from(["a", "bb", "c"]), st.integers(0, 999).map(str)), min_size=1
+    ),
+    st.lists(st.integers(0, 99).map(lambda n: f"long{n}"), max_size=12),
+    st.integers(0, 2),
+)
+def test_repeated_phrases_are_those_of_a_plain_count(
+    words: list[str], phrase: list[str], times: int
+) -> None:
+    unique = [f"unique{n}" for n in range(20)]
+    text = [*phrase, *words, *phrase * times, *unique * (len(words) % 2)]
+    assert _has_repeated_ngrams(text) == repeats_plainly(text)
 
 
 # ---- c4

@@ -6,12 +6,11 @@ They count words between spaces, and rely on English stop words.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
 _STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
 _BULLETS = ("•", "-", "*")
@@ -42,14 +41,19 @@ def _has_quality(text: str, words: Sequence[str]) -> bool:
         return False
     if sum(line.endswith(ELLIPSES) for line in lines) / len(lines) >= 0.3:
         return False
-    if sum(any(map(str.isalpha, word)) for word in words) / len(words) < 0.8:
+    least = sum(map(str.isalpha, words))  # which is nearly always enough, and quickly found
+    if least / len(words) < 0.8 and _with_letters(words) / len(words) < 0.8:
         return False
-    return len(_STOP_WORDS.intersection(map(str.lower, words))) >= 2
+    return any(len(_STOP_WORDS.intersection(some)) >= 2 for some in (words, map(str.lower, words)))
+
+
+def _with_letters(words: Sequence[str]) -> int:
+    return sum(any(map(str.isalpha, word)) for word in words)
 
 
 def _repeats_itself(text: str, words: Sequence[str]) -> bool:
     """Section A.1, "Repetition Removal": whether any share exceeds its limit in table A1."""
-    for pieces in (text.split("\n"), re.split(r"\n{2,}", text)):
+    for pieces in (text.split("\n"), re.split(r"\n\n+", text)):
         if _has_repeated_pieces([piece for piece in pieces if piece.strip()]):
             return True
     return _has_repeated_ngrams(words)
@@ -70,35 +74,32 @@ def _has_repeated_ngrams(words: Sequence[str]) -> bool:
     An n-gram that occurs once repeats nothing, and the first of several occurrences is not a
     repetition. Where repeated n-grams overlap, each word counts once.
     """
-    numbers: dict[str, int] = {}
-    fresh = count()
-    ids = np.fromiter((numbers.setdefault(w, next(fresh)) for w in words), np.int64, len(words))
+    numbers = defaultdict[str, int](count().__next__)
+    ids = np.fromiter(map(numbers.__getitem__, words), np.int64, len(words))
     lengths = np.fromiter(map(len, words), np.int64, len(words))
     ends = np.concatenate(([0], np.cumsum(lengths)))
-    grams = ids
+    grams, places = ids, np.arange(len(ids))
+    occurrences = np.bincount(ids)
     for n in range(2, 11):
-        if len(grams) < 2:
+        # An n-gram occurs twice only if its (n-1)-gram does, and begins where that begins.
+        places, grams = places[occurrences[grams] > 1], grams[occurrences[grams] > 1]
+        places, grams = places[places + n <= len(ids)], grams[places + n <= len(ids)]
+        if not len(places):
             return False
-        # An n-gram's number combines those of its (n-1)-gram and its last word.
-        grams = grams[:-1] * len(words) + ids[n - 1 :]
+        # Its number combines those of its (n-1)-gram and its last word.
+        grams = grams * len(ids) + ids[places + n - 1]
         _, first, grams, occurrences = np.unique(
             grams, return_index=True, return_inverse=True, return_counts=True
         )
-        if len(first) == len(grams):
-            return False  # no n-gram occurs twice, so neither does a longer one
-        if n in _TOP_NGRAM:
-            most = occurrences.max()
-            characters = int((ends[first + n] - ends[first])[occurrences == most].max()) * int(most)
+        most = int(occurrences.max())
+        if n in _TOP_NGRAM and most > 1:
+            begins = places[first[occurrences == most]]
+            characters = int((ends[begins + n] - ends[begins]).max()) * most
             if characters / ends[-1] > _TOP_NGRAM[n]:
                 return True
         if n in _REPEATED_NGRAMS:
-            again = np.ones(len(grams), np.bool_)
-            again[first] = False
-            if lengths[_covered(again, n)].sum() / ends[-1] > _REPEATED_NGRAMS[n]:
+            again = np.delete(places, first)
+            covered = np.unique(again[:, None] + np.arange(n))
+            if lengths[covered].sum() / ends[-1] > _REPEATED_NGRAMS[n]:
                 return True
     return False
-
-
-def _covered(starts: NDArray[np.bool_], n: int) -> NDArray[np.bool_]:
-    """Which words lie in an n-gram that begins at one of `starts`, [len(starts) + n - 1]."""
-    return np.convolve(starts, np.ones(n, np.int64)) > 0
