@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from crammed.config import DataConfig
+from crammed.data.corpus import Corpus
 from crammed.data.preparing.read import python_docs, source
 from crammed.data.preparing.read.source import describe_reading, open_sources
 from crammed.errors import InputError
@@ -258,6 +260,20 @@ def test_json_without_text_beside_text_is_left_out(tmp_path: Path) -> None:
     assert no_field in refusal(manifest), "a file that is named is wanted"
     (tmp_path / "rows.jsonl").write_text('{"body": "Row."}\n')
     assert "rows.jsonl, line 1: no field 'text'" in refusal(tmp_path), "only .json may be settings"
+
+
+def test_what_was_made_of_text_is_not_text(tmp_path: Path, corpus: Corpus) -> None:
+    """Else held-out and dropped documents would be trained on."""
+    (tmp_path / "a.txt").write_text("Text.")
+    shutil.copytree(corpus.path, tmp_path / "in" / "corpus")
+    (tmp_path / "work" / "parts").mkdir(parents=True)
+    for name in ("lock", "given-heldout.jsonl", "parts/a.jsonl"):
+        (tmp_path / "work" / name).write_text('{"text": "Held out."}\n')
+    assert read(tmp_path) == ["Text."]
+    assert opened(tmp_path).ignored == {"corpus (corpus)": 1, "working folder (work)": 1}
+    said = refusal(tmp_path / "in" / "corpus")
+    assert "is a corpus, not text: train on it with --corpus " in said
+    assert "--extend" in said
 
 
 def test_a_terminal_is_refused_as_standard_input(

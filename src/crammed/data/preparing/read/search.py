@@ -115,6 +115,11 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
     found = Found()
     try:
         if path.is_dir():
+            if _made_of_text(path) == "corpus":
+                raise InputError(
+                    f"{shown} is a corpus, not text: train on it with --corpus {shown}, or add "
+                    f"text to it with crammed prepare --extend {shown}"
+                )
             found.files = list(_search(path, _first_visit(), wanted, found))
             if not found.files:
                 raise InputError(f"{shown} holds no file of a known format: {_known_formats()}")
@@ -252,12 +257,24 @@ def _search(
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            yield from _search(entry, is_first, wanted, found)
+            if (kind := _made_of_text(entry)) is not None:
+                found.ignored[f"{kind} ({printable(entry.name)})"] += 1
+            else:
+                yield from _search(entry, is_first, wanted, found)
         elif (format := wanted.format_of(entry)) is None:
             if entry.is_file():
                 found.ignore(entry)
         elif is_first(entry):
             yield entry, format
+
+
+def _made_of_text(folder: Path) -> str | None:
+    """What a folder is if it was made by a preparation; it holds text held out or dropped."""
+    if all((folder / name).is_file() for name in ("manifest.json", "heldout.jsonl.gz")):
+        return "corpus"
+    if (folder / "parts").is_dir() and (folder / "lock").is_file():
+        return "working folder"
+    return None
 
 
 def _saved_by_datasets(folder: Path) -> list[Path]:
