@@ -27,6 +27,7 @@ STAGES = {
     "_repeated": "duplicates",
     "_runs": "hashing held-out text",
     "select_shard": "selecting, and looking for copies of held-out text",
+    "_copies": "selecting, and looking for copies of held-out text",
     "_add_up": "counting words",
     "pack_shards": "tokenizing",
     "score_file": "ordering",

@@ -218,7 +218,8 @@ class _Preparation:
             else:
                 write_heldout_runs(runs, text.shards, selection, self.engine)
             before = self._select(shards, chunked, runs)
-            selection = without_copies(selection, text.shards, [each.out for each in shards], runs)
+            outs = [each.out for each in shards]
+            selection = without_copies(selection, text.shards, outs, runs, self.engine)
             shards = _SelectedShards(text, selection, made)
             pairs = zip(shards, before, strict=True)
             characters = [characters_left(s.out, s.selection, n) for s, n in pairs]

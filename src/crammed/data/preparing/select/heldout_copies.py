@@ -1,29 +1,33 @@
 """Keeps documents that repeat held-out text out of training.
 
 Held-out loss would otherwise measure what a model has memorised. Jobs hash the held-out text, the
-stage ``select`` compares each shard with it, and the driver drops the copies, which only
-all shards together reveal.
+stage ``select`` compares each shard with it, and further jobs find the copies once all shards
+together have revealed what many documents share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, Runs, write_table
+from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, Runs, write_table
 from crammed.data.preparing.read.cleaned import Shard
 from crammed.data.preparing.select.selection import Selection
 from crammed.data.preparing.select.selection_job import (
     ShardSelection,
     heldout_documents,
+    load_runs,
     read_matches,
+    read_spread,
 )
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
 from crammed.data.shards import Slices, documents
 from crammed.data.tokenization.chunks import cut_into_chunks
+from crammed.files.writing import save_array
 from crammed.machine.engine import Engine
 
 STEP = "copies of held-out text"
@@ -43,8 +47,34 @@ def _runs(job: tuple[Slices, ShardSelection]) -> Runs:
     return Runs.of(cut_into_chunks(heldout_documents(*job)))
 
 
+@dataclass(frozen=True)
+class _CopiesJob:
+    """A shard that is compared with held-out text.
+
+    Attributes:
+        out: path of its files from the stage ``select`` on.
+        runs: the file that `write_heldout_runs` wrote.
+        frequent: file of the runs that occur in too many documents.
+    """
+
+    shard: Slices
+    out: Path
+    selection: ShardSelection
+    runs: Path
+    frequent: Path
+
+
+def _copies(job: _CopiesJob) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
+    """The numbers of the documents that repeat held-out text, their characters, and samples."""
+    found = read_matches(job.out)
+    copies = found.matches.without(np.load(job.frequent)).copies(load_runs(job.runs))
+    numbers = np.flatnonzero(job.selection.repeats)[copies]
+    texts = documents(job.shard, numbers[:SAMPLES_OF_A_SHARD].tolist())
+    return numbers, found.characters[copies], texts
+
+
 def without_copies(
-    selection: Selection, shards: Sequence[Shard], outs: Sequence[Path], runs: Path
+    selection: Selection, shards: Sequence[Shard], outs: Sequence[Path], runs: Path, engine: Engine
 ) -> Selection:
     """The selection without the documents that repeat held-out text.
 
@@ -52,26 +82,28 @@ def without_copies(
         outs: path of each shard's files from the stage ``select`` on.
         runs: the file that `write_heldout_runs` wrote.
     """
-    held = HeldoutRuns(np.load(runs, mmap_mode="r"))
-    spread = np.zeros(len(held.hashes), np.uint8)  # in how many documents each run is, or `many`
     many = MOST_DOCUMENTS + 1
+    count = np.load(runs, mmap_mode="r").shape[1]
+    spread = np.zeros(count, np.uint8)  # in how many documents each run is, or `many`
     for out in outs:
-        numbers, in_documents = read_matches(out).spread
+        numbers, in_documents = read_spread(out)
         spread[numbers] = np.minimum(spread[numbers] + np.minimum(in_documents, many), many)
-    frequent = np.flatnonzero(spread == many)
+    frequent = runs.with_name("frequent-runs.npy")
+    save_array(frequent, np.flatnonzero(spread == many))
+    jobs = (
+        _CopiesJob(shard.slices, out, chosen, runs, frequent)
+        for shard, out, chosen in zip(shards, outs, selection.shards, strict=True)
+    )
     left, samples, dropped, characters, packed = [], list[Sample](), 0, 0, 0
-    for shard, out, chosen in zip(shards, outs, selection.shards, strict=True):
-        found = read_matches(out)
-        copies = found.matches.without(frequent).copies(held)
-        numbers = np.flatnonzero(chosen.repeats)[copies]
+    found = engine.map(_copies, jobs)
+    for shard, chosen, (numbers, sizes, texts) in zip(shards, selection.shards, found, strict=True):
         repeats = chosen.repeats.copy()
         repeats[numbers] = 0
         left.append(replace(chosen, repeats=repeats))
-        dropped += len(copies)
-        characters += int(found.characters[copies].sum())
-        packed += int((found.characters[copies] * chosen.repeats[numbers]).sum())
-        for text in documents(shard.slices, numbers[:SAMPLES_OF_A_SHARD].tolist()):
-            samples.append(sample(STEP, shard.source.name, text))
+        dropped += len(numbers)
+        characters += int(sizes.sum())
+        packed += int((sizes * chosen.repeats[numbers]).sum())
+        samples += [sample(STEP, shard.source.name, text) for text in texts]
     kept = selection.documents - dropped
     step = {"step": STEP, "kept": kept, "dropped": dropped, "characters": characters}
     return replace(

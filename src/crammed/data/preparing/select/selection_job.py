@@ -108,7 +108,7 @@ def select_shard(job: SelectJob) -> Selected:
         del texts
         if job.heldout_runs is not None:
             files += _write_matches(
-                job.out, _load_runs(job.heldout_runs).matches(chunks), characters
+                job.out, load_runs(job.heldout_runs).matches(chunks), characters
             )
         if job.chunked:
             files += _write_chunks(job.out, chunks)
@@ -177,7 +177,8 @@ def _write_chunks(out: Path, text: ChunkedText) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def _load_runs(file: Path) -> HeldoutRuns:
+def load_runs(file: Path) -> HeldoutRuns:
+    """The runs of held-out documents in a file, which is mapped."""
     return HeldoutRuns(np.load(file, mmap_mode="r"))
 
 
@@ -187,12 +188,10 @@ class FoundMatches:
 
     Attributes:
         matches: all but those with runs that occur in too many of the shard's own documents.
-        spread: the numbers of all runs that occur, and how many documents each occurs in.
         characters: [D] characters of each document.
     """
 
     matches: Matches
-    spread: tuple[NDArray[np.int64], NDArray[np.int64]]
     characters: NDArray[np.int64]
 
 
@@ -210,10 +209,13 @@ def read_matches(out: Path) -> FoundMatches:
     """What the stage found when it compared the documents with held-out text."""
     table = load(out, "matches.npy")
     words, characters = load(out, "matched-documents.npy")
-    spread = load(out, "matched-runs.npy")
-    return FoundMatches(
-        Matches(table[0], table[1], table[2], words), (spread[0], spread[1]), characters
-    )
+    return FoundMatches(Matches(table[0], table[1], table[2], words), characters)
+
+
+def read_spread(out: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of all runs that occur in a shard, and how many documents each occurs in."""
+    runs, in_documents = load(out, "matched-runs.npy")
+    return runs, in_documents
 
 
 def selected_documents(out: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
