@@ -269,8 +269,12 @@ def test_what_was_made_of_text_is_not_text(tmp_path: Path, corpus: Corpus) -> No
     (tmp_path / "work" / "parts").mkdir(parents=True)
     for name in ("lock", "given-heldout.jsonl", "parts/a.jsonl"):
         (tmp_path / "work" / name).write_text('{"text": "Held out."}\n')
+    (tmp_path / "run").mkdir()
+    for name in ("config.json", "heartbeat.json", "metrics.jsonl"):
+        (tmp_path / "run" / name).write_text('{"step": 1}\n')
     assert read(tmp_path) == ["Text."]
-    assert opened(tmp_path).ignored == {"corpus (corpus)": 1, "working folder (work)": 1}
+    ignored = {"corpus (corpus)": 1, "working folder (work)": 1, "run (run)": 1}
+    assert opened(tmp_path).ignored == ignored
     said = refusal(tmp_path / "in" / "corpus")
     assert "is a corpus, not text: train on it with --corpus " in said
     assert "--extend" in said

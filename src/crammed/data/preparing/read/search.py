@@ -269,12 +269,18 @@ def _search(
 
 
 def _made_of_text(folder: Path) -> str | None:
-    """What a folder is if it was made by a preparation; it holds text held out or dropped."""
-    if all((folder / name).is_file() for name in ("manifest.json", "heldout.jsonl.gz")):
-        return "corpus"
-    if (folder / "parts").is_dir() and (folder / "lock").is_file():
-        return "working folder"
+    """What a folder is if text was prepared or trained on there, and may be held out or dropped."""
+    for kind, names in _MADE.items():
+        if all((folder / name).exists() for name in names):
+            return kind
     return None
+
+
+_MADE = {
+    "corpus": ("manifest.json", "heldout.jsonl.gz"),
+    "working folder": ("parts", "lock"),
+    "run": ("config.json", "heartbeat.json"),
+}
 
 
 def _saved_by_datasets(folder: Path) -> list[Path]:
